@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Resolves locks/*.in into hashed locks/*.lock for Python 3.10 to 3.12 (needs uv, which dev.lock installs).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+for name in "${@:-run dev cuda bench}"; do
+  for lock in ${name}; do
+    uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
+      --custom-compile-command launch/lock.sh --output-file "locks/${lock}.lock" "locks/${lock}.in"
+  done
+done
