@@ -1,0 +1,301 @@
+"""The reader of result logs: MLLOG events, header sections and what is wrong with the text, in file order.
+
+One pass, bounded memory, any bytes. An event that the official parser of mlperf-logging cannot read, or reads
+differently from what is written (it keeps the last of two events on a line, the last of two equal JSON keys),
+comes out as a `Problem`, so that no reader of this stream sees more or less than it.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from json.decoder import WHITESPACE  # type: ignore[attr-defined]
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+TOKEN = b":::MLLOG"
+HEADER = b"# {"
+BLOCK_BYTES = 1 << 20  # read at a time
+MAX_LINE_BYTES = 1 << 20  # a longer line is no event: mlperf-logging writes some hundred bytes
+MAX_NESTING = 50  # well below the recursion limit at which the official parser dies
+EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
+_ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Event(NamedTuple):
+    """One MLLOG event. `time_ms` is Unix time; `line` counts from 1; `offset` is the byte where it starts."""
+
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+    time_ms: int | float
+    event_type: str
+    line: int
+    offset: int
+
+
+class Header(NamedTuple):
+    """One `# {"<section>": ...}` line of provenance."""
+
+    section: str
+    value: Any
+    line: int
+
+
+class Problem(NamedTuple):
+    """Text that claims to be an event and cannot be taken as one, or not as one alone.
+
+    `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events,
+    oversized, nul.
+    """
+
+    kind: str
+    message: str
+    line: int
+    text: str  # start of the text, unescaped: never print it raw
+
+
+Entry = Event | Header | Problem
+
+
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _DuplicateKeyError(f"the JSON key {max(names, key=names.count)!r} is given twice")
+    return table
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
+
+
+def parse_json(text: str) -> Any:
+    """The value of JSON `text`, which must hold nothing else.
+
+    Raises ValueError for what the format does not allow, for NaN and Infinity, for a key given twice and for
+    nesting beyond MAX_NESTING.
+    """
+    try:
+        value, end = _scan(text, WHITESPACE.match(text, 0).end())
+    except RecursionError:
+        raise ValueError(f"nested more than {MAX_NESTING} deep") from None
+    if text[end:].strip():
+        raise ValueError(f"text after the JSON value, at character {end}")
+    _check_nesting(text, value)
+    return value
+
+
+def _check_nesting(text: str, value: Any) -> None:
+    if text.count("{") + text.count("[") <= MAX_NESTING:
+        return
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise ValueError(f"nested more than {MAX_NESTING} deep")
+
+
+def open_log(path: str | os.PathLike[str]) -> BinaryIO:
+    """`path` opened for reading bytes. Raises ValueError if it is no regular file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError(f"{path}: not a regular file; give the text file of one run")
+    return os.fdopen(handle, "rb", buffering=0)
+
+
+def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:
+    """Events, header sections and problems of the log at `path`, in file order.
+
+    Raises OSError if it cannot be read, ValueError if it is no regular file.
+    """
+    with open_log(path) as stream:
+        yield from read_stream(stream)
+
+
+def read_text(text: str | bytes) -> Iterator[Entry]:
+    """The same of a log in memory."""
+    from io import BytesIO
+
+    yield from read_stream(BytesIO(text.encode() if isinstance(text, str) else text))
+
+
+def read_stream(stream: BinaryIO) -> Iterator[Entry]:
+    """The same of an open binary stream."""
+    line = 1  # of the first byte of `data`
+    offset = 0  # of the first byte of `data`
+    rest = b""  # the line that the last chunk broke off
+    saw_nul = False
+    too_long: bytes | None = None  # start of a line of which the rest is being passed over
+    tail = b""  # its last bytes: a token may lie across two chunks
+    held_event = False
+    while chunk := stream.read(BLOCK_BYTES):
+        if not saw_nul and (nul := chunk.find(b"\0")) >= 0:
+            saw_nul = True
+            yield Problem("nul", "a NUL byte: the file is no text", line + chunk.count(b"\n", 0, nul), "")
+        if too_long is not None:
+            end = min((at for at in (chunk.find(b"\n"), chunk.find(b"\r")) if at >= 0), default=len(chunk))
+            held_event = held_event or TOKEN in tail + chunk[:end]
+            tail = (tail + chunk[:end])[-len(TOKEN) :]
+            offset += end
+            chunk = chunk[end:]
+            if not chunk:
+                continue
+            if held_event:
+                yield _oversized(line, too_long)
+            too_long = None
+        data = rest + chunk if rest else chunk
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        block, rest = data[:cut], data[cut:]
+        yield from _entries(block, line, offset)
+        line += block.count(b"\n")
+        offset += cut
+        if len(rest) > MAX_LINE_BYTES:
+            too_long, tail, held_event = rest[:100], rest[-len(TOKEN) :], TOKEN in rest
+            offset += len(rest)
+            rest = b""
+    if too_long is not None and held_event:
+        yield _oversized(line, too_long)
+    yield from _entries(rest, line, offset)
+
+
+def _where(line: int, text: bytes) -> tuple[int, str]:
+    return line, text[:200].decode("utf-8", "replace")
+
+
+def _oversized(line: int, text: bytes) -> Problem:
+    return Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", *_where(line, text))
+
+
+def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
+    """What the complete lines of `block` hold; `line` and `offset` are those of its first byte."""
+    has_cr = b"\r" in block
+    counted = 0  # newlines before this byte are in `line`
+    event = block.find(TOKEN)
+    header = block.find(HEADER)
+    while event >= 0 or header >= 0:
+        is_header = event < 0 or 0 <= header < event
+        at = header if is_header else event
+        end = block.find(b"\n", at)
+        if end < 0:
+            end = len(block)
+        if has_cr and (cr := block.find(b"\r", at, end)) >= 0:
+            end = cr
+        line += block.count(b"\n", counted, at)
+        counted = at
+        start = block.rfind(b"\n", 0, at) + 1
+        if has_cr:
+            start = max(start, block.rfind(b"\r", 0, at) + 1)
+        if is_header and not at < event < end:
+            if found := _header(block[start:at], block[at:end], line):
+                yield found
+            header = block.find(HEADER, end)
+            continue
+        at = event
+        if end - start > MAX_LINE_BYTES:
+            yield _oversized(line, block[start:end][: len(TOKEN) + 80])
+        else:
+            second = block.find(TOKEN, at + len(TOKEN), end)
+            if second < 0:
+                yield from _event(block[at:end], line, offset + at)
+            else:
+                message = "several events on one line: the official parser reads the last alone"
+                yield Problem("several-events", message, *_where(line, block[at:end]))
+                while at >= 0:
+                    yield from _event(block[at : second if second >= 0 else end], line, offset + at)
+                    at, second = second, block.find(TOKEN, second + len(TOKEN), end) if second >= 0 else -1
+        event = block.find(TOKEN, end)
+        if 0 <= header < end:
+            header = block.find(HEADER, end)
+
+
+def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
+    """The section of a `# {...}` line, behind a launcher's prefix or not; None for another kind of comment."""
+    prefix = prefix.removeprefix(_BYTE_ORDER_MARK).strip()
+    if prefix and not (prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < 80):
+        return None
+    if len(raw) > MAX_LINE_BYTES:
+        return None
+    try:
+        sections = parse_json(raw[2:].decode())
+    except ValueError:
+        return None
+    if not isinstance(sections, dict) or len(sections) != 1:
+        return None
+    [(section, value)] = sections.items()
+    return Header(section, value, line)
+
+
+def _event(raw: bytes, line: int, offset: int) -> Iterator[Event | Problem]:
+    """The event of `raw`, which starts with the token and ends with its line (or the next token)."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        yield Problem("encoding", f"not UTF-8 at byte {error.start} of the event", *_where(line, raw))
+        text = raw.decode("utf-8", "replace")
+    if not text.startswith(":::MLLOG "):
+        yield Problem("json", "no space after :::MLLOG: the official parser overlooks it", line, text[:200])
+        return
+    try:
+        fields, end = _scan(text, WHITESPACE.match(text, 9).end())
+        _check_nesting(text, fields)
+    except _DuplicateKeyError as error:
+        yield Problem("duplicate-key", str(error), line, text[:200])
+        return
+    except RecursionError:
+        yield Problem("json", f"nested more than {MAX_NESTING} deep", line, text[:200])
+        return
+    except ValueError as error:
+        yield Problem("json", f"no JSON object: {error}", line, text[:200])
+        return
+    if end != len(text) and text[end:].strip(" \t"):
+        colours = text[end:].strip()
+        for code in _ANSI_RESET:
+            colours = colours.replace(code, "")
+        what = "a colour code" if not colours else "text"
+        message = f"{what} follows the event: the official parser rejects the line"
+        yield Problem("trailing-text", message, line, text[:200])
+    if type(fields) is not dict:
+        yield Problem("fields", "not a JSON object", line, text[:200])
+        return
+    try:
+        key, time_ms, metadata = fields["key"], fields["time_ms"], fields["metadata"]
+        value = fields["value"]
+    except KeyError as error:
+        yield Problem("fields", f"the field {error} is missing", line, text[:200])
+        return
+    event_type = fields.get("event_type")
+    if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
+        yield Problem("fields", "time_ms is no number of 64 bits", line, text[:200])
+    elif type(key) is not str:
+        yield Problem("fields", "key is no text", line, text[:200])
+    elif type(metadata) is not dict:
+        yield Problem("fields", "metadata is no JSON object", line, text[:200])
+    elif type(event_type) is not str or event_type not in EVENT_TYPES:
+        yield Problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}", line, text[:200])
+    else:
+        yield Event(key, value, metadata, time_ms, event_type, line, offset)
+
+
+def resolve_inside(path: Path) -> Path:
+    """`path` with links followed. Raises ValueError if that leads out of the folder it was named in."""
+    folder = path.parent.resolve()
+    target = path.resolve()
+    if folder != target.parent:
+        raise ValueError(f"{path}: a link out of its folder; copy the file itself there")
+    return target
