@@ -1,0 +1,1 @@
+"""Turns anyone's training logs into throughput, speedup and time to train."""

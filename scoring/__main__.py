@@ -1,0 +1,44 @@
+"""`python -m scoring <command>`: throughput, comparison, reports and planning from logs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from scoring.record import InputError
+
+# command: (module with `add_arguments(parser)` and `main(args) -> int`, help). A module is imported only
+# when its command is called, so that `score` does not pay for the plots of `report`.
+COMMANDS = {
+    "score": ("scoring.score", "the figure of one system's runs under a protocol"),
+    "import": ("scoring.importers", "what a log says, as a record"),
+    "compare": ("scoring.compare", "two or more systems: ratio, speedup, and whether they really differ"),
+    "report": ("scoring.report", "one self-contained page from runs"),
+    "reproduce": ("scoring.reproduce", "recompute published figures from published logs"),
+    "scale": ("scoring.scale", "throughput and time to train at node counts not at hand"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Returns 0 done, 1 the check failed, 2 wrong use or bad input."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="python -m scoring", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    wanted = argv[0] if argv else None
+    for name, (module_name, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if name == wanted:
+            module = importlib.import_module(module_name)
+            module.add_arguments(command)
+            command.set_defaults(main=module.main)
+    args = parser.parse_args(argv)
+    try:
+        return args.main(args)
+    except (InputError, OSError) as error:
+        print(f"python -m scoring {wanted}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

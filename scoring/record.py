@@ -1,0 +1,110 @@
+"""What an importer makes of any log. What the log does not say is `None`, never a default."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class InputError(ValueError):
+    """A user's mistake: its text says what is wrong, where, and what to do. Commands exit 2 on it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """The steps between two printed rows, in time rather than rates wherever the log has time."""
+
+    line: int  # 1-based line of the source file
+    step: int | None = None  # last step of the window, as printed
+    epoch: int | None = None  # as printed
+    steps: int | None = None  # steps of the window
+    images: float | None = None  # of all devices; None where the batch or the devices are unknown
+    seconds: float | None = None  # wall time of the window
+    data_wait_s: float | None = None  # the part of `seconds` that rank 0 waited for input
+    printed_rate: float | None = None  # images/s as the log prints it; scope: Record.rate_scope
+    printed_step_time_s: float | None = None  # mean step time as the log prints it
+    end_s: float | None = None  # time stamp of the row, seconds since any fixed origin
+    phase: str | None = None  # "train", "warmup" or "measured", where the log says
+    loss: float | None = None  # may be NaN
+    gpu_memory_mib: float | None = None
+    power_w: float | None = None
+    rows: int = 1  # printed rows it stands for; over 1 only in logs of more than 65,536 rows
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Global throughput of the window from images and time; None where the log lacks either."""
+        return self.images / self.seconds if self.images is not None and self.seconds else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """One epoch's summary, where the log prints one."""
+
+    line: int
+    epoch: int | None = None  # as printed
+    images: float | None = None
+    seconds: float | None = None  # training time, evaluation excluded
+    printed_rate: float | None = None  # scope: Record.rate_scope
+    data_wait_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quality:
+    """One evaluation result, with the log's own name for it (`eval_accuracy`, `val.top1`, `mIoU`)."""
+
+    line: int
+    name: str
+    value: float
+    epoch: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run as its log tells it."""
+
+    file: str
+    sha256: str  # of the whole file
+    lines: int  # lines of the file
+    format: str  # the importer's name
+    framework: str | None = None  # with its version, where the log has it
+    model: str | None = None
+    devices: int | None = None
+    nodes: int | None = None
+    batch_per_device: int | None = None
+    precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
+    math_mode: str | None = None  # fp32 or tf32: what FP32 matrix products really use
+    rate_scope: str | None = None  # "device" or "global": whose images/s the log prints
+    cumulative: bool = False  # printed rates are running averages, not of one window
+    mode: str | None = None  # "train" or "throughput" (our own logs)
+    windows: tuple[Window, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
+    quality: tuple[Quality, ...] = ()
+    run_start_s: float | None = None  # stamps share one origin
+    run_stop_s: float | None = None
+    status: str | None = None  # "success" or "aborted", where the log says
+    truncated: bool | None = None  # None: this format has no end by which to tell
+    # Line on which each of framework, model, devices, ..., run_start_s, run_stop_s, status was read.
+    field_lines: dict[str, int] = field(default_factory=dict)
+    from_options: tuple[str, ...] = ()  # fields that the command line gave, not the log
+    problems: tuple[str, ...] = ()  # what in the text could not be read, with its line
+    header: dict[str, Any] = field(default_factory=dict)  # header sections of our own logs
+
+    @property
+    def run_time_s(self) -> float | None:
+        """From run_start to run_stop, in seconds."""
+        if self.run_start_s is None or self.run_stop_s is None:
+            return None
+        return self.run_stop_s - self.run_start_s
+
+    @property
+    def global_batch(self) -> int | None:
+        """Images of one step over all devices."""
+        if self.devices is None or self.batch_per_device is None:
+            return None
+        return self.devices * self.batch_per_device
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON values; fields that hold `None` are kept, so that absence is seen."""
+        return dataclasses.asdict(self)
