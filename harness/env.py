@@ -1,0 +1,194 @@
+"""The environment of a job: every variable a user may set, read here and nowhere else.
+
+The shell resolves a value from, in this order, the user's environment, `config_<SYSTEM>.sh` and
+`launch/defaults.sh`, and passes in JOB_FROM_USER and JOB_FROM_CONFIG the names that came from the first
+two, so that a log can say where each value came from. A hyperparameter belongs to a recipe, not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+WORKLOADS = {"rn50": "paddle_rn50"}
+PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2")
+
+
+def _var(doc: str, default: Any, *, choices: tuple[str, ...] = (), least: int | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "choices": choices, "least": least})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job as its environment describes it; the variable of a field is its name in capitals."""
+
+    dgxsystem: str = _var("system: the SYSTEM of a `config_<SYSTEM>.sh`", "CPU")
+    workload: str = _var("model to train", "rn50", choices=tuple(WORKLOADS))
+    mode: str = _var(
+        "`train` to the target, or `throughput`: a fixed number of steps",
+        "train",
+        choices=("train", "throughput"),
+    )
+    recipe: str = _var("recipe of `paddle_<workload>/config.py`; empty: the workload's small default", "")
+    batchsize: int = _var("images a step on one device", 16, least=1)
+    precision: str = _var("arithmetic of the training program", "fp32", choices=PRECISIONS)
+    device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
+    data: str = _var("`real`, or `synthetic`: one batch made once", "real", choices=("real", "synthetic"))
+    datadir: str = _var("data set in ImageNet's layout; empty: the embedded one, made in `./data`", "")
+    image_size: int = _var("side of the square training crop in pixels; 0: the recipe's", 0, least=0)
+    logdir: str = _var("folder of the results", "results")
+    nexp: int = _var("trials, one log each", 1, least=1)
+    on_failure: str = _var("after a failed trial `stop`, or `go_on`", "stop", choices=("stop", "go_on"))
+    seed: int = _var("seed of the first trial, later ones count up; -1: from the OS", -1, least=-1)
+    clear_caches: int = _var("1: flush the page cache before each trial (needs root)", 1, least=0)
+    cache_cleared: str = _var("set by a launcher that flushed outside the container: how it did", "")
+    dgxnnodes: int = _var("nodes", 1, least=1)
+    dgxngpu: int = _var("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1)
+    threads: int = _var("CPU threads a rank for compute; 0: cores / ranks of the node", 0, least=0)
+    data_threads: int = _var("CPU threads a rank for the input pipeline; 0: as many as `THREADS`", 0, least=0)
+    print_steps: int = _var("steps between two printed windows", 5, least=1)
+    warmup_steps: int = _var("throughput mode: steps before the measured ones", 10, least=1)
+    measured_steps: int = _var("throughput mode: measured steps", 50, least=1)
+    max_epochs: int = _var("ends a training run after so many epochs; 0: the recipe's", 0, least=0)
+    progress: str = _var(
+        "`bar` or `plain` output while it runs; empty: as the terminal allows",
+        "",
+        choices=("", "bar", "plain"),
+    )
+    submission_org: str = _var("organisation named in the log", "not stated")
+    submission_division: str = _var("MLPerf division", "open", choices=("closed", "open"))
+    submission_status: str = _var("MLPerf status", "research", choices=("cloud", "onprem", "preview", "research"))
+    submission_platform: str = _var("platform named in the log; empty: `DGXSYSTEM`", "")
+    gloo_port: int = _var("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0)
+    result_file: str = _var("set by the trial loop: the log of this trial", "")
+    image_digest: str = _var("set in a container by its launcher: digest of the image", "")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return self.dgxnnodes * self.dgxngpu
+
+    @property
+    def global_batch(self) -> int:
+        """Images a step over all ranks."""
+        return self.batchsize * self.world_size
+
+    @property
+    def threads_per_rank(self) -> int:
+        """CPU threads a rank computes with."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.dgxngpu)
+
+    @property
+    def data_threads_per_rank(self) -> int:
+        """CPU threads of a rank's input pipeline."""
+        return self.data_threads or self.threads_per_rank
+
+    @property
+    def package(self) -> str:
+        """Python package of the workload."""
+        return WORKLOADS[self.workload]
+
+
+def variable(name: str) -> str:
+    """Name in the environment of a field of `Job`."""
+    return name.upper()
+
+
+def _parse(f: dataclasses.Field[Any], text: str) -> Any:
+    name, meta = variable(f.name), f.metadata
+    value: Any = text
+    if isinstance(f.default, int):
+        if not re.fullmatch(r"-?\d{1,18}", text):
+            raise ValueError(f"{name}={text!r}: must be a whole number ({meta['doc']})")
+        value = int(text)
+        if meta["least"] is not None and value < meta["least"]:
+            raise ValueError(f"{name}={value}: must be at least {meta['least']} ({meta['doc']})")
+    elif meta["choices"] and text not in meta["choices"]:
+        raise ValueError(f"{name}={text!r}: must be one of {', '.join(c or 'empty' for c in meta['choices'])}")
+    return value
+
+
+def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[str, Any]]]:
+    """The job that the environment describes, and {VARIABLE: {"value", "origin"}}.
+
+    Raises:
+        ValueError: a value that is no number, out of range, or none of the choices.
+    """
+    environ = os.environ if environ is None else environ
+    from_user = environ.get("JOB_FROM_USER", "").split()
+    from_config = environ.get("JOB_FROM_CONFIG", "").split()
+    in_shell = "JOB_FROM_USER" in environ
+    values: dict[str, Any] = {}
+    origins: dict[str, dict[str, Any]] = {}
+    for f in dataclasses.fields(Job):
+        name = variable(f.name)
+        text = environ.get(name)
+        if text is None or (text == "" and isinstance(f.default, int)):
+            values[f.name], origin = f.default, "harness/env.py"
+        else:
+            values[f.name] = _parse(f, text)
+            if not in_shell or name in from_user:
+                origin = "environment"
+            elif name in from_config:
+                origin = f"config_{environ.get('DGXSYSTEM', '')}.sh"
+            else:
+                origin = "launch"
+        origins[name] = {"value": values[f.name], "origin": origin}
+    return Job(**values), origins
+
+
+def runtime(job: Job) -> dict[str, str]:
+    """Settings that Paddle and its libraries read from the environment when they are loaded."""
+    settings = {
+        "OMP_NUM_THREADS": str(job.threads_per_rank),
+        "MKL_NUM_THREADS": str(job.threads_per_rank),
+        "FLAGS_paddle_num_threads": str(job.threads_per_rank),
+        "GLOG_minloglevel": "2",  # Paddle's C++ chatter below errors
+    }
+    if job.device == "cpu":
+        # The parallel executor's scheduling costs more than it gains on a few cores.
+        settings["FLAGS_new_executor_serial_run"] = "1"
+        # MKL takes its slow path on other makers' processors unless told otherwise.
+        settings["MKL_DEBUG_CPU_TYPE"] = "5"
+    return settings
+
+
+def export(settings: Mapping[str, str]) -> None:
+    """Puts settings into this process's environment; one that the user has set stays."""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def export_trainer(rank: int, endpoints: list[str]) -> None:
+    """Tells Paddle's fleet who this rank is and which ranks there are."""
+    os.environ.update(
+        PADDLE_TRAINER_ID=str(rank),
+        PADDLE_TRAINERS_NUM=str(len(endpoints)),
+        PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
+        PADDLE_CURRENT_ENDPOINT=endpoints[rank],
+    )
+
+
+def columns() -> int:
+    """Width of the user's terminal, as the shell passed it on."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdigit() and int(text) > 20 else 100
+
+
+def table() -> str:
+    """The variables as the rows of a Markdown table, for the README."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for f in dataclasses.fields(Job):
+        default = f"`{f.default}`" if f.default != "" else ""
+        choices = [c for c in f.metadata["choices"] if c and f"`{c}`" not in f.metadata["doc"]]
+        doc = f.metadata["doc"] + (": " + ", ".join(f"`{c}`" for c in choices) if choices else "")
+        rows.append(f"| `{variable(f.name)}` | {default} | {doc} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(table())

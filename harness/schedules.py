@@ -1,0 +1,46 @@
+"""Learning rate as a pure function of the step. Steps count from 0; rates are per global batch.
+
+Every schedule warms up linearly: step k of a warm-up of w steps has base * (k + 1) / w, so that the last
+step of the warm-up reaches the base and no step has a rate of 0 (as PaddleClas and MLPerf's reference do).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """`kind` is piecewise, cosine or polynomial; all step counts are in optimizer steps."""
+
+    kind: str
+    base: float  # learning rate after the warm-up
+    warmup_steps: int
+    total_steps: int  # the decay ends here
+    boundaries: tuple[int, ...] = ()  # piecewise: steps from which the next factor holds
+    factors: tuple[float, ...] = ()  # piecewise: factor on the base from each boundary on
+    end: float = 0.0  # cosine and polynomial: rate at total_steps
+    power: float = 2.0  # polynomial
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("piecewise", "cosine", "polynomial"):
+            raise ValueError(f"schedule {self.kind!r}: must be piecewise, cosine or polynomial")
+        if not 0 <= self.warmup_steps < self.total_steps:
+            raise ValueError(
+                f"warm-up of {self.warmup_steps} steps in a schedule of {self.total_steps}: the warm-up must be "
+                "shorter; train more epochs or use a smaller batch"
+            )
+        assert len(self.boundaries) == len(self.factors)
+
+    def __call__(self, step: int) -> float:
+        """Learning rate of `step`."""
+        if step < self.warmup_steps:
+            return self.base * (step + 1) / self.warmup_steps
+        if self.kind == "piecewise":
+            passed = sum(step >= boundary for boundary in self.boundaries)
+            return self.base * (1.0, *self.factors)[passed]
+        done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        if self.kind == "cosine":
+            return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.end + (self.base - self.end) * (1.0 - done) ** self.power

@@ -1,0 +1,290 @@
+"""ImageNet's layout read by DALI: `train_list.txt` and `val_list.txt` hold lines `path label`.
+
+One pipeline function serves CPU and GPU, the device being its parameter. Order, crops and flips come from
+`harness.sampling`, so that a sample looks the same at any rank count, batch size and prefetch depth.
+Images leave the pipeline as [N, C, H, W] or [N, H, W, C], float32 or float16, normalized.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali import math as dali_math
+from PIL import Image
+
+from harness import sampling
+
+MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
+STD = (58.395, 57.12, 57.375)
+CROP_TRIES = 10  # as torchvision and DALI draw a crop before they fall back to the centre
+PREFETCH_BATCHES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFormat:
+    """What the program wants to be fed."""
+
+    size: int  # side of the square image in pixels
+    layout: str = "NCHW"
+    channels: int = 3  # 4: a channel of zeros is added
+    half: bool = False  # float16 in place of float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Training crop and flip."""
+
+    area_min: float = 0.08  # share of the image's area, lower bound; the upper one is area_max
+    area_max: float = 1.0
+    aspect_min: float = 3 / 4  # width over height of the crop
+    aspect_max: float = 4 / 3
+    flip: float = 0.5  # probability of a horizontal flip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageList:
+    """The samples of one list file, numbered from 0."""
+
+    root: Path
+    paths: tuple[str, ...]  # relative to root
+    labels: np.ndarray  # [samples] int64
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+def read_list(root: Path, name: str, classes: int) -> ImageList:
+    """Reads and checks a list file.
+
+    Raises:
+        ValueError: the folder or list is absent or empty; a line has no label or one out of range; a
+            listed file is absent. The message names the line.
+    """
+    list_file = root / name
+    if not list_file.is_file():
+        raise ValueError(f"{list_file}: no such file: DATADIR must hold {name} with lines 'path label'")
+    paths, labels = [], []
+    present: dict[str, set[str]] = {}
+    for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        path, _, text = line.strip().rpartition(" ")
+        if not path or not text.isdecimal():
+            raise ValueError(f"{list_file}:{number}: {line!r} has no label: write 'path label'")
+        label = int(text)
+        if label >= classes:
+            raise ValueError(f"{list_file}:{number}: label {label} is out of range: the recipe has {classes} classes")
+        folder, _, file = path.rpartition("/")
+        if folder not in present:  # one listing a folder: a stat for each file costs minutes on a network disk
+            directory = root / folder
+            present[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
+        if file not in present[folder]:
+            raise ValueError(f"{list_file}:{number}: {root / path} is absent: restore it or remove the line")
+        paths.append(path)
+        labels.append(label)
+    if not paths:
+        raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
+    return ImageList(root=root, paths=tuple(paths), labels=np.array(labels, dtype=np.int64))
+
+
+@pipeline_def
+def _pipeline(*, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int) -> Any:
+    """Encoded images to normalized ones; `augment` is None for evaluation."""
+    decoder = "mixed" if device == "gpu" else "cpu"
+    inputs = [types.UINT8] if augment is None else [types.UINT8, types.FLOAT, types.FLOAT, types.FLOAT, types.INT32]
+    data = fn.external_source(
+        source=source,
+        num_outputs=len(inputs),
+        batch=True,
+        no_copy=True,
+        dtype=inputs,
+        ndim=[1] if augment is None else [1, 1, 1, 1, 0],
+    )
+    if augment is None:
+        images = fn.decoders.image(data[0], device=decoder, output_type=types.RGB)
+        images = fn.resize(images, resize_shorter=resize)
+        mirror = 0
+    else:
+        encoded, widths, heights, place, mirror = data
+        anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
+        images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", device=decoder, output_type=types.RGB)
+        images = fn.resize(images, size=[image.size, image.size])
+    return fn.crop_mirror_normalize(
+        images,
+        mirror=mirror,
+        crop=(image.size, image.size),
+        mean=list(MEAN),
+        std=list(STD),
+        dtype=types.FLOAT16 if image.half else types.FLOAT,
+        output_layout="CHW" if image.layout == "NCHW" else "HWC",
+        pad_output=image.channels == 4,
+    )
+
+
+def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
+    """Relative (anchor, shape) of the first of the drawn crops that fits the image, as DALI graph nodes.
+
+    A crop of area share a and aspect r is sqrt(a r) q wide and sqrt(a / r) / q high, in shares of an image with
+    q^2 = height / width. If no try fits, the largest centre crop within the aspect bounds, as torchvision does.
+    """
+    size = fn.cast(image_shape, dtype=types.FLOAT)
+    q = dali_math.sqrt(size[0] / size[1])
+    w, h = widths * q, heights / q
+    order = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
+    fits = fn.cast((w <= 1.0) & (h <= 1.0), dtype=types.FLOAT) * order
+    best = fn.reductions.max(fits)
+    first = fn.cast((fits == best) & (fits > 0.0), dtype=types.FLOAT)
+    found = fn.cast(best > 0.0, dtype=types.FLOAT)
+    crop_w = fn.reductions.sum(w * first) + (1.0 - found) * dali_math.min(1.0, augment.aspect_max * q * q)
+    crop_h = fn.reductions.sum(h * first) + (1.0 - found) * dali_math.min(1.0, 1.0 / (augment.aspect_min * q * q))
+    place = place * found + 0.5 * (1.0 - found)
+    return fn.stack((1.0 - crop_h) * place[1], (1.0 - crop_w) * place[0]), fn.stack(crop_h, crop_w)
+
+
+def _draw(augment: Augmentation, seed: int, epoch: int, ids: np.ndarray) -> list[np.ndarray]:
+    """Crop widths and heights [N, tries], places [N, 2] and flips [N] of one batch."""
+    u = sampling.uniform(seed, epoch, ids, 2 * CROP_TRIES + 3).astype(np.float32)
+    area = augment.area_min + (augment.area_max - augment.area_min) * u[:, :CROP_TRIES]
+    low, high = math.log(augment.aspect_min), math.log(augment.aspect_max)
+    aspect = np.exp(low + (high - low) * u[:, CROP_TRIES : 2 * CROP_TRIES])
+    return [
+        np.sqrt(area * aspect),
+        np.sqrt(area / aspect),
+        np.ascontiguousarray(u[:, -3:-1]),
+        (u[:, -1] < augment.flip).astype(np.int32),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What one step is fed."""
+
+    image: Any  # [N, C, H, W] or [N, H, W, C]: numpy array, or a Paddle tensor on the GPU
+    label: np.ndarray  # [N, 1] int64
+    valid: np.ndarray  # [N, 1] float32: 0 where a sample only fills up the batch
+    ids: np.ndarray  # [N] sample numbers
+
+
+class Loader:
+    """Iterates over the batches that `plan` yields, reading and decoding ahead in the background.
+
+    `plan` yields (epoch, sample numbers [N], valid [N]). Nothing is read before the first `next`.
+    """
+
+    def __init__(
+        self,
+        images: ImageList,
+        plan: Iterator[tuple[int, np.ndarray, np.ndarray]],
+        *,
+        batch: int,
+        image: ImageFormat,
+        device: str,
+        device_id: int,
+        threads: int,
+        seed: int,
+        augment: Augmentation | None = None,
+        resize: int = 0,
+    ) -> None:
+        self._images, self._plan, self._augment, self._seed = images, plan, augment, seed
+        self._ahead: deque[Any] = deque()  # batches being read
+        self._fed: deque[tuple[np.ndarray, np.ndarray]] = deque()  # (ids, valid) of batches inside the pipeline
+        self._device = device
+        self._pool = ThreadPoolExecutor(max_workers=max(2, threads), thread_name_prefix="read")
+        self._pipeline = _pipeline(
+            source=self._feed,
+            device=device,
+            image=image,
+            augment=augment,
+            resize=resize,
+            batch_size=batch,
+            num_threads=threads,
+            device_id=device_id if device == "gpu" else None,
+            prefetch_queue_depth=PREFETCH_BATCHES,
+        )
+        self._pipeline.build()
+
+    def _read(self, ids: np.ndarray) -> list[np.ndarray]:
+        root = os.fspath(self._images.root)
+        return [np.fromfile(f"{root}/{self._images.paths[i]}", dtype=np.uint8) for i in ids]
+
+    def _feed(self) -> tuple[Any, ...]:
+        """The next batch for the pipeline; called by DALI."""
+        while len(self._ahead) < PREFETCH_BATCHES:
+            entry = next(self._plan, None)
+            if entry is None:
+                break
+            self._ahead.append((entry, self._pool.submit(self._read, entry[1])))
+        if not self._ahead:
+            raise StopIteration
+        (epoch, ids, valid), future = self._ahead.popleft()
+        self._fed.append((ids, valid))
+        encoded = future.result()
+        if self._augment is None:
+            return (encoded,)
+        return (encoded, *_draw(self._augment, self._seed, epoch, ids))
+
+    def __iter__(self) -> Loader:
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            (images,) = self._pipeline.run()
+        except RuntimeError as error:
+            raise ValueError(self._culprit(error)) from error
+        ids, valid = self._fed.popleft()
+        return Batch(
+            image=self._to_feed(images),
+            label=self._images.labels[ids][:, None],
+            valid=valid.astype(np.float32)[:, None],
+            ids=ids,
+        )
+
+    def _to_feed(self, images: Any) -> Any:
+        if self._device == "gpu":
+            return _gpu_tensor(images)
+        return np.asarray(images.as_tensor())  # DALI's own buffer, good until the next call of `run`
+
+    def _culprit(self, error: RuntimeError) -> str:
+        """One line that names the file which the pipeline could not decode."""
+        for ids, _ in self._fed:
+            for path in (self._images.root / self._images.paths[i] for i in ids):
+                reason = _decode_error(path)
+                if reason:
+                    return f"{path}: cannot be decoded ({reason}): replace the file or remove it from the list"
+        return f"input pipeline failed: {' '.join(str(error).split())}"
+
+    def close(self) -> None:
+        """Ends the reading threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _decode_error(path: Path) -> str:
+    """Why a file is no whole image; empty if it is one."""
+    try:
+        with Image.open(path) as opened:
+            opened.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        return " ".join(str(error).split()).replace(f" '{path}'", "")
+    return ""
+
+
+def _gpu_tensor(images: Any) -> Any:
+    """DALI's GPU batch as a Paddle tensor on the same GPU (needs a GPU)."""
+    import paddle
+    from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
+
+    dense = images.as_tensor()
+    tensor = paddle.base.core.LoDTensor()
+    tensor._set_dims(dense.shape())
+    place = paddle.CUDAPlace(dense.device_id())
+    feed_ndarray(dense, tensor._mutable_data(place, to_paddle_type(dense)))
+    return tensor
