@@ -74,6 +74,7 @@ class Record:
     nodes: int | None = None
     batch_per_device: int | None = None
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
+    software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
     math_mode: str | None = None  # fp32 or tf32: what FP32 matrix products really use
     rate_scope: str | None = None  # "device" or "global": whose images/s the log prints
     cumulative: bool = False  # printed rates are running averages, not of one window

@@ -1,0 +1,194 @@
+"""NVIDIA DeepLearningExamples logs: DLLogger's standard output, in four dialects (rates are of all devices).
+
+PyTorch     DLL <stamp> - Epoch: 0 Iteration: 1  train.loss : .. train.compute_ips : .. images/s
+            train.total_ips : .. images/s ..     (total: data loading included; that is the rate taken)
+TensorFlow  DLL <stamp> - (0, 200) total_ips : ..  |  DLL <stamp> - () train_throughput : .. images/s
+MXNet       DLL <stamp> - Epoch: 2 Iteration: 419  train.loss : .. train.ips : .. images/s ..
+Paddle      DLL <stamp> - Epoch: 0 Iteration: 10  train.loss : .. train.data_time : .. train.compute_time : ..
+            train.batch_time : .. train.ips : .. images/s ..   (the times are of the last step alone)
+"""
+
+from __future__ import annotations
+
+import re
+
+from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
+from scoring.record import Epoch, Quality
+
+_STAMP = r"(?:DLL (\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d\.\d+) - )?"
+_NUMBER = r"([-+\d.eE]+|nan|inf|None)"
+STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d+) Iteration: (\d+) ")
+PYTORCH_ROW = re.compile(
+    STEP_HEAD.pattern + rf"(?:.*?\btrain\.loss : {_NUMBER})?.*?\btrain\.total_ips : {_NUMBER} images/s"
+)
+MXNET_ROW = re.compile(STEP_HEAD.pattern + rf"(?:.*?\btrain\.loss : {_NUMBER})?.*?\btrain\.ips : {_NUMBER} images/s")
+PADDLE_ROW = re.compile(
+    STEP_HEAD.pattern + rf"(?=(?:.*?\btrain\.loss : {_NUMBER})?)(?=(?:.*?\btrain\.data_time : {_NUMBER})?)"
+    rf"(?=(?:.*?\btrain\.batch_time : {_NUMBER})?).*?\btrain\.ips : {_NUMBER}(?=\s|$)"
+)
+TENSORFLOW_HEAD = re.compile(_STAMP + r"\((\d+), (\d+)\) ")
+TENSORFLOW_ROW = re.compile(TENSORFLOW_HEAD.pattern + rf".*?\btotal_ips : {_NUMBER}(?=\s|$)")
+_EPOCH = re.compile(_STAMP + r"Epoch: (\d+) +(?!Iteration)")
+_EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {_NUMBER}(?: images/s|\s|$)")
+_EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {_NUMBER}")
+_TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {_NUMBER}")
+_PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
+# The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
+_TABLE_HEAD = re.compile(r"^ {11}\|\s+(\d+)\s+\|\s*$")
+_TABLE_ROW = re.compile(r"^\s+(\d+)\s+\|\s+[\d.e+]+\s+\|\s*$")
+
+
+def _parameters(build: Builder, line: int, text: str) -> dict[str, str]:
+    if "PARAMETER" not in text:
+        return {}
+    found = dict(_PARAMETER.findall(text.split("PARAMETER", 1)[1]))
+    if "arch" in found:
+        build.fact("model", found["arch"], line)
+    if (batch := found.get("batch_size", "")).isdigit():
+        build.fact("batch_per_device", int(batch), line)
+    if (world := found.get("world_size", "")).isdigit():
+        build.fact("devices", int(world), line)
+    if "amp" in found or "dtype" in found:
+        half = found.get("amp") == "True" or found.get("dtype") == "float16"
+        build.fact("precision", "amp" if half else "fp32", line)
+    return found
+
+
+def _end_s(groups: tuple[str | None, ...]) -> float | None:
+    year, month, day, hour, minute, second = groups[:6]
+    if year is None:
+        return None
+    return stamp_s(year, str(month), str(day), str(hour), str(minute), str(second))
+
+
+def _other_line(build: Builder, line: int, text: str) -> None:
+    """Epoch rows, evaluations and the closing summary of the dialects that print epochs."""
+    if "Summary:" in text:
+        build.truncated = False
+    elif "Epoch: " in text and "Iteration" not in text and (match := _EPOCH.search(text)):
+        if rate := _EPOCH_RATE.search(text):
+            seconds = _EPOCH_TIME.search(text)
+            build.epochs.append(
+                Epoch(
+                    line=line,
+                    epoch=int(match[7]),
+                    printed_rate=positive(rate[1]),
+                    seconds=positive(seconds[1]) if seconds else None,
+                )
+            )
+        if (top1 := _TOP1.search(text)) and (value := number(top1[2])) is not None:
+            build.quality.append(Quality(line=line, name=top1[1], value=value, epoch=int(match[7])))
+
+
+class _Steps:
+    """Steps of a window from a counter that may start anew in each epoch (`first` is its first value)."""
+
+    def __init__(self, build: Builder, first: int) -> None:
+        self._build = build
+        self._first = first
+        self._last: tuple[int, int] | None = None
+
+    def take(self, line: int, epoch: int, step: int) -> int | None:
+        """Steps since the last row; None for a row that repeats the last one."""
+        last, self._last = self._last, (epoch, step)
+        if last == (epoch, step):
+            return None
+        if last is not None and last[0] == epoch and step > last[1]:
+            return step - last[1]
+        if last is not None and last[0] == epoch:
+            self._build.problem(f"line {line}: iteration {step} follows {last[1]}: more than one run in the log")
+        return step - self._first + 1
+
+
+def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, framework: str) -> Builder:
+    build = Builder()
+    build.truncated = True  # until the closing summary is met
+    counter = _Steps(build, first)
+    ranks: set[int] = set()
+    table_batch: tuple[int, int] | None = None
+    for line, text, match in rows(lines, marker, STEP_HEAD, row):
+        if match is None:
+            if lines.rank is not None:
+                ranks.add(lines.rank)
+            if not build.rows:
+                _parameters(build, line, text)
+            else:
+                _other_line(build, line, text)
+                if found := _TABLE_HEAD.match(text):
+                    table_batch = (int(found[1]), line)
+                elif table_batch and (found := _TABLE_ROW.match(text)):
+                    build.fact("devices", int(found[1]), line)
+                    build.fact("batch_per_device", *table_batch)
+            continue
+        groups = match.groups()
+        rate, epoch, step = positive(groups[-1]), int(groups[6]), int(groups[7])
+        if rate is None or not build.speaks(lines.rank):
+            continue
+        steps = counter.take(line, epoch, step)
+        if steps is None:
+            continue
+        wait, step_time = (number(groups[9]), positive(groups[10])) if row is PADDLE_ROW else (None, None)
+        one = step_time if steps == 1 else None  # of the other steps the log says no time
+        build.row(
+            line,
+            step,
+            epoch,
+            steps=steps,
+            seconds=one,
+            wait_s=wait if one is not None else None,
+            rate=rate,
+            step_time_s=step_time,
+            end_s=_end_s(groups),
+            loss=number(groups[8]),
+        )
+    if len(ranks) > 1:  # every rank that runs writes some warning
+        build.fact("devices", max(ranks) + 1, 0)
+    build.fact("framework", framework, 0)
+    build.facts.update(rate_scope="global", cumulative=False)
+    return build
+
+
+def read_pytorch(lines: Lines) -> Builder:
+    """A log of NVIDIA's PyTorch image classification."""
+    return _read_steps(lines, "train.total_ips", PYTORCH_ROW, 1, "PyTorch")
+
+
+def read_mxnet(lines: Lines) -> Builder:
+    """A log of NVIDIA's MXNet ResNet-50."""
+    return _read_steps(lines, "train.ips", MXNET_ROW, 0, "MXNet")
+
+
+def read_paddle(lines: Lines) -> Builder:
+    """A log of NVIDIA's Paddle ResNet-50."""
+    return _read_steps(lines, "train.ips", PADDLE_ROW, 1, "PaddlePaddle")
+
+
+def read_tensorflow(lines: Lines) -> Builder:
+    """A log of NVIDIA's TensorFlow image classification."""
+    build = Builder()
+    build.truncated = True  # until the closing train_throughput is met
+    counter = _Steps(build, 0)
+    for line, text, match in rows(lines, "total_ips", TENSORFLOW_HEAD, TENSORFLOW_ROW):
+        if match is None:
+            if not build.rows:
+                _parameters(build, line, text)
+                if text.startswith("Num GPUs ") and (count := text[9:].strip()).isdigit():
+                    build.fact("devices", int(count), line)
+                elif text.startswith("Per-GPU Batch Size ") and (count := text[19:].strip()).isdigit():
+                    build.fact("batch_per_device", int(count), line)
+            elif "train_throughput : " in text:
+                build.truncated = False
+            continue
+        groups = match.groups()
+        rate, epoch, step = positive(groups[-1]), int(groups[6]), int(groups[7])
+        if rate is None or not build.speaks(lines.rank):
+            continue
+        first = not build.rows
+        steps = counter.take(line, epoch, step)
+        if steps is None:
+            continue
+        # The first row's rate is that of its own step or window, not of all steps before: the log does not say.
+        build.row(line, step, epoch, steps=None if first else steps, rate=rate, end_s=_end_s(groups))
+    build.fact("framework", "TensorFlow", 0)
+    build.facts.update(rate_scope="global", cumulative=False)
+    return build

@@ -1,0 +1,113 @@
+"""mmsegmentation logs, as mmcv's and mmengine's text loggers print them.
+
+Y-M-D h:m:s,ms - mmseg - INFO - Iter [4/180]\tlr: .., eta: .., time: 1.661, data_time: .., memory: 11402, ..
+Y/M/D h:m:s - mmengine - INFO - Iter(train) [  50/80000]  lr: ..  eta: ..  time: ..  data_time: ..  memory: ..
+`time` is the mean step time of the window; no rate is printed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
+from scoring.record import Quality
+
+HEAD = re.compile(
+    r"(?:(\d{4})[-/](\d\d)[-/](\d\d) (\d\d):(\d\d):(\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
+    r"Iter(?:\(train\))? ?\[ *(\d+)/(\d+)\]"
+)
+ROW = re.compile(
+    HEAD.pattern + r"(?=.*?\btime: ([\d.]+)[\s,])(?:.*?\bdata_time: ([\d.]+))?(?:.*?\bmemory: (\d+))?"
+    r"(?:.*?[\s,]loss: ([-\w.]+))?"
+)
+_FACT = re.compile(
+    r"^\s*(?:samples_per_gpu|batch_size) ?= ?(?P<batch>\d+)"
+    r"|gpu_ids ?= ?range\((?P<first>\d+), ?(?P<end>\d+)\)"
+    r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
+    r"|^PyTorch: (?P<torch>\S+)|^MMSegmentation: (?P<mmseg>\S+)|^CuDNN (?P<cudnn>[\d.]+)|CuDNN (?P<cudnn2>[\d.]+)"
+    r"|^GPU [\d,]+: (?P<gpu>.+)$|^\s*world_size ?= ?(?P<world>\d+)"
+    r"|^(?P<fp16>fp16) ?= ?dict|type='(?P<amp>Fp16OptimizerHook|AmpOptimWrapper)'"
+    r"|^\s*type='(?P<model>EncoderDecoder)'"
+)
+_EVAL = re.compile(r"\bmIoU: ([\d.]+)")
+# Devices that multiply FP32 as TF32 by PyTorch's default for convolutions.
+_TF32_DEVICE = re.compile(r"A100|A800|A30|A40|H100|H800|RTX 30|RTX 40|RTX A|L40")
+
+
+def read(lines: Lines) -> Builder:
+    """A log of mmsegmentation (mmcv runner or mmengine)."""
+    build = Builder()
+    last_step = last_of = 0
+    interval = None
+    gpu: tuple[str, int] | None = None
+    config_line = 0
+    for line, text, match in rows(lines, "Iter", HEAD, ROW):
+        if match is None:
+            if not build.rows:
+                for name, value in _facts(text):
+                    if name == "gpu":
+                        gpu = gpu or (value, line)
+                    elif name in ("torch", "mmseg", "cudnn"):
+                        build.software.setdefault({"torch": "pytorch"}.get(name, name), value)
+                    else:
+                        build.fact(name, int(value) if value.isdigit() else value, line)
+                if "samples_per_gpu" in text or "batch_size" in text:
+                    config_line = config_line or line
+            elif "mIoU: " in text and (found := _EVAL.search(text)):
+                build.quality.append(Quality(line=line, name="mIoU", value=float(found[1]), step=last_step))
+            continue
+        year, month, day, hour, minute, second, step, of, cost, wait, memory, loss = match.groups()
+        step_time, step_number = positive(cost), int(step)
+        if step_time is None or not build.speaks(lines.rank):
+            continue
+        if build.rows and step_number == last_step:
+            continue
+        steps: int | None = None
+        if build.rows and step_number > last_step:
+            steps = step_number - last_step
+            interval = interval or steps
+        elif build.rows:
+            build.problem(f"line {line}: iteration {step} follows {last_step}: more than one run in the log")
+        last_step, last_of = step_number, int(of)
+        waited = number(wait)
+        build.row(
+            line,
+            step_number,
+            None,
+            steps=steps,
+            seconds=None if steps is None else step_time * steps,
+            wait_s=None if steps is None or waited is None else waited * steps,
+            step_time_s=step_time,
+            end_s=stamp_s(year, month, day, hour, minute, second) if year else None,
+            loss=number(loss),
+            memory_mib=number(memory),
+        )
+    if config_line:  # the whole configuration is printed: without an fp16 section it is FP32
+        build.fact("precision", "fp32", config_line)
+    if gpu is not None and build.facts.get("precision") == "fp32":
+        build.fact("math_mode", "tf32" if _TF32_DEVICE.search(gpu[0]) else "fp32", gpu[1])
+    version = build.software.get("pytorch")
+    build.fact("framework", f"PyTorch {version}" if version else "PyTorch", 0)
+    build.facts.update(rate_scope="device", cumulative=False)
+    build.truncated = last_step + (interval or last_step) <= last_of
+    return build
+
+
+def _facts(text: str) -> list[tuple[str, str]]:
+    match = _FACT.search(text)
+    if match is None:
+        return []
+    found = {name: value for name, value in match.groupdict().items() if value is not None}
+    if "end" in found:
+        return [("devices", str(int(found["end"]) - int(found["first"])))]
+    if "ids" in found:
+        return [("devices", str(found["ids"].count(",") + 1))]
+    if "world" in found:
+        return [("devices", found["world"])]
+    if "fp16" in found or "amp" in found:
+        return [("precision", "amp")]
+    if "batch" in found:
+        return [("batch_per_device", found["batch"])]
+    if "cudnn2" in found:
+        return [("cudnn", found["cudnn2"])]
+    return [(name, value) for name, value in found.items() if name != "model"]

@@ -1,0 +1,82 @@
+"""OneFlow-Benchmark logs, as `Classification/cnns/job_function_util.py` and `ofrecord_util.py`'s Metric print them.
+
+train: epoch 0, iter 20, loss: .., top_1: .., top_k: .., samples/s: 3988.891 [1597933942.98]
+The rate is that of all devices, over the window; the Unix time stamp is optional.
+"""
+
+from __future__ import annotations
+
+import re
+
+from scoring.importers.text import Builder, Lines, number, positive, rows
+from scoring.record import Quality
+
+HEAD = re.compile(r"train: epoch (\d+), iter (\d+),")
+ROW = re.compile(
+    HEAD.pattern
+    + r"(?:.*?\bloss: ([-\w.]+))?.*?\bsamples/s: ([\d.]+|nan|inf|-\d+[\d.]*)(?=\s|$)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
+)
+# The arguments as the script prints them: `batch_size_per_device = 128`.
+_FACT = re.compile(
+    r"\b(batch_size_per_device|gpu_num_per_node|device_num_per_node|num_nodes|model|use_fp16)\b['\"]?\s*[=:]\s*['\"]?(\w+)"
+)
+_EVAL = re.compile(r"validation: epoch (\d+),.*?\btop_1: ([\d.]+)")
+
+
+def read(lines: Lines) -> Builder:
+    """A log of OneFlow-Benchmark's image classification."""
+    build = Builder()
+    said: dict[str, tuple[str, int]] = {}
+    last_epoch = last_step = -1
+    interval: int | None = None
+    for line, text, match in rows(lines, "samples/s: ", HEAD, ROW):
+        if "validation: " in text and (found := _EVAL.search(text)):
+            build.quality.append(Quality(line=line, name="top_1", value=float(found[2]), epoch=int(found[1])))
+            continue
+        if match is None:
+            if not build.rows:
+                for found in _FACT.finditer(text):
+                    said.setdefault(found[1], (found[2], line))
+            continue
+        epoch, step, loss, printed, stamp = match.groups()
+        rate, epoch_number, step_number = positive(printed), int(epoch), int(step)
+        if rate is None or not build.speaks(lines.rank):  # newer scripts print -1: no rate
+            continue
+        if (epoch_number, step_number) == (last_epoch, last_step):
+            continue
+        if epoch_number == last_epoch and step_number > last_step:
+            steps = step_number - last_step
+            interval = interval or steps
+        else:
+            if epoch_number == last_epoch:
+                build.problem(f"line {line}: iteration {step} follows {last_step}: more than one run in the log")
+            steps = step_number or interval
+        last_epoch, last_step = epoch_number, step_number
+        build.row(
+            line,
+            step_number,
+            epoch_number,
+            steps=steps,
+            rate=rate,
+            end_s=number(stamp),
+            loss=number(loss),
+        )
+    _finish(build, said)
+    return build
+
+
+def _finish(build: Builder, said: dict[str, tuple[str, int]]) -> None:
+    if "batch_size_per_device" in said and said["batch_size_per_device"][0].isdigit():
+        build.fact("batch_per_device", int(said["batch_size_per_device"][0]), said["batch_size_per_device"][1])
+    nodes, per_node = said.get("num_nodes"), said.get("gpu_num_per_node") or said.get("device_num_per_node")
+    if nodes and nodes[0].isdigit():
+        build.fact("nodes", int(nodes[0]), nodes[1])
+        if per_node and per_node[0].isdigit():
+            build.fact("devices", int(nodes[0]) * int(per_node[0]), per_node[1])
+    if "model" in said:
+        build.fact("model", *said["model"])
+    if "use_fp16" in said:
+        value, line = said["use_fp16"]
+        build.fact("precision", "amp" if value in ("True", "1") else "fp32", line)
+    build.fact("framework", "OneFlow", 0)
+    build.facts.update(rate_scope="global", cumulative=False)

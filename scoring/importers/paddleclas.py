@@ -1,0 +1,183 @@
+"""PaddleClas logs, as `ppcls/static/program.py` and `ppcls/engine/train/utils.py` print them.
+
+static   [Y/M/D h:m:s] ppcls INFO: epoch:0   train step:10   lr: .., loss: .. batch_cost: .. s, reader_cost: .. s,
+         ips: .. samples/sec.
+         The costs are averages since step 5 of the epoch, where the meters are reset: here they are differenced.
+dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): .., loss: .., batch_cost: ..s,
+         reader_cost: .., ips: .. samples/s, eta: ..
+         The costs are those of the window; the meters are reset at iteration 5 of the epoch too.
+`ips` is that of rank 0 alone in both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from scoring.importers.paddle_launch import Launch
+from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
+from scoring.record import Quality
+
+_STAMP = r"(?:\[(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)\] \w+ INFO: )?"
+_LOSS = r"(?:.*?\bloss: +([-\w.]+))?"
+_COSTS = (
+    r".*?\bbatch_cost: ([\d.]+) ?s,(?:.*?\breader_cost: ([\d.]+) ?s?,)?"
+    r".*?\bips: ([\d.]+|nan|inf) (?:samples|images)/s"
+)
+STATIC_HEAD = re.compile(_STAMP + r"epoch:(\d+)\s+train step:(\d+)")
+STATIC_ROW = re.compile(STATIC_HEAD.pattern + _LOSS + _COSTS)
+DYGRAPH_HEAD = re.compile(_STAMP + r"\[Train\]\[Epoch (\d+)/\d+\]\[Iter: ?(\d+)/\d+\]")
+DYGRAPH_ROW = re.compile(DYGRAPH_HEAD.pattern + _LOSS + _COSTS)
+_CONFIG = re.compile(r"ppcls INFO: ( *)(\w+) : ?(.*)$")
+_END = re.compile(r"END epoch:(\d+)\s+train\b(?:.*?\bbatch_cost: ([\d.]+) s.*?\bbatch_cost_sum: ([\d.]+) s)?")
+_EVAL = re.compile(r"END eval\b.*?\btop1: +([-\d.]+)")
+_DYGRAPH_AVG = re.compile(r"\[(Train|Eval)\]\[Epoch (\d+)(?:/(\d+))?\]\[Avg\]")
+_TOP1 = re.compile(r"\btop1: ([-\d.]+)")
+
+
+def steps_averaged(step: int) -> int:
+    """Steps behind the static log's average at 1-based `step`: the meters are reset before the fifth."""
+    return step if step < 5 else step - 4
+
+
+class _Config:
+    """The indented configuration that PaddleClas prints at the start."""
+
+    def __init__(self, build: Builder) -> None:
+        self._build = build
+        self._path: list[tuple[int, str]] = []
+        self._amp: dict[str, str] = {}
+        self._line = 0
+        self.epochs: int | None = None
+
+    def read(self, line: int, text: str) -> None:
+        if "ppcls INFO: " not in text or not (match := _CONFIG.search(text)):
+            return
+        indent, key, value = len(match[1]), match[2], match[3].strip()
+        while self._path and self._path[-1][0] >= indent:
+            self._path.pop()
+        self._path.append((indent, key))
+        path = ".".join(name for _, name in self._path)
+        self._line = self._line or line
+        if path == "DataLoader.Train.sampler.batch_size" and value.isdigit():
+            self._build.fact("batch_per_device", int(value), line)
+        elif path == "Arch.name":
+            self._build.fact("model", value, line)
+        elif path == "Global.epochs" and value.isdigit():
+            self.epochs = int(value)
+        elif path == "AMP" or path.startswith("AMP."):
+            self._amp[key] = value
+            self._build.lines.setdefault("precision", line)
+
+    def finish(self) -> None:
+        """Precision: without an AMP section, or with `use_amp : False`, PaddleClas trains in FP32."""
+        if not self._line:
+            return
+        if not self._amp or self._amp.get("use_amp") == "False":
+            precision = "fp32"
+        elif self._amp.get("level") == "O2" or self._amp.get("use_pure_fp16") == "True":
+            precision = "amp_o2"
+        else:
+            precision = "amp_o1"
+        self._build.fact("precision", precision, self._build.lines.get("precision", self._line))
+
+
+def _costs(match: re.Match[str]) -> tuple[float | None, int, int, float | None, float | None, Any, float | None]:
+    year, month, day, hour, minute, second, epoch, step, loss, cost, wait, rate = match.groups()
+    end = stamp_s(year, month, day, hour, minute, second) if year else None
+    return end, int(epoch), int(step), positive(cost), number(wait), loss, positive(rate)
+
+
+def read_static(lines: Lines) -> Builder:
+    """A log of PaddleClas's static-graph trainer."""
+    build = Builder()
+    launch, config = Launch(build), _Config(build)
+    ended: set[int] = set()
+    last_epoch = last_step = -1
+    total = waited = 0.0  # of the epoch's averaged steps
+    for line, text, match in rows(lines, "train step:", STATIC_HEAD, STATIC_ROW):
+        if match is None:
+            if not build.rows:
+                config.read(line, text)
+                launch.read(line, text)
+            elif "END " in text:
+                if found := _END.search(text):
+                    ended.add(int(found[1]))
+                elif found := _EVAL.search(text):
+                    build.quality.append(Quality(line=line, name="top1", value=float(found[1]), epoch=last_epoch))
+            continue
+        end, epoch, step, cost, wait, loss, rate = _costs(match)
+        if cost is None or not build.speaks(lines.rank):
+            continue
+        count = steps_averaged(step)
+        if epoch != last_epoch or step <= last_step or (last_step < 5 <= step):
+            if epoch == last_epoch and step < last_step:
+                build.problem(f"line {line}: step {step} follows step {last_step}: more than one run in the log")
+            if (epoch, step) == (last_epoch, last_step):
+                continue
+            steps, seconds, waited_here = count, cost * count, None if wait is None else wait * count
+        else:
+            steps, seconds = step - last_step, cost * count - total
+            waited_here = None if wait is None else max(0.0, wait * count - waited)
+        total, waited = cost * count, (wait or 0.0) * count
+        last_epoch, last_step = epoch, step
+        build.row(
+            line,
+            step,
+            epoch,
+            steps=steps,
+            seconds=seconds if seconds > 0 else None,
+            wait_s=waited_here,
+            rate=rate,
+            step_time_s=cost,
+            end_s=end,
+            loss=number(loss),
+        )
+    config.finish()
+    launch.finish()
+    build.facts.update(rate_scope="device", cumulative=True)
+    build.truncated = last_epoch not in ended or (config.epochs is not None and last_epoch + 1 < config.epochs)
+    return build
+
+
+def read_dygraph(lines: Lines) -> Builder:
+    """A log of PaddleClas's dynamic-graph trainer."""
+    build = Builder()
+    launch, config = Launch(build), _Config(build)
+    ended: set[int] = set()
+    last_epoch = last_step = -1
+    for line, text, match in rows(lines, "[Train][Epoch ", DYGRAPH_HEAD, DYGRAPH_ROW):
+        if "[Avg]" in text and (found := _DYGRAPH_AVG.search(text)):
+            if found[1] == "Train":
+                ended.add(int(found[2]))
+            elif top1 := _TOP1.search(text):
+                build.quality.append(Quality(line=line, name="top1", value=float(top1[1]), epoch=int(found[2])))
+            continue
+        if match is None:
+            if not build.rows:
+                config.read(line, text)
+                launch.read(line, text)
+            continue
+        end, epoch, step, cost, wait, loss, rate = _costs(match)
+        if cost is None or (epoch, step) == (last_epoch, last_step) or not build.speaks(lines.rank):
+            continue
+        start = last_step if epoch == last_epoch and step > last_step else -1
+        steps = step - max(start, 4) if start < 5 <= step else step - start
+        last_epoch, last_step = epoch, step
+        build.row(
+            line,
+            step,
+            epoch,
+            steps=steps,
+            seconds=cost * steps,
+            wait_s=None if wait is None else wait * steps,
+            rate=rate,
+            step_time_s=cost,
+            end_s=end,
+            loss=number(loss),
+        )
+    config.finish()
+    launch.finish()
+    build.facts.update(rate_scope="device", cumulative=False)
+    build.truncated = last_epoch not in ended or (config.epochs is not None and last_epoch < config.epochs)
+    return build

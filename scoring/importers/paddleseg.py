@@ -1,0 +1,103 @@
+"""PaddleSeg logs, as `paddleseg/core/train.py` prints them.
+
+Y-M-D h:m:s [INFO]\t[TRAIN] epoch: 1, iter: 15/400, loss: .., lr: .., batch_cost: .., reader_cost: ..,
+ips: .. samples/sec | ETA ..   (older releases: `epoch=1, iter=15/400, .., ips=..`)
+The costs are those of the window; `ips` is that of rank 0 alone; `iter` counts through the whole run.
+"""
+
+from __future__ import annotations
+
+import re
+
+from scoring.importers.paddle_launch import Launch
+from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
+from scoring.record import Quality
+
+HEAD = re.compile(
+    r"(?:(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) \[INFO\]\s*)?\[TRAIN\] epoch[:=] ?(\d+), iter[:=] ?(\d+)/(\d+)"
+)
+ROW = re.compile(
+    HEAD.pattern + r"(?:.*?\bloss[:=] ?([-\w.]+))?.*?\bbatch_cost[:=] ?([\d.]+),"
+    r"(?:.*?\breader_cost[:=] ?([\d.]+),)?(?:.*?\bips[:=] ?([\d.]+|nan|inf) (?:samples|images)/s| \|)"
+)
+_BATCH = re.compile(r"^\s*batch_size: (\d+)\s*$")
+_ARGUMENT = re.compile(r"--(batch_size|precision|amp_level)[ =](\w+)")
+_PRECISION = re.compile(r"(?:use_amp|fp16|precision|amp_level): ?(\S+)")
+_MODEL = re.compile(r"^\s*type: (FCN|\w*HRNet\w*|\w+)\s*$")
+_EVAL = re.compile(r"\[EVAL\].*?\bmIoU: ([\d.]+)")
+
+
+def read(lines: Lines) -> Builder:
+    """A log of PaddleSeg."""
+    build = Builder()
+    launch = Launch(build)
+    arguments: dict[str, tuple[str, int]] = {}
+    in_model = False
+    last_step, last_of = 0, 0
+    interval = None
+    for line, text, match in rows(lines, "[TRAIN] epoch", HEAD, ROW):
+        if match is None:
+            if not build.rows:
+                launch.read(line, text)
+                if found := _BATCH.match(text):
+                    build.fact("batch_per_device", int(found[1]), line)
+                if "--" in text:
+                    for found in _ARGUMENT.finditer(text):
+                        arguments.setdefault(found[1], (found[2], line))
+                if text.startswith("model:"):
+                    in_model = True
+                elif in_model and text[:1] not in (" ", ""):
+                    in_model = False
+                elif in_model and text.startswith("  type: "):
+                    build.fact("model", text.split(":", 1)[1].strip(), line)
+                elif in_model and text.startswith("    type: "):
+                    build.fact("backbone", text.split(":", 1)[1].strip(), line)
+            elif "[EVAL]" in text and (found := _EVAL.search(text)):
+                build.quality.append(Quality(line=line, name="mIoU", value=float(found[1]), step=last_step))
+            continue
+        year, month, day, hour, minute, second, epoch, step, of, loss, cost, wait, rate = match.groups()
+        step_time, step_number = positive(cost), int(step)
+        if step_time is None or not build.speaks(lines.rank):
+            continue
+        if build.rows and step_number > last_step:
+            steps = step_number - last_step
+            interval = interval or steps
+        elif build.rows and step_number == last_step:
+            continue
+        else:  # the first row: where the run began is seen by the interval of the next ones
+            if build.rows:
+                build.problem(f"line {line}: iteration {step} follows {last_step}: more than one run in the log")
+            steps = None
+        last_step, last_of = step_number, int(of)
+        waited = number(wait)
+        build.row(
+            line,
+            step_number,
+            int(epoch),
+            steps=steps,
+            seconds=None if steps is None else step_time * steps,
+            wait_s=None if steps is None or waited is None else waited * steps,
+            rate=positive(rate),
+            step_time_s=step_time,
+            end_s=stamp_s(year, month, day, hour, minute, second) if year else None,
+            loss=number(loss),
+        )
+    _finish_precision(build, arguments)
+    backbone = build.facts.pop("backbone", None)
+    if backbone and "model" in build.facts:
+        build.facts["model"] = f"{build.facts['model']} {backbone}"
+    if "batch_size" in arguments and arguments["batch_size"][0].isdigit():  # it overrides the file's
+        build.facts["batch_per_device"] = int(arguments["batch_size"][0])
+        build.lines["batch_per_device"] = arguments["batch_size"][1]
+    launch.finish()
+    build.facts.update(rate_scope="device", cumulative=False)
+    build.truncated = last_step + (interval or last_step) <= last_of
+    return build
+
+
+def _finish_precision(build: Builder, arguments: dict[str, tuple[str, int]]) -> None:
+    if "precision" not in arguments:
+        return
+    value, line = arguments["precision"]
+    level = arguments.get("amp_level", ("O1", line))[0].lower()
+    build.fact("precision", "fp32" if value == "fp32" else f"amp_{level}", line)
