@@ -7,10 +7,10 @@ comes out as a `Problem`, so that no reader of this stream sees more or less tha
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from json.decoder import WHITESPACE  # type: ignore[attr-defined]
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 TOKEN = b":::MLLOG"
@@ -21,10 +21,14 @@ MAX_NESTING = 50  # well below the recursion limit at which the official parser 
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
 
 
 class Event(NamedTuple):
-    """One MLLOG event. `time_ms` is Unix time; `line` counts from 1; `offset` is the byte where it starts."""
+    """One MLLOG event. `time_ms` is Unix time; `line` counts from 1; `offset` is the byte where it starts.
+
+    `rank` is that of a launcher's prefix (mpirun's `[1,3]<stdout>:`, srun's `3: `); None without one.
+    """
 
     key: str
     value: Any
@@ -33,6 +37,7 @@ class Event(NamedTuple):
     event_type: str
     line: int
     offset: int
+    rank: int | None = None
 
 
 class Header(NamedTuple):
@@ -210,14 +215,15 @@ def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
         if end - start > MAX_LINE_BYTES:
             yield _oversized(line, block[start:end][: len(TOKEN) + 80])
         else:
+            rank = _rank(block[start:at]) if start < at else None
             second = block.find(TOKEN, at + len(TOKEN), end)
             if second < 0:
-                yield from _event(block[at:end], line, offset + at)
+                yield from _event(block[at:end], line, offset + at, rank)
             else:
                 message = "several events on one line: the official parser reads the last alone"
                 yield Problem("several-events", message, *_where(line, block[at:end]))
                 while at >= 0:
-                    yield from _event(block[at : second if second >= 0 else end], line, offset + at)
+                    yield from _event(block[at : second if second >= 0 else end], line, offset + at, rank)
                     at, second = second, block.find(TOKEN, second + len(TOKEN), end) if second >= 0 else -1
         event = block.find(TOKEN, end)
         if 0 <= header < end:
@@ -241,7 +247,12 @@ def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
     return Header(section, value, line)
 
 
-def _event(raw: bytes, line: int, offset: int) -> Iterator[Event | Problem]:
+def _rank(prefix: bytes) -> int | None:
+    match = _RANK.match(prefix) if len(prefix) <= 80 else None
+    return int(match[1] or match[2]) if match else None
+
+
+def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Event | Problem]:
     """The event of `raw`, which starts with the token and ends with its line (or the next token)."""
     try:
         text = raw.decode()
@@ -289,13 +300,4 @@ def _event(raw: bytes, line: int, offset: int) -> Iterator[Event | Problem]:
     elif type(event_type) is not str or event_type not in EVENT_TYPES:
         yield Problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}", line, text[:200])
     else:
-        yield Event(key, value, metadata, time_ms, event_type, line, offset)
-
-
-def resolve_inside(path: Path) -> Path:
-    """`path` with links followed. Raises ValueError if that leads out of the folder it was named in."""
-    folder = path.parent.resolve()
-    target = path.resolve()
-    if folder != target.parent:
-        raise ValueError(f"{path}: a link out of its folder; copy the file itself there")
-    return target
+        yield Event(key, value, metadata, time_ms, event_type, line, offset, rank)

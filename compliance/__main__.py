@@ -1,0 +1,146 @@
+"""`python -m compliance`: check logs, describe the system, build and verify a package, score a submission.
+
+Exit status: 0 done, 1 a check failed, 2 wrong use or bad input (one line on stderr).
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from compliance import findings, rules
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m compliance", description="Compliance of training logs and submission packages."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    check = commands.add_parser("check", help="may these logs be published", description=_CHECK)
+    check.add_argument("logs", nargs="*", metavar="LOG", type=Path, help="log of a run, or a folder of result_*.txt")
+    _ruleset(check)
+    check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
+    check.add_argument("--system", type=Path, metavar="JSON", help="system description that the logs must agree with")
+    check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")
+    check.add_argument("--receipt", action="store_true", help="write LOG.checked: verdict and SHA-256 of each log")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="write the findings as JUnit XML too")
+    check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
+    _json(check)
+
+    score = commands.add_parser("score", help="minutes of a submission", description=_SCORE)
+    score.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
+    _ruleset(score)
+    _json(score)
+
+    system = commands.add_parser("system", help="write the system description", description=_SYSTEM)
+    system.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
+    system.add_argument("--log", type=Path, help="take the machine, the packages and the submission from this log")
+    system.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="what cannot be found out; FIELD= says that there is none",
+    )
+    system.add_argument("--force", action="store_true", help="replace FILE")
+    _json(system)
+
+    package = commands.add_parser("package", help="build the submission package", description=_PACKAGE)
+    package.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
+    package.add_argument("--org", required=True, help="organisation: the package's top folder")
+    package.add_argument("--name", help="name of the system (default: of the description)")
+    package.add_argument(
+        "--system", required=True, metavar="NAME", help="system: systems/NAME.json, or the path of the description"
+    )
+    package.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
+    _ruleset(package)
+    _json(package)
+
+    verify = commands.add_parser("verify", help="re-check a published package", description=_VERIFY)
+    verify.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package")
+    verify.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
+    _json(verify)
+
+    options = parser.parse_args(arguments)
+    try:
+        return _COMMANDS[options.command](options)
+    except (ValueError, OSError) as error:
+        message = findings.printable(str(error), 1000)
+        print(f"compliance {options.command}: {message}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _ruleset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ruleset", default="4.0.0", help="MLPerf Training ruleset (default: %(default)s)")
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+_CHECK = "Checks logs against the rules of their benchmark and division; exits with 0 if all pass, 1 if one fails."
+_SCORE = "Olympic mean of the runs in minutes, scaled by the reference convergence points where they apply."
+_SYSTEM = "Writes the 33 fields of MLPerf's system description; what cannot be found out must be given by --set."
+_PACKAGE = "Builds the tree that is handed in: logs, system description, code, README and hashes."
+_VERIFY = "Checks a package's hashes, logs, system description and score again."
+
+
+def _check(options: argparse.Namespace) -> int:
+    if options.explain:
+        from compliance.explain import explain
+
+        print(explain(options.explain, rules.load(options.ruleset)), end="")
+        return 0
+    if not options.logs:
+        raise ValueError("no log given; name one, or --explain RULE")
+    from compliance.runs import check_logs, expand
+
+    reports = check_logs(
+        expand(options.logs),
+        rules.load(options.ruleset),
+        benchmark=options.benchmark,
+        system=options.system,
+        official=options.official,
+        receipt=options.receipt,
+    )
+    sys.stdout.write(findings.as_json(reports) if options.json else findings.as_text(reports))
+    if options.junit:
+        options.junit.write_text(findings.as_junit(reports), encoding="utf-8")
+    return 0 if all(report.passed for report in reports) else 1
+
+
+def _score(options: argparse.Namespace) -> int:
+    from compliance.runs import expand
+    from compliance.score import as_json, as_text, score_logs
+
+    score = score_logs(expand(options.logs), rules.load(options.ruleset))
+    sys.stdout.write(as_json(score) if options.json else as_text(score))
+    return 0 if score.minutes is not None else 1
+
+
+def _system(options: argparse.Namespace) -> int:
+    from compliance.system import command
+
+    return command(options)
+
+
+def _package(options: argparse.Namespace) -> int:
+    from compliance.package import command
+
+    return command(options)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from compliance.verify import command
+
+    return command(options)
+
+
+_COMMANDS = {"check": _check, "score": _score, "system": _system, "package": _package, "verify": _verify}
+
+if __name__ == "__main__":
+    sys.exit(main())

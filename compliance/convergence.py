@@ -1,0 +1,175 @@
+"""Reference convergence points and the score of a submission, as mlperf-logging's rcp_checker and
+result_summarizer compute them, without their imports (numpy, scipy, pandas)."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SIGNIFICANCE = 0.05  # rcp_checker: alpha of the one-sided t-test
+TOLERANCE_EPOCHS = 0.0001  # rcp_checker: where its search for the least mean ends
+NOT_CONVERGED = 1e9  # rcp_checker: epochs of a run without success
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferencePoint:
+    """How many epochs the reference needs at one global batch. `interpolated` points have no hyperparameters."""
+
+    global_batch: int
+    mean_epochs: float
+    std_epochs: float
+    least_epochs: float  # a lower mean of a submission is rejected
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    interpolated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The test of one submission against the points. `scaling` multiplies its minutes."""
+
+    passed: bool
+    reason: str
+    mean_epochs: float | None = None
+    point: ReferencePoint | None = None
+    scaling: float = 1.0
+
+
+def official_folder() -> Path:
+    """Folder of the installed mlperf-logging, which owns the reference points."""
+    spec = find_spec("mlperf_logging")
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError("mlperf-logging is not installed; install locks/run.lock")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def reference_points(file: str, ruleset: str, runs: int) -> list[ReferencePoint]:
+    """The pruned points of a benchmark, by batch, for submissions of `runs` runs.
+
+    A point is pruned where its neighbours' interpolation converges faster, or where a larger batch does.
+    """
+    path = official_folder() / "rcp_checker" / f"training_{ruleset}" / file
+    points = []
+    for record in json.loads(path.read_text()).values():
+        epochs = sorted(record["Epochs to converge"])
+        kept = epochs[1:-1]
+        mean = sum(kept) / len(kept)
+        std = _std(epochs)
+        points.append(
+            ReferencePoint(
+                global_batch=record["BS"],
+                mean_epochs=mean,
+                std_epochs=std,
+                least_epochs=_least_mean(mean, std, len(kept), runs),
+                hyperparameters=record["Hyperparams"],
+            )
+        )
+    points.sort(key=lambda point: point.global_batch)
+    fastest = min(points, key=lambda point: point.mean_epochs)
+    points = [point for point in points if point.global_batch >= fastest.global_batch]
+    index = 1
+    while index < len(points) - 1:
+        between = interpolate(points[index].global_batch, points[index - 1], points[index + 1], runs)
+        if points[index].mean_epochs > between.mean_epochs:
+            del points[index]
+            index -= 1
+        index += 1
+    return points
+
+
+def interpolate(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -> ReferencePoint:
+    """The point at `batch` on the line from `low` to `high`."""
+
+    def at(low_value: float, high_value: float) -> float:  # numpy.interp, operation by operation
+        slope = (high_value - low_value) / (high.global_batch - low.global_batch)
+        return slope * (batch - low.global_batch) + low_value
+
+    mean = at(low.mean_epochs, high.mean_epochs)
+    std = at(low.std_epochs, high.std_epochs)
+    return ReferencePoint(
+        global_batch=batch,
+        mean_epochs=mean,
+        std_epochs=std,
+        least_epochs=_least_mean(mean, std, runs * 2, runs),
+        interpolated=True,
+    )
+
+
+def judge(epochs: Sequence[float], batch: int, points: Sequence[ReferencePoint], runs: int) -> Verdict:
+    """Whether runs that took `epochs` at the global batch converge no faster than the reference could.
+
+    A run without success counts NOT_CONVERGED epochs; one such run is dropped by the olympic mean.
+    """
+    if sum(value >= NOT_CONVERGED for value in epochs) > 1:
+        return Verdict(passed=False, reason="more than one run did not converge")
+    if len(epochs) < 3:
+        return Verdict(passed=False, reason=f"{len(epochs)} runs: no olympic mean of fewer than 3")
+    exact = next((point for point in points if point.global_batch == batch), None)
+    low = max((p for p in points if p.global_batch < batch), key=lambda p: p.global_batch, default=None)
+    high = min((p for p in points if p.global_batch > batch), key=lambda p: p.global_batch, default=None)
+    if exact:
+        point, how = exact, "reference point"
+    elif low and high:
+        point, how = interpolate(batch, low, high, runs), "interpolated reference point"
+    elif high:
+        point, how = high, f"reference point of the least batch, {high.global_batch}"
+    else:
+        return Verdict(passed=False, reason=f"no reference point for a global batch of {batch}")
+    kept = sorted(epochs)[1:-1]
+    mean = sum(kept) / len(kept)
+    passed = mean >= point.mean_epochs / (point.mean_epochs / point.least_epochs)  # as rcp_checker divides
+    factor = point.mean_epochs / mean
+    scaling = factor if passed and mean < point.mean_epochs else 1.0
+    return Verdict(passed=passed, reason=how, mean_epochs=mean, point=point, scaling=scaling)
+
+
+def olympic_mean(minutes: Sequence[float], dropped: int) -> float | None:
+    """Mean without the best and the worst run; a run already dropped is the worst. None if nothing is left."""
+    kept = sorted(minutes)[1 : len(minutes) - (1 - dropped)]
+    return sum(kept) * 1.0 / len(kept) if kept else None
+
+
+def _std(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _least_mean(mean: float, std: float, reference_runs: int, runs: int) -> float:
+    """The lowest olympic mean that a one-sided t-test does not tell from the reference's."""
+    if std == 0:
+        return mean
+    high, low = mean, 0.0
+    middle = (low + high) / 2
+    while high - low > TOLERANCE_EPOCHS:
+        if _p_lower(middle - mean, std, reference_runs, runs - 2) > SIGNIFICANCE:
+            high = middle
+        else:
+            low = middle
+        middle = (low + high) / 2
+    return middle
+
+
+def _p_lower(difference: float, std: float, count_one: int, count_two: int) -> float:
+    """P of a mean so much lower, of two samples with equal `std` (Student's t, pooled)."""
+    freedom = count_one + count_two - 2
+    pooled = ((count_one - 1) * std**2 + (count_two - 1) * std**2) / freedom
+    t = difference / math.sqrt(pooled * (1 / count_one + 1 / count_two))
+    return _student_cdf(t, freedom)
+
+
+def _student_cdf(t: float, freedom: int) -> float:
+    """Student's t distribution function for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+    theta = math.atan2(t, math.sqrt(freedom))
+    cosine = math.cos(theta)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = 0.0 if freedom == 1 else term
+    for k in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    area = math.sin(theta) * total
+    if odd:
+        area = 2 / math.pi * (theta + area)
+    return (1 + area) / 2

@@ -1,0 +1,33 @@
+"""`--explain`: a rule in words."""
+
+from compliance.rules import Ruleset, describe_row
+
+
+def explain(name: str, ruleset: Ruleset) -> str:
+    """What the rule `name` asks for, why, what to do and where it comes from; all rules for `all`.
+
+    `name` is a strict rule, a key, or the rule of a finding (`run_stop.order`). Raises ValueError if unknown.
+    """
+    keys = {row.key for row in ruleset.rows}
+    if name == "all":
+        return "\n".join(explain(one, ruleset) for one in [*sorted(keys), *sorted(ruleset.strict)])
+    if name in ruleset.strict:
+        rule = ruleset.strict[name]
+        when = ", ".join(f"{key} {value}" for key, value in rule.when.items()) or "every log"
+        return (
+            f"{rule.name} ({rule.severity}; stricter than the official checker)\n"
+            f"  expects: {rule.expected}\n  why: {rule.why}\n  do: {rule.fix}\n"
+            f"  applies to: {when}\n  source: {rule.source}\n"
+        )
+    key = name.partition(".")[0]
+    if key in keys:
+        lines = [f"{key} (ruleset {ruleset.version})"]
+        for row in ruleset.rows:
+            if row.key == key:
+                lines.append(f"  {describe_row(row)}\n      source: {' '.join(row.source.split())}")
+        return "\n".join(lines) + "\n"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*keys, *ruleset.strict], n=3, cutoff=0.4)
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")

@@ -1,0 +1,109 @@
+"""A finding, and its forms: text, JSON, JUnit XML."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that a check found in a log. `line` counts from 1; None where no line is to blame."""
+
+    rule: str
+    severity: str
+    line: int | None
+    expected: str
+    actual: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileReport:
+    """The findings of one log. It passes if none is an error."""
+
+    file: str
+    findings: tuple[Finding, ...]
+    official: dict[str, Any] | None = None  # verdict and message of mlperf-logging's checker, where it was asked
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "file": printable(self.file, 4096),
+            "verdict": "pass" if self.passed else "fail",
+            "findings": [vars(finding) for finding in self.findings],
+        }
+        if self.official is not None:
+            fields["official"] = self.official
+        return fields
+
+
+def printable(value: object, limit: int = 160) -> str:
+    """`value` as text that is safe for a terminal, XML and JSON: control characters escaped, cut at `limit`."""
+    if isinstance(value, str):
+        text = value[: limit + 1]
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            text = f"a {type(value).__name__}"
+        text = text[: limit + 1]
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+    return shown if len(text) <= limit else shown[:limit] + "..."
+
+
+def as_text(reports: Iterable[FileReport]) -> str:
+    lines: list[str] = []
+    for report in reports:
+        errors = sum(finding.severity == "error" for finding in report.findings)
+        verdict = "PASS" if report.passed else f"FAIL, {errors} error{'s' * (errors != 1)}"
+        lines.append(f"{printable(report.file, 4096)}: {verdict}")
+        for finding in report.findings:
+            where = f" line {finding.line}" if finding.line else ""
+            lines.append(f"  {finding.severity}: {finding.rule}{where}: {finding.actual}")
+            if finding.severity != "info":
+                lines.append(f"      expected: {finding.expected}")
+                lines.append(f"      do: {finding.fix}")
+        if report.official is not None:
+            lines.append(f"  official checker: {report.official['verdict']}")
+            lines.extend(f"      {line}" for line in report.official["messages"])
+    return "\n".join(lines) + "\n"
+
+
+def as_json(reports: Iterable[FileReport]) -> str:
+    return json.dumps({"files": [report.as_dict() for report in reports]}, indent=2) + "\n"
+
+
+def as_junit(reports: Iterable[FileReport]) -> str:
+    """JUnit XML: a suite for each log, a case for each rule that found something and one for the verdict."""
+    from xml.sax.saxutils import escape, quoteattr
+
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
+    for report in reports:
+        name = quoteattr(printable(report.file, 4096))
+        failed = [finding for finding in report.findings if finding.severity == "error"]
+        others = [finding for finding in report.findings if finding.severity != "error"]
+        tests = len(failed) + len(others) + 1
+        lines.append(f'  <testsuite name={name} tests="{tests}" failures="{len(failed) + (not report.passed)}">')
+        verdict = "" if report.passed else '<failure message="fail"/>'
+        lines.append(f'    <testcase classname={name} name="verdict">{verdict}</testcase>')
+        for finding in failed:
+            text = f"line {finding.line}: {finding.actual}; expected: {finding.expected}; do: {finding.fix}"
+            lines.append(
+                f"    <testcase classname={name} name={quoteattr(finding.rule)}>"
+                f"<failure message={quoteattr(finding.actual)}>{escape(text)}</failure></testcase>"
+            )
+        for finding in others:
+            text = escape(f"{finding.severity}: line {finding.line}: {finding.actual}")
+            lines.append(
+                f"    <testcase classname={name} name={quoteattr(finding.rule)}>"
+                f"<system-out>{text}</system-out></testcase>"
+            )
+        lines.append("  </testsuite>")
+    lines.append("</testsuites>")
+    return "\n".join(lines) + "\n"

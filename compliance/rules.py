@@ -1,0 +1,216 @@
+"""Rules as data: loads compliance/rules and says what a constraint of a row means."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+RULES = Path(__file__).parent / "rules"
+_SHARED = ("common", "closed", "open")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
+_VALUE = frozenset({"not_empty", "one_of", "above", "at_least", "below", "equals", "multiple_of", "power_of_two_times"})
+_METADATA = frozenset({"one_of", "all_of", "beside", "above", "at_least", "exactly"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the events of one key must be, where `when` holds."""
+
+    key: str
+    source: str
+    when: Mapping[str, str] = field(default_factory=dict)
+    count: str | None = None  # exactly_one | at_least_one
+    one_or: tuple[str, ...] = ()
+    value: Mapping[str, Any] = field(default_factory=dict)
+    any_value: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    order: Mapping[str, Any] = field(default_factory=dict)
+    minutes_since_first: Mapping[str, Any] = field(default_factory=dict)
+
+    def applies(self, facts: Mapping[str, object]) -> bool:
+        return all(facts.get(name) == wanted for name, wanted in self.when.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What a benchmark fixes beyond its rows. `targets` is by division; `runs` are those of one submission."""
+
+    name: str
+    train_samples: int
+    eval_samples: int
+    targets: Mapping[str, float]
+    runs: int
+    evaluate_every_epochs: int | None = None
+    reference_points: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrictRule:
+    """A rule that the official checkers lack."""
+
+    name: str
+    expected: str
+    why: str
+    fix: str
+    source: str
+    severity: str = "error"
+    when: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruleset:
+    """The rules of one version, for every benchmark that it knows."""
+
+    version: str
+    rows: tuple[Row, ...]
+    benchmarks: Mapping[str, Benchmark]
+    strict: Mapping[str, StrictRule]
+
+
+def versions() -> list[str]:
+    return sorted(folder.name.removeprefix("training_") for folder in RULES.glob("training_*"))
+
+
+def load(version: str) -> Ruleset:
+    """The rules of `version`. Raises ValueError for a version without rules and for a rule that means nothing."""
+    folder = RULES / f"training_{version}"
+    if version not in versions():
+        raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
+    rows: list[Row] = []
+    benchmarks: dict[str, Benchmark] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        if path.stem.startswith("official_"):
+            continue  # for mlperf-logging's checker
+        table, table_rows = _table(path)
+        rows += table_rows
+        if path.stem not in _SHARED:
+            benchmarks[path.stem] = Benchmark(
+                name=path.stem,
+                train_samples=table["data"]["train_samples"],
+                eval_samples=table["data"]["eval_samples"],
+                targets=table["target"],
+                runs=table["runs"],
+                evaluate_every_epochs=table.get("evaluate_every_epochs"),
+                reference_points=table.get("reference_points"),
+            )
+    strict = {name: StrictRule(name=name, **fields) for name, fields in _read(RULES / "strict.yaml").items()}
+    return Ruleset(version=version, rows=tuple(rows), benchmarks=benchmarks, strict=strict)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        return yaml.load(stream, Loader=_LOADER)  # noqa: S506  both are safe loaders
+
+
+def _table(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    table = _read(path)
+    inherited: list[Row] = []
+    if "extends" in table:
+        base, inherited = _table(RULES / table.pop("extends"))
+        table = base | table
+    own = []
+    for fields in table["rows"]:
+        fields = dict(fields)
+        fields["when"] = table.get("when", {}) | fields.get("when", {})
+        fields["one_or"] = tuple(fields.get("one_or", ()))
+        row = Row(source=table["source"], **fields)
+        unknown = {*row.value, *row.any_value} - _VALUE | set(row.metadata) - _METADATA
+        if unknown or row.count not in (None, "exactly_one", "at_least_one"):
+            raise ValueError(f"{path}: row {row.key}: no meaning for {', '.join(unknown) or row.count}")
+        own.append(row)
+    replaced = {(row.key, tuple(row.when.items())) for row in own}
+    return table, [row for row in inherited if (row.key, tuple(row.when.items())) not in replaced] + own
+
+
+def holds(constraint: Mapping[str, Any], value: Any) -> bool:
+    """Whether `value` meets every part of `constraint`, compared as the official rules compare."""
+    try:
+        return all(_holds(name, wanted, value) for name, wanted in constraint.items())
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _holds(name: str, wanted: Any, value: Any) -> bool:
+    if name == "not_empty":
+        return bool(value != "")
+    if name == "one_of":
+        return value in wanted
+    if name == "above":
+        return bool(value > wanted)
+    if name == "at_least":
+        return bool(value >= wanted)
+    if name == "below":
+        return bool(value < wanted)
+    if name == "equals":
+        return bool(value == wanted)
+    if name == "multiple_of":
+        return _is_whole(value / wanted)
+    assert name == "power_of_two_times", name
+    return _is_whole(math.log2(value / wanted))
+
+
+def _is_whole(value: float) -> bool:
+    return abs(round(value) - value) < 0.00001  # tolerance of mlperf-logging's is_integer
+
+
+def describe(constraint: Mapping[str, Any]) -> str:
+    """`constraint` in words."""
+    words = {
+        "not_empty": "not empty",
+        "one_of": "one of {}",
+        "above": "above {}",
+        "at_least": "at least {}",
+        "below": "below {}",
+        "equals": "equal to {}",
+        "multiple_of": "a multiple of {}",
+        "power_of_two_times": "{} times a power of two",
+    }
+    parts = []
+    for name, wanted in constraint.items():
+        shown = ", ".join(map(str, wanted)) if isinstance(wanted, list) else str(wanted)
+        parts.append(words[name].format(shown))
+    return " and ".join(parts)
+
+
+def describe_row(row: Row) -> str:
+    """A row in words, for --explain."""
+    parts = []
+    if row.count:
+        parts.append(row.count.replace("_", " "))
+    if row.one_or:
+        parts.append(f"at least one, or one {' or '.join(row.one_or)}")
+    if row.value:
+        parts.append(f"value {describe(row.value)}")
+    if row.any_value:
+        parts.append(f"one value {describe(row.any_value)}")
+    if row.metadata:
+        parts.append(f"metadata {describe_metadata(row.metadata)}")
+    for word, keys in row.order.items():
+        parts.append(f"{word} {', '.join(keys)}")
+    if row.minutes_since_first:
+        limits = row.minutes_since_first
+        parts.append(
+            f"under {limits['closed']} min (closed) or {limits['open']} min (open) after the first {limits['key']}"
+        )
+    when = ", ".join(f"{name} {wanted}" for name, wanted in row.when.items())
+    return f"{row.key}{f' ({when})' if when else ''}: {'; '.join(parts) or 'may be there'}"
+
+
+def describe_metadata(constraint: Mapping[str, Any]) -> str:
+    parts = []
+    for name, wanted in constraint.items():
+        if name == "one_of":
+            parts.append(f"has {' or '.join(wanted)}")
+        elif name == "all_of":
+            parts.append(f"has {' and '.join(wanted)}")
+        elif name == "beside":
+            parts += [f"has {other} beside {one}" for one, other in wanted.items()]
+        elif name == "exactly":
+            parts += [f"{one} over all events are the {len(names)} names" for one, names in wanted.items()]
+        else:
+            word = name.replace("_", " ")
+            parts += [f"{one} {word} {limit}" for one, limit in wanted.items()]
+    return ", ".join(parts)

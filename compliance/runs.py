@@ -1,0 +1,365 @@
+"""Several logs together: which files, the rules between runs, the system description, the official checker."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compliance.check import Run, check_file
+from compliance.findings import FileReport, Finding, printable
+from compliance.rules import Benchmark, Ruleset, StrictRule
+
+# Fields of the header that must be the same in all runs of a submission.
+SAME_SECTIONS = ("source", "packages", "hardware", "dataset")
+OWN_OF_A_RUN = frozenset({"SEED", "RESULT_FILE", "NEXP", "GLOO_PORT", "LOGDIR", "PROGRESS", "CACHE_CLEARED"})
+STATUS_WORDS = {
+    "cloud": "Available cloud",
+    "onprem": "Available on-premise",
+    "preview": "Preview",
+    "research": "Research, Development, or Internal (RDI)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A log, its findings so far and its run."""
+
+    path: Path
+    findings: tuple[Finding, ...]
+    run: Run
+
+
+def expand(paths: Sequence[Path]) -> list[Path]:
+    """The logs that `paths` name: files as they are, folders as their result_*.txt in the order of their numbers.
+
+    Raises ValueError for a path that is not there, a folder without logs and a file named twice.
+    """
+    logs: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = list(path.glob("result_*.txt"))
+            if not inside:
+                raise ValueError(f"{path}: no result_*.txt in this folder")
+            logs += sorted(inside, key=lambda log: (len(log.name), log.name))
+        elif path.exists() or path.is_symlink():
+            logs.append(path)
+        else:
+            raise ValueError(f"{path}: no such file")
+    for index, log in enumerate(logs):
+        if any(log.resolve() == other.resolve() for other in logs[:index]):
+            raise ValueError(f"{log}: named twice")
+    return logs
+
+
+def check_logs(
+    logs: Sequence[Path],
+    ruleset: Ruleset,
+    *,
+    benchmark: str | None = None,
+    system: Path | None = None,
+    official: bool = False,
+    receipt: bool = False,
+) -> list[FileReport]:
+    """The report of each log, the rules between runs included. Raises ValueError for wrong use."""
+    if benchmark is not None and benchmark not in ruleset.benchmarks:
+        known = ", ".join(ruleset.benchmarks)
+        raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {known}")
+    description = read_description(system) if system else None
+    checked = [Checked(path=log, findings=(), run=_NOTHING) for log in logs]
+    for index, log in enumerate(logs):
+        found, run = check_file(log, ruleset, benchmark)
+        checked[index] = Checked(path=log, findings=found, run=run)
+    between = check_between(checked, ruleset)
+    reports = []
+    for index, one in enumerate(checked):
+        found = one.findings + tuple(between[index])
+        if description is not None:
+            found += tuple(compare_description(one.run, description, ruleset.strict["system-description"]))
+        answer = None
+        if official:
+            answer, disagreement = _official(one, found, ruleset)
+            found += disagreement
+        report = FileReport(file=str(one.path), findings=found, official=answer)
+        if receipt:
+            write_receipt(one.path, report, ruleset)
+        reports.append(report)
+    return reports
+
+
+_NOTHING = Run(
+    values={},
+    lines={},
+    headers={},
+    seeds=(),
+    evaluations=(),
+    start_ms=None,
+    stop_ms=None,
+    status=None,
+    official_keys_met=False,
+)
+
+
+def finding(rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None) -> Finding:
+    """A breach of `rule`."""
+    return Finding(
+        rule=rule.name,
+        severity=rule.severity,
+        line=line,
+        expected=expected or rule.expected,
+        actual=actual,
+        fix=rule.fix,
+    )
+
+
+def note(rule: StrictRule, actual: str) -> Finding:
+    """Says that `rule` was not applied."""
+    return Finding(rule=rule.name, severity="info", line=None, expected=rule.expected, actual=actual, fix="")
+
+
+# --- rules between runs ---
+
+
+def submission_of(run: Run) -> tuple[str, ...]:
+    """What the runs of one submission have in common by name."""
+    keys = ("submission_benchmark", "submission_division", "submission_org", "submission_platform")
+    return tuple(str(run.values.get(key)) for key in keys)
+
+
+def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Finding]]:
+    """Findings of the rules that compare runs, for each log."""
+    found: list[list[Finding]] = [[] for _ in checked]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, one in enumerate(checked):
+        groups.setdefault(submission_of(one.run), []).append(index)
+    for members in groups.values():
+        _seeds(checked, members, ruleset, found)
+        _configurations(checked, members, ruleset, found)
+        _convergence(checked, members, ruleset, found)
+    return found
+
+
+def _seeds(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]) -> None:
+    first: dict[str, int] = {}
+    for index in members:
+        for value, line in checked[index].run.seeds:
+            other = first.setdefault(json.dumps(value), index)
+            if other != index:
+                where = printable(checked[other].path.name)
+                actual = f"seed {printable(value)} is that of {where} too"
+                found[index].append(finding(ruleset.strict["seeds-differ"], actual, line=line))
+
+
+def configuration(run: Run) -> dict[str, Any]:
+    """What must be the same in all runs of a submission, by name."""
+    facts: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
+    config = run.headers.get("config")
+    for name, value in (config if isinstance(config, dict) else {}).items():
+        if name not in OWN_OF_A_RUN:
+            facts[f"config {name}"] = value.get("value") if isinstance(value, dict) else value
+    for key, value in run.values.items():
+        if key.startswith(("sgd_", "lars_", "opt_", "submission_", "model_")) or key in (
+            "global_batch_size",
+            "gradient_accumulation_steps",
+            "train_samples",
+            "eval_samples",
+            "run_summary",
+        ):
+            facts[key] = value
+    return facts
+
+
+def _configurations(
+    checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]
+) -> None:
+    base = configuration(checked[members[0]].run)
+    for index in members[1:]:
+        other = configuration(checked[index].run)
+        for name in [*base, *(name for name in other if name not in base)]:
+            if base.get(name) != other.get(name):
+                line = checked[index].run.lines.get(name)
+                where = printable(checked[members[0]].path.name)
+                shown = f"{printable(name)}: {printable(other.get(name))}; in {where} {printable(base.get(name))}"
+                found[index].append(finding(ruleset.strict["same-configuration"], shown, line=line))
+
+
+def benchmark_of(run: Run, ruleset: Ruleset) -> Benchmark | None:
+    name = run.values.get("submission_benchmark")
+    return ruleset.benchmarks.get(name) if isinstance(name, str) else None
+
+
+def reference_applies(run: Run, ruleset: Ruleset) -> bool:
+    """Whether the reference convergence points are for this run: closed, on the benchmark's own data."""
+    benchmark = benchmark_of(run, ruleset)
+    return (
+        benchmark is not None
+        and benchmark.reference_points is not None
+        and run.values.get("submission_division") == "closed"
+        and run.values.get("train_samples") == benchmark.train_samples
+        and run.values.get("eval_samples") == benchmark.eval_samples
+    )
+
+
+def epochs_to_target(run: Run) -> float:
+    """Epoch of the last evaluation of a run with success, as rcp_checker counts."""
+    from compliance.convergence import NOT_CONVERGED
+
+    if run.status != "success" or not run.evaluations:
+        return NOT_CONVERGED
+    return run.evaluations[-1].epoch
+
+
+def _convergence(
+    checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]
+) -> None:
+    run = checked[members[0]].run
+    if not reference_applies(run, ruleset):
+        return  # check says so for each log
+    from compliance import convergence
+
+    benchmark = benchmark_of(run, ruleset)
+    assert benchmark is not None
+    assert benchmark.reference_points is not None
+    points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
+    rule = ruleset.strict["rcp-hyperparameters"]
+    for index in members:
+        found[index] += _hyperparameters(checked[index].run, points, rule)
+    rule = ruleset.strict["rcp-convergence"]
+    batch = run.values.get("global_batch_size")
+    if len(members) != benchmark.runs:
+        actual = f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given"
+        for index in members:
+            found[index].append(note(rule, actual))
+    elif type(batch) is int:
+        epochs = [epochs_to_target(checked[index].run) for index in members]
+        verdict = convergence.judge(epochs, batch, points, benchmark.runs)
+        if not verdict.passed:
+            actual = verdict.reason
+            if verdict.point and verdict.mean_epochs is not None:
+                least = verdict.point.least_epochs
+                actual = f"{verdict.mean_epochs:.2f} epochs; {least:.2f} is the least ({verdict.reason})"
+            for index in members:
+                found[index].append(finding(rule, actual))
+
+
+def _hyperparameters(run: Run, points: Sequence[Any], rule: StrictRule) -> list[Finding]:
+    batch, name = run.values.get("global_batch_size"), run.values.get("opt_name")
+    exact = [point for point in points if point.global_batch == batch and point.hyperparameters]
+    if not exact:
+        return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
+    point = exact[0]
+    if point.hyperparameters.get("optimizer") != name:
+        return [note(rule, f"not applied: the reference point is of {point.hyperparameters.get('optimizer')}")]
+    found = []
+    for own, wanted in point.hyperparameters.items():
+        key = f"{name}_{own}"
+        # the references count decay steps in iterations, logs in iterations or epochs; bn_span is a batch
+        if key not in run.values or own.endswith("decay_steps"):
+            continue
+        value = run.values[key]
+        if value != wanted:
+            actual = f"{key} is {printable(value, 30)}; the reference point has {wanted}"
+            found.append(finding(rule, actual, line=run.lines.get(key)))
+    return found
+
+
+# --- the system description ---
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """The JSON object of a system description. Raises ValueError if it is none."""
+    from compliance.log import parse_json
+
+    try:
+        description = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: no system description: {error}") from None
+    if not isinstance(description, dict):
+        raise ValueError(f"{path}: no system description: not a JSON object")
+    return description
+
+
+def compare_description(run: Run, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
+    """Where the log and the system description differ."""
+    values, found = run.values, []
+
+    def compare(key: str, name: str, said: object) -> None:
+        if said is not None and str(description.get(name)) != str(said):
+            shown = f"{name} is {printable(description.get(name))}"
+            actual = f"{shown}; by the log's {key} it is {printable(said)}"
+            found.append(finding(rule, actual, line=run.lines.get(key)))
+
+    compare("submission_org", "submitter", values.get("submission_org"))
+    compare("submission_division", "division", values.get("submission_division"))
+    status = values.get("submission_status")
+    compare("submission_status", "status", STATUS_WORDS.get(status) if isinstance(status, str) else None)
+    compare("submission_platform", "system_name", values.get("submission_platform"))
+    summary = run.summary
+    nodes, devices = summary.get("nodes"), summary.get("devices")
+    compare("run_summary", "number_of_nodes", nodes)
+    nodes_of_log = _hardware_nodes(run)
+    on_cpu = bool(nodes_of_log) and not any(node.get("gpus") for node in nodes_of_log)
+    if type(nodes) is int and type(devices) is int and nodes > 0:
+        compare("run_summary", "accelerators_per_node", 0 if on_cpu else devices // nodes)
+    if summary.get("framework") is not None:
+        framework = str(summary["framework"])
+        if framework.casefold() not in str(description.get("framework")).casefold():
+            compare("run_summary", "framework", framework)
+    for node in nodes_of_log[:1]:
+        compare("hardware", "host_processor_model_name", node.get("cpu"))
+        names = {str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu) for gpu in node.get("gpus") or ()}
+        if names:
+            compare("hardware", "accelerator_model_name", ", ".join(sorted(names)))
+    return found
+
+
+def _hardware_nodes(run: Run) -> list[dict[str, Any]]:
+    hardware = run.headers.get("hardware")
+    nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
+    return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+
+
+# --- the official checker ---
+
+
+def _official(one: Checked, found: Sequence[Finding], ruleset: Ruleset) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    from compliance.official import check_log
+
+    name = one.run.values.get("submission_benchmark")
+    passed, messages = check_log(one.path, ruleset.version, name if isinstance(name, str) else "")
+    answer = {"verdict": "pass" if passed else "fail", "messages": messages}
+    errors = [f for f in found if f.severity == "error"]
+    rule = ruleset.strict["official-disagrees"]
+    if not passed and not errors:
+        return answer, (finding(rule, f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"),)
+    if passed and errors:
+        extra = ", ".join(sorted({f.rule for f in errors}))
+        return answer, (note(rule, f"it passes the log; only this checker has {extra}"),)
+    return answer, ()
+
+
+# --- receipts ---
+
+
+def receipt_path(log: Path) -> Path:
+    return log.with_name(f"{log.name}.checked")
+
+
+def sha256(path: Path) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_receipt(log: Path, report: FileReport, ruleset: Ruleset) -> None:
+    """Writes what was checked beside the log, so that `package` can tell a log that changed since."""
+    receipt = {
+        "sha256": sha256(log),
+        "verdict": "pass" if report.passed else "fail",
+        "ruleset": ruleset.version,
+    }
+    receipt_path(log).write_text(json.dumps(receipt) + "\n", encoding="utf-8")
