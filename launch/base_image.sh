@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Makes the image's base, debian:bookworm-slim, with debootstrap where no registry can be reached.
+# Needs root, debootstrap and Docker; the packages come from this machine's own apt sources, or from --mirror.
+set -euo pipefail
+
+usage() {
+  cat <<'USAGE'
+usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--force] [--dry-run]
+  --mirror URL  Debian mirror (default: where this machine's apt gets bookworm from)
+  --tag NAME    image to make (default: debian:bookworm-slim)
+  --force       make it even where an image of this name is present
+USAGE
+}
+refuse() { echo "base_image.sh: $1" >&2; exit 2; }
+
+suite=bookworm mirror="" tag=debian:bookworm-slim force="" dry_run=""
+while (($#)); do
+  case $1 in
+    --mirror) mirror=${2:?--mirror needs a URL}; shift 2 ;;
+    --tag) tag=${2:?--tag needs a name}; shift 2 ;;
+    --force) force=1; shift ;;
+    --dry-run) dry_run=1; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) refuse "unknown argument '$1'; see --help" ;;
+  esac
+done
+
+# One line "URI RELEASE" for each bookworm source (release, updates, security) that apt knows here.
+sources=""
+if [[ -n ${mirror} ]]; then
+  sources="${mirror} ${suite}"
+elif command -v apt-get >/dev/null; then
+  sources=$(apt-get indextargets --format "\$(REPO_URI) \$(RELEASE)" 'Created-By: Packages' 'Component: main' |
+    awk -v suite="${suite}" '$2 ~ "^" suite "(-updates|-security)?$"' | sort -u)
+  mirror=$(awk -v suite="${suite}" '$2 == suite { print $1; exit }' <<<"${sources}")
+fi
+[[ -n ${mirror} ]] || refuse "this machine's apt has no source for ${suite}: give one with --mirror URL"
+
+if [[ -n ${dry_run} ]]; then
+  echo "debootstrap --variant=minbase ${suite} ROOT ${mirror}"
+  echo "docker import - ${tag}"
+  exit 0
+fi
+command -v docker >/dev/null || refuse "docker is missing: install docker.io"
+if [[ -z ${force} ]] && docker image inspect "${tag}" >/dev/null 2>&1; then
+  echo "base_image.sh: ${tag} is present, nothing to do"
+  exit 0
+fi
+command -v debootstrap >/dev/null || refuse "debootstrap is missing: apt-get install debootstrap"
+[[ $(id -u) == 0 ]] || refuse "debootstrap needs root: run this with sudo"
+
+root=$(mktemp -d)
+trap 'rm -rf -- "${root}"' EXIT
+debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" >"${root}.log" 2>&1 ||
+  { tail -n 20 "${root}.log" >&2; rm -f "${root}.log"; echo "base_image.sh: debootstrap failed (mirror ${mirror})" >&2; exit 1; }
+rm -f "${root}.log"
+
+awk '{ print "deb", $1, $2, "main" }' <<<"${sources}" >"${root}/etc/apt/sources.list"
+# As the published slim image: no manuals, no translations, no package lists; copyright files stay.
+cat >"${root}/etc/dpkg/dpkg.cfg.d/slim" <<'DPKG'
+path-exclude /usr/share/man/*
+path-exclude /usr/share/info/*
+path-exclude /usr/share/locale/*
+path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+DPKG
+find "${root}/usr/share/doc" -type f ! -name copyright -delete
+rm -rf "${root}"/usr/share/{man,info,locale}/* "${root}"/var/lib/apt/lists/* "${root}"/var/cache/apt/*.bin \
+  "${root}"/var/cache/apt/archives/*.deb "${root}"/var/log/* "${root}"/etc/{machine-id,hostname,resolv.conf}
+
+tar -C "${root}" --numeric-owner -c . | docker import --change 'CMD ["bash"]' - "${tag}"

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds the run image from what git tracks here, with the classic builder or BuildKit.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+  cat <<'USAGE'
+usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE]... [--index URL] [--dry-run]
+  --tag NAME   image to make (default: paddle-reference:latest)
+  --base NAME  base image (default: debian:bookworm-slim; launch/base_image.sh makes it where no registry can be reached)
+  --ca FILE    extra CA certificates (PEM) that the package index needs, as behind a proxy; not left in the image
+  --index URL  package index or mirror to install from; not left in the image
+USAGE
+}
+refuse() { echo "build_image.sh: $1" >&2; exit 2; }
+
+tag=paddle-reference:latest base=debian:bookworm-slim index="" dry_run="" ca=()
+while (($#)); do
+  case $1 in
+    --tag) tag=${2:?--tag needs a name}; shift 2 ;;
+    --base) base=${2:?--base needs a name}; shift 2 ;;
+    --ca) ca+=("${2:?--ca needs a file}"); shift 2 ;;
+    --index) index=${2:?--index needs a URL}; shift 2 ;;
+    --dry-run) dry_run=1; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) refuse "unknown argument '$1'; see --help" ;;
+  esac
+done
+for file in "${ca[@]}"; do
+  grep -q 'BEGIN CERTIFICATE' "${file}" 2>/dev/null || refuse "--ca ${file}: not a PEM file of certificates"
+done
+git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout: the image is made of what git tracks"
+
+commit=$(git rev-parse HEAD)
+[[ -z $(git status --porcelain --untracked-files=no) ]] || commit+="-dirty"
+lock_sha256=$(cat locks/run.lock locks/cuda.lock | sha256sum | cut -d' ' -f1)
+build=(docker build --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
+  --build-arg "LOCK_SHA256=${lock_sha256}")
+if [[ -n ${dry_run} ]]; then
+  printf '%q ' "${build[@]}" && echo "CONTEXT"
+  exit 0
+fi
+command -v docker >/dev/null || refuse "docker is missing: install docker.io"
+docker image inspect "${base}" >/dev/null 2>&1 || docker pull --quiet "${base}" >/dev/null 2>&1 ||
+  refuse "base image ${base} is neither here nor to be pulled: run launch/base_image.sh"
+
+context=$(mktemp -d)
+trap 'rm -rf -- "${context}"' EXIT
+git ls-files -z | xargs -0 cp --parents -t "${context}" --
+# The image must not depend on who checked the code out, nor on their umask; a changed time stamp must not rebuild a layer.
+chmod -R u=rwX,go=rX "${context}"
+mkdir -p "${context}/.build/ca"
+for i in "${!ca[@]}"; do cp -- "${ca[i]}" "${context}/.build/ca/extra_${i}.crt"; done
+printf '[global]\n%s\n' "${index:+index-url = ${index}}" >"${context}/.build/pip.conf"
+
+"${build[@]}" "${context}"
+docker image inspect --format "${tag}: {{.Size}} bytes" "${tag}"
