@@ -49,7 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
     package = commands.add_parser("package", help="build the submission package", description=_PACKAGE)
     package.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     package.add_argument("--org", required=True, help="organisation: the package's top folder")
-    package.add_argument("--name", help="name of the system (default: of the description)")
     package.add_argument(
         "--system", required=True, metavar="NAME", help="system: systems/NAME.json, or the path of the description"
     )

@@ -175,12 +175,16 @@ def _configurations(
     base = configuration(checked[members[0]].run)
     for index in members[1:]:
         other = configuration(checked[index].run)
-        for name in [*base, *(name for name in other if name not in base)]:
-            if base.get(name) != other.get(name):
-                line = checked[index].run.lines.get(name)
-                where = printable(checked[members[0]].path.name)
-                shown = f"{printable(name)}: {printable(other.get(name))}; in {where} {printable(base.get(name))}"
-                found[index].append(finding(ruleset.strict["same-configuration"], shown, line=line))
+        names = [name for name in {**base, **other} if base.get(name) != other.get(name)]
+        if names:
+            where = printable(checked[members[0]].path.name)
+            shown = [
+                f"{printable(name)} is {printable(other.get(name), 60)}, in {where} {printable(base.get(name), 60)}"
+                for name in names[:3]
+            ]
+            more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
+            line = checked[index].run.lines.get(names[0])
+            found[index].append(finding(ruleset.strict["same-configuration"], "; ".join(shown) + more, line=line))
 
 
 def benchmark_of(run: Run, ruleset: Ruleset) -> Benchmark | None:

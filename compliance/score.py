@@ -1,0 +1,140 @@
+"""Score of a submission: minutes to train, over its runs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from compliance import convergence
+from compliance.check import check_file
+from compliance.findings import printable
+from compliance.rules import Ruleset
+from compliance.runs import Checked, benchmark_of, epochs_to_target, reference_applies, submission_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRun:
+    """One run: its minutes, the epoch of its last evaluation, and why it does not count (empty if it does)."""
+
+    file: str
+    minutes: float | None
+    epochs: float | None
+    dropped: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """`minutes` is the olympic mean times `scaling`; None where there is no score, and then `problem` says why."""
+
+    benchmark: str
+    division: str
+    global_batch: int | None
+    minutes: float | None
+    unscaled_minutes: float | None
+    scaling: float
+    runs_wanted: int
+    provisional: bool  # not the number of runs that a submission has
+    reduction: str
+    convergence: str
+    problem: str
+    runs: tuple[ScoredRun, ...]
+
+
+def score_logs(logs: Sequence[Path], ruleset: Ruleset) -> Score:
+    """The score of the submission that consists of `logs`. Raises ValueError if they are not of one benchmark."""
+    checked = []
+    for log in logs:
+        found, run = check_file(log, ruleset)
+        checked.append(Checked(path=log, findings=found, run=run))
+    return score_runs(checked, ruleset)
+
+
+def score_runs(checked: Sequence[Checked], ruleset: Ruleset) -> Score:
+    """The same of logs that were checked.
+
+    A run that fails its check is dropped; a submission may drop one (MLPerf training policies, result_summarizer).
+    """
+    first = checked[0]
+    benchmark = benchmark_of(first.run, ruleset)
+    if benchmark is None:
+        name = printable(first.run.values.get("submission_benchmark"))
+        raise ValueError(f"{first.path}: benchmark {name}: no rules for it in ruleset {ruleset.version}")
+    for other in checked[1:]:
+        if submission_of(other.run) != submission_of(first.run):
+            mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
+            raise ValueError(f"{other.path}: of another submission ({theirs}) than {first.path} ({mine})")
+    batches = {json.dumps(one.run.values.get("global_batch_size")) for one in checked}
+    if len(batches) > 1:
+        shown = printable(", ".join(sorted(batches)))
+        raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
+    runs = []
+    for one in checked:
+        rules = sorted({finding.rule for finding in one.findings if finding.severity == "error"})
+        epochs = epochs_to_target(one.run)
+        runs.append(
+            ScoredRun(
+                file=printable(str(one.path), 4096),
+                minutes=one.run.minutes,
+                epochs=None if epochs == convergence.NOT_CONVERGED else epochs,
+                dropped=f"fails {', '.join(rules)}" if rules else "",
+            )
+        )
+    batch = first.run.values.get("global_batch_size")
+    minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
+    dropped = len(runs) - len(minutes)
+    mean, reduction = _reduce(minutes, dropped)
+    problem = ""
+    if dropped > 1:
+        mean, problem = None, f"{dropped} runs fail their check; a submission may drop one"
+    elif mean is None:
+        problem = "no run is left"
+    scaling, verdict = 1.0, "not applied: for closed runs on the benchmark's own data"
+    if reference_applies(first.run, ruleset) and type(batch) is int and benchmark.reference_points:
+        points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
+        judged = convergence.judge([epochs_to_target(one.run) for one in checked], batch, points, benchmark.runs)
+        scaling, verdict = judged.scaling, f"{'passed' if judged.passed else 'failed'}: {judged.reason}"
+        if judged.point and judged.mean_epochs is not None:
+            verdict += f"; {judged.mean_epochs:.4f} epochs, reference {judged.point.mean_epochs:.4f}"
+            verdict += f" (least {judged.point.least_epochs:.4f})"
+        if not judged.passed and len(runs) >= benchmark.runs:
+            problem = problem or "fails the test against the reference convergence points"
+    return Score(
+        benchmark=benchmark.name,
+        division=printable(first.run.values.get("submission_division"), 20),
+        global_batch=batch if type(batch) is int else None,
+        minutes=None if mean is None or problem else mean * scaling,
+        unscaled_minutes=mean,
+        scaling=scaling,
+        runs_wanted=benchmark.runs,
+        provisional=len(runs) != benchmark.runs,
+        reduction=reduction,
+        convergence=verdict,
+        problem=problem,
+        runs=tuple(runs),
+    )
+
+
+def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
+    if len(minutes) + dropped >= 3:
+        mean = convergence.olympic_mean(minutes, dropped) if dropped <= 1 else None
+        return mean, "olympic mean"
+    return (sum(minutes) / len(minutes) if minutes else None), "mean (an olympic mean takes 3 runs)"
+
+
+def as_json(score: Score) -> str:
+    return json.dumps(asdict(score), indent=2) + "\n"
+
+
+def as_text(score: Score) -> str:
+    lines = [f"{score.benchmark}, {score.division}, global batch {score.global_batch or 'not stated'}"]
+    for run in score.runs:
+        shown = "no time" if run.minutes is None else f"{run.minutes:.6f} min"
+        epochs = "" if run.epochs is None else f", {run.epochs:g} epochs"
+        lines.append(f"  {run.file}: {shown}{epochs}{f' (dropped: {run.dropped})' if run.dropped else ''}")
+    lines.append(f"  reference convergence points: {score.convergence}")
+    if score.unscaled_minutes is not None:
+        lines.append(f"  {score.reduction}: {score.unscaled_minutes!r} min; scaling {score.scaling!r}")
+    if score.provisional:
+        lines.append(f"  provisional: {len(score.runs)} runs; a submission has {score.runs_wanted}")
+    lines.append(f"score: {score.minutes!r} min" if score.minutes is not None else f"no score: {score.problem}")
+    return "\n".join(lines) + "\n"
