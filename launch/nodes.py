@@ -15,6 +15,7 @@ wrong use; 128 + n when stopped by signal n.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -183,9 +184,7 @@ class Folder:
             check=False,
         )
         if public.returncode != 0:
-            refuse(
-                f"JOB_KEY={key}: not a private ssh key without passphrase; make one with ssh-keygen -t ed25519 -N ''"
-            )
+            refuse(f"JOB_KEY={key}: no private ssh key without passphrase; make one with ssh-keygen -t ed25519 -N ''")
         kind, text = public.stdout.split()[:2]
         (self.path / "authorized_keys").write_text(f"restrict {kind} {text}\n")
         (self.path / "known_hosts").write_text(f"job {kind} {text}\n")
@@ -233,10 +232,8 @@ def end_descendants(grace_s: float) -> None:
     for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + limit_s
         for pid in descendants(os.getpid()):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass
         while any(descendants(os.getpid())):
             if time.monotonic() > deadline:
                 break
@@ -347,11 +344,9 @@ class Lifeline(threading.Thread):
         """Tells the node how the job ended."""
         if self.process is None or self.process.poll() is not None or self.process.stdin is None:
             return
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it went first
             self.process.stdin.write(f"end {status}\n")
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass  # it went first
 
 
 def explain(stderr: list[str], status: int) -> str:
@@ -484,8 +479,9 @@ def main() -> int:
     parser.add_argument("--address", default="", help="address that sshd listens on; empty: all")
     parser.add_argument("--wait", type=int, required=True, help="seconds that the nodes wait for each other")
     parser.add_argument("--slots", type=int, default=1, help="ranks on a node")
-    parser.add_argument("command", nargs="*", help="lead: what to run when all nodes are there")
-    args = parser.parse_args()
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    args = parser.parse_args(sys.argv[1:end])
+    args.command = sys.argv[end + 1 :]
     args.hosts = [host for host in args.hosts.split(",") if host]
     if twice := sorted({host for host in args.hosts if args.hosts.count(host) > 1}):
         refuse(f"HOSTS names {', '.join(twice)} more than once: give each node once")

@@ -20,7 +20,7 @@ fi
 [[ -n ${HOSTS:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs HOSTS, the nodes' names with commas between (or a HOSTFILE)"
 hosts=$(tr ',' '\n' <<<"${HOSTS}" | grep -c .)
 ((hosts == DGXNNODES)) || refuse "DGXNNODES=${DGXNNODES}, but HOSTS names ${hosts} (${HOSTS}): they must agree"
-[[ ${NODE_RANK:=0} =~ ^[0-9]+$ ]] && ((NODE_RANK < DGXNNODES)) ||
+[[ ${NODE_RANK:=0} =~ ^[0-9]+$ && ${NODE_RANK} -lt ${DGXNNODES} ]] ||
   refuse "NODE_RANK=${NODE_RANK}: must be a number from 0 to $((DGXNNODES - 1)), another on each node"
 [[ -n ${JOB_KEY:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs JOB_KEY, the file of the job's private ssh key (ssh-keygen -t ed25519 -N '')"
 
