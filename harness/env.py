@@ -1,17 +1,22 @@
 """The environment of a job: every variable a user may set, read here and nowhere else.
 
-The shell resolves a value from, in this order, the user's environment, `config_<SYSTEM>.sh` and
-`launch/defaults.sh`, and passes in JOB_FROM_USER and JOB_FROM_CONFIG the names that came from the first
-two, so that a log can say where each value came from. A hyperparameter belongs to a recipe, not here.
+A value comes from the user's environment, else from `config_<SYSTEM>.sh`, else from here. `run_and_time.sh` passes
+in JOB_FROM_USER and JOB_FROM_CONFIG the names that the first two set, so that a log can say where each value came
+from. A hyperparameter belongs to a recipe, not here.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import importlib
+import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 WORKLOADS = {"rn50": "paddle_rn50"}
@@ -38,7 +43,7 @@ class Job:
     precision: str = _var("arithmetic of the training program", "fp32", choices=PRECISIONS)
     device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
     data: str = _var("`real`, or `synthetic`: one batch made once", "real", choices=("real", "synthetic"))
-    datadir: str = _var("data set in ImageNet's layout; empty: the embedded one, made in `./data`", "")
+    datadir: str = _var("data set in ImageNet's layout; empty: the embedded digits", "")
     image_size: int = _var("side of the square training crop in pixels; 0: the recipe's", 0, least=0)
     logdir: str = _var("folder of the results", "results")
     nexp: int = _var("trials, one log each", 1, least=1)
@@ -65,6 +70,10 @@ class Job:
     submission_platform: str = _var("platform named in the log; empty: `DGXSYSTEM`", "")
     gloo_port: int = _var("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0)
     result_file: str = _var("set by the trial loop: the log of this trial", "")
+    data_cache: str = _var("folder in which the embedded data set is made", "data")
+    hosts: str = _var("the nodes' names, comma-separated, the first node first", "")
+    node_rank: int = _var("this node's number, from 0", 0, least=0)
+    source_commit: str = _var("set in an image, which has no git: commit of the code", "")
     image_digest: str = _var("set in a container by its launcher: digest of the image", "")
 
     @property
@@ -93,6 +102,14 @@ class Job:
         return WORKLOADS[self.workload]
 
 
+def _check(job: Job) -> None:
+    """What no single value shows."""
+    if job.device == "cpu" and job.precision != "fp32":
+        raise ValueError(f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu")
+    if job.node_rank >= job.dgxnnodes:
+        raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
+
+
 def variable(name: str) -> str:
     """Name in the environment of a field of `Job`."""
     return name.upper()
@@ -116,7 +133,7 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
     """The job that the environment describes, and {VARIABLE: {"value", "origin"}}.
 
     Raises:
-        ValueError: a value that is no number, out of range, or none of the choices.
+        ValueError: a value that is no number, out of range, none of the choices, or at odds with another.
     """
     environ = os.environ if environ is None else environ
     from_user = environ.get("JOB_FROM_USER", "").split()
@@ -136,9 +153,11 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
             elif name in from_config:
                 origin = f"config_{environ.get('DGXSYSTEM', '')}.sh"
             else:
-                origin = "launch"
+                origin = "harness/env.py" if values[f.name] == f.default else "launch/trials.sh"
         origins[name] = {"value": values[f.name], "origin": origin}
-    return Job(**values), origins
+    job = Job(**values)
+    _check(job)
+    return job, origins
 
 
 def runtime(job: Job) -> dict[str, str]:
@@ -152,8 +171,10 @@ def runtime(job: Job) -> dict[str, str]:
     if job.device == "cpu":
         # The parallel executor's scheduling costs more than it gains on a few cores.
         settings["FLAGS_new_executor_serial_run"] = "1"
-        # MKL takes its slow path on other makers' processors unless told otherwise.
-        settings["MKL_DEBUG_CPU_TYPE"] = "5"
+        if "AuthenticAMD" in Path("/proc/cpuinfo").read_text():
+            settings["MKL_DEBUG_CPU_TYPE"] = "5"  # MKL takes its slow path on AMD unless told otherwise
+    elif job.precision == "fp32":
+        settings["NVIDIA_TF32_OVERRIDE"] = "0"  # Ampere would compute "FP32" in TF32
     return settings
 
 
@@ -190,5 +211,29 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def main() -> int:
+    """`python -m harness.env`: checks the job and prints NAME=VALUE of each variable, or the README's table."""
+    parser = argparse.ArgumentParser(prog="python -m harness.env", description=main.__doc__)
+    parser.add_argument("--table", action="store_true", help="print the variables as a Markdown table")
+    parser.add_argument("--json", action="store_true", help="print {NAME: {value, origin}}")
+    args = parser.parse_args()
+    if args.table:
+        print(table())
+        return 0
+    try:
+        job, origins = read()
+        importlib.import_module(f"{job.package}.config").recipe(
+            job.recipe, global_batch=job.global_batch, image_size=job.image_size
+        )
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(json.dumps(origins, indent=1))
+    else:
+        print("\n".join(f"{name}={entry['value']}" for name, entry in origins.items()))
+    return 0
+
+
 if __name__ == "__main__":
-    print(table())
+    sys.exit(main())

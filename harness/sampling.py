@@ -7,6 +7,7 @@ go on from any sample of an epoch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,19 +16,27 @@ import numpy as np
 STREAM_ORDER, STREAM_AUGMENT = 0, 1
 
 
-def training_batches(
-    samples: int, *, batch: int, rank: int, ranks: int, seed: int, epoch: int, first_step: int = 0
-) -> Iterator[np.ndarray]:
-    """Sample numbers [batch] of each step of `epoch` (from 1) for one rank; the last partial batch is dropped.
+Plan = Iterator[tuple[int, np.ndarray, np.ndarray]]  # (epoch from 1, sample numbers [batch], valid [batch])
+
+
+def training_plan(
+    samples: int, *, batch: int, rank: int, ranks: int, seed: int, epoch: int = 1, first_step: int = 0
+) -> Plan:
+    """One rank's batches of `epoch` and all later ones, without end; an epoch's last partial batch is dropped.
+
+    `first_step` steps of the first epoch are left out.
 
     Raises:
         ValueError: the data set is smaller than one global batch.
     """
     steps = steps_per_epoch(samples, batch * ranks)
-    order = np.random.default_rng([seed, STREAM_ORDER, epoch]).permutation(samples)
-    for step in range(first_step, steps):
-        start = step * batch * ranks + rank * batch
-        yield order[start : start + batch]
+    valid = np.ones(batch, dtype=bool)
+    for current in itertools.count(epoch):
+        order = np.random.default_rng([seed, STREAM_ORDER, current]).permutation(samples)
+        for step in range(first_step, steps):
+            start = step * batch * ranks + rank * batch
+            yield current, order[start : start + batch], valid
+        first_step = 0
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:
@@ -44,17 +53,21 @@ def steps_per_epoch(samples: int, global_batch: int) -> int:
     return samples // global_batch
 
 
-def evaluation_batches(samples: int, *, batch: int, rank: int, ranks: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(sample numbers [batch], valid [batch]) such that over all ranks each sample is valid exactly once.
+def evaluation_steps(samples: int, global_batch: int) -> int:
+    """Batches that each rank evaluates; the last one is filled up."""
+    return -(-samples // global_batch)
 
-    Every rank yields the same number of batches; what fills up a batch is marked as not valid.
+
+def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
+    """One rank's batches of one evaluation after the other, without end.
+
+    Over all ranks each sample is valid exactly once an evaluation; what fills up a batch is not valid.
     """
     mine = np.arange(rank, samples, ranks)
-    batches = -(-samples // (batch * ranks))
-    for b in range(batches):
-        ids = mine[b * batch : (b + 1) * batch]
-        valid = np.arange(batch) < len(ids)
-        yield np.resize(ids if len(ids) else np.array([0]), batch), valid
+    for evaluation in itertools.count(1):
+        for step in range(evaluation_steps(samples, batch * ranks)):
+            ids = mine[step * batch : (step + 1) * batch]
+            yield evaluation, np.resize(ids if len(ids) else np.zeros(1, dtype=int), batch), np.arange(batch) < len(ids)
 
 
 def uniform(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:

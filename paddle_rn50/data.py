@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from nvidia.dali import math as dali_math
 from PIL import Image
 
 from harness import sampling
+from harness.errors import RunError
+from paddle_rn50.config import Augmentation
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
 STD = (58.395, 57.12, 57.375)
@@ -37,17 +38,6 @@ class ImageFormat:
     layout: str = "NCHW"
     channels: int = 3  # 4: a channel of zeros is added
     half: bool = False  # float16 in place of float32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Augmentation:
-    """Training crop and flip."""
-
-    area_min: float = 0.08  # share of the image's area, lower bound; the upper one is area_max
-    area_max: float = 1.0
-    aspect_min: float = 3 / 4  # width over height of the crop
-    aspect_max: float = 4 / 3
-    flip: float = 0.5  # probability of a horizontal flip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,40 +164,60 @@ class Batch:
     ids: np.ndarray  # [N] sample numbers
 
 
-class Loader:
-    """Iterates over the batches that `plan` yields, reading and decoding ahead in the background.
+def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Batch:
+    """A batch of noise, to warm up on and to measure the program without its input."""
+    rng = np.random.default_rng(seed)
+    side, channels = image.size, image.channels
+    shape = (batch, channels, side, side) if image.layout == "NCHW" else (batch, side, side, channels)
+    return Batch(
+        image=rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if image.half else np.float32),
+        label=rng.integers(0, classes, (batch, 1)),
+        valid=np.ones((batch, 1), dtype=np.float32),
+        ids=np.zeros(batch, dtype=np.int64),
+    )
 
-    `plan` yields (epoch, sample numbers [N], valid [N]). Nothing is read before the first `next`.
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderConfig:
+    """What the readers of a rank have in common."""
+
+    batch: int  # images
+    image: ImageFormat
+    device: str  # cpu | gpu
+    device_id: int
+    threads: int  # CPU threads of the pipeline
+    seed: int
+
+
+class Loader:
+    """Iterates over the batches of `plan`, reading and decoding ahead; nothing is read before the first `next`.
+
+    With `augment` images are cropped and flipped for training; without, `resize` is the shorter side in pixels
+    before the centre crop.
     """
 
     def __init__(
         self,
         images: ImageList,
-        plan: Iterator[tuple[int, np.ndarray, np.ndarray]],
+        plan: sampling.Plan,
+        reader: ReaderConfig,
         *,
-        batch: int,
-        image: ImageFormat,
-        device: str,
-        device_id: int,
-        threads: int,
-        seed: int,
         augment: Augmentation | None = None,
         resize: int = 0,
     ) -> None:
-        self._images, self._plan, self._augment, self._seed = images, plan, augment, seed
+        self._images, self._plan, self._augment, self._reader = images, plan, augment, reader
         self._ahead: deque[Any] = deque()  # batches being read
         self._fed: deque[tuple[np.ndarray, np.ndarray]] = deque()  # (ids, valid) of batches inside the pipeline
-        self._device = device
-        self._pool = ThreadPoolExecutor(max_workers=max(2, threads), thread_name_prefix="read")
+        self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = _pipeline(
             source=self._feed,
-            device=device,
-            image=image,
+            device=reader.device,
+            image=reader.image,
             augment=augment,
             resize=resize,
-            batch_size=batch,
-            num_threads=threads,
-            device_id=device_id if device == "gpu" else None,
+            batch_size=reader.batch,
+            num_threads=reader.threads,
+            device_id=reader.device_id if reader.device == "gpu" else None,
             prefetch_queue_depth=PREFETCH_BATCHES,
         )
         self._pipeline.build()
@@ -230,7 +240,7 @@ class Loader:
         encoded = future.result()
         if self._augment is None:
             return (encoded,)
-        return (encoded, *_draw(self._augment, self._seed, epoch, ids))
+        return (encoded, *_draw(self._augment, self._reader.seed, epoch, ids))
 
     def __iter__(self) -> Loader:
         return self
@@ -239,7 +249,7 @@ class Loader:
         try:
             (images,) = self._pipeline.run()
         except RuntimeError as error:
-            raise ValueError(self._culprit(error)) from error
+            raise RunError(self._culprit(error)) from error
         ids, valid = self._fed.popleft()
         return Batch(
             image=self._to_feed(images),
@@ -249,7 +259,7 @@ class Loader:
         )
 
     def _to_feed(self, images: Any) -> Any:
-        if self._device == "gpu":
+        if self._reader.device == "gpu":
             return _gpu_tensor(images)
         return np.asarray(images.as_tensor())  # DALI's own buffer, good until the next call of `run`
 

@@ -1,0 +1,140 @@
+"""Runs a training program over batches, timing what the log reports; nothing here knows a model or a data set."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import static
+
+from harness import program
+from harness.errors import RunError
+from harness.events import RunLog
+from harness.progress import Progress
+from harness.ranks import Ranks
+
+Feed = Callable[[Any], dict[str, Any]]
+
+
+@dataclass(kw_only=True)
+class Timing:
+    """Work done over all ranks, and the time it took on rank 0."""
+
+    steps: int = 0
+    images: int = 0
+    time_s: float = 0.0
+    data_wait_s: float = 0.0
+
+    def add(self, other: Timing) -> None:
+        """Adds a later stretch."""
+        self.steps += other.steps
+        self.images += other.images
+        self.time_s += other.time_s
+        self.data_wait_s += other.data_wait_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """A training program with what a step of it needs."""
+
+    executor: static.Executor
+    main: static.Program
+    loss: static.Variable
+    feed: Feed  # batch -> what the program is fed
+    global_batch: int  # images
+    print_steps: int  # steps of a window
+    ranks: Ranks
+    log: RunLog
+    progress: Progress
+
+    def warm_up(self, batch: Any) -> None:
+        """Runs both forms of a step, with and without fetching the loss, on a synthetic batch."""
+        feed = self.feed(batch)
+        for fetch in ([], [self.loss]):
+            self.executor.run(self.main, feed=feed, fetch_list=fetch)
+
+    def run(self, batches: Iterator[Any], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
+        """Trains `steps` steps and logs a window every `print_steps` of them and at the end.
+
+        Only there is the loss fetched: between, nothing makes the device wait for the host. `done` is the number of
+        steps of the run before these.
+
+        Raises:
+            RunError: the loss is no longer finite.
+        """
+        total, window = Timing(), Timing()
+        rate = program.step_schedule(self.main)
+        started = time.perf_counter()
+        for step in range(1, steps + 1):
+            before = time.perf_counter()
+            batch = next(batches)
+            window.data_wait_s += time.perf_counter() - before
+            due = step % self.print_steps == 0 or step == steps
+            fetched = self.executor.run(self.main, feed=self.feed(batch), fetch_list=[self.loss] if due else [])
+            rate.step()
+            window.steps += 1
+            window.images += self.global_batch
+            if due:
+                loss = self.ranks.mean(float(np.mean(fetched[0])))
+                now = time.perf_counter()
+                window.time_s, started = now - started, now
+                self._report(window, loss, step=done + step, epoch=epoch, phase=phase)
+                total.add(window)
+                window = Timing()
+        return total
+
+    def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
+        value = {
+            "steps": window.steps,
+            "images": window.images,
+            "time_s": round(window.time_s, 6),
+            "data_wait_s": round(window.data_wait_s, 6),
+            "loss": loss if math.isfinite(loss) else None,
+            "gpu_memory_mib": _gpu_memory_mib(),
+            "power_w": None,
+        }
+        self.log.event("step_window", value, {"step": step, "epoch_num": epoch, "phase": phase})
+        self.progress.window(step=step, epoch=epoch, phase=phase, window=window, loss=loss)
+        if not math.isfinite(loss):
+            raise RunError(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
+
+
+def _gpu_memory_mib() -> float | None:
+    """Most memory that this rank's GPU allocator held; None on a CPU."""
+    if paddle.device.get_device() == "cpu":
+        return None
+    return round(paddle.device.cuda.max_memory_reserved() / 2**20, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """An evaluation program that adds up per-sample results into persistable variables."""
+
+    executor: static.Executor
+    main: static.Program
+    totals: tuple[str, ...]  # names of the variables [1] that it adds to
+    feed: Feed
+    ranks: Ranks
+
+    def warm_up(self, batch: Any) -> None:
+        """Runs it once on a synthetic batch."""
+        self._reset()
+        self.executor.run(self.main, feed=self.feed(batch), fetch_list=[])
+
+    def run(self, batches: Iterator[Any], *, steps: int) -> dict[str, float]:
+        """The totals over `steps` batches of every rank."""
+        self._reset()
+        for _ in range(steps):
+            self.executor.run(self.main, feed=self.feed(next(batches)), fetch_list=[])
+        scope = static.global_scope()
+        return {name: self.ranks.sum(float(np.array(scope.find_var(name).get_tensor()).sum())) for name in self.totals}
+
+    def _reset(self) -> None:
+        for name in self.totals:
+            tensor = static.global_scope().var(name).get_tensor()
+            tensor.set(np.zeros([1], dtype=np.float32), self.executor.place)

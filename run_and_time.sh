@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# The job of one node: set up, train NEXP trials, check each log, score them, print a table.
+#   ./run_and_time.sh [--dry-run] [--check]        what may be set: the table in README.md
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+dry_run=""
+for argument in "$@"; do
+  case "${argument}" in
+    --dry-run) dry_run=1 ;;
+    -h | --help)
+      sed -n '2,3s/^# *//p' "${BASH_SOURCE[0]}"
+      exit 0
+      ;;
+    *)
+      echo "error: unknown argument ${argument}: use --dry-run or --help; a job is described by its environment" >&2
+      exit 2
+      ;;
+  esac
+done
+
+# ---- configuration: the user's environment, then the system's file, then harness/env.py
+export DGXSYSTEM="${DGXSYSTEM:-CPU}"
+if [[ ! -f "config_${DGXSYSTEM}.sh" ]]; then
+  systems="$(printf '%s\n' config_*.sh | sed 's/^config_//; s/\.sh$//' | paste -sd ' ')"
+  echo "error: DGXSYSTEM=${DGXSYSTEM}: there is no config_${DGXSYSTEM}.sh; there are: ${systems}" >&2
+  exit 2
+fi
+JOB_FROM_USER="${JOB_FROM_USER:-$(compgen -e | paste -sd ' ')}"
+# shellcheck source=config_CPU.sh
+source "config_${DGXSYSTEM}.sh"
+JOB_FROM_CONFIG="$(comm -13 <(tr ' ' '\n' <<<"${JOB_FROM_USER}" | sort) <(compgen -e | sort) | paste -sd ' ')"
+export JOB_FROM_USER JOB_FROM_CONFIG
+
+# ---- set-up, and the job with every value resolved
+launch/setup.sh run
+if [[ -z "${PROGRESS:-}" && -t 1 ]]; then
+  PROGRESS=bar
+  COLUMNS="$(tput cols 2>/dev/null || echo 100)"
+  export PROGRESS COLUMNS
+fi
+resolved="$(.venv/bin/python -m harness.env)" || exit 2
+JOB_VARIABLES="SEED RESULT_FILE"
+while IFS='=' read -r name value; do
+  export "${name}=${value}"
+  JOB_VARIABLES+=" ${name}"
+done <<<"${resolved}"
+export JOB_VARIABLES
+if [[ -n "${dry_run}" ]]; then
+  .venv/bin/python -m harness.env --json
+  launch/trials.sh --dry-run
+  exit 0
+fi
+
+# ---- training: the first node runs the trials, the others serve it
+if ((DGXNNODES > 1 && NODE_RANK > 0)); then
+  exec .venv/bin/python launch/nodes.py serve
+fi
+status=0
+if ((DGXNNODES > 1)); then
+  .venv/bin/python launch/nodes.py lead -- launch/trials.sh || status=$?
+else
+  launch/trials.sh || status=$?
+fi
+if ((status != 0)); then
+  exit "${status}"
+fi
+
+# ---- check, score and table
+exec .venv/bin/python launch/summarize.py "${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}" --trials "${NEXP}" --mode "${MODE}"
