@@ -29,7 +29,7 @@ class Window:
     loss: float | None = None  # may be NaN
     gpu_memory_mib: float | None = None
     power_w: float | None = None
-    rows: int = 1  # printed rows it stands for; over 1 only in logs of more than 65,536 rows
+    rows: int = 1  # printed rows it stands for; over 1 only in logs of over 65,536 rows
 
     @property
     def images_per_s(self) -> float | None:
@@ -77,6 +77,7 @@ class Record:
     software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
     math_mode: str | None = None  # fp32 or tf32: what FP32 matrix products really use
     rate_scope: str | None = None  # "device" or "global": whose images/s the log prints
+    first_step: int = 1  # the number that this format prints for the first step
     cumulative: bool = False  # printed rates are running averages, not of one window
     mode: str | None = None  # "train" or "throughput" (our own logs)
     windows: tuple[Window, ...] = ()

@@ -144,7 +144,7 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
     if len(ranks) > 1:  # every rank that runs writes some warning
         build.fact("devices", max(ranks) + 1, 0)
     build.fact("framework", framework, 0)
-    build.facts.update(rate_scope="global", cumulative=False)
+    build.facts.update(rate_scope="global", cumulative=False, first_step=first)
     return build
 
 
@@ -190,5 +190,5 @@ def read_tensorflow(lines: Lines) -> Builder:
         # The first row's rate is that of its own step or window, not of all steps before: the log does not say.
         build.row(line, step, epoch, steps=None if first else steps, rate=rate, end_s=_end_s(groups))
     build.fact("framework", "TensorFlow", 0)
-    build.facts.update(rate_scope="global", cumulative=False)
+    build.facts.update(rate_scope="global", cumulative=False, first_step=0)
     return build

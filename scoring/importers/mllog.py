@@ -196,10 +196,12 @@ class _Reader:
             )
             build.epochs.append(epoch)
             if not self.has_windows and (epoch.seconds is not None or epoch.printed_rate is not None):
+                steps = int(images // self.global_batch[0]) if images and self.global_batch else None
                 build.row(
                     epoch.line,
                     None,
                     epoch.epoch,
+                    steps=steps,
                     images=images,
                     seconds=epoch.seconds,
                     rate=epoch.printed_rate,

@@ -13,8 +13,8 @@ from scoring.record import Quality
 
 HEAD = re.compile(r"train: epoch (\d+), iter (\d+),")
 ROW = re.compile(
-    HEAD.pattern
-    + r"(?:.*?\bloss: ([-\w.]+))?.*?\bsamples/s: ([\d.]+|nan|inf|-\d+[\d.]*)(?=\s|$)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
+    HEAD.pattern + r"(?:.*?\bloss: ([-\w.]+))?"
+    r".*?\bsamples/s: ([\d.]+|nan|inf|-\d+[\d.]*)(?=\s|$)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
 )
 # The arguments as the script prints them: `batch_size_per_device = 128`.
 _FACT = re.compile(
@@ -44,6 +44,7 @@ def read(lines: Lines) -> Builder:
             continue
         if (epoch_number, step_number) == (last_epoch, last_step):
             continue
+        steps: int | None
         if epoch_number == last_epoch and step_number > last_step:
             steps = step_number - last_step
             interval = interval or steps

@@ -61,5 +61,5 @@ def read(lines: Lines) -> Builder:
             loss=number(loss),
         )
     launch.finish()
-    build.facts.update(rate_scope="device", cumulative=False)
+    build.facts.update(rate_scope="device", cumulative=False, first_step=0)
     return build

@@ -52,13 +52,12 @@ class Launch:
         version = seen.get("paddle") or seen.get("trained_with")
         if version:
             build.software["paddlepaddle"] = version[0]
+            build.fact("framework", f"PaddlePaddle {version[0]}", version[1])
         if "cudnn" in seen:
             build.software["cudnn"] = seen["cudnn"][0]
         if "cuda" in seen:
             build.software["cuda"] = seen["cuda"][0]
-        build.fact(
-            "framework", f"PaddlePaddle {version[0]}" if version else "PaddlePaddle", version[1] if version else 0
-        )
+        build.fact("framework", "PaddlePaddle", 0)
         if "capability" in seen and build.facts.get("precision") == "fp32":
             modern = int(seen["capability"][0]) >= 8
             off = "tf32" in seen and seen["tf32"][0] == "0"

@@ -178,6 +178,6 @@ def read_dygraph(lines: Lines) -> Builder:
         )
     config.finish()
     launch.finish()
-    build.facts.update(rate_scope="device", cumulative=False)
+    build.facts.update(rate_scope="device", cumulative=False, first_step=0)
     build.truncated = last_epoch not in ended or (config.epochs is not None and last_epoch < config.epochs)
     return build

@@ -81,8 +81,8 @@ class Lines:
             if len(rest) > MAX_LINE_CHARS:
                 rest, overlong = rest[:MAX_LINE_CHARS], True
             if data:
-                for number, line in self._split(data[:-1], number):
-                    yield number, line
+                yield from self._split(data[:-1], number)
+                number += data.count(b"\n")
         if rest:
             yield from self._split(rest, number)
 
@@ -179,8 +179,25 @@ class Builder:
             if len(rows) >= MAX_ROWS:
                 self.rows = rows = merged(rows)
         rows.append(
-            (line, step, epoch, steps, images, seconds, wait_s, rate, step_time_s, end_s)
-            + (phase, loss, memory_mib, power_w, 1)
+            # fmt: off
+            (
+                line,
+                step,
+                epoch,
+                steps,
+                images,
+                seconds,
+                wait_s,
+                rate,
+                step_time_s,
+                end_s,
+                phase,
+                loss,
+                memory_mib,
+                power_w,
+                1,
+            )
+            # fmt: on
         )
 
     def windows(self, global_batch: int | None) -> tuple[Window, ...]:
@@ -194,10 +211,12 @@ class Builder:
         return tuple(made)
 
 
+# fmt: off
 _COLUMNS = (
-    "line step epoch steps images seconds data_wait_s printed_rate printed_step_time_s end_s "
-    "phase loss gpu_memory_mib power_w rows"
-).split()
+    "line", "step", "epoch", "steps", "images", "seconds", "data_wait_s", "printed_rate", "printed_step_time_s",
+    "end_s", "phase", "loss", "gpu_memory_mib", "power_w", "rows",
+)
+# fmt: on
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -222,9 +241,25 @@ def merged(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         b = tail[index + 1]
         na, nb = a[14], b[14]
         out.append(
-            (b[0], b[1], b[2], _sum(a[3], b[3]), _sum(a[4], b[4]), _sum(a[5], b[5]), _sum(a[6], b[6]))
-            + (_mean(a[7], b[7], na, nb), _mean(a[8], b[8], na, nb), b[9], b[10], b[11])
-            + (b[12], _mean(a[13], b[13], na, nb), na + nb)
+            # fmt: off
+            (
+                b[0],
+                b[1],
+                b[2],
+                _sum(a[3], b[3]),
+                _sum(a[4], b[4]),
+                _sum(a[5], b[5]),
+                _sum(a[6], b[6]),
+                _mean(a[7], b[7], na, nb),
+                _mean(a[8], b[8], na, nb),
+                b[9],
+                b[10],
+                b[11],
+                b[12],
+                _mean(a[13], b[13], na, nb),
+                na + nb,
+            )
+            # fmt: on
         )
         index += 2
     return out

@@ -1,0 +1,261 @@
+"""Warnings about a figure: what makes it less than it looks. Pure functions; thresholds stand above their use."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scoring.record import Record, Window
+from scoring.spread import mad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warning_:
+    """One reason for doubt. `rule` is its stable name."""
+
+    rule: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The step in a series that explains it best."""
+
+    index: int  # first value after it
+    before: float
+    after: float
+    strength: float  # in standard errors
+
+
+def change_point(values: Sequence[float], first: int, last: int) -> Change | None:
+    """The best split of `values` into two levels with `first` <= index <= last; None without any.
+
+    Least squares on values clipped at 8 deviations (one spike is no level). Noise is the scaled median absolute
+    difference of neighbours, which a change of level or a slow drift hardly touches.
+    """
+    if len(values) < 6 or first > last:
+        return None
+    differences = [b - a for a, b in itertools.pairwise(values)]
+    noise = 1.4826 * statistics.median([abs(d) for d in differences]) / math.sqrt(2)
+    middle = statistics.median(values)
+    noise = max(noise, 1e-4 * abs(middle))  # printed digits hide smaller noise
+    clipped = [min(max(value, middle - 8 * noise), middle + 8 * noise) for value in values]
+    total, count = math.fsum(clipped), len(clipped)
+    best, best_index, left = 0.0, 0, 0.0
+    for index in range(1, count):
+        left += clipped[index - 1]
+        if not first <= index <= last:
+            continue
+        gap = left / index - (total - left) / (count - index)
+        strength = abs(gap) * math.sqrt(index * (count - index) / count) / noise
+        if strength > best:
+            best, best_index = strength, index
+    if best_index == 0:
+        return None
+    return Change(
+        index=best_index,
+        before=statistics.median(values[:best_index]),
+        after=statistics.median(values[best_index:]),
+        strength=best,
+    )
+
+
+# A split is searched over the whole series: its strength must pass what noise alone reaches (about
+# sqrt(2 ln n), 3.7 for a thousand windows) by a margin, and the levels must differ by what a user cares for.
+CHANGE_STRENGTH = 6.0
+WARM_UP_SHARE = 0.01
+THROTTLE_SHARE = 0.03
+DRIFT_SHARE = 0.02
+STALL_SHARE = 0.05
+RATE_GAP_SHARE = 0.001
+OUTLIER_SCORE = 3.5  # Iglewicz and Hoaglin's modified z-score
+OUTLIER_SHARE = 0.01
+
+
+def step_times(windows: Iterable[Window]) -> list[float]:
+    """Seconds a step (or a printed unit of equal work) of each window, as far as the log has them."""
+    times = []
+    for window in windows:
+        if window.seconds is not None and window.steps:
+            times.append(window.seconds / window.steps)
+        elif window.seconds is not None and window.images:
+            times.append(window.seconds / window.images)
+        elif window.printed_step_time_s is not None:
+            times.append(window.printed_step_time_s)
+        elif window.printed_rate is not None:
+            times.append(1 / window.printed_rate)
+    return times
+
+
+def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> list[Warning_]:
+    """Doubts about the measured windows of one run."""
+    found: list[Warning_] = []
+
+    def warn(rule: str, message: str, line: int | None = None) -> None:
+        found.append(Warning_(rule=rule, message=message, file=record.file, line=line))
+
+    if record.truncated:
+        warn("truncated", "the log ends before its run does: the figure is of the part that is there", record.lines)
+    if record.cumulative and averages_rates:
+        warn(
+            "cumulative_windows",
+            "the printed rates are running averages of the epoch: their mean counts early steps many times",
+        )
+    times = step_times(windows)
+    if len(times) == len(windows) and len(times) >= 6:
+        found.extend(_levels(record, windows, times))
+        if not record.cumulative and _looks_cumulative(times):
+            warn("cumulative_windows", "the windows look like running averages: ever smaller changes from row to row")
+    if averages_rates and len(times) >= 2:
+        gap = statistics.fmean(1 / time for time in times) * statistics.fmean(times) - 1
+        if gap > RATE_GAP_SHARE:
+            message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
+            warn("rates_averaged", message)
+    waited = [(w.data_wait_s, w.seconds) for w in windows if w.data_wait_s is not None and w.seconds]
+    if waited:
+        share = math.fsum(wait for wait, _ in waited) / math.fsum(seconds for _, seconds in waited)
+        if share > STALL_SHARE:
+            warn("data_stall", f"{share:.1%} of the step time is waiting for data (over {STALL_SHARE:.0%})")
+    return found
+
+
+def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
+    """Warm-up not over, throttling or drift: at most one of them explains a series."""
+
+    def warning(rule: str, message: str, index: int) -> list[Warning_]:
+        return [Warning_(rule=rule, message=message, file=record.file, line=windows[index].line)]
+
+    count = len(times)
+    early = change_point(times, 1, count // 2)
+    if early and early.strength > CHANGE_STRENGTH and early.before > early.after * (1 + WARM_UP_SHARE):
+        slower = early.before / early.after - 1
+        message = (
+            f"the first {early.index} of {count} measured windows are {slower:.1%} slower than the rest: "
+            f"warm-up was not over at the cut; try to skip {early.index} more"
+        )
+        return warning("warm_up_not_over", message, early.index)
+    compute = _compute_times(windows, times)
+    late = change_point(compute, max(1, count // 10), count - max(3, count // 5))
+    third = count // 3
+    if late and late.strength > CHANGE_STRENGTH and late.after > late.before * (1 + THROTTLE_SHARE):
+        # A step rather than a ramp: the levels hold on both sides of it.
+        head, tail = compute[: late.index], compute[late.index :]
+        if _ramp(head) < THROTTLE_SHARE / 2 and _ramp(tail) < THROTTLE_SHARE / 2:
+            slower = late.after / late.before - 1
+            power = _power_note(windows, late.index)
+            message = f"from window {late.index + 1} of {count} on steps take {slower:.1%} longer, to the end: "
+            return warning("throttling", f"{message}throttling, or another job on the machine{power}", late.index)
+    first, last = statistics.median(times[:third]), statistics.median(times[-third:])
+    if abs(last / first - 1) > DRIFT_SHARE and _monotone(times):
+        message = f"step time drifts by {last / first - 1:+.1%} from the first to the last third of the run"
+        return warning("drift", message, count - third)
+    return []
+
+
+def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
+    """Step times without the wait for data, where the log has it: a stall is not throttling."""
+    shares = [
+        window.data_wait_s / window.seconds if window.data_wait_s is not None and window.seconds else 0.0
+        for window in windows
+    ]
+    return [time * (1 - min(share, 1.0)) for time, share in zip(times, shares, strict=True)]
+
+
+def _ramp(values: Sequence[float]) -> float:
+    """How much the second half of a stretch differs from the first, as a share."""
+    half = len(values) // 2
+    if half == 0:
+        return 0.0
+    first, second = statistics.median(values[:half]), statistics.median(values[half:])
+    return abs(second / first - 1) if first else 0.0
+
+
+def _monotone(values: Sequence[float]) -> bool:
+    """Mann-Kendall's test on at most 200 evenly chosen values: a trend at 1 %."""
+    stride = max(1, len(values) // 200)
+    chosen = values[::stride]
+    count = len(chosen)
+    sign = sum((b > a) - (b < a) for i, a in enumerate(chosen) for b in chosen[i + 1 :])
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return abs(sign) > 2.576 * deviation
+
+
+def _looks_cumulative(times: Sequence[float]) -> bool:
+    """Running averages change ever less, and little from row to row beside their whole range."""
+    if len(times) < 20:
+        return False
+    differences = [abs(b - a) for a, b in itertools.pairwise(times)]
+    quarter = len(differences) // 4
+    early, late = statistics.fmean(differences[:quarter]), statistics.fmean(differences[-quarter:])
+    variance = statistics.pvariance(times)
+    if variance == 0 or early == 0:
+        return False
+    ratio = statistics.fmean([d * d for d in differences]) / variance  # von Neumann's; 2 for independent values
+    return ratio < 0.3 and late < early / 3
+
+
+def _power_note(windows: Sequence[Window], index: int) -> str:
+    before = [w.power_w for w in windows[:index] if w.power_w is not None]
+    after = [w.power_w for w in windows[index:] if w.power_w is not None]
+    if not before or not after:
+        return ""
+    return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"
+
+
+def of_record(record: Record) -> list[Warning_]:
+    """Doubts about a run as a whole."""
+    found = []
+    for problem in record.problems[:3]:
+        rule = "option_contradicts_log" if "the options" in problem else "log_problem"
+        found.append(Warning_(rule=rule, message=problem, file=record.file))
+    if record.math_mode == "tf32" and record.precision == "fp32":
+        found.append(
+            Warning_(
+                rule="tf32",
+                message="FP32 here is TF32: not to be compared with FP32 of older devices",
+                file=record.file,
+                line=record.field_lines.get("math_mode"),
+            )
+        )
+    return found
+
+
+def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> list[Warning_]:
+    """Runs that lie far from the others: modified z-score over 3.5 and over 1 % off the median."""
+    if len(values) < 3:
+        return []
+    middle = statistics.median(values)
+    scale = mad(values)
+    found = []
+    for record, value in zip(records, values, strict=True):
+        score = 0.6745 * 1.4826 * abs(value - middle) / scale if scale else math.inf
+        if abs(value - middle) > OUTLIER_SHARE * abs(middle) and score > OUTLIER_SCORE:
+            shown = f"{value:.6g} {unit}" if math.isfinite(value) else "no figure"
+            message = f"{shown} lies far from the median {middle:.6g} of the runs"
+            found.append(Warning_(rule="outlying_run", message=message, file=record.file))
+    return found
+
+
+def of_mixture(records: Sequence[Record]) -> list[Warning_]:
+    """Software, math modes and precisions that differ between runs that are set side by side."""
+    found = []
+    for rule, name, values in (
+        ("mixed_framework", "framework", {r.framework for r in records if r.framework}),
+        ("mixed_precision", "precision", {r.precision for r in records if r.precision}),
+        ("mixed_math_mode", "math mode", {r.math_mode for r in records if r.math_mode}),
+    ):
+        if len(values) > 1:
+            found.append(Warning_(rule=rule, message=f"{name} differs: {', '.join(sorted(values))}"))
+    versions: dict[str, set[str]] = {}
+    for record in records:
+        for package, version in record.software.items():
+            versions.setdefault(package, set()).add(version)
+    different = [f"{name} {' and '.join(sorted(given))}" for name, given in sorted(versions.items()) if len(given) > 1]
+    if different:
+        found.append(Warning_(rule="mixed_software", message=f"software differs: {'; '.join(different[:5])}"))
+    return found

@@ -1,0 +1,131 @@
+"""Measurement protocols: data rows of `protocols.yaml`, or of a user's own file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from scoring.record import InputError
+
+BUILT_IN = Path(__file__).with_name("protocols.yaml")
+Figure = Literal["throughput", "run_time"]
+OverSteps = Literal[
+    "mean_of_printed_rates",
+    "mean_of_rates",
+    "mean_step_time",
+    "images_over_time",
+    "between_stamps",
+    "epoch_rates",
+    "run_time",
+]
+OverRuns = Literal["mean", "median", "olympic_mean"]
+_AMOUNT = re.compile(r"(\d+) (window|step|epoch)s?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How runs become one figure; `protocols.yaml` says what each value means."""
+
+    name: str
+    source: str
+    figure: Figure = "throughput"
+    skip: int
+    skip_unit: Literal["window", "step", "epoch"]
+    take_steps: int | None = None
+    over_steps: OverSteps
+    runs: int
+    over_runs: OverRuns
+
+    @property
+    def unit(self) -> str:
+        """Of the figure."""
+        return "minutes" if self.figure == "run_time" else "images/s"
+
+    def describe(self) -> str:
+        """In words, for reports."""
+        if self.over_steps == "run_time":
+            steps = "run_start to run_stop"
+        else:
+            take = f", take {self.take_steps} steps" if self.take_steps else ""
+            steps = f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
+        return f"{steps}; {self.over_runs.replace('_', ' ')} of {self.runs} run{'s' if self.runs > 1 else ''}"
+
+
+@functools.cache
+def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
+    """The protocols of a file, by name. Raises InputError for what is no protocol, saying where."""
+    import yaml
+
+    try:
+        text = path.read_bytes().decode()
+        rows = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    if not isinstance(rows, dict) or not rows:
+        raise InputError(f"{path}: want `name: {{source: .., skip: 10 windows, ..}}`, see {BUILT_IN.name}")
+    return {str(name): _protocol(path, str(name), row) for name, row in rows.items()}
+
+
+def find(name: str) -> Protocol:
+    """A built-in protocol by name, or the one of a user's YAML file (`FILE.yaml`, `FILE.yaml:NAME`)."""
+    file, _, inner = name.partition(":")
+    if not file.endswith((".yaml", ".yml")):
+        protocols = load()
+        if name not in protocols:
+            raise InputError(f"no protocol {name!r}; known are {', '.join(protocols)}, or give a YAML file")
+        return protocols[name]
+    protocols = load(Path(file))
+    if not inner and len(protocols) == 1:
+        return next(iter(protocols.values()))
+    if inner not in protocols:
+        raise InputError(f"{file}: holds the protocols {', '.join(protocols)}; choose with {file}:NAME")
+    return protocols[inner]
+
+
+def _protocol(path: Path, name: str, row: Any) -> Protocol:
+    where = f"{path}: protocol {name}"
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: want a table of its fields")
+    values = {str(key): value for key, value in row.items()}
+    fields = {field.name for field in dataclasses.fields(Protocol)} - {"name", "skip_unit", "take_steps"} | {"take"}
+    if unknown := sorted(set(values) - fields):
+        raise InputError(f"{where}: no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
+    if missing := sorted(fields - {"take", "figure"} - set(values)):
+        raise InputError(f"{where}: the field {', '.join(missing)} is missing")
+    skip, unit = _amount(where, "skip", values.pop("skip"))
+    take = values.pop("take", None)
+    take_steps = None
+    if take is not None:
+        take_steps, take_unit = _amount(where, "take", take)
+        if take_unit != "step" or take_steps == 0:
+            raise InputError(f"{where}: take counts steps, as in `take: 100 steps`")
+    hints = get_type_hints(Protocol)
+    for field in ("figure", "over_steps", "over_runs"):
+        allowed = get_args(hints[field])
+        if field in values and values[field] not in allowed:
+            raise InputError(f"{where}: {field} is {values[field]!r}; want one of {', '.join(allowed)}")
+    runs = values["runs"]
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+        raise InputError(f"{where}: runs is {runs!r}; want a whole number over 0")
+    if values["over_runs"] == "olympic_mean" and runs < 3:
+        raise InputError(f"{where}: an olympic mean drops two runs; runs must be 3 or more")
+    if (values["over_steps"] == "run_time") != (values.get("figure", "throughput") == "run_time"):
+        raise InputError(f"{where}: `figure: run_time` goes with `over_steps: run_time`, and only with it")
+    if values["over_steps"] == "between_stamps" and unit != "step":
+        raise InputError(f"{where}: between_stamps counts from a step; want `skip: N steps`")
+    if (values["over_steps"] == "epoch_rates") != (unit == "epoch"):
+        raise InputError(f"{where}: `skip: N epochs` goes with `over_steps: epoch_rates`, and only with it")
+    return Protocol(name=name, skip=skip, skip_unit=unit, take_steps=take_steps, **values)  # type: ignore[arg-type]
+
+
+def _amount(where: str, field: str, value: Any) -> tuple[int, str]:
+    match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise InputError(f"{where}: {field} is {value!r}; want an amount such as `10 windows` or `20 steps`")
+    return int(match[1]), match[2]
