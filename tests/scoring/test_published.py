@@ -1,4 +1,4 @@
-"""Each row of published.csv against the report it comes from, by a parse that shares nothing with the table."""
+"""Each row of published.csv against its report, by a parse that shares nothing with the table."""
 
 import csv
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scoring import protocols
 from scoring.published import PUBLISHED_CSV, Published, read_published, select
 
 ROWS = read_published()
@@ -33,9 +34,7 @@ def _held(table: str, *names: str) -> dict[tuple, str]:
 def test_dlperf_rows_are_those_of_the_report(published_reports: Path) -> None:
     text = _text(published_reports, "000")
     printed: dict[tuple, str] = {}
-    for nodes, gpus, run, last in re.findall(
-        r"/(\d)n(\d)g/r50_b128_fp32_(\d)\.log \{.*?(\d+): [\d.]+\}", text
-    ):
+    for nodes, gpus, run, last in re.findall(r"/(\d)n(\d)g/r50_b128_fp32_(\d)\.log \{.*?(\d+): [\d.]+\}", text):
         line = re.search(rf"/{nodes}n{gpus}g/r50_b128_fp32_{run}\.log \{{(.*)\}}", text)
         assert line and run == last
         value = dict(pair.split(": ") for pair in line[1].split(", "))[run]
@@ -90,9 +89,7 @@ def test_perf_rn50_rows_are_those_of_the_report(published_reports: Path) -> None
                 if number:
                     printed[card, precision == "FP32", int(gpus), framework] = number[0]
     assert len(printed) == 11 + 11 + 7 + 7
-    for card, body in re.findall(
-        r"(V100|A100)上训练吞吐率\(images/sec\)如下:(.*?)(?=\n- |\n以上)", text, re.DOTALL
-    ):
+    for card, body in re.findall(r"(V100|A100)上训练吞吐率\(images/sec\)如下:(.*?)(?=\n- |\n以上)", text, re.DOTALL):
         for gpus, fp32, fp16 in re.findall(r"^(\d+) \| ([\d.]+) \| ([\d.]+) \|$", body, re.MULTILINE):
             assert printed[card, True, int(gpus), "Paddle"] == fp32
             assert printed[card, False, int(gpus), "Paddle"] == fp16
@@ -150,9 +147,7 @@ def test_perf_hrnet_rows_are_those_of_the_report(published_reports: Path) -> Non
         assert (printed[True, int(gpus), "Paddle"], printed[False, int(gpus), "Paddle"]) == (fp32, amp)
     held = {
         (precision == "fp32", devices, framework.split()[0]): value
-        for (precision, devices, framework), value in _held(
-            "perf_hrnet", "precision", "devices", "framework"
-        ).items()
+        for (precision, devices, framework), value in _held("perf_hrnet", "precision", "devices", "framework").items()
     }
     assert held == printed
 
@@ -218,9 +213,7 @@ NOT_BORNE_OUT = [
 
 
 @pytest.mark.parametrize("sentence, more", NOT_BORNE_OUT)
-def test_figures_their_logs_do_not_bear_out_carry_what_the_log_gives(
-    reference: str, sentence: str, more: dict
-) -> None:
+def test_figures_their_logs_do_not_bear_out_carry_what_the_log_gives(reference: str, sentence: str, more: dict) -> None:
     found = re.search(sentence, reference)
     assert found
     (row,) = select(ROWS, printed=found[1], **more)
@@ -249,7 +242,8 @@ def test_tf32_is_never_called_fp32() -> None:
 
 def test_every_protocol_named_is_one_of_the_protocols() -> None:
     named = {row.protocol for row in ROWS if row.protocol}
-    assert named <= {"fleetx", "dlperf", "perf", "perf-seg", "oneflow", "mlperf"}
+    assert named <= set(protocols.load())
+    assert {"fleetx", "dlperf", "perf", "perf-seg", "oneflow", "mlperf"} <= named
 
 
 @pytest.mark.parametrize("broken", ["value", "devices"])
