@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Runs one report's table: `launch/campaign.sh dlperf`. Stop it at any time; started again it does what is missing.
+#
+#   launch/campaign.sh NAME [--dry-run] [--shrink]
+#   NAME        a file of campaigns/ without .yaml: dlperf, perf_rn50, fleetx, perf_hrnet or oneflow
+#   --dry-run   list the commands and an estimate of the time, run nothing
+#   --shrink    run the whole grid tiny on CPU ranks, to see that every cell goes through
+#
+# Environment: DGXSYSTEM, DATADIR and HOSTS as for run_and_time.sh; LOGDIR, the results (default: results);
+# RUNNER, the command that does one job (default: ./run_and_time.sh); REPEATS instead of the campaign's own number.
+# Exit status: 0 every run that this machine can do is done, 1 one failed, 2 wrong use.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
+refuse() { echo "launch/campaign.sh: $1" >&2; exit 2; }
+
+name="" dry_run=0 shrink=()
+for argument in "$@"; do
+  case "$argument" in
+    --dry-run) dry_run=1 ;;
+    --shrink) shrink=(--shrink) ;;
+    -h | --help) usage; exit 0 ;;
+    -*) refuse "unknown option $argument; see --help" ;;
+    *) [[ -z $name ]] || refuse "one campaign at a time: $name or $argument?"; name=$argument ;;
+  esac
+done
+[[ -n $name ]] || refuse "which campaign? Give one of: $(cd campaigns && echo *.yaml | sed 's/\.yaml//g')"
+
+runner=${RUNNER:-./run_and_time.sh}
+results=${LOGDIR:-results}/campaigns
+launch/setup.sh run
+variables=$(.venv/bin/python -m harness.env) || exit 2
+campaign() {
+  .venv/bin/python -m scoring.campaign "$1" "$name" --results "$results" "${shrink[@]}" \
+    --variables "$(cut -d= -f1 <<<"$variables" | paste -sd ' ')" ${REPEATS:+--repeats "$REPEATS"} "${@:2}"
+}
+
+if ((dry_run)); then
+  campaign plan --runner "$runner"
+  exit
+fi
+
+mkdir -p "$results"
+exec 9>"$results/.lock"
+flock -n 9 || refuse "$results: another campaign.sh is at work there; wait for it or set LOGDIR"
+
+jobs=$(campaign plan --runner "$runner" --jobs)
+failed=0
+child=""
+# Stopping the campaign stops the run; its half log is set aside when the campaign is started again.
+# shellcheck disable=SC2329 # the trap calls it
+stop() {
+  if [[ -n $child ]]; then
+    kill -TERM "$child" 2>/dev/null || true
+    wait "$child" || true
+  fi
+  echo "launch/campaign.sh: stopped; start it again to go on" >&2
+  exit 130
+}
+trap stop INT TERM
+while IFS=$'\t' read -r -u 8 run trial folder exports; do
+  [[ -n $run ]] || continue
+  if [[ -e $folder ]]; then
+    aside=1
+    while [[ -e $folder.stopped_$aside ]]; do ((aside += 1)); done
+    mv "$folder" "$folder.stopped_$aside"
+  fi
+  mkdir -p "$folder"
+  IFS=' ' read -r -a assignments <<<"$exports"
+  echo "== $name $run, trial $trial"
+  started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+  begin=$SECONDS status=0
+  env "${assignments[@]}" "LOGDIR=$folder" "$runner" >"$folder/run.out" 2>&1 9>&- &
+  child=$!
+  wait "$child" || status=$?
+  child=""
+  printf '{"run": "%s", "trial": %d, "started": "%s", "wall_s": %d, "exit": %d}\n' \
+    "$run" "$trial" "$started" "$((SECONDS - begin))" "$status" >>"$folder/../../campaign.jsonl"
+  if ((status)); then
+    failed=1
+    echo "   failed with exit status $status; the end of $folder/run.out:" >&2
+    tail -n 5 "$folder/run.out" | sed 's/^/   | /' >&2
+  fi
+done 8<<<"$jobs"
+
+campaign table || failed=1
+exit "$failed"
