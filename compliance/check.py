@@ -507,11 +507,10 @@ class Checker:
             self.seeds.append((event.value, event.line))
 
     def _cache_clear(self, event: Event) -> None:
-        metadata = event.metadata
-        if event.value is False or metadata.get("done") is False or metadata.get("skipped"):
-            reason = printable(metadata.get("reason", metadata.get("skipped", "")), 80)
+        if event.value is False or event.metadata.get("status", "done") != "done":
+            told = {name: value for name, value in event.metadata.items() if name not in ("file", "lineno")}
             if len(self.caches_kept) < FINDINGS_PER_RULE:
-                self.caches_kept.append((event.line, reason))
+                self.caches_kept.append((event.line, printable(told)))
 
     # --- throughput ---
 
@@ -720,8 +719,10 @@ class Checker:
             return
         summary, line = state.value, state.line
         for rule, name in (("run-resumed", "resumed"), ("run-profiled", "profiled")):
-            if summary.get(name) is not False:
-                self._breach(rule, line, f"{name} is {printable(summary.get(name))}")
+            if name not in summary:
+                self._note(rule, f"not applied: run_summary does not say whether the run was {name}")
+            elif summary[name] is not False:
+                self._breach(rule, line, f"{name} is {printable(summary[name])}")
         for name, wanted in (("mode", "train"), ("data", "real")):
             if summary.get(name) != wanted:
                 self._breach("run-mode", line, f"{name} is {printable(summary.get(name))}", f"{name} is {wanted}")

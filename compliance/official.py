@@ -1,5 +1,6 @@
 """mlperf-logging's own tools, each run in a process of its own, its text read and not its exit status alone."""
 
+import csv
 import os
 import re
 import subprocess
@@ -34,6 +35,65 @@ def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float = TIMEOUT_
         except subprocess.TimeoutExpired as error:
             return None, (error.stdout or b"").decode("utf-8", "replace")
     return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def _answer(tool: str, accepted: bool, message: str) -> dict[str, str]:
+    return {"tool": tool, "accepted": "yes" if accepted else "no", "message": message}
+
+
+def _complaints(text: str) -> str:
+    """The lines of a tool's text that complain, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    bad = [line for line in lines if re.search(r"ERROR|CRITICAL|Traceback|Error:|failed|Required", line)]
+    return printable("; ".join((bad or lines[-1:] or ["no text"])[:3]), 500)
+
+
+def package(folder: Path, ruleset: str) -> dict[str, str]:
+    """package_checker; it always exits with 0, and passes over a benchmark that it does not know."""
+    _, text = run_tool("package_checker", [str(folder), "training", ruleset])
+    good = "PACKAGE CHECKER FOUND NO ERRORS" in text and "Skipping benchmark" not in text
+    return _answer("package_checker", good, "PACKAGE CHECKER FOUND NO ERRORS" if good else _complaints(text))
+
+
+def system_description(file: Path, ruleset: str) -> dict[str, str]:
+    """system_desc_checker; it always exits with 0."""
+    _, text = run_tool("system_desc_checker", [str(file), "training", ruleset])
+    good = "System description checker passed" in text
+    return _answer("system_desc_checker", good, "passed" if good else _complaints(text))
+
+
+def repository(folder: Path, ruleset: str) -> dict[str, str]:
+    """repo_checker; it always exits with 0."""
+    _, text = run_tool("repo_checker", [str(folder), "training", ruleset])
+    good = "ALL CHECKS PASSED" in text
+    return _answer("repo_checker", good, "ALL CHECKS PASSED" if good else _complaints(text))
+
+
+def convergence(results: Path, ruleset: str, *, closed: bool) -> dict[str, str]:
+    """rcp_checker; its points are for the closed division, so package_checker does not ask it for others."""
+    if not closed:
+        return {"tool": "rcp_checker", "accepted": "not applied", "message": "not applied: not a closed submission"}
+    status, text = run_tool("rcp_checker", [str(results), "--rcp_version", ruleset])
+    good = status == 0 and "RCP test PASSED" in text
+    return _answer("rcp_checker", good, "RCP test PASSED" if good else _complaints(text))
+
+
+def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> dict[str, str]:
+    """result_summarizer; it must print the score that we have, in its second run.
+
+    The first lacks the convergence scaling, which that run itself writes into the folder.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        table = Path(scratch) / "summary.csv"
+        for _ in range(2):
+            table.unlink(missing_ok=True)
+            status, text = run_tool("result_summarizer", [str(folder), "training", ruleset, "-csv", str(table)])
+        if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
+            return _answer("result_summarizer", False, _complaints(text))
+        with table.open(encoding="utf-8", newline="") as stream:
+            scores = [row[benchmark] for row in csv.DictReader(stream)]
+    good = len(scores) == 1 and scores[0] != "" and minutes is not None and float(scores[0]) == minutes
+    return _answer("result_summarizer", good, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
 
 
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:

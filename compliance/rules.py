@@ -96,8 +96,13 @@ def load(version: str) -> Ruleset:
                 evaluate_every_epochs=table.get("evaluate_every_epochs"),
                 reference_points=table.get("reference_points"),
             )
-    strict = {name: StrictRule(name=name, **fields) for name, fields in _read(RULES / "strict.yaml").items()}
+    strict = {name: StrictRule(name=name, **fields) for name, fields in read_rules("strict.yaml").items()}
     return Ruleset(version=version, rows=tuple(rows), benchmarks=benchmarks, strict=strict)
+
+
+def read_rules(name: str) -> dict[str, Any]:
+    """The table in compliance/rules/`name`."""
+    return _read(RULES / name)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -12,7 +12,12 @@ from compliance.rules import Benchmark, Ruleset, StrictRule
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = ("source", "packages", "hardware", "dataset")
-OWN_OF_A_RUN = frozenset({"SEED", "RESULT_FILE", "NEXP", "GLOO_PORT", "LOGDIR", "PROGRESS", "CACHE_CLEARED"})
+OWN_OF_A_RUN = frozenset(
+    {
+        *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
+        *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
+    }
+)
 STATUS_WORDS = {
     "cloud": "Available cloud",
     "onprem": "Available on-premise",
@@ -153,6 +158,9 @@ def _seeds(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset,
 def configuration(run: Run) -> dict[str, Any]:
     """What must be the same in all runs of a submission, by name."""
     facts: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
+    nodes = _hardware_nodes(run)
+    if nodes:  # any nodes of the same kind will do
+        facts["header hardware"] = [{name: node[name] for name in node if name != "host"} for node in nodes]
     config = run.headers.get("config")
     for name, value in (config if isinstance(config, dict) else {}).items():
         if name not in OWN_OF_A_RUN:
@@ -297,7 +305,6 @@ def compare_description(run: Run, description: dict[str, Any], rule: StrictRule)
     compare("submission_division", "division", values.get("submission_division"))
     status = values.get("submission_status")
     compare("submission_status", "status", STATUS_WORDS.get(status) if isinstance(status, str) else None)
-    compare("submission_platform", "system_name", values.get("submission_platform"))
     summary = run.summary
     nodes, devices = summary.get("nodes"), summary.get("devices")
     compare("run_summary", "number_of_nodes", nodes)
@@ -309,11 +316,12 @@ def compare_description(run: Run, description: dict[str, Any], rule: StrictRule)
         framework = str(summary["framework"])
         if framework.casefold() not in str(description.get("framework")).casefold():
             compare("run_summary", "framework", framework)
-    for node in nodes_of_log[:1]:
-        compare("hardware", "host_processor_model_name", node.get("cpu"))
-        names = {str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu) for gpu in node.get("gpus") or ()}
-        if names:
-            compare("hardware", "accelerator_model_name", ", ".join(sorted(names)))
+    for node in nodes_of_log:
+        for gpu in node.get("gpus") or ():
+            name = str(gpu.get("name")) if isinstance(gpu, dict) else str(gpu)
+            if name.casefold() not in str(description.get("accelerator_model_name")).casefold():
+                compare("hardware", "accelerator_model_name", name)
+                return found
     return found
 
 

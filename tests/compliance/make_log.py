@@ -81,7 +81,7 @@ def run(
     log.event("submission_division", division)
     log.event("submission_status", "research")
     log.event("submission_platform", platform)
-    log.event("cache_clear", True, node="node0", done=True)
+    log.event("cache_clear", True, node="node0", status="done", by="rank")
     log.event("init_start")
     log.event("seed", seed)
     log.event("global_batch_size", batch * devices)
@@ -177,4 +177,4 @@ def closed_run(**changes: Any) -> str:
 
 def hrnet_run(**changes: Any) -> str:
     """An open run of FCN-HRNetW18 on a small data set."""
-    return run(**{"benchmark": "hrnet", "samples": (20, 5), "batch": 2, **changes})
+    return run(**{"benchmark": "hrnet", "samples": (20, 50), "batch": 2, **changes})
