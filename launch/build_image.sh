@@ -32,7 +32,7 @@ done
 git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout: the image is made of what git tracks"
 
 commit=$(git rev-parse HEAD)
-[[ -z $(git status --porcelain --untracked-files=no) ]] || commit+="-dirty"
+[[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
 lock_sha256=$(cat locks/run.lock locks/cuda.lock | sha256sum | cut -d' ' -f1)
 build=(docker build --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
   --build-arg "LOCK_SHA256=${lock_sha256}")

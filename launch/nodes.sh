@@ -8,6 +8,8 @@
 # be told SSH_PORT, SSH_ADDRESS (that sshd listens on; default all) and NODE_WAIT_S (for each other).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/variables.sh
+source launch/variables.sh
 refuse() { echo "nodes.sh: $1" >&2; exit 2; }
 
 : "${DGXNNODES:?nodes of the job}" "${DGXNGPU:?ranks on a node}"
@@ -15,7 +17,7 @@ role=${1:?serve or lead}
 shift
 if [[ -n ${HOSTFILE:-} ]]; then
   [[ -r ${HOSTFILE} ]] || refuse "HOSTFILE=${HOSTFILE} is not a readable file"
-  HOSTS=$(sed 's/#.*//' "${HOSTFILE}" | awk 'NF { print $1 }' | paste -sd,)
+  HOSTS=$(hosts_of_file "${HOSTFILE}")
 fi
 [[ -n ${HOSTS:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs HOSTS, the nodes' names with commas between (or a HOSTFILE)"
 hosts=$(tr ',' '\n' <<<"${HOSTS}" | grep -c .)

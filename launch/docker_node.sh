@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Runs this node's part of a job in a container of image CONT: run_and_time.sh there, with what this shell's environment says.
+#
+#   CONT=paddle-reference DGXSYSTEM=DGX1 DATADIR=/data/imagenet launch/docker_node.sh [--dry-run | --print0]
+#
+#   --dry-run  print the docker command; --print0 prints it with a NUL after each word
+#
+# Mounts DATADIR (read-only) and LOGDIR at their own paths and JOB_KEY as a secret; runs as the calling user on a read-only
+# root with a /tmp of its own. The container goes when this script goes. May be told CONT_NETWORK (default: host), CONT_NAME
+# (the container's name) and CONT_HOST (its node's name on a network of its own); CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE and
+# CONT_IPC come from the system's config file.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/variables.sh
+source launch/variables.sh
+refuse() { echo "docker_node.sh: $1" >&2; exit 2; }
+
+print=""
+case ${1:-} in
+  --dry-run) print='%q ' ;;
+  --print0) print='%s\0' ;;
+  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  "") ;;
+  *) refuse "unknown argument $1; see --help" ;;
+esac
+[[ -n ${CONT:-} ]] || refuse "set CONT to the image to run: build one with launch/build_image.sh"
+export DGXSYSTEM=${DGXSYSTEM:-CPU}
+[[ -f config_${DGXSYSTEM}.sh ]] || refuse "DGXSYSTEM=${DGXSYSTEM}: there is no config_${DGXSYSTEM}.sh"
+
+environment=()
+for variable in $(job_variables); do
+  case ${variable} in
+    JOB_KEY | LOGDIR | DATADIR | HOSTFILE | CACHE_CLEARED | IMAGE_DIGEST) ;; # below
+    *) environment+=(--env "${variable}=${!variable}") ;;
+  esac
+done
+# shellcheck source=config_CPU.sh
+source "config_${DGXSYSTEM}.sh"
+
+name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
+network=${CONT_NETWORK:-host}
+digest=$(docker image inspect --format '{{.Id}}' "${CONT}" 2>/dev/null || true)
+logdir=$(realpath -m "${LOGDIR:-results}")
+run=(docker run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
+  --read-only --tmpfs /tmp:exec --security-opt no-new-privileges --ulimit memlock=-1 --ulimit stack=67108864
+  --mount "type=bind,src=${logdir},dst=${logdir}" --env "LOGDIR=${logdir}" --env "IMAGE_DIGEST=${digest}")
+# On the host's network the container has its node's name already.
+[[ ${network} == host ]] || run+=(--hostname "${CONT_HOST:-${name}}" --network-alias "${CONT_HOST:-${name}}")
+[[ -z ${CONT_SHM_SIZE:-} ]] || run+=(--shm-size "${CONT_SHM_SIZE}")
+[[ -z ${CONT_IPC:-} ]] || run+=(--ipc "${CONT_IPC}")
+[[ -z ${CONT_GPUS:-} ]] || run+=(--gpus "${CONT_GPUS}")
+for device in ${CONT_DEVICES:-}; do run+=(--device "${device}"); done
+if [[ -n ${DATADIR:-} ]]; then
+  datadir=$(realpath -m "${DATADIR}")
+  run+=(--mount "type=bind,src=${datadir},dst=${datadir},readonly" --env "DATADIR=${datadir}")
+fi
+[[ -z ${JOB_KEY:-} ]] || run+=(--mount "type=bind,src=${JOB_KEY},dst=/run/job_key,readonly" --env JOB_KEY=/run/job_key)
+[[ -z ${HOSTFILE:-} ]] ||
+  run+=(--mount "type=bind,src=$(realpath "${HOSTFILE}"),dst=/run/hostfile,readonly" --env HOSTFILE=/run/hostfile)
+run+=("${environment[@]}")
+
+if [[ -n ${print} ]]; then
+  # shellcheck disable=SC2059 # one of the two formats above
+  printf "${print}" "${run[@]}" "${CONT}" ./run_and_time.sh
+  [[ ${print} == *0 ]] || echo
+  exit 0
+fi
+command -v docker >/dev/null || refuse "docker is missing on this node: install docker.io"
+[[ -n ${digest} ]] || refuse "image ${CONT} is not on this node: build it with launch/build_image.sh, or pull it"
+mkdir -p "${logdir}"
+# The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
+if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && -w /proc/sys/vm/drop_caches ]]; then
+  sync && echo 3 >/proc/sys/vm/drop_caches
+  run+=(--env "CACHE_CLEARED=launch/docker_node.sh")
+fi
+
+# shellcheck disable=SC2329 # the trap calls it
+stop() { docker stop --time 30 "${name}" >/dev/null 2>&1 || true; }
+trap stop TERM INT HUP
+trap 'docker rm --force "${name}" >/dev/null 2>&1 || true' EXIT
+"${run[@]}" "${CONT}" ./run_and_time.sh </dev/null &
+child=$!
+while :; do # a trapped signal ends `wait` early
+  status=0
+  wait "${child}" || status=$?
+  kill -0 "${child}" 2>/dev/null || break
+done
+exit "${status}"

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Runs a job over several hosts from one head node, which reaches them by ssh: one run_and_time.sh on each, in a container of
+# image CONT, or with --no-container in this checkout, which then is at the same path on every host.
+#
+#   CONT=paddle-reference DGXSYSTEM=2xDGX1 DATADIR=/data/imagenet launch/mpirun.sh --hosts node1,node2
+#
+#   --hosts A,B      hosts, the first node first; or --hostfile FILE, one a line
+#   --ssh COMMAND    how the head node reaches a host (default: ssh)
+#   --no-container   bare: the checkout's run_and_time.sh with its .venv
+#   --dry-run        print each host's command and the resolved configuration, run nothing
+#
+# A key is made for the job, goes to the hosts through ssh, and is removed there when the job ends, also where this script
+# dies. Exit status: the first node's, or that of the first other one to fail.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/variables.sh
+source launch/variables.sh
+refuse() { echo "mpirun.sh: $1" >&2; exit 2; }
+
+hosts="" bare="" dry_run="" ssh=(ssh)
+while (($#)); do
+  case $1 in
+    --hosts) hosts=${2:?--hosts needs names}; shift 2 ;;
+    --hostfile)
+      [[ -r ${2:?--hostfile needs a file} ]] || refuse "--hostfile $2: not a readable file"
+      hosts=$(hosts_of_file "$2"); shift 2 ;;
+    --ssh) read -ra ssh <<<"${2:?--ssh needs a command}"; shift 2 ;;
+    --no-container) bare=1; shift ;;
+    --dry-run) dry_run=1; shift ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) refuse "unknown argument $1; see --help" ;;
+  esac
+done
+[[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hostfile FILE"
+IFS=, read -ra host <<<"${hosts}"
+twice=$(printf '%s\n' "${host[@]}" | sort | uniq -d | paste -sd ' ')
+[[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
+[[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
+ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3)
+unset HOSTFILE
+export HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK
+LOGDIR=$(realpath -m "${LOGDIR:-results}")
+export LOGDIR
+job=paddle-reference-$$-$(date +%s)
+
+# The command of node $1, each word quoted for the shell of its host.
+command_of() {
+  local container="" command=() variable
+  NODE_RANK=$1
+  if [[ -n ${bare} ]]; then
+    command=(env -C "${PWD}")
+    for variable in $(job_variables); do command+=("${variable}=${!variable}"); done
+    command+=(./run_and_time.sh)
+  else
+    container=${job}-$1
+    mapfile -t -d '' command < <(CONT_NAME=${container} CONT_HOST=${host[$1]} launch/docker_node.sh --print0)
+  fi
+  printf '%q ' "${container}" "${LOGDIR}" "${command[@]}"
+}
+
+if [[ -n ${dry_run} ]]; then
+  for rank in "${!host[@]}"; do
+    echo "node ${rank}: ${ssh[*]} ${host[rank]} bash -c \"\$(cat launch/on_host.sh)\" on_host $(command_of "${rank}")"
+  done
+  unset JOB_KEY
+  NODE_RANK=0 ./run_and_time.sh --dry-run
+  exit 0
+fi
+
+command -v ssh-keygen >/dev/null || refuse "ssh-keygen is missing: install openssh-client"
+folder=$(mktemp -d)
+declare -A node=() # of the ssh that runs it
+hold=""
+# shellcheck disable=SC2329 # the traps call it
+release() { # closes every host's standard input, which ends the job there
+  [[ -z ${hold} ]] || exec {hold}>&-
+  hold=""
+}
+# shellcheck disable=SC2329
+clean() {
+  release
+  for pid in "${!node[@]}"; do wait "${pid}" || true; done
+  rm -rf -- "${folder}"
+}
+trap clean EXIT
+ssh-keygen -q -t ed25519 -N '' -C "${job}" -f "${folder}/key"
+key=$(<"${folder}/key")
+rm "${folder}/key" "${folder}/key.pub" # from here on it is in this process and on the hosts only
+mkfifo "${folder}/hold"
+exec {hold}<>"${folder}/hold" # this process alone may write to it: when it ends, however that is, the readers see the end
+stopped=0
+trap 'stopped=143; release' TERM
+trap 'stopped=130; release' INT HUP
+
+for rank in "${!host[@]}"; do
+  remote="bash -c $(printf '%q' "$(<launch/on_host.sh)") on_host $(command_of "${rank}")"
+  {
+    trap '' INT # Ctrl-C is for the head to pass on
+    exec {hold}>&-
+    "${ssh[@]}" "${host[rank]}" "${remote}" < <(printf '%s\n' "${key}"; exec cat "${folder}/hold") 2>&1 |
+      if ((rank == 0)); then cat; else sed -u "s/^/[${host[rank]}] /"; fi
+  } &
+  node[$!]=${rank}
+done
+
+status=0
+while ((${#node[@]})); do
+  ended="" this=0
+  wait -n -p ended "${!node[@]}" || this=$?
+  [[ -n ${ended} ]] || continue # a trapped signal came
+  rank=${node[${ended}]}
+  unset "node[${ended}]"
+  if ((this != 0 && stopped == 0)); then
+    ((status != 0)) || status=${this}
+    echo "mpirun.sh: node ${rank} (${host[rank]}) ended with status ${this}" >&2
+    release # the others must not wait for it
+  fi
+done
+exit $((stopped ? stopped : status))

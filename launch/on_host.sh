@@ -1,0 +1,42 @@
+# shellcheck shell=bash
+# What launch/mpirun.sh runs on each host, by `bash -c`: a command with the job's key, until it ends or the head node is gone.
+#   $1 the job's container there, or nothing   $2 folder to make   $3... the command; {JOB_KEY} in it stands for the key's file
+# Standard input: the job's private key, then nothing until the head node closes it or dies. The key is gone when this is.
+set -uo pipefail
+readonly KILL_AFTER_S=45 # from asking the command to end to killing it: more than the command itself takes to end in order
+container=$1 logdir=$2
+shift 2
+mkdir -p -- "${logdir}" || exit 1
+umask 077
+if [[ -w /dev/shm ]]; then parent=/dev/shm; else parent=/tmp; fi
+folder=$(mktemp -d -p "${parent}" job-key.XXXXXX) || exit 1
+child="" killer=""
+# shellcheck disable=SC2329 # the traps call it
+stop() {
+  [[ -n ${child} && -z ${killer} ]] || return 0
+  kill -TERM "${child}" 2>/dev/null
+  { sleep "${KILL_AFTER_S}"; kill -KILL "${child}"; } 2>/dev/null &
+  killer=$!
+}
+# shellcheck disable=SC2329
+clean() {
+  [[ -z ${container} ]] || docker rm --force "${container}" >/dev/null 2>&1
+  rm -rf -- "${folder}"
+}
+trap clean EXIT
+trap stop TERM INT HUP
+while IFS= read -r line; do
+  printf '%s\n' "${line}"
+  [[ ${line} != "-----END "* ]] || break
+done >"${folder}/key"
+"${@//\{JOB_KEY\}/${folder}/key}" </dev/null &
+child=$!
+{ cat >/dev/null; kill -TERM "$$"; } <&0 2>/dev/null & # the end of standard input is the head node's
+watcher=$!
+while :; do # a trapped signal ends `wait` early
+  status=0
+  wait "${child}" || status=$?
+  kill -0 "${child}" 2>/dev/null || break
+done
+kill "${watcher}" ${killer:+"${killer}"} 2>/dev/null
+exit "${status}"
