@@ -245,7 +245,6 @@ def of_mixture(records: Sequence[Record]) -> list[Warning_]:
     """Software, math modes and precisions that differ between runs that are set side by side."""
     found = []
     for rule, name, values in (
-        ("mixed_framework", "framework", {r.framework for r in records if r.framework}),
         ("mixed_precision", "precision", {r.precision for r in records if r.precision}),
         ("mixed_math_mode", "math mode", {r.math_mode for r in records if r.math_mode}),
     ):
@@ -253,6 +252,9 @@ def of_mixture(records: Sequence[Record]) -> list[Warning_]:
             found.append(Warning_(rule=rule, message=f"{name} differs: {', '.join(sorted(values))}"))
     versions: dict[str, set[str]] = {}
     for record in records:
+        if record.framework and " " in record.framework:
+            name, version = record.framework.rsplit(" ", 1)
+            versions.setdefault(name, set()).add(version)
         for package, version in record.software.items():
             versions.setdefault(package, set()).add(version)
     different = [f"{name} {' and '.join(sorted(given))}" for name, given in sorted(versions.items()) if len(given) > 1]

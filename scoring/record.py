@@ -29,7 +29,7 @@ class Window:
     loss: float | None = None  # may be NaN
     gpu_memory_mib: float | None = None
     power_w: float | None = None
-    rows: int = 1  # printed rows it stands for; over 1 only in logs of over 65,536 rows
+    rows: int = 1  # printed rows it stands for; over 1 only in logs of over 32,768 rows
 
     @property
     def images_per_s(self) -> float | None:

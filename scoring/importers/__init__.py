@@ -23,10 +23,14 @@ from scoring.record import InputError, Record
 class Format(NamedTuple):
     """How a log is recognised and read."""
 
-    clue: bytes  # stands in every row of the format
+    clue: bytes  # stands in every row of the format; looked for where `family` is met, if that is set
     row: re.Pattern[str]  # what a line with the clue must match
     read: Callable[[Any], Builder]
+    family: bytes = b""  # stands in the rows of several formats, so that one search serves them all
 
+
+DLL = b"ips : "
+SURE_CHUNKS = 64  # of a longer log every eighth MiB is looked at for a second format, so that it takes little time
 
 FORMATS = {
     "mllog": Format(b":::MLLOG", re.compile(r":::MLLOG \{"), mllog.read),
@@ -35,17 +39,19 @@ FORMATS = {
     "paddleseg": Format(b"[TRAIN] epoch", paddleseg.HEAD, paddleseg.read),
     "paddle18": Format(b"train batch ", paddle18.HEAD, paddle18.read),
     "oneflow": Format(b"samples/s: ", oneflow.ROW, oneflow.read),
-    "nvidia_pytorch": Format(b"train.total_ips", dllogger.PYTORCH_ROW, dllogger.read_pytorch),
-    "nvidia_tensorflow": Format(b") total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow),
+    "nvidia_pytorch": Format(b"train.total_ips", dllogger.PYTORCH_ROW, dllogger.read_pytorch, DLL),
+    "nvidia_tensorflow": Format(b") total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow, DLL),
     "nvidia_mxnet": Format(
         b"train.ips",
         re.compile(r"Epoch: \d+ Iteration: \d+ (?!.*train\.batch_time).*\btrain\.ips : "),
         dllogger.read_mxnet,
+        DLL,
     ),
     "nvidia_paddle": Format(
         b"train.batch_time",
         re.compile(r"Epoch: \d+ Iteration: \d+ (?=.*\btrain\.ips : ).*\btrain\.batch_time : "),
         dllogger.read_paddle,
+        DLL,
     ),
     "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read),
 }
@@ -56,8 +62,14 @@ def recognise(path: str | os.PathLike[str]) -> str:
     found: dict[str, int] = {}  # format: first line
     newlines = 0
     rest = b""
+    chunks = 0
     with _opened(path) as stream:
         while chunk := stream.read(CHUNK_BYTES):
+            chunks += 1
+            if chunks > SURE_CHUNKS and chunks % 8:
+                newlines += chunk.count(b"\n")
+                rest = b""
+                continue
             data = rest + chunk
             cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > CHUNK_BYTES else 0)
             data, rest = data[:cut], data[cut:]
@@ -76,14 +88,15 @@ def recognise(path: str | os.PathLike[str]) -> str:
 
 def _look(data: bytes, newlines: int, found: dict[str, int]) -> None:
     """Note the formats of which `data` holds a row; `newlines` stand before it."""
+    families = {form.family: form.family in data for form in FORMATS.values()}
     for name, form in FORMATS.items():
-        if name in found:
+        if name in found or not families[form.family]:
             continue
         at = data.find(form.clue)
         while at >= 0:
             start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
             line = data[start : end if end >= 0 else len(data)]
-            if form.row.search(clean(line)[0]):
+            if form.row.search(clean(line)):
                 found[name] = newlines + data.count(b"\n", 0, at) + 1
                 break
             at = data.find(form.clue, end) if end >= 0 else -1

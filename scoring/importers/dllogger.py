@@ -12,30 +12,30 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
-from scoring.record import Epoch, Quality
+from scoring.importers.text import Builder, Lines, number, positive, rows
+from scoring.record import Epoch
 
-_STAMP = r"(?:DLL (\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d\.\d+) - )?"
+_STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
 _NUMBER = r"([-+\d.eE]+|nan|inf|None)"
-STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d+) Iteration: (\d+) ")
+STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d{1,9}) Iteration: (\d{1,9}) ")
 PYTORCH_ROW = re.compile(
-    STEP_HEAD.pattern + rf"(?:.*?\btrain\.loss : {_NUMBER})?.*?\btrain\.total_ips : {_NUMBER} images/s"
+    STEP_HEAD.pattern + rf"(?:.*?train\.loss : {_NUMBER})?.*?train\.total_ips : {_NUMBER} images/s"
 )
-MXNET_ROW = re.compile(STEP_HEAD.pattern + rf"(?:.*?\btrain\.loss : {_NUMBER})?.*?\btrain\.ips : {_NUMBER} images/s")
+MXNET_ROW = re.compile(STEP_HEAD.pattern + rf"(?:.*?train\.loss : {_NUMBER})?.*?train\.ips : {_NUMBER} images/s")
 PADDLE_ROW = re.compile(
-    STEP_HEAD.pattern + rf"(?=(?:.*?\btrain\.loss : {_NUMBER})?)(?=(?:.*?\btrain\.data_time : {_NUMBER})?)"
-    rf"(?=(?:.*?\btrain\.batch_time : {_NUMBER})?).*?\btrain\.ips : {_NUMBER}(?=\s|$)"
+    STEP_HEAD.pattern + rf"(?=(?:.*?train\.loss : {_NUMBER})?)(?=(?:.*?train\.data_time : {_NUMBER})?)"
+    rf"(?=(?:.*?train\.batch_time : {_NUMBER})?).*?train\.ips : {_NUMBER}(?=\s|$)"
 )
-TENSORFLOW_HEAD = re.compile(_STAMP + r"\((\d+), (\d+)\) ")
-TENSORFLOW_ROW = re.compile(TENSORFLOW_HEAD.pattern + rf".*?\btotal_ips : {_NUMBER}(?=\s|$)")
-_EPOCH = re.compile(_STAMP + r"Epoch: (\d+) +(?!Iteration)")
+TENSORFLOW_HEAD = re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\) ")
+TENSORFLOW_ROW = re.compile(TENSORFLOW_HEAD.pattern + rf".*?total_ips : {_NUMBER}(?=\s|$)")
+_EPOCH = re.compile(_STAMP + r"Epoch: (\d{1,9}) +(?!Iteration)")
 _EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {_NUMBER}(?: images/s|\s|$)")
 _EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {_NUMBER}")
 _TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {_NUMBER}")
 _PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
-_TABLE_HEAD = re.compile(r"^ {11}\|\s+(\d+)\s+\|\s*$")
-_TABLE_ROW = re.compile(r"^\s+(\d+)\s+\|\s+[\d.e+]+\s+\|\s*$")
+_TABLE_HEAD = re.compile(r"^ {11}\|\s+(\d{1,9})\s+\|\s*$")
+_TABLE_ROW = re.compile(r"^\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
 
 
 def _parameters(build: Builder, line: int, text: str) -> dict[str, str]:
@@ -44,21 +44,12 @@ def _parameters(build: Builder, line: int, text: str) -> dict[str, str]:
     found = dict(_PARAMETER.findall(text.split("PARAMETER", 1)[1]))
     if "arch" in found:
         build.fact("model", found["arch"], line)
-    if (batch := found.get("batch_size", "")).isdigit():
-        build.fact("batch_per_device", int(batch), line)
-    if (world := found.get("world_size", "")).isdigit():
-        build.fact("devices", int(world), line)
+    build.count("batch_per_device", found.get("batch_size"), line)
+    build.count("devices", found.get("world_size"), line)
     if "amp" in found or "dtype" in found:
         half = found.get("amp") == "True" or found.get("dtype") == "float16"
         build.fact("precision", "amp" if half else "fp32", line)
     return found
-
-
-def _end_s(groups: tuple[str | None, ...]) -> float | None:
-    year, month, day, hour, minute, second = groups[:6]
-    if year is None:
-        return None
-    return stamp_s(year, str(month), str(day), str(hour), str(minute), str(second))
 
 
 def _other_line(build: Builder, line: int, text: str) -> None:
@@ -71,13 +62,13 @@ def _other_line(build: Builder, line: int, text: str) -> None:
             build.epochs.append(
                 Epoch(
                     line=line,
-                    epoch=int(match[7]),
+                    epoch=int(match[2]),
                     printed_rate=positive(rate[1]),
                     seconds=positive(seconds[1]) if seconds else None,
                 )
             )
-        if (top1 := _TOP1.search(text)) and (value := number(top1[2])) is not None:
-            build.quality.append(Quality(line=line, name=top1[1], value=value, epoch=int(match[7])))
+        if top1 := _TOP1.search(text):
+            build.evaluated(line, top1[1], top1[2], epoch=match[2])
 
 
 class _Steps:
@@ -105,7 +96,7 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
     build.truncated = True  # until the closing summary is met
     counter = _Steps(build, first)
     ranks: set[int] = set()
-    table_batch: tuple[int, int] | None = None
+    table_batch: tuple[str, int] | None = None
     for line, text, match in rows(lines, marker, STEP_HEAD, row):
         if match is None:
             if lines.rank is not None:
@@ -115,19 +106,19 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
             else:
                 _other_line(build, line, text)
                 if found := _TABLE_HEAD.match(text):
-                    table_batch = (int(found[1]), line)
+                    table_batch = (found[1], line)
                 elif table_batch and (found := _TABLE_ROW.match(text)):
-                    build.fact("devices", int(found[1]), line)
-                    build.fact("batch_per_device", *table_batch)
+                    build.count("devices", found[1], line)
+                    build.count("batch_per_device", *table_batch)
             continue
         groups = match.groups()
-        rate, epoch, step = positive(groups[-1]), int(groups[6]), int(groups[7])
+        rate, epoch, step = positive(groups[-1]), int(groups[1]), int(groups[2])
         if rate is None or not build.speaks(lines.rank):
             continue
         steps = counter.take(line, epoch, step)
         if steps is None:
             continue
-        wait, step_time = (number(groups[9]), positive(groups[10])) if row is PADDLE_ROW else (None, None)
+        wait, step_time = (number(groups[4]), positive(groups[5])) if row is PADDLE_ROW else (None, None)
         one = step_time if steps == 1 else None  # of the other steps the log says no time
         build.row(
             line,
@@ -138,8 +129,8 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
             wait_s=wait if one is not None else None,
             rate=rate,
             step_time_s=step_time,
-            end_s=_end_s(groups),
-            loss=number(groups[8]),
+            end=groups[0],
+            loss=groups[3],
         )
     if len(ranks) > 1:  # every rank that runs writes some warning
         build.fact("devices", max(ranks) + 1, 0)
@@ -172,15 +163,15 @@ def read_tensorflow(lines: Lines) -> Builder:
         if match is None:
             if not build.rows:
                 _parameters(build, line, text)
-                if text.startswith("Num GPUs ") and (count := text[9:].strip()).isdigit():
-                    build.fact("devices", int(count), line)
-                elif text.startswith("Per-GPU Batch Size ") and (count := text[19:].strip()).isdigit():
-                    build.fact("batch_per_device", int(count), line)
+                if text.startswith("Num GPUs "):
+                    build.count("devices", text[9:].strip(), line)
+                elif text.startswith("Per-GPU Batch Size "):
+                    build.count("batch_per_device", text[19:].strip(), line)
             elif "train_throughput : " in text:
                 build.truncated = False
             continue
         groups = match.groups()
-        rate, epoch, step = positive(groups[-1]), int(groups[6]), int(groups[7])
+        rate, epoch, step = positive(groups[-1]), int(groups[1]), int(groups[2])
         if rate is None or not build.speaks(lines.rank):
             continue
         first = not build.rows
@@ -188,7 +179,7 @@ def read_tensorflow(lines: Lines) -> Builder:
         if steps is None:
             continue
         # The first row's rate is that of its own step or window, not of all steps before: the log does not say.
-        build.row(line, step, epoch, steps=None if first else steps, rate=rate, end_s=_end_s(groups))
+        build.row(line, step, epoch, steps=None if first else steps, rate=rate, end=groups[0])
     build.fact("framework", "TensorFlow", 0)
     build.facts.update(rate_scope="global", cumulative=False, first_step=0)
     return build

@@ -88,7 +88,7 @@ class _Reader:
             seconds=seconds,
             wait_s=_real(value.get("data_wait_s")),
             step_time_s=seconds / steps,
-            end_s=event.time_ms / 1000,
+            end=event.time_ms / 1000,
             phase=phase if isinstance(phase, str) else None,
             loss=float(loss) if isinstance(loss, int | float) else None,
             memory_mib=_real(value.get("gpu_memory_mib")),
@@ -205,7 +205,7 @@ class _Reader:
                     images=images,
                     seconds=epoch.seconds,
                     rate=epoch.printed_rate,
-                    end_s=entry.get("end_s"),
+                    end=entry.get("end_s"),
                 )
         batch = self.global_batch
         if batch is not None:

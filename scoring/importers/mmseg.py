@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
-from scoring.record import Quality
+from scoring.importers.text import Builder, Lines, number, positive, rows
 
 HEAD = re.compile(
-    r"(?:(\d{4})[-/](\d\d)[-/](\d\d) (\d\d):(\d\d):(\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
-    r"Iter(?:\(train\))? ?\[ *(\d+)/(\d+)\]"
+    r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
+    r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"
 )
 ROW = re.compile(
-    HEAD.pattern + r"(?=.*?\btime: ([\d.]+)[\s,])(?:.*?\bdata_time: ([\d.]+))?(?:.*?\bmemory: (\d+))?"
-    r"(?:.*?[\s,]loss: ([-\w.]+))?"
+    HEAD.pattern + r".*? time: ([\d.]+)[\s,](?:.*?data_time: ([\d.]+))?(?:.*?memory: (\d{1,9}))?"
+    r"(?:.*? loss: ([-\w.]+))?"
 )
 _FACT = re.compile(
-    r"^\s*(?:samples_per_gpu|batch_size) ?= ?(?P<batch>\d+)"
-    r"|gpu_ids ?= ?range\((?P<first>\d+), ?(?P<end>\d+)\)"
+    r"^\s*(?:samples_per_gpu|batch_size) ?= ?(?P<batch>\d{1,9})"
+    r"|gpu_ids ?= ?range\((?P<first>\d{1,9}), ?(?P<end>\d{1,9})\)"
     r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
     r"|^PyTorch: (?P<torch>\S+)|^MMSegmentation: (?P<mmseg>\S+)|^CuDNN (?P<cudnn>[\d.]+)|CuDNN (?P<cudnn2>[\d.]+)"
-    r"|^GPU [\d,]+: (?P<gpu>.+)$|^\s*world_size ?= ?(?P<world>\d+)"
+    r"|^GPU [\d,]+: (?P<gpu>.+)$|^\s*world_size ?= ?(?P<world>\d{1,9})"
     r"|^(?P<fp16>fp16) ?= ?dict|type='(?P<amp>Fp16OptimizerHook|AmpOptimWrapper)'"
     r"|^\s*type='(?P<model>EncoderDecoder)'"
 )
@@ -49,14 +48,16 @@ def read(lines: Lines) -> Builder:
                         gpu = gpu or (value, line)
                     elif name in ("torch", "mmseg", "cudnn"):
                         build.software.setdefault({"torch": "pytorch"}.get(name, name), value)
+                    elif name == "precision":
+                        build.fact(name, value, line)
                     else:
-                        build.fact(name, int(value) if value.isdigit() else value, line)
+                        build.count(name, value, line)
                 if "samples_per_gpu" in text or "batch_size" in text:
                     config_line = config_line or line
             elif "mIoU: " in text and (found := _EVAL.search(text)):
-                build.quality.append(Quality(line=line, name="mIoU", value=float(found[1]), step=last_step))
+                build.evaluated(line, "mIoU", found[1], step=last_step)
             continue
-        year, month, day, hour, minute, second, step, of, cost, wait, memory, loss = match.groups()
+        stamp, step, of, cost, wait, memory, loss = match.groups()
         step_time, step_number = positive(cost), int(step)
         if step_time is None or not build.speaks(lines.rank):
             continue
@@ -78,8 +79,8 @@ def read(lines: Lines) -> Builder:
             seconds=None if steps is None else step_time * steps,
             wait_s=None if steps is None or waited is None else waited * steps,
             step_time_s=step_time,
-            end_s=stamp_s(year, month, day, hour, minute, second) if year else None,
-            loss=number(loss),
+            end=stamp,
+            loss=loss,
             memory_mib=number(memory),
         )
     if config_line:  # the whole configuration is printed: without an fp16 section it is FP32

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Builder, Lines, number, positive, rows
-from scoring.record import Quality
+from scoring.importers.text import Builder, Lines, integer, number, positive, rows
 
-HEAD = re.compile(r"train: epoch (\d+), iter (\d+),")
+HEAD = re.compile(r"train: epoch (\d{1,9}), iter (\d{1,9}),")
 ROW = re.compile(
-    HEAD.pattern + r"(?:.*?\bloss: ([-\w.]+))?"
-    r".*?\bsamples/s: ([\d.]+|nan|inf|-\d+[\d.]*)(?=\s|$)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
+    HEAD.pattern + r"(?:.*? loss: ([-\w.]+))?"
+    r".*? samples/s: ([\d.]+|nan|inf|-\d+[\d.]*)(?=\s|$)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
 )
 # The arguments as the script prints them: `batch_size_per_device = 128`.
 _FACT = re.compile(
     r"\b(batch_size_per_device|gpu_num_per_node|device_num_per_node|num_nodes|model|use_fp16)\b['\"]?\s*[=:]\s*['\"]?(\w+)"
 )
-_EVAL = re.compile(r"validation: epoch (\d+),.*?\btop_1: ([\d.]+)")
+_EVAL = re.compile(r"validation: epoch (\d{1,9}),.*? top_1: ([\d.]+)")
 
 
 def read(lines: Lines) -> Builder:
@@ -31,7 +30,7 @@ def read(lines: Lines) -> Builder:
     interval: int | None = None
     for line, text, match in rows(lines, "samples/s: ", HEAD, ROW):
         if "validation: " in text and (found := _EVAL.search(text)):
-            build.quality.append(Quality(line=line, name="top_1", value=float(found[2]), epoch=int(found[1])))
+            build.evaluated(line, "top_1", found[2], epoch=found[1])
             continue
         if match is None:
             if not build.rows:
@@ -59,21 +58,21 @@ def read(lines: Lines) -> Builder:
             epoch_number,
             steps=steps,
             rate=rate,
-            end_s=number(stamp),
-            loss=number(loss),
+            end=number(stamp),
+            loss=loss,
         )
     _finish(build, said)
     return build
 
 
 def _finish(build: Builder, said: dict[str, tuple[str, int]]) -> None:
-    if "batch_size_per_device" in said and said["batch_size_per_device"][0].isdigit():
-        build.fact("batch_per_device", int(said["batch_size_per_device"][0]), said["batch_size_per_device"][1])
+    if "batch_size_per_device" in said:
+        build.count("batch_per_device", *said["batch_size_per_device"])
     nodes, per_node = said.get("num_nodes"), said.get("gpu_num_per_node") or said.get("device_num_per_node")
-    if nodes and nodes[0].isdigit():
-        build.fact("nodes", int(nodes[0]), nodes[1])
-        if per_node and per_node[0].isdigit():
-            build.fact("devices", int(nodes[0]) * int(per_node[0]), per_node[1])
+    if nodes:
+        build.count("nodes", *nodes)
+    if per_node and "nodes" in build.facts:
+        build.fact("devices", build.facts["nodes"] * (integer(per_node[0]) or 0) or None, per_node[1])
     if "model" in said:
         build.fact("model", *said["model"])
     if "use_fp16" in said:

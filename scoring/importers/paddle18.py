@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
-from scoring.record import Quality
+from scoring.importers.text import Builder, Lines, positive, rows
 
 HEAD = re.compile(
-    r"(?:(\d{4})-(\d{1,2})-(\d{1,2}) (\d{1,2}):(\d{1,2}):(\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
-    r"\[Pass (\d+), train batch (\d+)\]"
+    r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
+    r"\[Pass (\d{1,9}), train batch (\d{1,9})\]"
 )
-ROW = re.compile(HEAD.pattern + r"(?:.*?\bloss ([-\w.]+))?.*?\belapse ([\d.]+) sec")
+ROW = re.compile(HEAD.pattern + r"(?:.*?loss ([-\w.]+))?.*? elapse ([\d.]+) sec")
 _FP16 = re.compile(r"^\W*use_fp16: (True|False)|^\W*fp16: (True|False)")
 _MODEL = re.compile(r"^model: (\w+)\s*$")
-_EPOCH = re.compile(r"\[End pass (\d+), .*?test acc1 ([\d.]+)")
+_EPOCH = re.compile(r"\[End pass (\d{1,9}), .*?test acc1 ([\d.]+)")
 
 
 def read(lines: Lines) -> Builder:
@@ -37,9 +36,9 @@ def read(lines: Lines) -> Builder:
                 elif found := _MODEL.match(text):
                     build.fact("model", found[1], line)
             elif "[End pass" in text and (found := _EPOCH.search(text)):
-                build.quality.append(Quality(line=line, name="acc1", value=float(found[2]), epoch=int(found[1])))
+                build.evaluated(line, "acc1", found[2], epoch=found[1])
             continue
-        year, month, day, hour, minute, second, epoch, step, loss, elapse = match.groups()
+        stamp, epoch, step, loss, elapse = match.groups()
         step_time, epoch_number, step_number = positive(elapse), int(epoch), int(step)
         if not build.speaks(lines.rank) or (epoch_number, step_number) == (last_epoch, last_step):
             continue
@@ -57,8 +56,8 @@ def read(lines: Lines) -> Builder:
             steps=steps,
             seconds=step_time if steps == 1 else None,  # of the other steps the log says no time
             step_time_s=step_time,
-            end_s=stamp_s(year, month, day, hour, minute, second) if year else None,
-            loss=number(loss),
+            end=stamp,
+            loss=loss,
         )
     launch.finish()
     build.facts.update(rate_scope="device", cumulative=False, first_step=0)

@@ -8,13 +8,13 @@ from scoring.importers.text import Builder
 
 # paddle/distributed/launch (context/args, controllers), fleet/launch_utils.py, phi/backends/gpu/gpu_resources.cc
 _FACT = re.compile(
-    r"PADDLE_TRAINERS_NUM\s+(?P<trainers>\d+)"
-    r"|\bnnodes: (?P<nodes>\d+)(?:\s|$)"
-    r"|replicas (?P<replicas>\d+), status "
-    r"|GPU Compute Capability: (?P<capability>\d+)\.\d+, Driver API Version: [\d.]+, "
+    r"PADDLE_TRAINERS_NUM\s+(?P<trainers>\d{1,9})"
+    r"|\bnnodes: (?P<nodes>\d{1,9})(?:\s|$)"
+    r"|replicas (?P<replicas>\d{1,9}), status "
+    r"|GPU Compute Capability: (?P<capability>\d{1,9})\.\d+, Driver API Version: [\d.]+, "
     r"Runtime API Version: (?P<cuda>[\d.]+)"
     r"|device: \d+, cuDNN Version: (?P<cudnn>\d+(?:\.\d+)*)"
-    r"|GPUs used: (?P<gpus>\d+)"
+    r"|GPUs used: (?P<gpus>\d{1,9})"
     r"|PaddlePaddle: (?P<paddle>\d[\w.+-]*)"
     r"|train with paddle (?P<trained_with>\d[\w.+-]*)"
     r"|NVIDIA_TF32_OVERRIDE\W+(?P<tf32>[01])\b"
@@ -42,13 +42,13 @@ class Launch:
         build, seen = self._builder, self._seen
         nodes = int(seen["nodes"][0]) if "nodes" in seen else None
         if nodes is not None:
-            build.fact("nodes", nodes, seen["nodes"][1])
+            build.count("nodes", *seen["nodes"])
         if "trainers" in seen:
-            build.fact("devices", int(seen["trainers"][0]), seen["trainers"][1])
+            build.count("devices", *seen["trainers"])
         elif "replicas" in seen and nodes is not None:
-            build.fact("devices", int(seen["replicas"][0]) * nodes, seen["replicas"][1])
+            build.count("devices", str(int(seen["replicas"][0]) * nodes), seen["replicas"][1])
         elif "gpus" in seen:  # of one node
-            build.fact("devices", int(seen["gpus"][0]) * (nodes or 1), seen["gpus"][1])
+            build.count("devices", str(int(seen["gpus"][0]) * (nodes or 1)), seen["gpus"][1])
         version = seen.get("paddle") or seen.get("trained_with")
         if version:
             build.software["paddlepaddle"] = version[0]

@@ -12,26 +12,24 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
-from scoring.record import Quality
+from scoring.importers.text import Builder, Lines, integer, number, positive, rows
 
-_STAMP = r"(?:\[(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)\] \w+ INFO: )?"
-_LOSS = r"(?:.*?\bloss: +([-\w.]+))?"
+_STAMP = r"(?:\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\] \w+ INFO: )?"
+# No \b in front of the names: the blank does it, and the search is twice as fast.
 _COSTS = (
-    r".*?\bbatch_cost: ([\d.]+) ?s,(?:.*?\breader_cost: ([\d.]+) ?s?,)?"
-    r".*?\bips: ([\d.]+|nan|inf) (?:samples|images)/s"
+    r"(?:.*? loss: +([-\w.]+))?.*? batch_cost: ([\d.]+) ?s,(?:.*? reader_cost: ([\d.]+) ?s?,)?"
+    r".*? ips: ([\d.]+|nan|inf) (?:samples|images)/s"
 )
-STATIC_HEAD = re.compile(_STAMP + r"epoch:(\d+)\s+train step:(\d+)")
-STATIC_ROW = re.compile(STATIC_HEAD.pattern + _LOSS + _COSTS)
-DYGRAPH_HEAD = re.compile(_STAMP + r"\[Train\]\[Epoch (\d+)/\d+\]\[Iter: ?(\d+)/\d+\]")
-DYGRAPH_ROW = re.compile(DYGRAPH_HEAD.pattern + _LOSS + _COSTS)
+STATIC_HEAD = re.compile(_STAMP + r"epoch:(\d{1,9})\s+train step:(\d{1,9})")
+STATIC_ROW = re.compile(STATIC_HEAD.pattern + _COSTS)
+DYGRAPH_HEAD = re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]")
+DYGRAPH_ROW = re.compile(DYGRAPH_HEAD.pattern + _COSTS)
 _CONFIG = re.compile(r"ppcls INFO: ( *)(\w+) : ?(.*)$")
-_END = re.compile(r"END epoch:(\d+)\s+train\b(?:.*?\bbatch_cost: ([\d.]+) s.*?\bbatch_cost_sum: ([\d.]+) s)?")
+_END = re.compile(r"END epoch:(\d{1,9})\s+train\b(?:.*?\bbatch_cost: ([\d.]+) s.*?\bbatch_cost_sum: ([\d.]+) s)?")
 _EVAL = re.compile(r"END eval\b.*?\btop1: +([-\d.]+)")
-_DYGRAPH_AVG = re.compile(r"\[(Train|Eval)\]\[Epoch (\d+)(?:/(\d+))?\]\[Avg\]")
+_DYGRAPH_AVG = re.compile(r"\[(Train|Eval)\]\[Epoch (\d{1,9})(?:/(\d{1,9}))?\]\[Avg\]")
 _TOP1 = re.compile(r"\btop1: ([-\d.]+)")
 
 
@@ -59,12 +57,12 @@ class _Config:
         self._path.append((indent, key))
         path = ".".join(name for _, name in self._path)
         self._line = self._line or line
-        if path == "DataLoader.Train.sampler.batch_size" and value.isdigit():
-            self._build.fact("batch_per_device", int(value), line)
+        if path == "DataLoader.Train.sampler.batch_size":
+            self._build.count("batch_per_device", value, line)
         elif path == "Arch.name":
             self._build.fact("model", value, line)
-        elif path == "Global.epochs" and value.isdigit():
-            self.epochs = int(value)
+        elif path == "Global.epochs":
+            self.epochs = integer(value)
         elif path == "AMP" or path.startswith("AMP."):
             self._amp[key] = value
             self._build.lines.setdefault("precision", line)
@@ -80,12 +78,6 @@ class _Config:
         else:
             precision = "amp_o1"
         self._build.fact("precision", precision, self._build.lines.get("precision", self._line))
-
-
-def _costs(match: re.Match[str]) -> tuple[float | None, int, int, float | None, float | None, Any, float | None]:
-    year, month, day, hour, minute, second, epoch, step, loss, cost, wait, rate = match.groups()
-    end = stamp_s(year, month, day, hour, minute, second) if year else None
-    return end, int(epoch), int(step), positive(cost), number(wait), loss, positive(rate)
 
 
 def read_static(lines: Lines) -> Builder:
@@ -104,9 +96,10 @@ def read_static(lines: Lines) -> Builder:
                 if found := _END.search(text):
                     ended.add(int(found[1]))
                 elif found := _EVAL.search(text):
-                    build.quality.append(Quality(line=line, name="top1", value=float(found[1]), epoch=last_epoch))
+                    build.evaluated(line, "top1", found[1], epoch=str(last_epoch))
             continue
-        end, epoch, step, cost, wait, loss, rate = _costs(match)
+        end, epoch_text, step_text, loss, cost_text, wait_text, rate_text = match.groups()
+        epoch, step, cost, wait = int(epoch_text), int(step_text), positive(cost_text), number(wait_text)
         if cost is None or not build.speaks(lines.rank):
             continue
         count = steps_averaged(step)
@@ -128,10 +121,10 @@ def read_static(lines: Lines) -> Builder:
             steps=steps,
             seconds=seconds if seconds > 0 else None,
             wait_s=waited_here,
-            rate=rate,
+            rate=positive(rate_text),
             step_time_s=cost,
-            end_s=end,
-            loss=number(loss),
+            end=end,
+            loss=loss,
         )
     config.finish()
     launch.finish()
@@ -151,14 +144,15 @@ def read_dygraph(lines: Lines) -> Builder:
             if found[1] == "Train":
                 ended.add(int(found[2]))
             elif top1 := _TOP1.search(text):
-                build.quality.append(Quality(line=line, name="top1", value=float(top1[1]), epoch=int(found[2])))
+                build.evaluated(line, "top1", top1[1], epoch=found[2])
             continue
         if match is None:
             if not build.rows:
                 config.read(line, text)
                 launch.read(line, text)
             continue
-        end, epoch, step, cost, wait, loss, rate = _costs(match)
+        end, epoch_text, step_text, loss, cost_text, wait_text, rate_text = match.groups()
+        epoch, step, cost, wait = int(epoch_text), int(step_text), positive(cost_text), number(wait_text)
         if cost is None or (epoch, step) == (last_epoch, last_step) or not build.speaks(lines.rank):
             continue
         start = last_step if epoch == last_epoch and step > last_step else -1
@@ -171,10 +165,10 @@ def read_dygraph(lines: Lines) -> Builder:
             steps=steps,
             seconds=cost * steps,
             wait_s=None if wait is None else wait * steps,
-            rate=rate,
+            rate=positive(rate_text),
             step_time_s=cost,
-            end_s=end,
-            loss=number(loss),
+            end=end,
+            loss=loss,
         )
     config.finish()
     launch.finish()

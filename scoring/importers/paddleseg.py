@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.text import Builder, Lines, number, positive, rows, stamp_s
-from scoring.record import Quality
+from scoring.importers.text import Builder, Lines, number, positive, rows
 
 HEAD = re.compile(
-    r"(?:(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) \[INFO\]\s*)?\[TRAIN\] epoch[:=] ?(\d+), iter[:=] ?(\d+)/(\d+)"
+    r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?\[TRAIN\] epoch[:=] ?(\d{1,9}), iter[:=] ?(\d{1,9})/(\d{1,9})"
 )
 ROW = re.compile(
-    HEAD.pattern + r"(?:.*?\bloss[:=] ?([-\w.]+))?.*?\bbatch_cost[:=] ?([\d.]+),"
-    r"(?:.*?\breader_cost[:=] ?([\d.]+),)?(?:.*?\bips[:=] ?([\d.]+|nan|inf) (?:samples|images)/s| \|)"
+    HEAD.pattern + r"(?:.*? loss[:=] ?([-\w.]+))?.*? batch_cost[:=] ?([\d.]+),"
+    r"(?:.*? reader_cost[:=] ?([\d.]+),)?(?:.*? ips[:=] ?([\d.]+|nan|inf) (?:samples|images)/s| \|)"
 )
-_BATCH = re.compile(r"^\s*batch_size: (\d+)\s*$")
+_BATCH = re.compile(r"^\s*batch_size: (\d{1,9})\s*$")
 _ARGUMENT = re.compile(r"--(batch_size|precision|amp_level)[ =](\w+)")
 _PRECISION = re.compile(r"(?:use_amp|fp16|precision|amp_level): ?(\S+)")
 _MODEL = re.compile(r"^\s*type: (FCN|\w*HRNet\w*|\w+)\s*$")
@@ -40,7 +39,7 @@ def read(lines: Lines) -> Builder:
             if not build.rows:
                 launch.read(line, text)
                 if found := _BATCH.match(text):
-                    build.fact("batch_per_device", int(found[1]), line)
+                    build.count("batch_per_device", found[1], line)
                 if "--" in text:
                     for found in _ARGUMENT.finditer(text):
                         arguments.setdefault(found[1], (found[2], line))
@@ -53,9 +52,9 @@ def read(lines: Lines) -> Builder:
                 elif in_model and text.startswith("    type: "):
                     build.fact("backbone", text.split(":", 1)[1].strip(), line)
             elif "[EVAL]" in text and (found := _EVAL.search(text)):
-                build.quality.append(Quality(line=line, name="mIoU", value=float(found[1]), step=last_step))
+                build.evaluated(line, "mIoU", found[1], step=last_step)
             continue
-        year, month, day, hour, minute, second, epoch, step, of, loss, cost, wait, rate = match.groups()
+        stamp, epoch, step, of, loss, cost, wait, rate = match.groups()
         step_time, step_number = positive(cost), int(step)
         if step_time is None or not build.speaks(lines.rank):
             continue
@@ -79,16 +78,16 @@ def read(lines: Lines) -> Builder:
             wait_s=None if steps is None or waited is None else waited * steps,
             rate=positive(rate),
             step_time_s=step_time,
-            end_s=stamp_s(year, month, day, hour, minute, second) if year else None,
-            loss=number(loss),
+            end=stamp,
+            loss=loss,
         )
     _finish_precision(build, arguments)
     backbone = build.facts.pop("backbone", None)
     if backbone and "model" in build.facts:
         build.facts["model"] = f"{build.facts['model']} {backbone}"
-    if "batch_size" in arguments and arguments["batch_size"][0].isdigit():  # it overrides the file's
-        build.facts["batch_per_device"] = int(arguments["batch_size"][0])
-        build.lines["batch_per_device"] = arguments["batch_size"][1]
+    if "batch_size" in arguments:  # it overrides the file's
+        build.facts.pop("batch_per_device", None)
+        build.count("batch_per_device", *arguments["batch_size"])
     launch.finish()
     build.facts.update(rate_scope="device", cumulative=False)
     build.truncated = last_step + (interval or last_step) <= last_of

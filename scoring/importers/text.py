@@ -12,19 +12,16 @@ from typing import Any, BinaryIO
 from scoring.record import Epoch, Quality, Window
 
 CHUNK_BYTES = 1 << 20
-MAX_LINE_CHARS = 1 << 20  # of a longer line only the start is read
-MAX_ROWS = 65_536  # beyond, neighbouring rows are merged, so that memory stays bounded
+MAX_LINE_CHARS = 1 << 16  # of a longer line only the start is read
+MAX_ROW_CHARS = 2_048  # no row is longer; a search over more could take very long
+MAX_ROWS = 32_768  # beyond, neighbouring rows are merged, so that memory stays bounded
 EXACT_ROWS = 8_192  # of the start of a run are never merged: the warm-up is cut there
 MAX_PROBLEMS = 20
 
-_ESCAPES = rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\n]*\x07|\x00"
-_DIRT = re.compile(_ESCAPES)
+_DIRT = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\n]*\x07|\x00")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
-_TAG = rb"\[[\w.@-]*\d+,(\d+)\]<std(?:out|err|diag)>:"
-_TAG_AT_START = re.compile(rb"^[ \w:]{0,40}?" + _TAG + rb" ?", re.MULTILINE)
-_TAG_INSIDE = re.compile(_TAG)
-_RANK_MARK = "\x1f"
+_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
 
 
 class HashingStream:
@@ -56,17 +53,19 @@ class HashingStream:
 
 
 class Lines:
-    """Iterates (line number from 1, text) without colours, NUL bytes and mpirun's prefixes.
+    """The lines of a stream without colours, NUL bytes and mpirun's prefixes, in blocks of about 1 MiB.
 
-    `rank` is that of the line just given, where mpirun's prefix says it.
+    `rank` is that of the line last given to `untag`.
     """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self._ranks: dict[str, int] = {}
         self.rank: int | None = None
 
-    def __iter__(self) -> Iterator[tuple[int, str]]:
-        number = 0
+    def blocks(self) -> Iterator[tuple[int, list[str], bool]]:
+        """(1-based number of the first line, lines, whether some carry a prefix and must go to `untag`)."""
+        number = 1
         rest = b""
         overlong = False
         while data := self._stream.read(CHUNK_BYTES):
@@ -81,38 +80,36 @@ class Lines:
             if len(rest) > MAX_LINE_CHARS:
                 rest, overlong = rest[:MAX_LINE_CHARS], True
             if data:
-                yield from self._split(data[:-1], number)
-                number += data.count(b"\n")
+                lines = clean(data[:-1]).split("\n")
+                yield number, lines, b"]<std" in data
+                number += len(lines)
         if rest:
-            yield from self._split(rest, number)
+            yield number, [clean(rest)], b"]<std" in rest
 
-    def _split(self, data: bytes, number: int) -> Iterator[tuple[int, str]]:
-        text, tagged = clean(data)
+    def untag(self, line: str) -> str:
+        """The line without prefixes; `rank` becomes the one that the first of them names."""
         self.rank = None
-        if not tagged:
-            for line in text.split("\n"):
-                number += 1
-                yield number, line
-            return
-        for line in text.split("\n"):
-            number += 1
-            self.rank = None
-            if line.startswith(_RANK_MARK):
-                rank, line = line[1:].split(_RANK_MARK, 1)
-                self.rank = int(rank)
-            yield number, line
+        if "]<std" not in line:
+            return line
+        end = line.find(">:") + 2
+        prefix = line[:end]
+        self.rank = self._ranks.get(prefix)
+        if self.rank is None:
+            match = _TAG.search(prefix)
+            if match is None or match.start() > 40:
+                return _TAG.sub("", line)
+            self.rank = int(match[1])
+            if match.start() == 0 and len(self._ranks) < 10_000:
+                self._ranks[prefix] = self.rank
+        rest = line[end + 1 :] if line[end : end + 1] == " " else line[end:]
+        return _TAG.sub("", rest) if "]<std" in rest else rest
 
 
-def clean(data: bytes) -> tuple[str, bool]:
-    """Text without colours, NUL bytes and prefixes; whether there were prefixes (then ranks are marked)."""
+def clean(data: bytes) -> str:
+    """Text without colours and NUL bytes; what is no UTF-8 becomes the replacement character."""
     if b"\x1b" in data or b"\x00" in data:
         data = _DIRT.sub(b"", data)
-    tagged = b">:" in data and _TAG_INSIDE.search(data) is not None
-    if tagged:
-        data = data.replace(b"\x1f", b"")
-        data = _TAG_AT_START.sub(b"\x1f\\1\x1f", data)
-        data = _TAG_INSIDE.sub(b"", data)
-    return data.decode("utf-8", "replace"), tagged
+    return data.decode("utf-8", "replace")
 
 
 class Builder:
@@ -132,9 +129,21 @@ class Builder:
 
     def fact(self, name: str, value: Any, line: int) -> None:
         """The log says `value` of `name`; its first word stands."""
-        if name not in self.facts:
+        if name not in self.facts and value is not None:
             self.facts[name] = value
             self.lines[name] = line
+
+    def count(self, name: str, text: str | None, line: int) -> None:
+        """The log says `text` of a number of things; what is no number over 0 is not taken."""
+        value = integer(text)
+        if value:
+            self.fact(name, value, line)
+
+    def evaluated(self, line: int, name: str, text: str, *, epoch: str | None = None, step: int | None = None) -> None:
+        """The log says `text` of a quality."""
+        value = number(text)
+        if value is not None:
+            self.quality.append(Quality(line=line, name=name, value=value, epoch=integer(epoch), step=step))
 
     def problem(self, text: str) -> None:
         """Something in the text that could not be taken as it stands."""
@@ -164,13 +173,16 @@ class Builder:
         wait_s: float | None = None,
         rate: float | None = None,
         step_time_s: float | None = None,
-        end_s: float | None = None,
+        end: str | float | None = None,
         phase: str | None = None,
-        loss: float | None = None,
+        loss: str | float | None = None,
         memory_mib: float | None = None,
         power_w: float | None = None,
     ) -> None:
-        """One printed row; a copy of the last one (a log written twice) is passed over."""
+        """One printed row; a copy of the last one (a log written twice) is passed over.
+
+        `end` and `loss` may be the text as printed: it is read at the end, for the rows that are kept.
+        """
         rows = self.rows
         if rows:
             last = rows[-1]
@@ -179,7 +191,6 @@ class Builder:
             if len(rows) >= MAX_ROWS:
                 self.rows = rows = merged(rows)
         rows.append(
-            # fmt: off
             (
                 line,
                 step,
@@ -190,33 +201,43 @@ class Builder:
                 wait_s,
                 rate,
                 step_time_s,
-                end_s,
+                end,
                 phase,
                 loss,
                 memory_mib,
                 power_w,
                 1,
             )
-            # fmt: on
         )
 
     def windows(self, global_batch: int | None) -> tuple[Window, ...]:
         """The rows as windows; images follow from steps where the global batch is known."""
         made = []
         for row in self.rows:
-            values = dict(zip(_COLUMNS, row, strict=True))
-            if values["images"] is None and values["steps"] is not None and global_batch is not None:
-                values["images"] = values["steps"] * global_batch
-            made.append(Window(**values))
+            (line, step, epoch, steps, images, seconds, wait_s, rate, step_time_s) = row[:9]
+            (end, phase, loss, memory_mib, power_w, rows_) = row[9:]
+            if images is None and steps is not None and global_batch is not None:
+                images = steps * global_batch
+            made.append(
+                Window(
+                    line=line,
+                    step=step,
+                    epoch=epoch,
+                    steps=steps,
+                    images=images,
+                    seconds=seconds,
+                    data_wait_s=wait_s,
+                    printed_rate=rate,
+                    printed_step_time_s=step_time_s,
+                    end_s=stamp_s(end) if isinstance(end, str) else end,
+                    phase=phase,
+                    loss=number(loss) if isinstance(loss, str) else loss,
+                    gpu_memory_mib=memory_mib,
+                    power_w=power_w,
+                    rows=rows_,
+                )
+            )
         return tuple(made)
-
-
-# fmt: off
-_COLUMNS = (
-    "line", "step", "epoch", "steps", "images", "seconds", "data_wait_s", "printed_rate", "printed_step_time_s",
-    "end_s", "phase", "loss", "gpu_memory_mib", "power_w", "rows",
-)
-# fmt: on
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -241,7 +262,6 @@ def merged(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         b = tail[index + 1]
         na, nb = a[14], b[14]
         out.append(
-            # fmt: off
             (
                 b[0],
                 b[1],
@@ -259,24 +279,30 @@ def merged(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
                 _mean(a[13], b[13], na, nb),
                 na + nb,
             )
-            # fmt: on
         )
         index += 2
     return out
 
 
 @functools.lru_cache(maxsize=64)
-def _day_s(year: str, month: str, day: str) -> float:
+def _day_s(date: str) -> float | None:
     try:
+        year, month, day = re.split("[-/]", date)
         return datetime.date(int(year), int(month), int(day)).toordinal() * 86400.0
     except ValueError:
-        return float("nan")
+        return None
 
 
-def stamp_s(year: str, month: str, day: str, hour: str, minute: str, second: str) -> float | None:
-    """A local time stamp in seconds since a fixed origin; None if it is no date. `second` may hold `,` or `.`."""
-    value = _day_s(year, month, day) + int(hour) * 3600 + int(minute) * 60 + float(second.replace(",", "."))
-    return value if value == value else None
+def stamp_s(stamp: str | None) -> float | None:
+    """A local `Y-M-D h:m:s` (or Y/M/D; `.` or `,` before a fraction) in seconds since a fixed origin."""
+    if stamp is None:
+        return None
+    date, time = stamp.split(" ", 1)
+    day_s = _day_s(date)
+    if day_s is None:
+        return None
+    hour, minute, second = time.split(":")
+    return day_s + int(hour) * 3600 + int(minute) * 60 + float(second.replace(",", "."))
 
 
 def number(text: str | None) -> float | None:
@@ -295,6 +321,11 @@ def positive(text: str | None) -> float | None:
     return value if value is not None and 0 < value < float("inf") else None
 
 
+def integer(text: str | None) -> int | None:
+    """The whole number; None where the text is none, or one beyond any count here."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def rows(
     lines: Lines, marker: str, head: re.Pattern[str], row: re.Pattern[str]
 ) -> Iterator[tuple[int, str, re.Match[str] | None]]:
@@ -304,25 +335,30 @@ def rows(
     out as two; a row that foreign text broke off is joined with one of the next few lines.
     """
     broken: tuple[int, str] | None = None
-    for number, line in lines:
-        if marker not in line:
-            if broken is not None:
-                whole = broken[1] + " " + line
-                if match := row.search(whole):
-                    yield broken[0], whole, match
-                    broken = None
-                    continue
-                if number - broken[0] >= 5:
-                    broken = None
-            yield number, line, None
-            continue
-        if line.count(marker) == 1:
-            match = row.search(line)
-            broken = (number, line) if match is None and head.search(line) else None
-            yield number, line, match
-            continue
-        starts = [match.start() for match in head.finditer(line)] or [0]
-        for start, end in zip(starts, [*starts[1:], len(line)], strict=True):
-            match = row.search(line, start, end)
-            broken = (number, line[start:]) if match is None and end == len(line) else None
-            yield number, line[start:end], match
+    search = row.search
+    for first, block, tagged in lines.blocks():
+        lines.rank = None
+        for number, line in enumerate(block, first):
+            if tagged:
+                line = lines.untag(line)
+            if marker not in line:
+                if broken is not None:
+                    whole = broken[1] + " " + line
+                    if match := search(whole, 0, MAX_ROW_CHARS):
+                        yield broken[0], whole, match
+                        broken = None
+                        continue
+                    if number - broken[0] >= 5:
+                        broken = None
+                yield number, line, None
+            elif line.count(marker) == 1 and len(line) <= MAX_ROW_CHARS:
+                match = search(line)
+                broken = (number, line) if match is None and head.search(line) else None
+                yield number, line, match
+            else:
+                starts = [found.start() for found in head.finditer(line)] or [0]
+                for start, end in zip(starts, [*starts[1:], len(line)], strict=True):
+                    match = search(line, start, min(end, start + MAX_ROW_CHARS))
+                    last = match is None and end == len(line) and len(line) - start <= MAX_ROW_CHARS
+                    broken = (number, line[start:]) if last and head.search(line, start) else None
+                    yield number, line[start:end], match
