@@ -1,0 +1,42 @@
+"""A rank of a job in which one thing is altered: `python altered.py CHANGE`, for the golden test's control and proof.
+
+`rounding` moves every input pixel by one unit in the last place; the others are faults that the test must see.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from harness import __main__ as rank
+from harness import env
+
+CHANGE = sys.argv[1]
+job, _ = env.read()
+env.export(env.runtime(job))
+
+from harness import program, schedules  # noqa: E402 - Paddle reads the environment when it is loaded
+from paddle_rn50 import data  # noqa: E402
+
+if CHANGE == "rounding":
+    to_feed = data.Loader._to_feed
+    data.Loader._to_feed = lambda self, images: np.nextafter(to_feed(self, images), np.float32(np.inf))
+elif CHANGE == "gradient":  # the all-reduce is lost: every rank follows its own gradient
+    program.NCCL_ONLY = (*program.NCCL_ONLY, "c_allreduce_sum")
+elif CHANGE == "schedule":  # the warm-up starts one step late
+    rate = schedules.Schedule.__call__
+    schedules.Schedule.__call__ = lambda self, step: rate(self, max(0, step - 1))
+elif CHANGE == "reader":  # one label in each batch is wrong
+    following = data.Loader.__next__
+
+    def mislabelled(self: data.Loader) -> data.Batch:
+        batch = following(self)
+        batch.label[0] = (batch.label[0] + 1) % 10
+        return batch
+
+    data.Loader.__next__ = mislabelled
+else:
+    raise SystemExit(f"no such change: {CHANGE}")
+
+sys.exit(rank.main())

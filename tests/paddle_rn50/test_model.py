@@ -1,0 +1,138 @@
+"""ResNet-50 v1.5 against Paddle's own."""
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+
+from paddle_rn50.model import STAGES, ModelConfig, resnet50
+
+
+@pytest.fixture(autouse=True)
+def _static() -> None:
+    paddle.enable_static()
+
+
+def build(config: ModelConfig, *, side: int = 64, training: bool = False) -> tuple[static.Program, static.Program, str]:
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        channels = config.input_channels
+        shape = [2, channels, side, side] if config.layout == "NCHW" else [2, side, side, channels]
+        logits = resnet50(static.data("image", shape, "float32"), config, training=training)
+    return main, startup, logits.name
+
+
+def trainable(main: static.Program) -> int:
+    return sum(int(np.prod(p.shape)) for p in main.all_parameters() if p.trainable)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_parameters(layout: str) -> None:
+    assert trainable(build(ModelConfig(classes=1000, layout=layout))[0]) == 25_557_032
+    # the fourth input channel adds one 7 x 7 plane to each of the stem's 64 filters
+    padded = ModelConfig(classes=1000, layout=layout, input_channels=4)
+    assert trainable(build(padded)[0]) == 25_557_032 + 64 * 49
+
+
+def test_the_stride_sits_in_the_3x3() -> None:
+    block = build(ModelConfig(classes=10))[0].global_block()
+    for op in block.ops:
+        if op.type == "conv2d" and max(op.attr("strides")) == 2:
+            filter_name = op.input("Filter")[0]
+            assert block.var(filter_name).shape[-1] in (3, 7) or ".shortcut." in filter_name
+
+
+def test_zero_gamma_is_in_the_last_bn_of_each_block_only() -> None:
+    for zero_gamma in (True, False):
+        main, startup, _ = build(ModelConfig(classes=10, zero_gamma=zero_gamma))
+        scope = static.Scope()
+        with static.scope_guard(scope):
+            static.Executor(paddle.CPUPlace()).run(startup)
+        gammas = {p.name: np.array(scope.find_var(p.name).get_tensor()) for p in main.all_parameters()}
+        zero = sorted(name for name, value in gammas.items() if name.endswith(".bn.w") and not value.any())
+        last = sorted(f"stage{s}.{b}.3.bn.w" for s, (_, n) in enumerate(STAGES, 1) for b in range(n))
+        assert zero == (last if zero_gamma else [])
+
+
+def _ours(theirs: str) -> str:
+    """Our name of a variable of paddle.vision's ResNet-50."""
+    if theirs.startswith("fc."):
+        return "fc.w" if theirs.endswith("weight") else "fc.b"
+    name = theirs.replace("downsample.0", "shortcut.conv").replace("downsample.1", "shortcut.bn")
+    for n in "123":
+        name = name.replace(f".conv{n}.", f".{n}.conv.").replace(f".bn{n}.", f".{n}.bn.")
+    name = name.replace("conv1.", "stem.conv.").replace("bn1.", "stem.bn.").replace("layer", "stage")
+    for theirs_end, ours_end in (
+        ("conv.weight", "conv.w"),
+        ("bn.weight", "bn.w"),
+        ("bn.bias", "bn.b"),
+        ("bn._mean", "bn.mean"),
+        ("bn._variance", "bn.variance"),
+    ):
+        name = name.replace(theirs_end, ours_end)
+    return name
+
+
+def test_outputs_agree_with_paddle_vision() -> None:
+    rng = np.random.default_rng(0)
+    image = rng.standard_normal((2, 3, 64, 64), dtype=np.float32)
+    paddle.disable_static()
+    paddle.seed(0)
+    reference = paddle.vision.models.resnet50()
+    state = {name: tensor.numpy().copy() for name, tensor in reference.state_dict().items()}
+    for name, value in state.items():
+        if name.endswith("_mean"):  # fresh statistics are 0 and 1 and would hide an exchange
+            state[name] = rng.normal(0, 0.1, value.shape).astype("float32")
+        elif name.endswith(("_variance", "bn1.weight", "bn2.weight", "bn3.weight")):
+            state[name] = rng.uniform(0.5, 1.0, value.shape).astype("float32")
+    reference.set_state_dict(state)
+    reference.eval()
+    expected = reference(paddle.to_tensor(image)).numpy()
+    paddle.enable_static()
+
+    for layout in ("NCHW", "NHWC"):
+        main, startup, logits = build(ModelConfig(classes=1000, layout=layout))
+        scope = static.Scope()
+        with static.scope_guard(scope):
+            executor = static.Executor(paddle.CPUPlace())
+            executor.run(startup)
+            assert {_ours(name) for name in state} == {
+                v.name for v in main.list_vars() if v.persistable and v.name not in ("feed", "fetch")
+            }
+            for name, value in state.items():
+                scope.find_var(_ours(name)).get_tensor().set(value, paddle.CPUPlace())
+            fed = image if layout == "NCHW" else np.ascontiguousarray(image.transpose(0, 2, 3, 1))
+            (actual,) = executor.run(main, feed={"image": fed}, fetch_list=[logits])
+        scale = np.abs(expected).max()
+        assert np.abs(actual - expected).max() / scale < 1e-5
+
+
+def test_forward_flops_are_those_of_paddle_flops() -> None:
+    main, _, _ = build(ModelConfig(classes=1000), side=224)
+    reference = static.Program()
+    paddle.disable_static()
+    expected = paddle.flops(paddle.vision.models.resnet50(), [2, 3, 224, 224])
+    paddle.enable_static()
+    del reference
+    counted = 0
+    block = main.global_block()
+    for op in block.ops:
+        if op.type == "conv2d":
+            out, weight = block.var(op.output("Output")[0]).shape, block.var(op.input("Filter")[0]).shape
+            counted += int(np.prod(out)) * int(np.prod(weight[1:]))
+        elif op.type in ("mul", "matmul_v2"):
+            counted += 2 * int(np.prod(block.var(op.input("Y")[0]).shape))
+        elif op.type == "batch_norm":
+            counted += 2 * int(np.prod(block.var(op.input("X")[0]).shape))
+        elif op.type == "pool2d" and op.attr("adaptive"):
+            counted += int(np.prod(block.var(op.input("X")[0]).shape)) + int(
+                np.prod(block.var(op.output("Out")[0]).shape)
+            )
+    assert counted == expected
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be NCHW or NHWC"):
+        ModelConfig(classes=10, layout="CHWN")
+    with pytest.raises(ValueError, match="must be 3"):
+        ModelConfig(classes=10, input_channels=5)
