@@ -26,19 +26,22 @@ RUN launch/setup.sh run \
     && find nvidia/dali -name '*.cpython-*.so' ! -name '*.cpython-311-*' -delete \
     && find numpy pandas scipy sklearn matplotlib mpi4py joblib -type d -name tests -prune -exec rm -r {} +
 
-# --- the code as the image holds it: without .build/, with the embedded data set ------------------------------------------
-FROM packages AS source
+# The embedded data set, so that a job needs no writable folder beside its results.
+COPY paddle_rn50/__init__.py paddle_rn50/digits.py paddle_rn50/
+RUN .venv/bin/python -m paddle_rn50.digits data
+
+# --- the code, without .build/ ----------------------------------------------------------------------------------------------
+FROM ${BASE} AS source
 WORKDIR /source
 COPY . .
-RUN rm -rf .build && /workspace/.venv/bin/python -m paddle_rn50.digits data \
-    && find . -name __pycache__ -prune -exec rm -r {} + && chmod -R go-w .
+RUN rm -rf .build && chmod -R go-w .
 
 # --- the image -------------------------------------------------------------------------------------------------------------
 FROM ${BASE}
 # openssh joins the nodes of a job; nss-extrausers names whatever --user is given; ibverbs and rdmacm are InfiniBand for NCCL
 # and UCX. No password, no set-user-id program, and nothing that everybody may write but /tmp.
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        python3 openssh-client openssh-server libnss-extrausers numactl ibverbs-providers libibverbs1 librdmacm1 \
+        python3 libgomp1 openssh-client openssh-server libnss-extrausers ibverbs-providers libibverbs1 librdmacm1 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/* /etc/apt/sources.list /etc/apt/sources.list.d \
         /etc/ssh/ssh_host_* /var/lib/extrausers \
     && sed -i -E 's/^(passwd|group):.*/& extrausers/' /etc/nsswitch.conf \
@@ -50,6 +53,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
 
 COPY --from=packages /opt/cuda /opt/cuda
 COPY --from=packages /workspace/.venv /workspace/.venv
+COPY --from=packages /workspace/data /workspace/data
 RUN printf '%s\n' /opt/cuda/nvidia/*/lib >/etc/ld.so.conf.d/cuda.conf && ldconfig && rm -f /var/cache/ldconfig/aux-cache
 
 # `docker run --gpus all` is all that a GPU host adds. Nothing is written next to the code.
@@ -59,9 +63,7 @@ WORKDIR /workspace
 USER mpiuser
 CMD ["./run_and_time.sh"]
 
-# From here on a change of the code rebuilds.
+# From here on a change of the code rebuilds. Labels: launch/build_image.sh.
 COPY --from=source /source /workspace
 ARG COMMIT=unknown
-ARG LOCK_SHA256=unknown
 ENV SOURCE_COMMIT=${COMMIT}
-LABEL org.opencontainers.image.revision="${COMMIT}" locks.sha256="${LOCK_SHA256}"

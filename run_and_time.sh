@@ -54,14 +54,25 @@ fi
 
 # ---- training: the first node runs the trials, the others serve it
 if ((DGXNNODES > 1 && NODE_RANK > 0)); then
-  exec .venv/bin/python launch/nodes.py serve
+  exec launch/nodes.sh serve
 fi
-status=0
+job=(launch/trials.sh)
 if ((DGXNNODES > 1)); then
-  .venv/bin/python launch/nodes.py lead -- launch/trials.sh || status=$?
-else
-  launch/trials.sh || status=$?
+  job=(launch/nodes.sh lead launch/trials.sh)
 fi
+# A container or a batch job signals this script alone, so it passes the signal on. (-m: or the child would ignore SIGINT.)
+set -m
+"${job[@]}" &
+child=$!
+set +m
+trap 'kill -TERM "${child}"' TERM HUP
+trap 'kill -INT "${child}"' INT
+while :; do # a trapped signal ends `wait` early
+  status=0
+  wait "${child}" || status=$?
+  kill -0 "${child}" 2>/dev/null || break
+done
+trap - TERM HUP INT
 if ((status != 0)); then
   exit "${status}"
 fi

@@ -73,6 +73,12 @@ class Job:
     data_cache: str = _var("folder in which the embedded data set is made", "data")
     hosts: str = _var("the nodes' names, comma-separated, the first node first", "")
     node_rank: int = _var("this node's number, from 0", 0, least=0)
+    hostfile: str = _var("file with the name of one node a line, instead of `HOSTS`", "")
+    job_key: str = _var("several nodes: file of the job's private ssh key, the same on each", "")
+    ssh_port: int = _var("several nodes: port of the waiting nodes' sshd", 2222, least=1)
+    ssh_address: str = _var("several nodes: address that sshd listens on; empty: all", "")
+    node_wait_s: int = _var("several nodes: seconds that they wait for each other", 300, least=1)
+    rank_numa: str = _var("NUMA node of each rank of a node, with commas between; empty: ranks roam", "")
     source_commit: str = _var("set in an image, which has no git: commit of the code", "")
     image_digest: str = _var("set in a container by its launcher: digest of the image", "")
 

@@ -11,7 +11,7 @@ usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--force] [--dry-run]
   --force       make it even where an image of this name is present
 USAGE
 }
-refuse() { echo "base_image.sh: $1" >&2; exit 2; }
+refuse() { echo "error: $1" >&2; exit 2; }
 
 suite=bookworm mirror="" tag=debian:bookworm-slim force="" dry_run=""
 while (($#)); do

@@ -12,7 +12,7 @@ usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE]... [--index 
   --index URL  package index or mirror to install from; not left in the image
 USAGE
 }
-refuse() { echo "build_image.sh: $1" >&2; exit 2; }
+refuse() { echo "error: $1" >&2; exit 2; }
 
 tag=paddle-reference:latest base=debian:bookworm-slim index="" dry_run="" ca=()
 while (($#)); do
@@ -35,7 +35,7 @@ commit=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
 lock_sha256=$(cat locks/run.lock locks/cuda.lock | sha256sum | cut -d' ' -f1)
 build=(docker build --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
-  --build-arg "LOCK_SHA256=${lock_sha256}")
+  --label "org.opencontainers.image.revision=${commit}" --label "locks.sha256=${lock_sha256}")
 if [[ -n ${dry_run} ]]; then
   printf '%q ' "${build[@]}" && echo "CONTEXT"
   exit 0

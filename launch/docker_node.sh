@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/variables.sh
 source launch/variables.sh
-refuse() { echo "docker_node.sh: $1" >&2; exit 2; }
+refuse() { echo "error: $1" >&2; exit 2; }
 
 print=""
 case ${1:-} in

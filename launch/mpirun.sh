@@ -15,7 +15,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/variables.sh
 source launch/variables.sh
-refuse() { echo "mpirun.sh: $1" >&2; exit 2; }
+refuse() { echo "error: $1" >&2; exit 2; }
 
 hosts="" bare="" dry_run="" ssh=(ssh)
 while (($#)); do

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/variables.sh
 source launch/variables.sh
-refuse() { echo "nodes.sh: $1" >&2; exit 2; }
+refuse() { echo "error: $1" >&2; exit 2; }
 
 : "${DGXNNODES:?nodes of the job}" "${DGXNGPU:?ranks on a node}"
 role=${1:?serve or lead}
@@ -27,4 +27,4 @@ hosts=$(tr ',' '\n' <<<"${HOSTS}" | grep -c .)
 [[ -n ${JOB_KEY:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs JOB_KEY, the file of the job's private ssh key (ssh-keygen -t ed25519 -N '')"
 
 exec .venv/bin/python launch/nodes.py "${role}" --hosts "${HOSTS}" --rank "${NODE_RANK}" --key "${JOB_KEY}" \
-  --port "${SSH_PORT:-2222}" --address "${SSH_ADDRESS:-}" --wait "${NODE_WAIT_S:-300}" --slots "${DGXNGPU}" -- "$@"
+  --port "${SSH_PORT:?}" --address "${SSH_ADDRESS:-}" --wait "${NODE_WAIT_S:?}" --slots "${DGXNGPU}" -- "$@"

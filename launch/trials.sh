@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs NEXP trials of a resolved job, one log each; called by run_and_time.sh on the first node only.
-# A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.py).
+# A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,6 +31,7 @@ mpirun_command() {
   printf '%s\n' "${venv}/bin/mpirun" --prefix "${venv}" -n "$((DGXNNODES * DGXNGPU))" \
     --map-by "ppr:${DGXNGPU}:node:OVERSUBSCRIBE" --bind-to none --wdir "${PWD}"
   forwarded
+  [[ -z "${RANK_NUMA:-}" ]] || echo launch/bind.sh
   printf '%s\n' "${venv}/bin/python" -u -m harness
 }
 

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs a rank on the cores of its GPU's NUMA node:  RANK_NUMA=3,3,1,1 launch/bind.sh COMMAND...  (mpirun starts it)
+set -euo pipefail
+: "${RANK_NUMA:?}" "${OMPI_COMM_WORLD_LOCAL_RANK:?start this by mpirun}"
+IFS=, read -ra numa <<<"${RANK_NUMA}"
+node=${numa[OMPI_COMM_WORLD_LOCAL_RANK]:-}
+cores=/sys/devices/system/node/node${node}/cpulist
+if [[ -z ${node} || ! -r ${cores} ]]; then
+  echo "error: RANK_NUMA=${RANK_NUMA}: local rank ${OMPI_COMM_WORLD_LOCAL_RANK} has no NUMA node of this machine there:" \
+    "set it to what nvidia-smi topo -m says, or to nothing" >&2
+  exit 2
+fi
+# Memory follows: Linux gives a page from the node of the core that touches it first.
+exec taskset --cpu-list "$(<"${cores}")" "$@"
