@@ -126,7 +126,7 @@ def read_record(
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
     with _opened(path) as raw:
         stream = HashingStream(raw)
-        build = FORMATS[name].read(read_stream(stream) if name == "mllog" else Lines(stream))  # type: ignore[arg-type]
+        build = FORMATS[name].read(read_stream(mllog.WithoutDullEvents(stream)) if name == "mllog" else Lines(stream))  # type: ignore[arg-type]
     return _record(path, name, build, stream, devices, batch_per_device)
 
 
@@ -186,6 +186,14 @@ def _fill_first_window(build: Builder) -> None:
     build.rows[0] = (*first[:3], steps, first[4], step_time * steps, *first[6:])
 
 
+def count(text: str) -> int:
+    """A whole number over 0."""
+    value = int(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring import`."""
     parser.add_argument("logs", nargs="+", metavar="LOG")
@@ -193,19 +201,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the whole record, one JSON list")
 
 
-def add_log_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say what a log does not."""
-    parser.add_argument("--devices", type=count, help="devices of the run, where the log does not say")
-    parser.add_argument("--batch", type=count, help="images a step of one device, where the log does not say")
+def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
+    """Options that say what a log does not; `kind` reads the numbers."""
+    parser.add_argument("--devices", type=kind, help="devices of the run, where the log does not say")
+    parser.add_argument("--batch", type=kind, help="images a step of one device, where the log does not say")
     parser.add_argument("--format", choices=sorted(FORMATS), help="read as this format, without recognition")
-
-
-def count(text: str) -> int:
-    """A whole number over 0."""
-    value = int(text)
-    if value <= 0:
-        raise ValueError(text)
-    return value
 
 
 def main(args: argparse.Namespace) -> int:

@@ -95,6 +95,7 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
     build = Builder()
     build.truncated = True  # until the closing summary is met
     counter = _Steps(build, first)
+    has_times = row is PADDLE_ROW
     ranks: set[int] = set()
     table_batch: tuple[str, int] | None = None
     for line, text, match in rows(lines, marker, STEP_HEAD, row):
@@ -113,13 +114,15 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
             continue
         groups = match.groups()
         rate, epoch, step = positive(groups[-1]), int(groups[1]), int(groups[2])
-        if rate is None or not build.speaks(lines.rank):
+        if rate is None or (lines.rank is not None and not build.speaks(lines.rank)):
             continue
         steps = counter.take(line, epoch, step)
         if steps is None:
             continue
-        wait, step_time = (number(groups[4]), positive(groups[5])) if row is PADDLE_ROW else (None, None)
-        one = step_time if steps == 1 else None  # of the other steps the log says no time
+        wait = step_time = one = None
+        if has_times:
+            wait, step_time = number(groups[4]), positive(groups[5])
+            one = step_time if steps == 1 else None  # of the other steps the log says no time
         build.row(
             line,
             step,

@@ -7,12 +7,44 @@ A submission without `step_window` gives one window an epoch, from epoch_start t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from compliance.log import Entry, Event, Header, Problem
-from scoring.importers.text import Builder
+from scoring.importers.text import MAX_LINE_CHARS, Builder
 from scoring.record import Epoch, Quality
+
+# An event as mlperf-logging writes it, of a key that is of no use here (161 weights_initialization a run, ...).
+_DULL_PATTERN = (
+    rb':::MLLOG \{"namespace": "[^"]*", "time_ms": \d+, "event_type": "[A-Z_]+", "key": "(?!(?:KEYS)")[^"]*", '
+)
+
+
+class WithoutDullEvents:
+    """A binary stream in which lines with nothing but an event of no use here are empty, so that no time goes
+    into reading them; their faults are the checker's to find."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; none only at the end."""
+        while data := self._stream.read(size):
+            data = self._rest + data
+            cut = data.rfind(b"\n") + 1
+            self._rest = data[cut:]
+            if len(self._rest) > MAX_LINE_CHARS:
+                cut, self._rest = len(data), b""
+            if cut:
+                search = _DULL.search
+                return b"\n".join(
+                    b"" if search(line) and line.count(b":::MLLOG") == 1 else line for line in data[:cut].split(b"\n")
+                )
+        rest, self._rest = self._rest, b""
+        return rest
+
 
 _SUMMARY_FACTS = ("devices", "nodes", "batch_per_device", "precision", "math_mode", "mode", "framework", "model")
 
@@ -76,7 +108,7 @@ class _Reader:
             return
         if not self.has_windows:
             self.has_windows = True
-            self.build.rows.clear()
+            self.build.clear_rows()
         phase = where.get("phase")
         loss = value.get("loss")
         self.build.row(
@@ -230,3 +262,4 @@ _HANDLERS = {
     "global_batch_size": _Reader.number,
     "submission_benchmark": _Reader.model,
 }
+_DULL = re.compile(_DULL_PATTERN.replace(b"KEYS", "|".join(_HANDLERS).encode()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
+import itertools
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -16,9 +18,10 @@ MAX_LINE_CHARS = 1 << 16  # of a longer line only the start is read
 MAX_ROW_CHARS = 2_048  # no row is longer; a search over more could take very long
 MAX_ROWS = 32_768  # beyond, neighbouring rows are merged, so that memory stays bounded
 EXACT_ROWS = 8_192  # of the start of a run are never merged: the warm-up is cut there
+MERGED_ROWS = 12_288  # room for rows that stand for several; the rest is for those not merged yet
 MAX_PROBLEMS = 20
 
-_DIRT = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\n]*\x07|\x00")
+_COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
 _TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
@@ -107,8 +110,10 @@ class Lines:
 
 def clean(data: bytes) -> str:
     """Text without colours and NUL bytes; what is no UTF-8 becomes the replacement character."""
-    if b"\x1b" in data or b"\x00" in data:
-        data = _DIRT.sub(b"", data)
+    if b"\x00" in data:
+        data = data.translate(None, b"\x00")
+    if b"\x1b" in data:
+        data = _COLOUR.sub(b"", data)
     return data.decode("utf-8", "replace")
 
 
@@ -126,6 +131,8 @@ class Builder:
         self.header: dict[str, Any] = {}
         self.truncated: bool | None = None
         self._rank: int | None = None
+        self._merged = 0  # rows after the first EXACT_ROWS that stand for several
+        self._group = 2  # printed rows that one of them stands for
 
     def fact(self, name: str, value: Any, line: int) -> None:
         """The log says `value` of `name`; its first word stands."""
@@ -157,9 +164,14 @@ class Builder:
         if self._rank is not None and rank > self._rank:
             return False
         self._rank = rank
+        self.clear_rows()
+        return True
+
+    def clear_rows(self) -> None:
+        """Forget the rows: others count instead."""
         self.rows.clear()
         self.epochs.clear()
-        return True
+        self._merged, self._group = 0, 2
 
     def row(
         self,
@@ -189,7 +201,7 @@ class Builder:
             if step is not None and last[1] == step and last[2] == epoch and last[7] == rate:
                 return
             if len(rows) >= MAX_ROWS:
-                self.rows = rows = merged(rows)
+                self._merge()
         rows.append(
             (
                 line,
@@ -209,6 +221,17 @@ class Builder:
                 1,
             )
         )
+
+    def _merge(self) -> None:
+        """Make room: merge the rows not merged yet by the group size in use, and double that when it is full."""
+        merged_end = EXACT_ROWS + self._merged
+        middle = self.rows[EXACT_ROWS:merged_end]
+        middle.extend(grouped(self.rows[merged_end:], self._group))
+        while len(middle) > MERGED_ROWS:
+            self._group *= 2
+            middle = grouped(middle, 2)
+        self._merged = len(middle)
+        self.rows[EXACT_ROWS:] = middle
 
     def windows(self, global_batch: int | None) -> tuple[Window, ...]:
         """The rows as windows; images follow from steps where the global batch is known."""
@@ -240,48 +263,37 @@ class Builder:
         return tuple(made)
 
 
-def _sum(a: Any, b: Any) -> Any:
-    return None if a is None or b is None else a + b
-
-
-def _mean(a: Any, b: Any, weight_a: int, weight_b: int) -> Any:
-    return None if a is None or b is None else (a * weight_a + b * weight_b) / (weight_a + weight_b)
-
-
-def merged(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Half as many rows after the first EXACT_ROWS: sums stay sums, means stay means."""
-    out = rows[:EXACT_ROWS]
-    tail = rows[EXACT_ROWS:]
-    index = 0
-    while index < len(tail):
-        a = tail[index]
-        if index + 1 == len(tail) or tail[index + 1][10] != a[10]:  # never across phases
-            out.append(a)
-            index += 1
-            continue
-        b = tail[index + 1]
-        na, nb = a[14], b[14]
-        out.append(
-            (
-                b[0],
-                b[1],
-                b[2],
-                _sum(a[3], b[3]),
-                _sum(a[4], b[4]),
-                _sum(a[5], b[5]),
-                _sum(a[6], b[6]),
-                _mean(a[7], b[7], na, nb),
-                _mean(a[8], b[8], na, nb),
-                b[9],
-                b[10],
-                b[11],
-                b[12],
-                _mean(a[13], b[13], na, nb),
-                na + nb,
-            )
-        )
-        index += 2
+def grouped(rows: list[tuple[Any, ...]], size: int) -> list[tuple[Any, ...]]:
+    """`rows` in groups of `size` as one row each: sums stay sums, means stay means. No group spans two phases."""
+    out: list[tuple[Any, ...]] = []
+    for _, stretch in itertools.groupby(rows, key=_PHASE):
+        same = list(stretch)
+        out.extend(_one_row(same[at : at + size]) for at in range(0, len(same), size))
     return out
+
+
+_PHASE = operator.itemgetter(10)
+
+
+def _one_row(rows: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    last = rows[-1]
+    # fmt: off
+    _, _, _, steps, images, seconds, wait_s, rate, step_time_s, _, _, _, _, power_w, weights = zip(*rows, strict=True)
+    # fmt: on
+    return (
+        *last[:3],
+        *(None if None in column else sum(column) for column in (steps, images, seconds, wait_s)),
+        *(_mean(column, weights) for column in (rate, step_time_s)),
+        *last[9:13],
+        _mean(power_w, weights),
+        sum(weights),
+    )
+
+
+def _mean(values: tuple[Any, ...], weights: tuple[int, ...]) -> float | None:
+    if None in values:
+        return None
+    return sum(map(operator.mul, values, weights)) / sum(weights)
 
 
 @functools.lru_cache(maxsize=64)
@@ -317,8 +329,14 @@ def number(text: str | None) -> float | None:
 
 def positive(text: str | None) -> float | None:
     """A rate or a time as printed; None for what cannot be one (0, negative, nan, inf, garbled)."""
-    value = number(text)
-    return value if value is not None and 0 < value < float("inf") else None
+    try:
+        value = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return value if 0 < value < _INFINITY else None
+
+
+_INFINITY = float("inf")
 
 
 def integer(text: str | None) -> int | None:
