@@ -71,6 +71,14 @@ class Job:
     gloo_port: int = _var("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0)
     result_file: str = _var("set by the trial loop: the log of this trial", "")
     data_cache: str = _var("folder in which the embedded data set is made", "data")
+    checkpoint_epochs: int = _var("epochs between two checkpoints; 0: none by epochs", 0, least=0)
+    checkpoint_minutes: int = _var("minutes between two checkpoints; 0: none by time", 15, least=0)
+    checkpoint_keep: int = _var("checkpoints kept, the newest", 2, least=1)
+    checkpoint_dir: str = _var("folder of the checkpoints; empty: beside the log", "")
+    resume: str = _var("`auto`: go on from the last good checkpoint", "no", choices=("no", "auto"))
+    hang_timeout_s: int = _var("seconds without progress after which a rank ends the run; 0: never", 300, least=0)
+    telemetry_s: int = _var("seconds between two samples of each node's sensors; 0: none", 1, least=0)
+    telemetry_prometheus: str = _var("text file for node_exporter, rewritten with each sample; empty: none", "")
     hosts: str = _var("the nodes' names, comma-separated, the first node first", "")
     node_rank: int = _var("this node's number, from 0", 0, least=0)
     hostfile: str = _var("file with the name of one node a line, instead of `HOSTS`", "")
@@ -114,6 +122,8 @@ def _check(job: Job) -> None:
         raise ValueError(f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu")
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
+    if job.mode == "throughput" and job.resume == "auto":
+        raise ValueError("RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train")
 
 
 def variable(name: str) -> str:

@@ -11,6 +11,7 @@ Our own events, all POINT_IN_TIME; times are seconds by the monotonic clock, `im
 | `step_window` | steps, images, time_s, data_wait_s, loss, gpu_memory_mib, power_w | step, epoch_num, phase |
 | `epoch_throughput` | images, time_s, images_per_s = images / time_s, data_wait_s | epoch_num |
 | `abort_reason` | one line of text | |
+| `clock_set` | seconds by which somebody set the system's clock (below 0: back); durations stay right | step |
 
 `time_s` of a window runs from the end of the last one (or the start of the epoch) to its own last step; evaluation is
 outside. `data_wait_s` is the part of it that rank 0 waited for input. `loss` is the mean over ranks of the last step's

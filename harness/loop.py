@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ import paddle
 from paddle import static
 
 from harness import program
+from harness.checkpoint import Keeper
 from harness.errors import RunError
 from harness.events import RunLog
 from harness.progress import Progress
 from harness.ranks import Ranks
+from harness.watchdog import WATCHDOG, Clock
 
 Feed = Callable[[Any], dict[str, Any]]
 
@@ -51,6 +53,8 @@ class Trainer:
     ranks: Ranks
     log: RunLog
     progress: Progress
+    keeper: Keeper | None = None  # of the run's checkpoints
+    clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Any) -> None:
         """Runs both forms of a step, with and without fetching the loss, on a synthetic batch."""
@@ -72,9 +76,11 @@ class Trainer:
         started = time.perf_counter()
         for step in range(1, steps + 1):
             before = time.perf_counter()
+            WATCHDOG.beat(f"reading the input of step {done + step}")
             batch = next(batches)
             window.data_wait_s += time.perf_counter() - before
             due = step % self.print_steps == 0 or step == steps
+            WATCHDOG.beat(f"computing step {done + step}")
             fetched = self.executor.run(self.main, feed=self.feed(batch), fetch_list=[self.loss] if due else [])
             rate.step()
             window.steps += 1
@@ -86,6 +92,8 @@ class Trainer:
                 self._report(window, loss, step=done + step, epoch=epoch, phase=phase)
                 total.add(window)
                 window = Timing()
+                if self.keeper:
+                    started += self.keeper.window(self.main, step=done + step, epoch=epoch)
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
@@ -99,9 +107,13 @@ class Trainer:
             "power_w": None,
         }
         self.log.event("step_window", value, {"step": step, "epoch_num": epoch, "phase": phase})
+        set_by_s = self.clock.set_by_s()
+        if set_by_s:
+            self.log.event("clock_set", round(set_by_s, 3), {"step": step})
         self.progress.window(step=step, epoch=epoch, phase=phase, window=window, loss=loss)
         if not math.isfinite(loss):
-            raise RunError(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
+            kept = f"; {self.keeper.last_good}" if self.keeper else ""
+            raise RunError(f"loss is {loss} at step {step}: lower the learning rate or look at the data{kept}")
 
 
 def _gpu_memory_mib() -> float | None:
@@ -129,8 +141,10 @@ class Evaluator:
     def run(self, batches: Iterator[Any], *, steps: int) -> dict[str, float]:
         """The totals over `steps` batches of every rank."""
         self._reset()
-        for _ in range(steps):
+        for step in range(1, steps + 1):
+            WATCHDOG.beat(f"evaluating batch {step} of {steps}")
             self.executor.run(self.main, feed=self.feed(next(batches)), fetch_list=[])
+        WATCHDOG.beat("adding up the evaluation over the ranks")
         scope = static.global_scope()
         return {name: self.ranks.sum(float(np.array(scope.find_var(name).get_tensor()).sum())) for name in self.totals}
 

@@ -98,14 +98,29 @@ def step_schedule(main: static.Program) -> _StepSchedule:
     return main.lr_scheduler
 
 
-def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
-    """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing)."""
+def state(main: static.Program) -> Iterator[tuple[str, Any]]:
+    """Name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale."""
     scope = static.global_scope()
     for name in sorted(v.name for v in main.list_vars() if v.persistable and v.type == _DENSE):
         variable = scope.find_var(name)
         tensor = variable.get_tensor() if variable is not None else None
-        if tensor is None or not tensor._is_initialized():
-            continue
+        if tensor is not None and tensor._is_initialized():
+            yield name, tensor
+
+
+def own_state(main: static.Program) -> set[str]:
+    """Names of the state that differs from rank to rank: the BN statistics, which no all-reduce touches."""
+    return {
+        name
+        for op in main.global_block().ops
+        if "MeanOut" in op.output_names and "VarianceOut" in op.output_names
+        for name in (*op.input("Mean"), *op.input("Variance"))
+    }
+
+
+def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
+    """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing)."""
+    for _, tensor in state(main):
         value = np.ascontiguousarray(np.array(tensor))
         ranks.comm.Bcast(value)
         tensor.set(value, paddle.CPUPlace())

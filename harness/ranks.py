@@ -12,6 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from harness import env
+from harness.watchdog import WATCHDOG
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,7 @@ def start(job: env.Job) -> Ranks:
         node=socket.gethostname(),
     )
     local.Free()
+    WATCHDOG.start(job.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != job.world_size:
         raise ValueError(
             f"{ranks.size} ranks were started, but DGXNNODES={job.dgxnnodes} x DGXNGPU={job.dgxngpu} is "

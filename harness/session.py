@@ -10,6 +10,7 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 
 from harness import caches, provenance
+from harness.checkpoint import BEGINNING, Start
 from harness.env import Job
 from harness.errors import RunError
 from harness.events import RunLog
@@ -56,6 +57,18 @@ def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
     return flat
 
 
+def identity(job: Job, recipe: Any, *, train_samples: int, epochs: int) -> dict[str, Any]:
+    """What a checkpoint's state depends on: a run may go on only from one with the same."""
+    return {
+        "workload": job.workload,
+        "recipe": recipe.name,
+        "image_size": recipe.image_size,
+        "precision": job.precision,
+        "train_samples": train_samples,
+        "epochs": epochs,
+    }
+
+
 def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
     """Hyperparameters of the optimizer under the names of the ruleset; rates are of the global batch."""
     log.event(keys.OPT_NAME, optimizer.kind)
@@ -74,7 +87,7 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
         log.event(keys.LARS_EPSILON, optimizer.lars_epsilon)
 
 
-def run_summary(log: RunLog, job: Job, *, model: str) -> None:
+def run_summary(log: RunLog, job: Job, *, model: str, resumed: bool = False) -> None:
     """What a score must know of a run, written before it starts so that a truncated log has it too."""
     log.event(
         "run_summary",
@@ -86,7 +99,7 @@ def run_summary(log: RunLog, job: Job, *, model: str) -> None:
             "math_mode": job.precision,
             "mode": job.mode,
             "data": job.data,
-            "resumed": False,
+            "resumed": resumed,
             "profiled": False,
             "framework": f"paddlepaddle {paddle.__version__}",
             "model": model,
@@ -118,24 +131,28 @@ def train_to_target(
     eval_epochs: list[int],
     target: float,
     progress: Progress,
+    start: Start = BEGINNING,
 ) -> None:
-    """Trains epoch by epoch until an evaluation reaches `target`.
+    """Trains epoch by epoch from `start` until an evaluation reaches `target`.
 
     A block of the log is the epochs up to an evaluation and the evaluation itself.
 
     Raises:
         RunError: the target was not reached in `epochs` epochs.
     """
-    log, quality, previous = trainer.log, float("nan"), 0
-    for last in eval_epochs:
+    log, quality, previous = trainer.log, float("nan"), start.epoch - 1
+    for last in (e for e in eval_epochs if e >= start.epoch):
         block = {"first_epoch_num": previous + 1, "epoch_count": last - previous}
         log.start(keys.BLOCK_START, block)
         for epoch in range(previous + 1, last + 1):
             log.start(keys.EPOCH_START, {"epoch_num": epoch})
-            done = (epoch - 1) * steps_per_epoch
-            timing = trainer.run(batches, steps=steps_per_epoch, epoch=epoch, done=done, phase="train")
+            left_out = start.epoch_step if epoch == start.epoch else 0
+            done = (epoch - 1) * steps_per_epoch + left_out
+            timing = trainer.run(batches, steps=steps_per_epoch - left_out, epoch=epoch, done=done, phase="train")
             log.stop(keys.EPOCH_STOP, {"epoch_num": epoch})
             _log_throughput(log, timing, epoch)
+            if trainer.keeper and epoch < last:
+                trainer.keeper.epoch_ended(trainer.main, epoch)
         log.start(keys.EVAL_START, {"epoch_num": last})
         quality = evaluate()
         log.stop(keys.EVAL_STOP, {"epoch_num": last})
@@ -144,11 +161,15 @@ def train_to_target(
         progress.say(f"epoch {last} evaluation {quality:.4f} (target {target:.4f})")
         if quality >= target:
             return
+        if trainer.keeper:
+            trainer.keeper.epoch_ended(trainer.main, last)
         previous = last
     raise RunError(f"evaluation is {quality:.4f} after {epochs} epochs, below the target {target:.4f}")
 
 
 def _log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
+    if not timing.steps:  # resumed after an epoch's last step, before its evaluation
+        return
     value = {
         "images": timing.images,
         "time_s": round(timing.time_s, 6),

@@ -16,7 +16,7 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import events, program, ranks, sampling, session
+from harness import checkpoint, events, program, ranks, sampling, session
 from harness.env import Job
 from harness.loop import Evaluator, Trainer
 from harness.progress import Progress
@@ -42,13 +42,16 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     steps = sampling.steps_per_epoch(len(train_images), job.global_batch)
     epochs = job.max_epochs or math.ceil(recipe.epochs)
     schedule = recipe.make_schedule(samples=len(train_images), global_batch=job.global_batch, epochs=epochs)
-    seed = me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
+    run = session.identity(job, recipe, train_samples=len(train_images), epochs=epochs)
+    start = checkpoint.find(job, me, run)
+    seed = start.position.seed if start.position else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
     total_steps = epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
 
     log_path = Path(job.result_file) if me.is_first else None
     with (
         events.open_log(log_path) as log,
         Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
+        checkpoint.Keeper(job, me, log, start=start, run=run, seed=seed, steps_per_epoch=steps) as keeper,
     ):
         dataset = {
             "name": name,
@@ -91,6 +94,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
             ranks=me,
             log=log,
             progress=progress,
+            keeper=keeper,
         )
         evaluator = Evaluator(
             executor=executor,
@@ -108,10 +112,17 @@ def main(job: Job, origins: dict[str, Any]) -> None:
             evaluator.warm_up(synthetic)
         executor.run(startup)
         program.broadcast_parameters(training, me)
+        checkpoint.restore(start, training, me)
 
         # ---- input: nothing is read before the first batch is asked for
         training_plan = sampling.training_plan(
-            len(train_images), batch=job.batchsize, rank=me.rank, ranks=me.size, seed=seed
+            len(train_images),
+            batch=job.batchsize,
+            rank=me.rank,
+            ranks=me.size,
+            seed=seed,
+            epoch=start.epoch,
+            first_step=start.epoch_step,
         )
         evaluation_plan = sampling.evaluation_plan(len(eval_images), batch=job.batchsize, rank=me.rank, ranks=me.size)
         reader = data.ReaderConfig(
@@ -133,7 +144,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
             return totals[CORRECT] / totals[COUNTED]
 
         # ---- the timed run
-        session.run_summary(log, job, model="resnet50_v1.5")
+        session.run_summary(log, job, model="resnet50_v1.5", resumed=start.position is not None)
         session.start_clock(log, me)
         if job.mode == "throughput":
             session.measure(job, trainer, batches)
@@ -147,6 +158,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
                 eval_epochs=[e for e in range(1, epochs + 1) if recipe.is_eval_epoch(e, epochs)],
                 target=recipe.target_top1,
                 progress=progress,
+                start=start,
             )
         me.barrier()
         log.stop(keys.RUN_STOP, {"status": "success"})

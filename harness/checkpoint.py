@@ -1,0 +1,395 @@
+"""Checkpoints: a run's whole state on the disk, so that another run can go on from it.
+
+A file is in the safetensors format (a JSON header, then raw arrays): reading one runs no code of whoever wrote it.
+Its `__metadata__` holds the position in the run and the SHA-256 of header and arrays. It is written under a temporary
+name, synced and renamed, so that a whole name means a whole file; a background thread does it from a copy in host
+memory, so that no step waits for the disk.
+
+All randomness of a run is a function of (seed, epoch, sample): the seed and the position stand for random states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.errors import RunError
+
+if TYPE_CHECKING:
+    from harness.env import Job
+    from harness.events import RunLog
+    from harness.ranks import Ranks
+
+SUFFIX = ".safetensors"
+HEADER_LIMIT = 100_000_000  # bytes, as the format's own reader has it
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # mpirun passes both on; SLURM's --signal may name either
+_DTYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "U8": "|u1",
+    "BOOL": "|b1",
+}
+_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where a run stands. An epoch with all its steps done but without its evaluation has not ended."""
+
+    step: int  # optimizer steps done in the run
+    epoch: int  # the epoch to go on with, from 1
+    epoch_step: int  # steps done in it
+    seed: int
+    global_batch: int  # images a step
+    ranks: int
+
+
+# ---- the file
+
+
+def _canonical(header: dict[str, Any]) -> bytes:
+    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+
+def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
+    """Writes a checkpoint that either is whole under its name or is not there.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
+    end = 0
+    for name, array in arrays.items():
+        assert array.flags.c_contiguous
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+    digest = hashlib.sha256(_canonical(header))
+    for array in arrays.values():
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    header["__metadata__"]["sha256"] = digest.hexdigest()
+    text = _canonical(header)
+    text += b" " * (-len(text) % 8)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for array in arrays.values():
+                file.write(array.reshape(-1).view(np.uint8).data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and metadata of a checkpoint, its checksum verified.
+
+    Raises:
+        ValueError: the file is damaged, or no checkpoint.
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not 2 <= length <= min(HEADER_LIMIT, len(data) - 8):
+        raise ValueError("its header is cut short")
+    body = memoryview(data)[8 + length :]
+    try:
+        header = json.loads(data[8 : 8 + length])
+        metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}
+        wanted = header["__metadata__"].pop("sha256")
+        digest = hashlib.sha256(_canonical(header))
+        digest.update(body)
+        if digest.hexdigest() != wanted:
+            raise ValueError("its checksum is wrong")
+        arrays = {}
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = entry["data_offsets"]
+            dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
+            if not 0 <= begin <= end <= len(body) or end - begin != dtype.itemsize * math.prod(shape):
+                raise ValueError(f"{name} lies outside the file")
+            arrays[name] = np.frombuffer(body[begin:end], dtype=dtype).reshape(shape)
+        return arrays, {name: json.loads(text) for name, text in metadata.items()}
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"its header makes no sense ({type(error).__name__}: {error})") from error
+
+
+def folder_of(job: Job) -> Path:
+    """Where a trial's checkpoints are: beside its log, the same for the trial and for those that go on with it."""
+    if job.checkpoint_dir:
+        return Path(job.checkpoint_dir)
+    log = Path(job.result_file)
+    return log.with_name(log.name.partition(".")[0] + ".checkpoints")
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True) if folder.is_dir() else []
+
+
+# ---- going on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a run begins with: the beginning, or a checkpoint's position; rank 0 has its arrays too."""
+
+    position: Position | None = None
+    path: str = ""
+    arrays: dict[str, np.ndarray] | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps done before."""
+        return self.position.step if self.position else 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch to go on with."""
+        return self.position.epoch if self.position else 1
+
+    @property
+    def epoch_step(self) -> int:
+        """Steps done in that epoch."""
+        return self.position.epoch_step if self.position else 0
+
+
+BEGINNING = Start()
+
+
+def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
+    """The last good checkpoint of RESUME=auto; a damaged one is skipped with a warning.
+
+    `run` says what the state depends on (workload, recipe, samples...) and must be what the checkpoint's run had.
+
+    Raises:
+        ValueError: the checkpoint is of another run.
+    """
+    if job.resume == "no":
+        return BEGINNING
+    start = _find(job, run, ranks.size) if ranks.is_first else BEGINNING
+    position, path = ranks.broadcast((start.position, start.path))
+    return Start(position=position, path=path, arrays=start.arrays)
+
+
+def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
+    folder = folder_of(job)
+    for path in _newest_first(folder):
+        try:
+            arrays, metadata = read(path)
+            position, of = Position(**metadata["position"]), metadata["run"]
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
+            continue
+        if of != run:
+            differs = ", ".join(f"{k} {of.get(k)!r} there, {run.get(k)!r} here" for k in run if of.get(k) != run.get(k))
+            raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
+        if position.global_batch != job.global_batch:
+            raise ValueError(
+                f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
+                f"recipe depends on it: set BATCHSIZE={position.global_batch / ranks:g} for {ranks} ranks"
+            )
+        if job.seed not in (-1, position.seed):
+            raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
+        return Start(position=position, path=str(path), arrays=arrays)
+    print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
+    return BEGINNING
+
+
+def restore(start: Start, main: Any, ranks: Ranks) -> None:
+    """Puts a checkpoint's state into the program on every rank, and its learning rate where it was.
+
+    BN statistics differ from rank to rank: on as many ranks as before each gets its own, else all get the mean.
+
+    Raises:
+        ValueError: the checkpoint lacks something of the program's state.
+    """
+    if start.position is None:
+        return
+    import paddle
+
+    from harness import program
+
+    own = program.own_state(main)
+    arrays = start.arrays or {}
+    if ranks.is_first:
+        for name, tensor in program.state(main):
+            value = arrays.get(f"rank0/{name}" if name in own else name)
+            if value is None or list(value.shape) != tensor.shape():
+                raise ValueError(f"{start.path}: has no {name} of this program's shape: set RESUME=no")
+            tensor.set(value, paddle.CPUPlace())
+    program.broadcast_parameters(main, ranks)
+    for name, tensor in program.state(main):
+        if name in own:
+            parts = [arrays[f"rank{r}/{name}"] for r in range(start.position.ranks)] if ranks.is_first else []
+            if len(parts) != ranks.size and ranks.is_first:
+                parts = [np.mean(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)] * ranks.size
+            tensor.set(ranks.comm.scatter(parts or None), paddle.CPUPlace())
+    program.step_schedule(main).step(start.position.step)
+
+
+# ---- keeping
+
+
+class Keeper:
+    """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
+
+    A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of SIGNALS asks the run to
+    end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
+    """
+
+    def __init__(
+        self, job: Job, ranks: Ranks, log: RunLog, *, start: Start, run: dict[str, Any], seed: int, steps_per_epoch: int
+    ) -> None:
+        """Nothing is written yet; `run` and `start` are those of `find`.
+
+        Raises:
+            ValueError: the folder has another run's checkpoints, which are never overwritten.
+        """
+        self._every_epochs, self._every_s = job.checkpoint_epochs, 60 * job.checkpoint_minutes
+        self._active = job.mode == "train" and bool(self._every_epochs or self._every_s)
+        self._folder, self._keep = folder_of(job), job.checkpoint_keep
+        old = _newest_first(self._folder) if self._active and ranks.is_first and not start.path else []
+        if old:
+            raise ValueError(f"{old[0]}: exists, checkpoints are never overwritten: set RESUME=auto or move them away")
+        self._ranks, self._log, self._run = ranks, log, run
+        self._seed, self._global_batch, self._steps_per_epoch = seed, job.global_batch, steps_per_epoch
+        self._kept = [Path(start.path)] if start.path else []
+        self._last_s = time.monotonic()
+        self._signal = 0
+        self._handlers: dict[int, Any] = {}
+        self._writer: threading.Thread | None = None
+        self._failure = ""
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._join()
+        self._report_failure()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = number
+
+    @property
+    def last_good(self) -> str:
+        """For a message: the last checkpoint that is whole."""
+        self._join()
+        return f"the last good checkpoint is {self._kept[-1]}" if self._kept else "there is no checkpoint of this run"
+
+    def window(self, main: Any, *, step: int, epoch: int) -> float:
+        """Called on every rank at the end of a window; seconds that a checkpoint took from the training.
+
+        Raises:
+            RunError: a signal asked for the end; the checkpoint is on the disk.
+        """
+        self._report_failure()
+        if not self._active:
+            return 0.0
+        if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        late = self._every_s and self._ranks.is_first and time.monotonic() - self._last_s >= self._every_s
+        asked: int = self._ranks.comm.allreduce(self._signal << 1 | bool(late), op=_bitwise_or())
+        if not asked:
+            return 0.0
+        started = time.perf_counter()
+        if asked > 1:
+            self._join()
+        self._save(main, step=step, epoch=epoch, epoch_step=step - (epoch - 1) * self._steps_per_epoch)
+        if asked > 1:
+            self._join()
+            self._report_failure()
+            name = "TERM" if asked >> 1 == signal.SIGTERM else "USR1"
+            raise RunError(f"stopped by signal {name} after step {step}; {self.last_good}")
+        return time.perf_counter() - started
+
+    def epoch_ended(self, main: Any, epoch: int) -> None:
+        """Called on every rank after an epoch and its evaluation."""
+        if self._active and self._every_epochs and epoch % self._every_epochs == 0:
+            self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
+
+    def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
+        from harness import program
+
+        self._last_s = time.monotonic()
+        own = program.own_state(main)
+        mine = {name: np.array(tensor) for name, tensor in program.state(main) if name in own}
+        of_ranks = self._ranks.comm.gather(mine)
+        if of_ranks is None:
+            return
+        if self._writer and self._writer.is_alive():
+            self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
+            return
+        self._join()
+        arrays = {name: np.array(tensor) for name, tensor in program.state(main) if name not in own}
+        for rank, part in enumerate(of_ranks):
+            arrays |= {f"rank{rank}/{name}": value for name, value in part.items()}
+        position = Position(
+            step=step,
+            epoch=epoch,
+            epoch_step=epoch_step,
+            seed=self._seed,
+            global_batch=self._global_batch,
+            ranks=self._ranks.size,
+        )
+        metadata = {"position": asdict(position), "run": self._run}
+        self._writer = threading.Thread(target=self._write, args=(step, arrays, metadata), name="checkpoint")
+        self._writer.start()
+
+    def _write(self, step: int, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
+        path = self._folder / f"step_{step:09d}{SUFFIX}"
+        try:
+            broken = [
+                name for name, value in arrays.items() if value.dtype.kind == "f" and not np.isfinite(value).all()
+            ]
+            if broken:
+                self._failure = f"not written: {broken[0]} is not finite"
+                return
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write(path, arrays, metadata)
+            self._kept.append(path)
+            while len(self._kept) > self._keep:
+                self._kept.pop(0).unlink(missing_ok=True)
+        except OSError as error:
+            self._failure = f"not written: {error}"
+
+    def _join(self) -> None:
+        if self._writer:
+            self._writer.join()
+
+    def _report_failure(self) -> None:
+        """A checkpoint that cannot be written is no reason to lose the run as well."""
+        if self._failure:
+            text, self._failure = f"warning: checkpoint {self._failure}", ""
+            print(text, file=sys.stderr, flush=True)
+            self._log.text(text)
+
+
+def _bitwise_or() -> Any:
+    from mpi4py import MPI
+
+    return MPI.BOR

@@ -1,0 +1,88 @@
+"""Ends a run that hangs, with the stacks of all its ranks, and notices a clock that was set.
+
+A rank that makes no progress within the limit writes its threads' stacks to stderr and exits, which makes mpirun end
+the others. As one rank that stands still soon stops all of them, each rank waits GRACE_S before it exits, in which
+the others write theirs. Should the interpreter itself be stuck, faulthandler's own thread does the same in C.
+
+Time to the end of a hung run: the limit, plus TICK_S at most, plus GRACE_S; stuck in the interpreter, GRACE_S more.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+GRACE_S = 5.0
+TICK_S = 1.0
+
+
+class Watchdog:
+    """Watches this process; `beat` says that it makes progress."""
+
+    def __init__(self) -> None:
+        self._doing, self._beat_s = "starting", time.monotonic()
+        self._stop = threading.Event()
+
+    def beat(self, doing: str) -> None:
+        """Progress was made, and `doing` is next (it costs two assignments)."""
+        self._doing, self._beat_s = doing, time.monotonic()
+
+    def start(self, limit_s: float, *, rank: int, node: str) -> None:
+        """Watches from now on; a limit of 0 watches nothing."""
+        if limit_s:
+            self.beat(self._doing)
+            threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watches no more."""
+        self._stop.set()
+        faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self, limit_s: float, rank: int, node: str) -> None:
+        while True:
+            # Armed anew with each tick, it fires only if this thread no longer runs.
+            faulthandler.dump_traceback_later(limit_s + TICK_S + GRACE_S, exit=True)
+            if self._stop.wait(TICK_S):
+                faulthandler.cancel_dump_traceback_later()
+                return
+            if time.monotonic() - self._beat_s > limit_s:
+                sys.stderr.write(
+                    f"error: rank {rank} on {node} hangs: no progress for {limit_s:g} s while {self._doing}\n"
+                )
+                sys.stderr.write("".join(f"[rank {rank}] {line}\n" for line in _stacks()))
+                sys.stderr.flush()
+                time.sleep(GRACE_S)
+                os._exit(1)
+
+
+def _stacks() -> list[str]:
+    """The Python stacks of all threads of this process."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().splitlines()
+
+
+WATCHDOG = Watchdog()  # of this process, as faulthandler is
+
+
+class Clock:
+    """Compares the system's clock, which a log's times are by, with the monotonic one, which durations are by."""
+
+    TOLERANCE_S = 1.0  # NTP slews by 0.0005 s a second; more than this was set by somebody
+
+    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
+        self._wall, self._steady = wall, steady
+        self._offset_s = wall() - steady()
+
+    def set_by_s(self) -> float:
+        """Seconds by which the clock was set since the last call (negative: back); 0 within the tolerance."""
+        offset_s = self._wall() - self._steady()
+        moved_s = offset_s - self._offset_s
+        self._offset_s = offset_s
+        return moved_s if abs(moved_s) >= self.TOLERANCE_S else 0.0
