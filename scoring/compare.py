@@ -77,7 +77,7 @@ def compare(named: Sequence[tuple[str, Score]]) -> Comparison:
     if len(units) > 1:
         shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
-    base_name, base = named[0]
+    base = named[0][1]
     base_devices = _devices(base)
     rows = []
     for index, (name, result) in enumerate(named):
@@ -220,12 +220,15 @@ def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str)
     return values
 
 
+_VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be told apart or alike"}
+
+
 def describe(result: Comparison) -> list[str]:
     """The comparison in lines for a reader."""
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
     for index, row in enumerate(result.rows):
         size = f"{row.devices} devices" if row.devices else "devices not said"
-        lines.append(f"{row.name}  ({size}, {len(row.score.runs)} runs)")
+        lines.append(f"{row.name}  ({size}, runs: {len(row.score.runs)})")
         lines.append(f"  figure      {row.score.value:.3f} {row.score.unit}")
         if index == 0:
             continue
