@@ -6,13 +6,15 @@
 #   --dry-run   list the commands and an estimate of the time, run nothing
 #   --shrink    run the whole grid tiny on CPU ranks, to see that every cell goes through
 #
-# Environment: DGXSYSTEM, DATADIR and HOSTS as for run_and_time.sh; LOGDIR, the results (default: results);
-# RUNNER, the command that does one job (default: ./run_and_time.sh); REPEATS instead of the campaign's own number.
+# Environment: DGXSYSTEM, DATADIR, CONT, HOSTS or HOSTFILE as for the launchers; LOGDIR, the results (default: results),
+# to be seen from here and from the first host; REPEATS instead of the campaign's own number. A job of one node is one
+# call of ./run_and_time.sh (of launch/docker_node.sh where CONT is set), one of several nodes of launch/mpirun.sh over
+# the first of the hosts; RUNNER is a command to call instead of these.
 # Exit status: 0 every run that this machine can do is done, 1 one failed, 2 wrong use.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
 refuse() { echo "launch/campaign.sh: $1" >&2; exit 2; }
 
 name="" dry_run=0 shrink=()
@@ -27,17 +29,17 @@ for argument in "$@"; do
 done
 [[ -n $name ]] || refuse "which campaign? Give one of: $(cd campaigns && echo *.yaml | sed 's/\.yaml//g')"
 
-runner=${RUNNER:-./run_and_time.sh}
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run
 variables=$(.venv/bin/python -m harness.env) || exit 2
 campaign() {
   .venv/bin/python -m scoring.campaign "$1" "$name" --results "$results" "${shrink[@]}" \
-    --variables "$(cut -d= -f1 <<<"$variables" | paste -sd ' ')" ${REPEATS:+--repeats "$REPEATS"} "${@:2}"
+    --variables "$(cut -d= -f1 <<<"$variables" | paste -sd ' ')" ${REPEATS:+--repeats "$REPEATS"} \
+    ${RUNNER:+--runner "$RUNNER"} "${@:2}"
 }
 
 if ((dry_run)); then
-  campaign plan --runner "$runner"
+  campaign plan
   exit
 fi
 
@@ -45,7 +47,7 @@ mkdir -p "$results"
 exec 9>"$results/.lock"
 flock -n 9 || refuse "$results: another campaign.sh is at work there; wait for it or set LOGDIR"
 
-jobs=$(campaign plan --runner "$runner" --jobs)
+jobs=$(campaign plan --jobs)
 failed=0
 child=""
 # Stopping the campaign stops the run; its half log is set aside when the campaign is started again.
@@ -59,7 +61,7 @@ stop() {
   exit 130
 }
 trap stop INT TERM
-while IFS=$'\t' read -r -u 8 run trial folder exports; do
+while IFS=$'\t' read -r -u 8 run trial folder command exports; do
   [[ -n $run ]] || continue
   if [[ -e $folder ]]; then
     aside=1
@@ -68,10 +70,13 @@ while IFS=$'\t' read -r -u 8 run trial folder exports; do
   fi
   mkdir -p "$folder"
   IFS=' ' read -r -a assignments <<<"$exports"
+  IFS=' ' read -r -a words <<<"$command"
+  # The launchers are told the hosts of this job; a job of one node has none.
+  [[ -n ${RUNNER:-} ]] || assignments=(-u HOSTS -u HOSTFILE -u NODE_RANK "${assignments[@]}")
   echo "== $name $run, trial $trial"
   started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
   begin=$SECONDS status=0
-  env "${assignments[@]}" "LOGDIR=$folder" "$runner" >"$folder/run.out" 2>&1 9>&- &
+  env "${assignments[@]}" "LOGDIR=$folder" "${words[@]}" >"$folder/run.out" 2>&1 9>&- &
   child=$!
   wait "$child" || status=$?
   child=""

@@ -116,7 +116,8 @@ class Machine:
     gpus: int
     gpu: str | None  # name of the first
     compute_capability: float | None
-    hosts: int  # named in HOSTS or HOSTFILE; 1 where neither is set
+    hosts: tuple[str, ...]  # named in HOSTS or HOSTFILE
+    in_container: bool  # CONT names the image
     variables: frozenset[str]  # that a job reads, by `python -m harness.env`
 
 
@@ -207,12 +208,14 @@ def machine(variables: frozenset[str]) -> Machine:
     hosts = [host for host in re.split(r"[,\s]+", os.environ.get("HOSTS", "")) if host]
     hostfile = os.environ.get("HOSTFILE", "")
     if not hosts and hostfile:
-        hosts = [line for line in Path(hostfile).read_text(encoding="utf-8").splitlines() if line.split("#")[0].strip()]
+        lines = [line.split("#")[0].split() for line in Path(hostfile).read_text(encoding="utf-8").splitlines()]
+        hosts = [words[0] for words in lines if words]
     return Machine(
         gpus=len(gpus),
         gpu=gpus[0][1] if gpus else None,
         compute_capability=float(gpus[0][0]) if gpus else None,
-        hosts=max(1, len(hosts)),
+        hosts=tuple(hosts),
+        in_container=bool(os.environ.get("CONT")),
         variables=variables,
     )
 
@@ -227,8 +230,8 @@ def why_not(run: Run, here: Machine, *, workload: str, shrink: bool, repository:
         return None
     if here.gpus < run.devices_per_node:
         return f"{run.devices_per_node} GPU(s) a node needed, {here.gpus} here"
-    if here.hosts < run.nodes:
-        return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {here.hosts}"
+    if max(1, len(here.hosts)) < run.nodes:
+        return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(here.hosts)}"
     capability = here.compute_capability or 0.0
     needed = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}.get(run.precision, 0.0)
     if capability < needed:
@@ -253,6 +256,16 @@ def environment(campaign: Campaign, run: Run, *, shrink: bool) -> dict[str, str]
     return exports | SHRUNK_ENVIRONMENT if shrink else exports
 
 
+def command(run: Run, here: Machine, runner: str) -> str:
+    """What does one job of `run`: the user's runner, else this node's job, or the launcher over the first hosts."""
+    if runner:
+        return runner
+    if run.nodes == 1:
+        return "launch/docker_node.sh" if here.in_container else "./run_and_time.sh"
+    hosts = ",".join(here.hosts[: run.nodes]) or "HOSTS"
+    return f"launch/mpirun.sh --hosts {hosts}{'' if here.in_container else ' --no-container'}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One trial of a run: one call of run_and_time.sh, or why there is none."""
@@ -263,6 +276,7 @@ class Job:
     state: str  # "done", "run" or "skip"
     reason: str  # of a skip, or what is wrong with a log that stands in the folder
     exports: dict[str, str]
+    command: str
     estimate_s: float
 
 
@@ -283,7 +297,14 @@ def result_log(folder: Path) -> Path | None:
 
 
 def plan(
-    campaign: Campaign, results: Path, here: Machine, *, shrink: bool, rows: Sequence[Published], repeats: int
+    campaign: Campaign,
+    results: Path,
+    here: Machine,
+    *,
+    shrink: bool,
+    rows: Sequence[Published],
+    repeats: int,
+    runner: str = "",
 ) -> list[Job]:
     """The jobs of a campaign in the order of its tables; cells that share a run have its jobs once."""
     results = runs_folder(campaign, results, shrink=shrink)
@@ -306,6 +327,7 @@ def plan(
                     state=state,
                     reason=reason or "" if state == "skip" else wrong,
                     exports=exports | {"LOGDIR": str(folder)},
+                    command=command(run, here, runner),
                     estimate_s=estimate_s,
                 )
             )
@@ -597,7 +619,7 @@ def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:
 # ------------------------------------------------------------------------------------------------- command
 
 
-def _describe(jobs: Sequence[Job], campaign: Campaign, runner: str, *, shrink: bool) -> str:
+def _describe(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
     """The plan for a reader: each job with its command and time, and whether it is done, would run or is skipped."""
     lines = []
     for job in jobs:
@@ -605,7 +627,7 @@ def _describe(jobs: Sequence[Job], campaign: Campaign, runner: str, *, shrink: b
         lines.append(f"{job.state:<5} {job.run.name} trial {job.trial}, about {job.estimate_s:.0f} s{note}")
         if job.state != "done":
             words = [f"{name}={shlex.quote(value)}" for name, value in job.exports.items()]
-            lines.append("      " + " ".join([*words, runner]))
+            lines.append("      " + " ".join([*words, job.command]))
     jobs_of = {state: sum(job.state == state for job in jobs) for state in ("done", "run", "skip")}
     minutes = {state: sum(job.estimate_s for job in jobs if job.state == state) / 60 for state in jobs_of}
     lines.append(
@@ -644,8 +666,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shrink", action="store_true", help="the grid tiny on CPU ranks")
     parser.add_argument("--repeats", type=count, help="trials of a run (default: the campaign's; shrunk: 1)")
     parser.add_argument("--variables", default="", help="that a job reads, by spaces; others are not exported")
-    parser.add_argument("--runner", default="./run_and_time.sh", help="command of one job, for the listing")
-    parser.add_argument("--jobs", action="store_true", help="plan: tab-separated run, trial, folder, exports")
+    parser.add_argument("--runner", default="", help="command of one job, instead of this project's")
+    parser.add_argument("--jobs", action="store_true", help="plan: tab-separated run, trial, folder, command, exports")
     parser.add_argument("--campaigns", type=Path, default=CAMPAIGNS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     try:
@@ -653,16 +675,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         repeats = args.repeats or (1 if args.shrink else campaign.repeats)
         rows = read_published()
         here = machine(frozenset(args.variables.split()))
-        jobs = plan(campaign, args.results, here, shrink=args.shrink, rows=rows, repeats=repeats)
+        jobs = plan(campaign, args.results, here, shrink=args.shrink, rows=rows, repeats=repeats, runner=args.runner)
         if args.action == "table":
             _write_tables(campaign, args.results, jobs, rows, shrink=args.shrink, repeats=repeats)
         elif args.jobs:
             for job in jobs:
                 if job.state == "run":
                     exports = " ".join(f"{name}={value}" for name, value in job.exports.items() if name != "LOGDIR")
-                    print(job.run.name, job.trial, job.folder, exports, sep="\t")
+                    print(job.run.name, job.trial, job.folder, job.command, exports, sep="\t")
         else:
-            print(_describe(jobs, campaign, args.runner, shrink=args.shrink))
+            print(_describe(jobs, campaign, shrink=args.shrink))
     except (InputError, OSError) as error:
         print(f"python -m scoring.campaign: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,11 @@
 """The step-time model: it recovers what made its data, says how wrong it is on published tables, and refuses."""
 
+import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +133,7 @@ def test_back_test_intervals_hold_most_published_figures() -> None:
 
 def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
     """Doubling one report's multi-node figures leaves its own predictions as they were."""
+
     def doubled(row):  # type: ignore[no-untyped-def]
         inside = row.table == "oneflow" and row.metric == "throughput" and row.nodes > 1
         return replace(row, value=2 * row.value) if inside else row
@@ -197,3 +202,115 @@ def test_time_to_train_says_when_it_is_not_known() -> None:
     other = imagenet(imagenet=False)
     seconds, _, why = scale.time_to_train_s(other, devices=8, global_batch=256, step_time_s=0.1)
     assert seconds is None and "give --epochs" in why
+
+
+# ------------------------------------------------------------------------------------------------- command
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scoring", "scale", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def write_log(path: Path, *, devices: int, nodes: int, step_time_s: float, batch: int = 64) -> Path:
+    """A throughput log of this project, as long as the reader needs; the step time is the same in every window."""
+    images, time_ms, lines = devices * batch * 10, 1_700_000_000_000, []
+
+    def event(kind: str, key: str, value: object, **metadata: object) -> None:
+        content = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
+        lines.append(":::MLLOG " + json.dumps(content | {"metadata": {"file": "x", "lineno": 1, **metadata}}))
+
+    lines.append('# {"log": {"format": "paddle-reference-log", "version": 1}}')
+    event("POINT_IN_TIME", "submission_benchmark", "resnet")
+    summary = {"devices": devices, "nodes": nodes, "batch_per_device": batch, "precision": "fp32", "math_mode": "fp32"}
+    summary |= {"mode": "throughput", "data": "synthetic", "framework": "x", "model": "resnet50_v1.5"}
+    event("POINT_IN_TIME", "run_summary", summary)
+    event("INTERVAL_START", "run_start", None)
+    for window in range(1, 9):
+        time_ms += round(10_000 * step_time_s)
+        value = {"steps": 10, "images": images, "time_s": 10 * step_time_s, "data_wait_s": 0.0, "loss": 1.0}
+        event("POINT_IN_TIME", "step_window", value, step=10 * window, epoch_num=1, phase="measured")
+    event("INTERVAL_END", "run_stop", None, status="success")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> list[Path]:
+    return [
+        write_log(tmp_path / "one.txt", devices=1, nodes=1, step_time_s=0.20),
+        write_log(tmp_path / "eight.txt", devices=8, nodes=1, step_time_s=0.21),
+    ]
+
+
+def test_the_command_plans_from_two_logs(logs: list[Path]) -> None:
+    done = command("--measured", *logs, "--nodes", "1,2,1024", "--epochs", "90", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    one, two, many = found["predictions"]
+    assert one["images_per_s"] == pytest.approx(8 * 64 / 0.21)
+    assert one["measured_images_per_s"] == pytest.approx(one["images_per_s"])
+    assert one["devices"] == 8 and many["devices"] == 8192
+    low, high = two["interval_95"]
+    assert low < two["images_per_s"] < 2 * one["images_per_s"] and high / low > 1.05
+    assert many["time_to_train_min"] < two["time_to_train_min"] < one["time_to_train_min"]
+    assert two["ring_images_per_s"] != two["hierarchical_images_per_s"]
+    assert any("100 Gbit/s" in text for text in found["assumptions"])
+
+
+def test_a_given_network_is_used_and_no_longer_assumed(logs: list[Path]) -> None:
+    fast, slow = (
+        json.loads(command("--measured", *logs, "--nodes", "8", "--network-gbit-s", rate, "--json").stdout)
+        for rate in (200, 10)
+    )
+    assert fast["predictions"][0]["images_per_s"] > 1.2 * slow["predictions"][0]["images_per_s"]
+    assert not any("Gbit/s" in text for text in fast["assumptions"])
+
+
+def test_the_command_is_readable(logs: list[Path]) -> None:
+    done = command("--measured", *logs)
+    assert done.returncode == 0
+    assert "nodes  devices" in done.stdout and "1024" in done.stdout and "assumed:" in done.stdout
+    assert "past the largest reference convergence point" in done.stdout
+
+
+def test_published_logs_can_be_planned_from(published_logs: Path) -> None:
+    shapes = [published_logs / f"paddleclas_v100_gpu{count}_fp32_bs256.log" for count in (8, 32)]
+    done = command("--measured", *shapes, "--nodes", "4,8", "--json")
+    assert done.returncode == 0, done.stderr
+    four, eight = json.loads(done.stdout)["predictions"]
+    assert four["images_per_s"] == pytest.approx(four["measured_images_per_s"], rel=0.001)
+    assert 1.9 < eight["images_per_s"] / four["images_per_s"] < 2.0
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--measured", "{one}"], "refusing to extrapolate from one point"),
+        (["--measured", "{one}", "{one}", "--nodes", "2"], "the same log"),
+        ([], "give --measured"),
+        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no node count"),
+        (["--measured", "{one}", "{other}"], "different batch_per_device"),
+        (["--measured", "{one}", "{absent}"], "absent"),
+    ],
+)
+def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, arguments: list[str], text: str) -> None:
+    other = write_log(tmp_path / "other.txt", devices=8, nodes=1, step_time_s=0.21, batch=32)
+    names = {"one": logs[0], "eight": logs[1], "other": other, "absent": tmp_path / "absent.txt"}
+    done = command(*(argument.format(**names) for argument in arguments))
+    assert done.returncode == 2 and text in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_the_back_test_is_printed_with_each_error() -> None:
+    done = command("--back-test", "--json")
+    first, second = json.loads(done.stdout)
+    assert done.returncode == 0 and first["fitted_on"] == [1, 8] and second["fitted_on"] == [8, 16]
+    assert first["median_error"] < 0.05 and len(first["results"]) == 16
+    printed = command("--back-test").stdout
+    assert printed.count("published ") >= 24 and "median error 3.94% over 16 figures of 13 tables" in printed
