@@ -27,7 +27,8 @@ _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:
 class Event(NamedTuple):
     """One MLLOG event. `time_ms` is Unix time; `line` counts from 1; `offset` is the byte where it starts.
 
-    `rank` is that of a launcher's prefix (mpirun's `[1,3]<stdout>:`, srun's `3: `); None without one.
+    `event_type` is empty where it is none of EVENT_TYPES; a `Problem` says so, too. `rank` is that of a launcher's
+    prefix (mpirun's `[1,3]<stdout>:`, srun's `3: `), None without one.
     """
 
     key: str
@@ -291,13 +292,14 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Eve
         yield Problem("fields", f"the field {error} is missing", line, text[:200])
         return
     event_type = fields.get("event_type")
+    if type(event_type) is not str or event_type not in EVENT_TYPES:
+        yield Problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}", line, text[:200])
+        event_type = ""
     if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
         yield Problem("fields", "time_ms is no number of 64 bits", line, text[:200])
     elif type(key) is not str:
         yield Problem("fields", "key is no text", line, text[:200])
     elif type(metadata) is not dict:
         yield Problem("fields", "metadata is no JSON object", line, text[:200])
-    elif type(event_type) is not str or event_type not in EVENT_TYPES:
-        yield Problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}", line, text[:200])
     else:
         yield Event(key, value, metadata, time_ms, event_type, line, offset, rank)

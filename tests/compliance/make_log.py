@@ -175,6 +175,21 @@ def closed_run(**changes: Any) -> str:
     return run(**{**fields, **changes})
 
 
+def closed_hrnet_run(**changes: Any) -> str:
+    """A closed run of FCN-HRNetW18 on Cityscapes."""
+    recipe = {
+        "opt_name": "sgd",
+        "sgd_opt_base_learning_rate": 0.01,
+        "sgd_opt_end_learning_rate": 0.0,
+        "sgd_opt_learning_rate_decay_poly_power": 0.9,
+        "sgd_opt_learning_rate_decay_steps": 80_000,
+        "sgd_opt_weight_decay": 0.0005,
+        "sgd_opt_momentum": 0.9,
+    }
+    fields: dict[str, Any] = {"division": "closed", "samples": (2975, 500), "accuracies": (0.6, 0.7, 0.79123)}
+    return hrnet_run(**{**fields, "hyperparameters": recipe, **changes})
+
+
 def hrnet_run(**changes: Any) -> str:
     """An open run of FCN-HRNetW18 on a small data set."""
     return run(**{"benchmark": "hrnet", "samples": (20, 50), "batch": 2, **changes})

@@ -1,0 +1,77 @@
+"""Logs with events removed, repeated, moved and changed."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+TOKEN = ":::MLLOG "
+
+
+class Altered:
+    """The lines of a log; each method changes it and returns it. `number` counts the events of a key, -1 the last."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def events(self) -> list[int]:
+        return [index for index, line in enumerate(self.lines) if TOKEN in line]
+
+    def at(self, key: str, number: int = 0) -> int:
+        return [index for index in self.events() if f'"key": "{key}"' in self.lines[index]][number]
+
+    def fields(self, index: int) -> dict[str, Any]:
+        fields: dict[str, Any] = json.loads(self.lines[index].partition(TOKEN)[2])
+        return fields
+
+    def write(self, index: int, fields: dict[str, Any]) -> None:
+        self.lines[index] = TOKEN + json.dumps(fields)
+
+    def change(self, key: str, change: Callable[[dict[str, Any]], object], number: int = 0) -> "Altered":
+        index = self.at(key, number)
+        fields = self.fields(index)
+        change(fields)
+        self.write(index, fields)
+        return self
+
+    def value(self, key: str, value: Any, number: int = 0) -> "Altered":
+        return self.change(key, lambda fields: fields.update(value=value), number)
+
+    def metadata(self, key: str, number: int = 0, **metadata: Any) -> "Altered":
+        return self.change(key, lambda fields: fields["metadata"].update(metadata), number)
+
+    def without_metadata(self, key: str, name: str, number: int = 0) -> "Altered":
+        return self.change(key, lambda fields: fields["metadata"].pop(name), number)
+
+    def later(self, key: str, ms: float, number: int = 0) -> "Altered":
+        return self.change(key, lambda fields: fields.update(time_ms=fields["time_ms"] + ms), number)
+
+    def drop(self, key: str, number: int = 0) -> "Altered":
+        del self.lines[self.at(key, number)]
+        return self
+
+    def drop_all(self, key: str) -> "Altered":
+        self.lines = [line for line in self.lines if f'"key": "{key}"' not in line]
+        return self
+
+    def repeat(self, key: str, number: int = 0) -> "Altered":
+        index = self.at(key, number)
+        self.lines.insert(index, self.lines[index])
+        return self
+
+    def move_after(self, key: str, other: str, number: int = 0) -> "Altered":
+        line = self.lines.pop(self.at(key, number))
+        self.lines.insert(self.at(other, -1) + 1, line)
+        return self
+
+    def add_after(self, key: str, line: str, number: int = 0) -> "Altered":
+        self.lines.insert(self.at(key, number) + 1, line)
+        return self
+
+    def line(self, key: str, change: Callable[[str], str], number: int = 0) -> "Altered":
+        index = self.at(key, number)
+        self.lines[index] = change(self.lines[index])
+        return self

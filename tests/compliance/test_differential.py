@@ -1,0 +1,259 @@
+"""This checker and the official one on thousands of altered logs: no log that the official one rejects passes here."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import make_log
+import official_checker
+import pytest
+from altered import TOKEN, Altered
+
+from compliance import rules
+from compliance.check import check_file
+
+HRNET = rules.RULES / "training_4.0.0" / "official_hrnet.yaml"
+VALUES = (
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2,
+        0.5,
+        0.759,
+        0.7591,
+        0.99,
+        1.0,
+        1e-4,
+        1e30,
+        2**70,
+        "",
+        "x",
+        "1",
+        [],
+        {},
+        [1],
+        {"a": 1},
+    ),
+    *("open", "closed", "resnet", "hrnet", "bert", "sgd", "lars", "cloud", "aborted", "success", 1437, 1281167, 0.001),
+)
+KEYS = (
+    *("submission_org", "submission_platform", "submission_division", "submission_status", "submission_benchmark"),
+    *("cache_clear", "init_start", "init_stop", "run_start", "run_stop", "block_start", "block_stop", "epoch_start"),
+    *("epoch_stop", "eval_start", "eval_stop", "eval_accuracy", "train_samples", "eval_samples", "opt_name", "seed"),
+    *("global_batch_size", "gradient_accumulation_steps", "lars_epsilon", "sgd_opt_momentum", "weights_initialization"),
+    *("step_window", "unheard_of"),
+)
+
+
+def _drop(log: Altered, index: int, chance: random.Random) -> None:
+    del log.lines[index]
+
+
+def _drop_all_of_key(log: Altered, index: int, chance: random.Random) -> None:
+    log.drop_all(log.fields(index)["key"])
+
+
+def _repeat(log: Altered, index: int, chance: random.Random) -> None:
+    log.lines.insert(chance.choice([index, chance.randrange(len(log.lines))]), log.lines[index])
+
+
+def _move(log: Altered, index: int, chance: random.Random) -> None:
+    line = log.lines.pop(index)
+    log.lines.insert(chance.randrange(len(log.lines)), line)
+
+
+def _value(log: Altered, index: int, chance: random.Random) -> None:
+    fields = log.fields(index)
+    fields["value"] = chance.choice(VALUES)
+    log.write(index, fields)
+
+
+def _repeat_with_other_value(log: Altered, index: int, chance: random.Random) -> None:
+    fields = log.fields(index)
+    fields["value"] = chance.choice(VALUES)
+    log.lines.insert(index + 1, TOKEN + "{}")
+    log.write(index + 1, fields)
+
+
+def _metadata(log: Altered, index: int, chance: random.Random) -> None:
+    fields = log.fields(index)
+    names = [name for name in fields["metadata"] if name not in ("file", "lineno")]
+    if not names or chance.random() < 0.2:
+        fields["metadata"][chance.choice(["epoch_num", "samples_count", "status"])] = chance.choice(VALUES)
+    elif chance.random() < 0.5:
+        del fields["metadata"][chance.choice(names)]
+    else:
+        fields["metadata"][chance.choice(names)] = chance.choice([*VALUES, 3, 4, 7])
+    log.write(index, fields)
+
+
+def _time(log: Altered, index: int, chance: random.Random) -> None:
+    fields = log.fields(index)
+    times = [
+        0,
+        -1,
+        1e300,
+        2**64,
+        "1",
+        None,
+        float("nan"),
+        fields["time_ms"] + chance.choice([-1e3, 1e3, 1e7, -1e7, 1e8]),
+    ]
+    fields["time_ms"] = chance.choice(times)
+    log.write(index, fields)
+
+
+def _key(log: Altered, index: int, chance: random.Random) -> None:
+    fields = log.fields(index)
+    fields["key"] = chance.choice([*KEYS, *KEYS, None, 3, ["run_stop"]])
+    log.write(index, fields)
+
+
+def _without_field(log: Altered, index: int, chance: random.Random) -> None:
+    fields = log.fields(index)
+    del fields[chance.choice(list(fields))]
+    log.write(index, fields)
+
+
+def _join_lines(log: Altered, index: int, chance: random.Random) -> None:
+    if index + 1 < len(log.lines):
+        log.lines[index] += log.lines.pop(index + 1)
+
+
+def _damage(log: Altered, index: int, chance: random.Random) -> None:
+    line = log.lines[index]
+    at = chance.randrange(len(line))
+    bit = chance.choice(['"', "}", "\x00", "\x1b[0m", "\r", "é", ":::MLLOG ", "\\", "\x85"])
+    log.lines[index] = chance.choice([line[:at], line + bit, line + "  ", line[:at] + bit + line[at:], bit + line])
+
+
+def _cut_file(log: Altered, index: int, chance: random.Random) -> None:
+    del log.lines[index:]
+
+
+ALTERATIONS: tuple[Callable[[Altered, int, random.Random], None], ...] = (
+    *(_drop, _drop_all_of_key, _repeat, _move, _value, _value, _repeat_with_other_value, _metadata, _metadata),
+    *(_time, _key, _without_field, _join_lines, _damage, _cut_file),
+)
+
+
+def altered(text: str, chance: random.Random) -> str:
+    """`text` with one to three alterations, most of them of events that the rules name."""
+    log = Altered(text)
+    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        whole = []
+        for index in log.events():
+            try:
+                if isinstance(log.fields(index), dict):
+                    whole.append(index)
+            except ValueError:
+                continue  # an earlier alteration broke it
+        try:
+            chance.choice(ALTERATIONS)(log, chance.choice(whole), chance)
+        except (IndexError, KeyError, AttributeError):
+            continue  # nothing of the kind left to alter
+    return log.text
+
+
+def _compare(seeds: dict[str, str], ruleset_name: str, folder: Path, count: int, start: int) -> Counter[str]:
+    ruleset = rules.load(ruleset_name)
+    path = folder / "log.txt"
+    outcomes: Counter[str] = Counter()
+    names = sorted(seeds)
+    for number in range(start, start + count):
+        name = names[number % len(names)]
+        text = altered(seeds[name], random.Random(number))
+        path.write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
+        findings, run = check_file(path, ruleset)
+        errors = [finding for finding in findings if finding.severity == "error"]
+        # a log of hrnet goes to the official checker with our rules in its language, as --official does
+        config = str(HRNET) if run.values.get("submission_benchmark") == "hrnet" and ruleset_name == "4.0.0" else None
+        official = official_checker.passes(path, ruleset_name, config)
+        where = f"seed {name}, number {number}, ruleset {ruleset_name}"
+        assert official or errors, f"{where}: the official checker rejects it, this one passes it"
+        if official and errors:
+            # an event that the line's own rules refuse is missing, too
+            damaged = any(finding.rule.startswith("line-") for finding in errors)
+            unexplained = [finding for finding in errors if finding.rule not in ruleset.strict and not damaged]
+            assert not unexplained, (
+                f"{where}: only this checker rejects it, by a rule that is none of ours: {unexplained}"
+            )
+            outcomes["only ours rejects"] += 1
+            outcomes.update(f"by {finding.rule}" for finding in errors)
+        else:
+            outcomes["both pass" if official else "both reject"] += 1
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def own_seeds() -> dict[str, str]:
+    return {
+        "open": make_log.run(),
+        "closed lars": make_log.closed_run(),
+        "closed sgd": make_log.closed_run(hyperparameters=make_log.SGD),
+        "aborted": make_log.run(status="aborted"),
+        "hrnet": make_log.hrnet_run(),
+        "hrnet closed": make_log.closed_hrnet_run(),
+    }
+
+
+@pytest.fixture(scope="module")
+def mlperf_seeds(published_logs: Path) -> dict[str, str]:
+    """MLPerf v2.1 results of another submitter: one that converged, the one that did not."""
+    folder = published_logs / "mlperf_v2.1_dgxa100_resnet"
+    return {name: (folder / name).read_text() for name in ("result_0.txt", "result_2.txt")}
+
+
+def _without_weights(seeds: dict[str, str]) -> dict[str, str]:
+    """Ruleset 4.0.0 knows no weights_initialization, so its 161 lines would be altered to no effect."""
+    return {name: Altered(text).drop_all("weights_initialization").text for name, text in seeds.items()}
+
+
+def test_unaltered_seeds_get_the_same_verdict(own_seeds, mlperf_seeds, tmp_path) -> None:
+    for ruleset, seeds in (("4.0.0", own_seeds | mlperf_seeds), ("2.1.0", mlperf_seeds)):
+        for name, text in seeds.items():
+            (tmp_path / "log.txt").write_text(text)
+            findings, _ = check_file(tmp_path / "log.txt", rules.load(ruleset))
+            ours = all(finding.severity != "error" for finding in findings)
+            config = str(HRNET) if name.startswith("hrnet") else None
+            official = official_checker.passes(tmp_path / "log.txt", ruleset, config)
+            assert (ours, official) == {"result_2.txt": (False, False), "aborted": (False, True)}.get(
+                name, (True, True)
+            )
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_altered_logs_of_this_project(own_seeds, tmp_path, part: int) -> None:
+    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 400, 400 * part)
+    assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 20, outcomes
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_altered_logs_of_another_submitter(mlperf_seeds, tmp_path, part: int) -> None:
+    outcomes = _compare(_without_weights(mlperf_seeds), "4.0.0", tmp_path, 150, 10_000 + 150 * part)
+    assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 10, outcomes
+
+
+def test_altered_logs_under_the_ruleset_that_they_were_made_for(mlperf_seeds, tmp_path) -> None:
+    outcomes = _compare(mlperf_seeds, "2.1.0", tmp_path, 100, 20_000)
+    assert min(outcomes[name] for name in ("both reject", "only ours rejects")) > 10, outcomes
+
+
+@pytest.mark.slow
+def test_many_more_altered_logs(own_seeds, mlperf_seeds, tmp_path) -> None:
+    outcomes = _compare(own_seeds | _without_weights(mlperf_seeds), "4.0.0", tmp_path, 15_000, 100_000)
+    outcomes += _compare(mlperf_seeds, "2.1.0", tmp_path, 2_000, 200_000)
+    print(outcomes)
+    assert {name for name in outcomes if name.startswith("by ")} >= {
+        f"by {rule}"
+        for rule in (
+            *("exactly-once", "value-type", "after-run-stop", "time-order", "run-time", "epoch-order", "block-order"),
+            *("eval-order", "eval-schedule", "closed-data", "target-status", "run-status", "throughput-agrees"),
+            *("line-several-events", "line-nul", "line-encoding", "line-json", "line-fields", "event-type"),
+        )
+    }

@@ -1,0 +1,142 @@
+"""The reader of logs."""
+
+import io
+import os
+
+import make_log
+import pytest
+
+from compliance import log
+from compliance.log import Event, Header, Problem
+
+EVENT = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "a", "value": 1, "metadata": {}}'
+LINE = f":::MLLOG {EVENT}"
+
+
+def read(text: str | bytes) -> list[log.Entry]:
+    return list(log.read_text(text))
+
+
+def kinds(text: str | bytes) -> list[str]:
+    return [entry.kind if isinstance(entry, Problem) else type(entry).__name__ for entry in read(text)]
+
+
+def test_headers_events_and_human_lines_come_in_order_with_their_line_numbers() -> None:
+    entries = read(make_log.run())
+    headers = [entry for entry in entries if isinstance(entry, Header)]
+    assert [(header.section, header.line) for header in headers] == [
+        *(("log", 1), ("source", 2), ("config", 3), ("packages", 4), ("hardware", 5), ("dataset", 6))
+    ]
+    lines = make_log.run().splitlines()
+    events = [entry for entry in entries if isinstance(entry, Event)]
+    assert len(events) == sum(":::MLLOG" in line for line in lines)
+    text = make_log.run().encode()
+    for event in events:
+        assert f'"key": "{event.key}"' in lines[event.line - 1]
+        assert text[event.offset :].startswith(b":::MLLOG ")
+    assert events[0].key == "submission_benchmark"
+    assert events[0].value == "resnet"
+    assert events[0].metadata["lineno"] > 0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("[1,3]<stdout>:", 3),
+        ("[1,0]<stdout>: ", 0),
+        ("7: ", 7),
+        ("[rank 5]:", 5),
+        ("\x1b[32m", None),
+        ("2026-01-02 03:04:05 INFO ", None),
+    ],
+)
+def test_prefixes_of_launchers_are_passed_over_and_their_rank_is_read(prefix: str, rank: int | None) -> None:
+    [header, event] = read(f"{'[1,0]<stdout>:' if rank is not None else ''}# {json_header()}\n{prefix}{LINE}\n")
+    assert isinstance(header, Header)
+    assert isinstance(event, Event)
+    assert (event.rank, event.line) == (rank, 2)
+
+
+def json_header() -> str:
+    return '{"log": {"version": 1}}'
+
+
+def test_line_ends_of_windows_and_progress_bars_end_an_event_but_only_newlines_count() -> None:
+    entries = read(f"{LINE}\r\n{LINE}\r 45 %\r 50 %\n{LINE}")
+    assert [entry.line for entry in entries] == [1, 2, 3]
+    assert {type(entry) for entry in entries} == {Event}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("no event\n# no header\n# {broken\n", []),
+        (f"{LINE}{LINE}\n", ["several-events", "Event", "Event"]),
+        (f"{LINE[:40]}{LINE}\n", ["several-events", "json", "Event"]),
+        (f"{LINE}\x1b[0m\n", ["trailing-text", "Event"]),
+        (f"{LINE} and more\n", ["trailing-text", "Event"]),
+        (LINE[:-5], ["json"]),
+        (f":::MLLOG{EVENT}", ["json"]),
+        (":::MLLOG [1]", ["fields"]),
+        (":::MLLOG 1", ["fields"]),
+        (f"\0{LINE}", ["nul", "Event"]),
+        (LINE.encode().replace(b'"a"', b'"\xff"'), ["encoding", "Event"]),
+        (LINE.replace("{}", '{"x": 1, "x": 2}'), ["duplicate-key"]),
+        (LINE.replace("1,", "NaN,", 1), ["json"]),
+        (LINE.replace("1,", "Infinity,", 1), ["json"]),
+        (LINE.replace("1,", f"{2**63},", 1), ["fields"]),
+        (LINE.replace("1,", "1e400,", 1), ["fields"]),
+        (LINE.replace("1,", "1" * 5000 + ",", 1), ["json"]),
+        (LINE.replace("1,", '"1",', 1), ["fields"]),
+        (LINE.replace("1,", "true,", 1), ["fields"]),
+        (LINE.replace("1,", "1.5,", 1), ["Event"]),
+        (LINE.replace('"a"', "[]"), ["fields"]),
+        (LINE.replace("{}", '"status"'), ["fields"]),
+        (LINE.replace("POINT", "point"), ["fields", "Event"]),
+        (LINE.replace('"value": 1, ', ""), ["fields"]),
+        (LINE.replace("{}", "[" * 30 + "]" * 30), ["fields"]),
+        (LINE.replace("{}", '{"x": ' + "[" * 60 + "]" * 60 + "}"), ["json"]),
+        (LINE.replace("{}", '{"x": ' + "[]," * 0 + "[" + "[]," * 200 + "[]]}"), ["Event"]),
+        (LINE.replace("{}", "[" * 200_000), ["json"]),
+    ],
+)
+def test_what_is_no_event_is_a_problem(text: str | bytes, found: list[str]) -> None:
+    assert kinds(text) == found
+
+
+def test_long_lines_are_passed_over_and_reported_only_if_they_hold_an_event() -> None:
+    long = "x" * 5_000_000
+    assert kinds(f"{LINE}\n{long}\n{LINE}\n{long}") == ["Event", "Event"]
+    entries = read(f"{long}{LINE}\n{LINE}")
+    assert [getattr(entry, "kind", "Event") for entry in entries] == ["oversized", "Event"]
+    assert [entry.line for entry in entries] == [1, 2]
+    assert kinds(LINE.replace("1,", f'"{long}",', 1)) == ["oversized"]
+
+
+@pytest.mark.parametrize("shift", range(-3, len(log.TOKEN) + 3))
+def test_an_event_across_two_blocks_is_read_once(shift: int) -> None:
+    filler = "y" * 99 + "\n"
+    count = log.BLOCK_BYTES // len(filler)
+    text = filler * count + "z" * (log.BLOCK_BYTES - count * len(filler) - shift - 1) + "\n" + LINE + "\n" + LINE
+    entries = read(text)
+    assert [entry.line for entry in entries] == [count + 2, count + 3]
+    assert all(text[entry.offset :].startswith(LINE) for entry in entries if isinstance(entry, Event))
+    held = "w" * (2 * log.BLOCK_BYTES - shift) + LINE + "\n"  # the token of a line too long across two blocks
+    assert kinds(held) == ["oversized"]
+
+
+def test_blocks_of_any_size_give_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (make_log.run()[:4000] + f"{LINE}\r\n{LINE} x\n\0\n{'v' * 300}{LINE}\n# {json_header()}\n").encode()
+    monkeypatch.setattr(log, "MAX_LINE_BYTES", 500)
+    whole = list(log.read_stream(io.BytesIO(text)))
+    for size in (1, 2, 7, 64, 501):
+        monkeypatch.setattr(log, "BLOCK_BYTES", size)
+        assert sorted(map(repr, log.read_stream(io.BytesIO(text)))) == sorted(map(repr, whole))
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        with pytest.raises((ValueError, OSError)):
+            list(log.read_log(path))
