@@ -1,0 +1,194 @@
+"""Batch normalization over all ranks: statistics of the joined batch, forward and backward.
+
+Fleet's `sync_batch_norm` strategy changes nothing in the program of this wheel, so the operators are exchanged here:
+`span_ranks` before the gradients are added, and `on_cpu` after it where the ranks are CPU processes, for which Paddle
+has no kernel. There each operator becomes several with one all-reduce of 2 C numbers, C being the channels:
+
+forward   mean and E[x^2] of the rank, all-reduced / ranks; y = (x - mean) / sqrt(variance + epsilon) * scale + bias
+backward  d_scale = sum(dy x^), d_bias = sum(dy), both of the rank (the optimizer's all-reduce joins them later);
+          dx = scale / sqrt(variance + epsilon) * (dy - sum_ranks(d_bias) / m - x^ sum_ranks(d_scale) / m)
+
+with x^ the normalized x and m the values a channel has over all ranks (Ioffe and Szegedy 2015, arXiv:1502.03167).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from paddle import static
+from paddle.base.framework import Operator
+
+FORWARD, BACKWARD = "sync_batch_norm", "sync_batch_norm_grad"
+
+
+def span_ranks(main: static.Program) -> None:
+    """Makes every training batch normalization of a forward program span the ranks."""
+    for op in main.global_block().ops:
+        if op.type == "batch_norm" and not op.attr("is_test") and not op.attr("use_global_stats"):
+            op.desc.set_type(FORWARD)
+
+
+def on_cpu(main: static.Program, ranks: int) -> None:
+    """Replaces the operators that have no CPU kernel by an equivalent of those that have one."""
+    block = main.global_block()
+    for index in reversed(range(len(block.ops))):
+        op = block.ops[index]
+        if op.type not in (FORWARD, BACKWARD):
+            continue
+        writer = _Writer(block, index, op, ranks)
+        (writer.forward if op.type == FORWARD else writer.backward)()
+        block._remove_op(writer.index, sync=False)
+    block._sync_with_cpp()
+
+
+class _Writer:
+    """Writes the equivalent of one operator in front of it."""
+
+    def __init__(self, block: Any, index: int, op: Any, ranks: int) -> None:
+        self.block, self.index, self.op, self.ranks = block, index, op, ranks
+        self.x = op.input("X")[0]
+        shape = block.var(self.x).shape
+        self.channels = shape[1] if op.attr("data_layout") == "NCHW" else shape[-1]
+        self.count = ranks * math.prod(shape) // self.channels  # values of a channel over all ranks
+        assert self.count > 0, "the batch must be static"
+        self.mean = op.output("SavedMean")[0] if op.type == FORWARD else op.input("SavedMean")[0]
+        # Holds the variance itself: only `backward`, which this class writes too, reads it.
+        self.variance = op.output("SavedVariance")[0] if op.type == FORWARD else op.input("SavedVariance")[0]
+
+    def _var(self, name: str, size: int) -> str:
+        return self.block.create_var(name=f"{self.x}.sync_bn.{name}", shape=[size], dtype="float32").name
+
+    def _add(self, kind: str, inputs: dict[str, list[str]], outputs: dict[str, list[str]], **attrs: Any) -> None:
+        # By the descriptor: Paddle's own way checks each operator against its stack, and takes no gradients.
+        desc = self.block.desc._insert_op(self.index)
+        desc.set_type(kind)
+        for name, variables in inputs.items():
+            desc.set_input(name, variables)
+        for name, variables in outputs.items():
+            desc.set_output(name, variables)
+        for name, value in {**attrs, "op_role": self.op.attr("op_role")}.items():
+            (desc._set_bool_attr if isinstance(value, bool) else desc._set_attr)(name, value)
+        desc.check_attrs()  # fills in the defaults
+        self.block.ops.insert(self.index, Operator(self.block, desc))
+        self.index += 1
+
+    def _normalize(self, scale: str, bias: str, out: str) -> None:
+        """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, in one pass."""
+        self._add(
+            "batch_norm",
+            {"X": [self.x], "Scale": [scale], "Bias": [bias], "Mean": [self.mean], "Variance": [self.variance]},
+            {
+                "Y": [out],
+                "MeanOut": [self.mean],
+                "VarianceOut": [self.variance],
+                "SavedMean": [self._var("unused_mean", self.channels)],
+                "SavedVariance": [self._var("unused_variance", self.channels)],
+                "ReserveSpace": [self._var("unused_reserve", 1)],
+            },
+            is_test=True,
+            use_global_stats=True,
+            epsilon=self.op.attr("epsilon"),
+            momentum=1.0,
+            data_layout=self.op.attr("data_layout"),
+        )
+
+    def _sum_over_ranks(self, first: str, second: str, factor: float = 1.0) -> None:
+        """Both [C] become their sums over the ranks, times a factor."""
+        both = self._var("both", 2 * self.channels)
+        self._add("concat", {"X": [first, second]}, {"Out": [both]}, axis=0)
+        self._add("c_allreduce_sum", {"X": [both]}, {"Out": [both]}, ring_id=0, use_calc_stream=True)
+        if factor != 1.0:
+            self._scale(both, both, factor)
+        self._add("split", {"X": [both]}, {"Out": [first, second]}, axis=0, num=2, sections=[])
+
+    def _scale(self, x: str, out: str, factor: float, bias: float = 0.0) -> None:
+        self._add("scale", {"X": [x]}, {"Out": [out]}, scale=factor, bias=bias, bias_after_scale=True)
+
+    def _binary(self, kind: str, x: str, y: str, out: str) -> None:
+        self._add(kind, {"X": [x], "Y": [y]}, {"Out": [out]}, axis=-1)
+
+    def forward(self) -> None:
+        op, mean, variance, epsilon = self.op, self.mean, self.variance, self.op.attr("epsilon")
+        running_mean, running_variance = op.input("Mean")[0], op.input("Variance")[0]
+        # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance + epsilon).
+        self._add(
+            "batch_norm",
+            {
+                "X": [self.x],
+                "Scale": op.input("Scale"),
+                "Bias": op.input("Bias"),
+                "Mean": [running_mean],
+                "Variance": [running_variance],
+            },
+            {
+                "Y": [op.output("Y")[0]],
+                "MeanOut": [running_mean],
+                "VarianceOut": [running_variance],
+                "SavedMean": [mean],
+                "SavedVariance": [variance],
+                "ReserveSpace": op.output("ReserveSpace"),
+            },
+            is_test=False,
+            use_global_stats=False,
+            epsilon=epsilon,
+            momentum=1.0,  # the running statistics stay as they are
+            data_layout=op.attr("data_layout"),
+        )
+        square = self._var("square", self.channels)
+        self._add("pow", {"X": [variance]}, {"Out": [variance]}, factor=-2.0)
+        self._add("square", {"X": [mean]}, {"Out": [square]})
+        self._binary("elementwise_add", variance, square, variance)
+        self._sum_over_ranks(mean, variance, 1 / self.ranks)
+        self._add("square", {"X": [mean]}, {"Out": [square]})
+        self._binary("elementwise_sub", variance, square, variance)
+        self._scale(variance, variance, 1.0, -epsilon)
+        self._normalize(op.input("Scale")[0], op.input("Bias")[0], op.output("Y")[0])
+        share = self._var("share", 1)
+        self._add("fill_constant", {}, {"Out": [share]}, shape=[1], value=1.0 - op.attr("momentum"), dtype=5)
+        for batch, running in ((mean, running_mean), (variance, running_variance)):
+            self._add("lerp", {"X": [running], "Y": [batch], "Weight": [share]}, {"Out": [running]})
+
+    def backward(self) -> None:
+        op = self.op
+        d_scale, d_bias = op.output("Scale@GRAD")[0], op.output("Bias@GRAD")[0]
+        d_x, scale = op.output("X@GRAD")[0], op.input("Scale")[0]
+        straight = self.block.create_var(
+            name=f"{self.x}.sync_bn.straight", shape=self.block.var(self.x).shape, dtype="float32"
+        ).name
+        correction = self.block.create_var(
+            name=f"{self.x}.sync_bn.correction", shape=self.block.var(self.x).shape, dtype="float32"
+        ).name
+        self._add(
+            "batch_norm_grad",
+            {
+                "X": [self.x],
+                "Y@GRAD": op.input("Y@GRAD"),
+                "Scale": [scale],
+                "Bias": op.input("Bias"),
+                "Mean": [self.mean],
+                "Variance": [self.variance],
+                "SavedMean": [self.mean],
+                "SavedVariance": [self.variance],
+            },
+            {"X@GRAD": [straight], "Scale@GRAD": [d_scale], "Bias@GRAD": [d_bias]},
+            is_test=False,
+            use_global_stats=True,
+            trainable_statistics=False,
+            epsilon=op.attr("epsilon"),
+            momentum=op.attr("momentum"),
+            data_layout=op.attr("data_layout"),
+        )
+        sum_scale, sum_bias = self._var("sum_scale", self.channels), self._var("sum_bias", self.channels)
+        self._add("assign", {"X": [d_scale]}, {"Out": [sum_scale]})
+        self._add("assign", {"X": [d_bias]}, {"Out": [sum_bias]})
+        self._sum_over_ranks(sum_scale, sum_bias)
+        factor = self._var("factor", self.channels)  # - scale / sqrt(variance + epsilon) / m
+        self._scale(self.variance, factor, 1.0, op.attr("epsilon"))
+        self._add("rsqrt", {"X": [factor]}, {"Out": [factor]})
+        self._binary("elementwise_mul", factor, scale, factor)
+        self._scale(factor, factor, -1 / self.count)
+        self._binary("elementwise_mul", sum_scale, factor, sum_scale)
+        self._binary("elementwise_mul", sum_bias, factor, sum_bias)
+        self._normalize(sum_scale, sum_bias, correction)
+        self._binary("elementwise_add", straight, correction, d_x)
