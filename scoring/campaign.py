@@ -404,7 +404,7 @@ def published_figure(
         and row.devices == cell.asked.devices
         and row.batch_per_device == cell.asked.batch
         and _family(row.precision) in (None, _family(cell.asked.precision))
-        and row.strategy in (None, cell.asked.strategy)
+        and row.strategy == cell.asked.strategy
         and (cell.table.accelerator is None or row.accelerator == cell.table.accelerator)
     ]
     assert len(found) <= 1, f"{cell}: {len(found)} published figures"

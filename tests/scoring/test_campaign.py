@@ -1,0 +1,458 @@
+"""Campaigns: each report's grid, what is skipped and resumed, and the table at the end."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scoring import campaign as c
+from scoring import protocols
+from scoring.published import read_published, select
+from scoring.record import InputError
+
+ROWS = read_published()
+NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
+VARIABLES = frozenset({"STRATEGY"})
+CLUSTER = c.Machine(
+    gpus=8, gpu="V100", compute_capability=7.0, hosts=("a", "b", "c", "d"), in_container=False, variables=VARIABLES
+)
+NOTHING = c.Machine(gpus=0, gpu=None, compute_capability=None, hosts=(), in_container=False, variables=frozenset())
+
+
+# ---------------------------------------------------------------------------------------------- the grids
+
+
+def test_every_seed_has_its_campaign() -> None:
+    assert sorted(path.stem for path in c.CAMPAIGNS.glob("*.yaml")) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_throughput_of_a_report_has_its_cell(name: str) -> None:
+    campaign = c.read_campaign(name)
+    found = [
+        published
+        for cell in c.cells(campaign, shrink=False)
+        for framework in campaign.frameworks
+        if (published := c.published_figure(ROWS, campaign, cell, framework, "throughput"))
+    ]
+    report = select(ROWS, table=campaign.published_table, metric="throughput")
+    assert sorted(row.line for row in found) == [row.line for row in report]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_campaign_measures_as_its_protocol_says(name: str) -> None:
+    campaign = c.read_campaign(name)
+    protocol = protocols.find(campaign.protocol)
+    steps = {key: int(value) for key, value in campaign.environment.items() if key.endswith("_STEPS")}
+    dropped = protocol.skip * (steps["PRINT_STEPS"] if protocol.skip_unit == "window" else 1)
+    assert campaign.repeats == protocol.runs
+    assert steps["WARMUP_STEPS"] == dropped
+    assert steps["MEASURED_STEPS"] % steps["PRINT_STEPS"] == 0
+    assert protocol.take_steps in (None, steps["MEASURED_STEPS"])
+    assert campaign.environment["DATA"] == "real"
+
+
+def test_cells_of_the_grids() -> None:
+    count = {name: len(c.cells(c.read_campaign(name), shrink=False)) for name in NAMES}
+    assert count == {"dlperf": 6, "perf_rn50": 10, "fleetx": 60, "perf_hrnet": 6, "oneflow": 12}
+
+
+def test_published_figures_are_matched_by_precision_strategy_and_accelerator() -> None:
+    fleetx = c.read_campaign("fleetx")
+    printed = {
+        cell.table.title: (found.printed if found else None)
+        for cell in c.cells(fleetx, shrink=False)
+        if (cell.asked.batch, cell.asked.nodes, cell.asked.devices) == (32, 2, 16)
+        for found in [c.published_figure(ROWS, fleetx, cell, "Paddle (FleetX)", "throughput")]
+    }
+    assert printed == {"FP32": "3982.28", "AMP": "8524.23", "Automatic strategy": "9466.25"}
+    perf = c.read_campaign("perf_rn50")
+    mxnet = [
+        (cell.table.title, found.printed)
+        for cell in c.cells(perf, shrink=False)
+        if cell.asked.devices == 8 and (found := c.published_figure(ROWS, perf, cell, "NGC MXNet", "throughput"))
+    ]
+    assert mxnet == [
+        ("V100-FP32", "2957.8"),
+        ("V100-AMP", "10336"),
+        ("A100-FP32 (TF32)", "7848.2"),
+        ("A100-AMP", "22690"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"tables": [{"title": "x", "batches": [1], "precision": "fp32", "shapes": ["8"]}]}, "NODESxDEVICES"),
+        ({"tables": [{"title": "x", "batches": [1], "shapes": ["1x8"]}]}, "precision"),
+        ({"steps": 3}, "steps"),
+        ({"published": {}}, "table"),
+    ],
+)
+def test_a_file_that_is_no_campaign_is_refused_with_what_is_wrong(tmp_path: Path, change: dict, text: str) -> None:
+    raw = yaml.safe_load((c.CAMPAIGNS / "dlperf.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw | change))
+    with pytest.raises(InputError, match=r"mine\.yaml: not a campaign") as error:
+        c.read_campaign("mine", tmp_path)
+    assert text in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["absent", "../campaigns/dlperf", ""])
+def test_an_unknown_campaign_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(InputError, match="choose one of dlperf, fleetx, oneflow, perf_hrnet, perf_rn50"):
+        c.read_campaign(name)
+
+
+# ------------------------------------------------------------------------------------------------ the plan
+
+
+def states(name: str, here: c.Machine, results: Path, *, shrink: bool = False) -> dict[str, tuple[str, str]]:
+    campaign = c.read_campaign(name)
+    jobs = c.plan(campaign, results, here, shrink=shrink, rows=ROWS, repeats=1)
+    return {job.run.name: (job.state, job.reason) for job in jobs}
+
+
+def test_what_the_machine_cannot_do_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    found = states("perf_rn50", CLUSTER, tmp_path)
+    assert found["4n8g_b256_amp_o2"] == ("run", "")
+    assert found["1n8g_b256_tf32"] == ("skip", "tf32 needs compute capability 8.0, V100 has 7.0")
+    found = states("fleetx", CLUSTER, tmp_path)
+    assert found["8n8g_b32_fp32"] == ("skip", "8 nodes needed, HOSTS or HOSTFILE names 4")
+    small = replace(CLUSTER, gpus=4, hosts=())
+    assert states("dlperf", small, tmp_path)["1n4g_b128_fp32"][0] == "run"
+    assert states("dlperf", small, tmp_path)["1n8g_b128_fp32"] == ("skip", "8 GPU(s) a node needed, 4 here")
+    assert {state for state, _ in states("oneflow", NOTHING, tmp_path).values()} == {"skip"}
+
+
+def test_a_strategy_that_a_job_does_not_read_is_skipped_never_ignored(tmp_path: Path) -> None:
+    deaf = replace(CLUSTER, variables=frozenset())
+    found = states("fleetx", deaf, tmp_path)
+    assert found["1n8g_b32_amp_o1_auto"] == ("skip", "strategy auto: a job reads no STRATEGY")
+    assert found["1n8g_b32_amp_o1"][0] == "run"
+
+
+def test_a_workload_that_is_not_here_is_skipped(tmp_path: Path) -> None:
+    run = c.Run(1, 1, 8, "fp32")
+    assert "paddle_hrnet/train.py is not here" in str(
+        c.why_not(run, CLUSTER, workload="hrnet", shrink=True, repository=tmp_path)
+    )
+
+
+def test_a_job_exports_what_the_report_says() -> None:
+    campaign = c.read_campaign("fleetx")
+    exports = c.environment(campaign, c.Run(2, 8, 64, "amp_o1", "auto"), shrink=False)
+    wanted = {"DGXNNODES": "2", "DGXNGPU": "8", "BATCHSIZE": "64", "PRECISION": "amp_o1", "STRATEGY": "auto"}
+    assert exports.items() >= wanted.items()
+    assert exports.items() >= {"MODE": "throughput", "WARMUP_STEPS": "20", "MEASURED_STEPS": "100"}.items()
+    assert "DGXSYSTEM" not in exports and "DEVICE" not in exports
+
+
+def test_the_command_of_a_job_is_the_launcher_that_reaches_its_nodes() -> None:
+    one, four = c.Run(1, 8, 128, "fp32"), c.Run(4, 8, 128, "fp32")
+    assert c.command(one, CLUSTER, "") == "./run_and_time.sh"
+    assert c.command(four, CLUSTER, "") == "launch/mpirun.sh --hosts a,b,c,d --no-container"
+    boxed = replace(CLUSTER, in_container=True)
+    assert c.command(one, boxed, "") == "launch/docker_node.sh"
+    assert c.command(replace(four, nodes=2), boxed, "") == "launch/mpirun.sh --hosts a,b"
+    assert c.command(four, CLUSTER, "my launcher") == "my launcher"
+
+
+def test_shrinking_keeps_every_cell_and_what_tells_its_axes_apart() -> None:
+    for name in NAMES:
+        campaign = c.read_campaign(name)
+        small = c.cells(campaign, shrink=True)
+        assert [cell.asked for cell in small] == [cell.asked for cell in c.cells(campaign, shrink=False)]
+        for cell in small:
+            assert cell.run.nodes == 1 and cell.run.devices_per_node == min(cell.asked.devices, 2)
+            assert cell.run.precision == "fp32" and cell.run.strategy == cell.asked.strategy
+        assert {cell.run.batch for cell in small} == ({2, 3} if name in ("fleetx", "oneflow") else {2})
+
+
+def test_time_is_estimated_from_published_rates_then_from_runs_here(tmp_path: Path) -> None:
+    campaign = c.read_campaign("dlperf")
+    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    assert job.estimate_s == pytest.approx(c.ASSUMED_START_UP_S + 120 * 128 / 352.23)
+    (tmp_path / "dlperf").mkdir()
+    attempts = [(40, 0), (44, 0), (400, 1)]
+    lines = [json.dumps({"run": job.run.name, "wall_s": wall_s, "exit": code}) for wall_s, code in attempts]
+    (tmp_path / "dlperf" / "campaign.jsonl").write_text("\n".join(lines) + "\n")
+    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    assert job.estimate_s == 42
+
+
+# ----------------------------------------------------------------------------------------- logs and figures
+
+
+def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, status: str | None = "success") -> Path:
+    """A log as a job of `exports` would write it, every step of the same time."""
+    devices = int(exports["DGXNNODES"]) * int(exports["DGXNGPU"])
+    batch, every = int(exports["BATCHSIZE"]), int(exports["PRINT_STEPS"])
+    time_ms = 1_700_000_000_000
+    config = {name: {"value": int(value) if value.isdigit() else value} for name, value in exports.items()}
+    lines = [f"# {json.dumps({'config': config})}"]
+    hardware = {"nodes": [{"host": "a", "cpu": "x", "cores": 2, "gpus": [{"name": "Tesla V100"}] * 8}]}
+    lines.append(f"# {json.dumps({'hardware': hardware})}")
+
+    def event(kind: str, key: str, value: object, **metadata: object) -> None:
+        content = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
+        lines.append(":::MLLOG " + json.dumps(content | {"metadata": {"file": "x", "lineno": 1, **metadata}}))
+
+    summary = {"devices": devices, "nodes": int(exports["DGXNNODES"]), "batch_per_device": batch}
+    event("POINT_IN_TIME", "run_summary", summary | {"precision": exports["PRECISION"], "mode": "throughput"})
+    event("INTERVAL_START", "run_start", None)
+    warm_up = int(exports["WARMUP_STEPS"])
+    for step in range(every, warm_up + int(exports["MEASURED_STEPS"]) + 1, every):
+        phase = "warmup" if step <= warm_up else "measured"
+        time_s = every * step_time_s * (3 if phase == "warmup" else 1)
+        time_ms += round(1000 * time_s)
+        value = {"steps": every, "images": every * devices * batch, "time_s": time_s, "data_wait_s": 0.0, "loss": 1.0}
+        event("POINT_IN_TIME", "step_window", value | {"gpu_memory_mib": 12000}, step=step, epoch_num=1, phase=phase)
+    if status:
+        event("INTERVAL_END", "run_stop", None, status=status)
+    log = folder / "X" / "rn50" / "result_0.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("\n".join(lines) + "\n")
+    return log
+
+
+def measured(name: str, results: Path, times_s: dict[str, list[float]]) -> list[dict]:
+    """The table of a campaign whose runs took these step times, one for each trial."""
+    campaign = c.read_campaign(name)
+    jobs = c.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
+    for job in jobs:
+        steps = times_s.get(job.run.name, [])
+        if job.trial <= len(steps):
+            write_log(job.folder, job.exports, step_time_s=steps[job.trial - 1])
+    jobs = c.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
+    found, missing, _ = c.figures(campaign, jobs, shrink=False, repeats=campaign.repeats)
+    return c.table(campaign, shrink=False, figures=found, missing=missing, rows=ROWS)
+
+
+def test_the_table_sets_ours_beside_the_published(tmp_path: Path) -> None:
+    one = [0.350, 0.352, 0.354, 0.350, 0.352, 0.354]
+    eight = [0.400] * 6
+    lines = measured("dlperf", tmp_path, {"1n1g_b128_fp32": one, "1n8g_b128_fp32": eight})
+    first, last = lines[0], lines[3]
+    rates = [128 / step for step in one]
+    assert first["ours"] == pytest.approx(sum(rates) / 6, rel=1e-3)
+    assert first["published"] == {"Paddle 1.8.3.post107": 352.23, "OneFlow v0.1.8": 383.76}
+    assert first["ratio"] == pytest.approx(first["ours"] / 352.23)
+    low, high = first["interval_95"]
+    # t of 5 degrees of freedom is 2.571; the spread of the six rates over sqrt(6).
+    deviation = (sum((rate - first["ours"]) ** 2 for rate in rates) / 5) ** 0.5
+    assert (high - low) / 2 == pytest.approx(2.571 * deviation / 6**0.5, rel=0.02)
+    assert first["ratio_95"] == [pytest.approx(low / 352.23), pytest.approx(high / 352.23)]
+    assert last["speedup"] == pytest.approx(last["ours"] / first["ours"])
+    assert last["speedup_published"] == {"Paddle 1.8.3.post107": 7.47, "OneFlow v0.1.8": 7.67}
+    assert (first["runs"], lines[1]["runs"], lines[1]["ours"], lines[1]["ratio"]) == (6, 0, None, None)
+
+
+def test_runs_that_are_still_missing_are_said(tmp_path: Path) -> None:
+    lines = measured("fleetx", tmp_path, {"1n8g_b32_fp32": [0.1, 0.1, 0.1]})
+    (line,) = [line for line in lines if line["runs"]]
+    assert line["runs"] == 3 and line["published"] == {"Paddle (FleetX)": 2097.2}
+    assert any("asks for 7 runs, given 3" in note for note in line["notes"])
+    skipped = next(line for line in lines if line["nodes"] == 8)
+    assert skipped["ours"] is None and skipped["notes"] == ["skipped: 8 nodes needed, HOSTS or HOSTFILE names 4"]
+
+
+def test_warm_up_is_dropped_once_and_memory_is_shown(tmp_path: Path) -> None:
+    """The warm-up steps are three times as slow: any of them left in would show in the figure."""
+    lines = measured("oneflow", tmp_path, {"1n1g_b160_fp32": [0.4]})
+    (line,) = [line for line in lines if line["runs"]]
+    assert line["ours"] == pytest.approx(160 / 0.4)
+    assert (line["gpu_memory_mib"], line["gpu_memory_mib_published"]) == (12000, 15509)
+
+
+def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Path) -> None:
+    campaign = c.read_campaign("oneflow")
+    lines = measured("oneflow", tmp_path, {"1n1g_b160_fp32": [0.4]})
+    text = c.markdown(campaign, lines, shrink=False, system="8 x Tesla V100")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "row" not in line]
+    assert len(rows) == 12
+    assert "400.00" in rows[6] and "382.32" in rows[6] and "1.046" in rows[6]
+    assert "not measured" in rows[0] and "383.76" in rows[0]
+    widths = {len(line) for line in text.split("## ")[1].splitlines() if line.startswith("|")}
+    assert len(widths) == 1
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [({"BATCHSIZE": "64"}, "BATCHSIZE=64, the campaign wants 128"), ({"PRECISION": "tf32"}, "PRECISION=tf32")],
+)
+def test_a_log_of_another_configuration_does_not_count(tmp_path: Path, change: dict, text: str) -> None:
+    campaign = c.read_campaign("dlperf")
+    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    write_log(job.folder, job.exports | change, step_time_s=0.35)
+    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    assert job.state == "run" and text in job.reason
+
+
+@pytest.mark.parametrize("status", ["aborted", None])
+def test_an_unfinished_log_does_not_count(tmp_path: Path, status: str | None) -> None:
+    campaign = c.read_campaign("dlperf")
+    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    write_log(job.folder, job.exports, step_time_s=0.35, status=status)
+    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    assert job.state == "run" and f"run_stop says {status or 'nothing'}" in job.reason
+
+
+# ------------------------------------------------------------------------------------------ the real thing
+
+
+@pytest.mark.timeout(600)
+def test_every_campaign_runs_shrunk_through_the_real_trainer(repository: Path, tmp_path: Path) -> None:
+    """Every cell of every table gets a figure from a log that this project's trainer wrote."""
+    environment = {**os.environ, "LOGDIR": str(tmp_path), "CLEAR_CACHES": "0"}
+    for name in NAMES:
+        done = subprocess.run(
+            [repository / "launch" / "campaign.sh", name, "--shrink"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        saved = json.loads((tmp_path / "campaigns" / f"{name}-shrunk.json").read_text(encoding="utf-8"))
+        for row in saved["rows"]:
+            if row["ours"] is None:
+                # What is left out is what this checkout lacks as a whole, and it is said.
+                lacks = {"perf_hrnet": "paddle_hrnet/train.py is not here", "fleetx": "a job reads no STRATEGY"}
+                assert lacks[name] in row["notes"][0]
+            else:
+                assert row["ours"] > 0 and row["runs"] == 1 and len(row["logs"]) == 1
+        if name not in ("perf_hrnet", "fleetx"):
+            assert all(row["ours"] for row in saved["rows"])
+
+
+# -------------------------------------------------------------------------------------------- the launcher
+
+# In place of a training run: writes the log of its environment, or does what RUNNER_DOES says.
+RUNNER = """
+import importlib.util, json, os, sys, time
+from pathlib import Path
+folder = Path(os.environ["LOGDIR"])
+with Path(os.environ["CALLS"]).open("a") as calls:
+    calls.write(f"{folder.parent.name}\\n")
+does = os.environ.get("RUNNER_DOES", "")
+if does == "fail" and os.environ["DGXNGPU"] == "2":
+    sys.exit("error: no memory")
+spec = importlib.util.spec_from_file_location("test_campaign", os.environ["LOG_WRITER"])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+stop = does == "hang" and os.environ["DGXNGPU"] == "2"
+module.write_log(folder, dict(os.environ), step_time_s=0.1, status=None if stop else "success")
+if stop:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def campaign_sh(repository: Path, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Starts launch/campaign.sh with the runner above; `.calls()` lists what it was called for."""
+    if not (repository / ".venv" / "bin" / "python").exists():
+        pytest.fail("no .venv: run launch/setup.sh run")
+    runner = tmp_path / "runner.py"
+    runner.write_text(f"#!{repository}/.venv/bin/python\n{RUNNER}")
+    runner.chmod(0o755)
+
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        own = {"LOGDIR": str(tmp_path / "results"), "RUNNER": str(runner), "CALLS": str(tmp_path / "calls")}
+        own |= {"LOG_WRITER": __file__, "PYTHONPATH": str(repository)}
+        return subprocess.Popen(
+            [repository / "launch" / "campaign.sh", *arguments],
+            env={**os.environ, **own, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def calls() -> list[str]:
+        path = tmp_path / "calls"
+        return path.read_text().split() if path.exists() else []
+
+    start.calls = calls  # type: ignore[attr-defined]
+    return start
+
+
+RUNS = ["1n1g_b2_fp32", "1n2g_b2_fp32"]
+
+
+def test_a_campaign_runs_what_is_missing_and_nothing_twice(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    first = campaign_sh("dlperf", "--shrink")
+    out, err = first.communicate(timeout=120)
+    assert first.returncode == 0, err
+    assert campaign_sh.calls() == RUNS
+    again = campaign_sh("dlperf", "--shrink")
+    table, err = again.communicate(timeout=120)
+    assert again.returncode == 0 and campaign_sh.calls() == RUNS
+    assert table == out[out.index("# dlperf") :]
+    saved = tmp_path / "results" / "campaigns" / "dlperf-shrunk"
+    assert saved.with_suffix(".md").read_text() == table.rstrip("\n") + "\n"
+    rows = json.loads(saved.with_suffix(".json").read_text())["rows"]
+    # A run of two ranks of batch 2 at 0.1 s a step does 40 images/s, one of one rank 20.
+    assert [round(row["ours"], 3) for row in rows] == [20.0, *[40.0] * 5]
+    # perf_rn50 shrinks to the same jobs: none is left to do.
+    other = campaign_sh("perf_rn50", "--shrink")
+    table, err = other.communicate(timeout=120)
+    assert other.returncode == 0 and campaign_sh.calls() == RUNS and "A100-AMP" in table
+
+
+def test_a_failed_run_is_said_and_repeated(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    first = campaign_sh("dlperf", "--shrink", RUNNER_DOES="fail")
+    out, err = first.communicate(timeout=120)
+    assert first.returncode == 1 and "error: no memory" in err
+    assert "not measured" in out and "no log" in out
+    second = campaign_sh("dlperf", "--shrink")
+    second.communicate(timeout=120)
+    assert second.returncode == 0 and campaign_sh.calls() == [*RUNS, RUNS[1]]
+    kept = tmp_path / "results" / "campaigns" / "shrunk_rn50" / RUNS[1] / "trial_1.stopped_1" / "run.out"
+    assert "no memory" in kept.read_text()
+
+
+def test_a_stopped_campaign_goes_on_where_it_was(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    first = campaign_sh("dlperf", "--shrink", RUNNER_DOES="hang")
+    folder = tmp_path / "results" / "campaigns" / "shrunk_rn50" / RUNS[1]
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("trial_1/**/result_0.txt")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    busy = campaign_sh("dlperf", "--shrink")
+    _, err = busy.communicate(timeout=60)
+    assert busy.returncode == 2 and "another campaign.sh is at work" in err
+    first.send_signal(signal.SIGTERM)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 130 and "start it again" in err
+    second = campaign_sh("dlperf", "--shrink")
+    second.communicate(timeout=120)
+    assert second.returncode == 0 and campaign_sh.calls() == [*RUNS, RUNS[1]]
+    assert (folder / "trial_1.stopped_1").is_dir() and (folder / "trial_1").is_dir()
+
+
+def test_a_dry_run_lists_commands_and_time_and_runs_nothing(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = campaign_sh("oneflow", "--dry-run", HOSTS="a,b,c,d", RUNNER="")
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0, err
+    assert "DGXNNODES=4 DGXNGPU=8 BATCHSIZE=160" in out and "launch/mpirun.sh --hosts a,b,c,d" in out
+    assert "oneflow: 12 jobs" in out and "assumed" in out
+    assert campaign_sh.calls() == [] and not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ([], "which campaign"),
+        (["absent"], "choose one of"),
+        (["--fast", "dlperf"], "--fast"),
+        (["a", "b"], "one campaign"),
+    ],
+)
+def test_wrong_use_is_told_in_one_line(campaign_sh, arguments: list[str], text: str) -> None:  # type: ignore[no-untyped-def]
+    done = campaign_sh(*arguments)
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 2 and text in err and err.count("\n") == 1
