@@ -199,25 +199,30 @@ SHRUNK_NOTE = (
 
 def machine(variables: frozenset[str]) -> Machine:
     """The accelerators of this node by nvidia-smi, and the hosts of the job by HOSTS or HOSTFILE."""
-    gpus: list[list[str]] = []
-    if shutil.which("nvidia-smi"):
-        asked = ["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            gpus = [line.split(", ", 1) for line in done.stdout.splitlines() if ", " in line]
+    names = _nvidia_smi("name")
+    capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
     hosts = [host for host in re.split(r"[,\s]+", os.environ.get("HOSTS", "")) if host]
     hostfile = os.environ.get("HOSTFILE", "")
     if not hosts and hostfile:
         lines = [line.split("#")[0].split() for line in Path(hostfile).read_text(encoding="utf-8").splitlines()]
         hosts = [words[0] for words in lines if words]
     return Machine(
-        gpus=len(gpus),
-        gpu=gpus[0][1] if gpus else None,
-        compute_capability=float(gpus[0][0]) if gpus else None,
+        gpus=len(names),
+        gpu=names[0] if names else None,
+        compute_capability=float(capabilities[0]) if capabilities else None,
         hosts=tuple(hosts),
         in_container=bool(os.environ.get("CONT")),
         variables=variables,
     )
+
+
+def _nvidia_smi(field: str) -> list[str]:
+    """One value a GPU; none where there is no driver or it does not know the field."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    asked = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def why_not(run: Run, here: Machine, *, workload: str, shrink: bool, repository: Path = REPOSITORY) -> str | None:
@@ -232,9 +237,9 @@ def why_not(run: Run, here: Machine, *, workload: str, shrink: bool, repository:
         return f"{run.devices_per_node} GPU(s) a node needed, {here.gpus} here"
     if max(1, len(here.hosts)) < run.nodes:
         return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(here.hosts)}"
-    capability = here.compute_capability or 0.0
+    capability = here.compute_capability
     needed = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}.get(run.precision, 0.0)
-    if capability < needed:
+    if capability is not None and capability < needed:
         return f"{run.precision} needs compute capability {needed}, {here.gpu} has {capability}"
     return None
 

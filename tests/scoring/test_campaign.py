@@ -130,6 +130,27 @@ def test_what_the_machine_cannot_do_is_skipped_with_the_reason(tmp_path: Path) -
     assert {state for state, _ in states("oneflow", NOTHING, tmp_path).values()} == {"skip"}
 
 
+@pytest.mark.parametrize("knows, capability", [(True, 8.0), (False, None)])
+def test_the_machine_is_what_nvidia_smi_and_the_hosts_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool, capability: float | None
+) -> None:
+    """Written as nvidia-smi prints; a driver before 510 refuses the field compute_cap."""
+    tool = tmp_path / "nvidia-smi"
+    answer = "printf '8.0\\n8.0\\n'" if knows else "echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2"
+    name = "printf 'NVIDIA A100-SXM4-40GB\\nNVIDIA A100-SXM4-40GB\\n'"
+    tool.write_text(f"#!/bin/sh\ncase $1 in *compute_cap) {answer};; *) {name};; esac\n")
+    tool.chmod(0o755)
+    (tmp_path / "hosts").write_text("# mine\nnode1 slots=8\n\nnode2\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOSTFILE", str(tmp_path / "hosts"))
+    monkeypatch.delenv("HOSTS", raising=False)
+    here = c.machine(frozenset())
+    assert (here.gpus, here.gpu, here.compute_capability) == (2, "NVIDIA A100-SXM4-40GB", capability)
+    assert here.hosts == ("node1", "node2")
+    monkeypatch.setenv("HOSTS", "a,b,c")
+    assert c.machine(frozenset()).hosts == ("a", "b", "c")
+
+
 def test_a_strategy_that_a_job_does_not_read_is_skipped_never_ignored(tmp_path: Path) -> None:
     deaf = replace(CLUSTER, variables=frozenset())
     found = states("fleetx", deaf, tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -314,3 +315,17 @@ def test_the_back_test_is_printed_with_each_error() -> None:
     assert first["median_error"] < 0.05 and len(first["results"]) == 16
     printed = command("--back-test").stdout
     assert printed.count("published ") >= 24 and "median error 3.94% over 16 figures of 13 tables" in printed
+
+
+def test_the_documented_errors_are_those_of_the_back_test(repository: Path) -> None:
+    text = (repository / "docs" / "scale-model.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (hierarchical|ring)(.*?) \| ([\d.]+) % \| ([\d.]+) % \| (\d+ of \d+|-) \|$", text, re.MULTILINE
+    )
+    assert len(rows) == 4
+    for topology, kind, median, largest, held in rows:
+        results, _ = scale.back_test(ROWS, topology=topology, loss="with loss" in kind)
+        assert f"{100 * scale.median_error(results):.2f}" == median
+        assert f"{100 * max(abs(result.error) for result in results):.1f}" == largest
+        covered = f"{sum(result.covered for result in results)} of {len(results)}"
+        assert held == (covered if "with loss" in kind else "-")
