@@ -241,7 +241,7 @@ class Checker:
                 if wanted is _COUNT:
                     good = good and value == int(value) and 0 < value < 2**63
             if not good:
-                self._breach("value-type", event.line, f"{key} is {printable(value)}", f"{key} is {wanted}")
+                self._breach("value-type", event.line, f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
         kind = (
             "INTERVAL_START" if key.endswith("_start") else "INTERVAL_END" if key.endswith("_stop") else "POINT_IN_TIME"
         )
@@ -252,7 +252,7 @@ class Checker:
         row = state.row
         if row.value and not holds(row.value, event.value):
             wanted = describe(row.value)
-            self._fail(state, "value", event, wanted, printable(event.value), f"set {row.key} to {wanted}")
+            self._fail(state, "value", event, wanted, printable(event.value) or "empty", f"set {row.key} to {wanted}")
         if row.any_value and not state.any_met:
             state.any_met = holds(row.any_value, event.value)
             if type(event.value) not in (int, float, bool):

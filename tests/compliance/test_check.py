@@ -1,0 +1,566 @@
+"""`python -m compliance check`, by its command: each rule has a log that breaks it, and one that does not."""
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import make_log
+import pytest
+from altered import Altered
+
+from compliance import rules
+from compliance.__main__ import main
+
+Alter = Callable[[Altered], Altered]
+STRICT = rules.load("4.0.0").strict
+
+
+def check(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[dict[str, Any]]]:
+    """Exit status and files of `check --json`."""
+    status = main(["check", "--json", *map(str, arguments)])
+    output = capsys.readouterr()
+    assert not output.err
+    return status, json.loads(output.out)["files"]
+
+
+def errors(file: dict[str, Any]) -> list[tuple[str, int | None]]:
+    return [(f["rule"], f["line"]) for f in file["findings"] if f["severity"] == "error"]
+
+
+def rules_broken(file: dict[str, Any]) -> set[str]:
+    return {rule for rule, _ in errors(file)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        make_log.run(),
+        make_log.run(epochs=1),
+        make_log.run(benchmark="resnet", eval_every=2, epochs=5),
+        make_log.closed_run(),
+        make_log.closed_run(hyperparameters=make_log.SGD),
+        make_log.hrnet_run(),
+        make_log.closed_hrnet_run(),
+    ],
+    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed"],
+)
+def test_a_good_log_passes(text: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "result_0.txt").write_text(text)
+    status, [file] = check(capsys, tmp_path / "result_0.txt")
+    assert (status, file["verdict"], errors(file)) == (0, "pass", [])
+
+
+# What breaks a rule of the official checker too: rule, start, alteration, key of the blamed line (None: no line).
+OFFICIAL: list[tuple[str, Callable[[], str], Alter, str | None]] = [
+    ("submission_org.count", make_log.run, lambda log: log.drop("submission_org"), None),
+    ("submission_org.value", make_log.run, lambda log: log.value("submission_org", ""), "submission_org"),
+    (
+        "submission_division.value",
+        make_log.run,
+        lambda log: log.value("submission_division", "x"),
+        "submission_division",
+    ),
+    ("submission_status.value", make_log.run, lambda log: log.value("submission_status", "x"), "submission_status"),
+    ("cache_clear.count", make_log.run, lambda log: log.drop("cache_clear"), None),
+    ("init_start.order", make_log.run, lambda log: log.move_after("init_start", "run_start"), "init_start"),
+    ("init_stop.order", make_log.run, lambda log: log.drop("init_start"), "init_stop"),
+    ("init_stop.time", make_log.closed_run, lambda log: log.later("init_start", -1.8e6), "init_stop"),
+    ("init_stop.time", make_log.run, lambda log: log.move_after("submission_division", "run_stop"), "init_stop"),
+    ("run_start.order", make_log.run, lambda log: log.move_after("init_stop", "run_start"), "run_start"),
+    ("run_stop.metadata", make_log.run, lambda log: log.without_metadata("run_stop", "status"), "run_stop"),
+    ("run_stop.count", make_log.run, lambda log: log.drop("run_stop"), None),
+    ("block_start.metadata", make_log.run, lambda log: log.metadata("block_start", epoch_count=0), "block_start"),
+    ("epoch_stop.metadata", make_log.run, lambda log: log.without_metadata("epoch_stop", "epoch_num"), "epoch_stop"),
+    ("epoch_start.count", make_log.run, lambda log: log.drop_all("epoch_start").drop_all("block_start"), None),
+    ("eval_accuracy.count", make_log.run, lambda log: log.drop_all("eval_accuracy"), None),
+    ("eval_accuracy.value", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.758, -1), "eval_accuracy"),
+    ("train_samples.count", make_log.run, lambda log: log.repeat("train_samples").value("train_samples", 1438), "*"),
+    ("global_batch_size.value", make_log.closed_run, lambda log: log.value("global_batch_size", 0), "*"),
+    (
+        "gradient_accumulation_steps.count",
+        make_log.closed_run,
+        lambda log: log.drop("gradient_accumulation_steps"),
+        None,
+    ),
+    ("opt_name.value", make_log.closed_run, lambda log: log.value("opt_name", "adam"), "opt_name"),
+    ("lars_epsilon.value", make_log.closed_run, lambda log: log.value("lars_epsilon", 1e-9), "lars_epsilon"),
+    (
+        "lars_opt_weight_decay.value",
+        make_log.closed_run,
+        lambda log: log.value("lars_opt_weight_decay", 6e-5),
+        "lars_opt_weight_decay",
+    ),
+    (
+        "sgd_opt_base_learning_rate.value",
+        lambda: make_log.closed_run(hyperparameters=make_log.SGD),
+        lambda log: log.value("sgd_opt_base_learning_rate", 0.1005),
+        "sgd_opt_base_learning_rate",
+    ),
+    (
+        "eval_accuracy.value",
+        make_log.closed_hrnet_run,
+        lambda log: log.value("eval_accuracy", 0.7896, -1),
+        "eval_accuracy",
+    ),
+]
+
+# What only this checker rejects.
+OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
+    ("line-json", make_log.run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
+    ("line-fields", make_log.run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
+    ("line-duplicate-key", make_log.run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
+    ("line-encoding", make_log.run, lambda log: log.line("submission_org", _latin_1), "*"),
+    ("line-trailing-text", make_log.run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
+    ("line-several-events", make_log.run, lambda log: log.line("seed", lambda line: line * 2), "*"),
+    ("line-oversized", make_log.run, lambda log: log.value("seed", "1" * 2**20), "*"),
+    ("line-nul", make_log.run, lambda log: log.add_after("seed", "\0\0"), "*"),
+    ("exactly-once", make_log.run, lambda log: log.repeat("run_start"), "run_start"),
+    ("value-type", make_log.run, lambda log: log.value("train_samples", 1437.5), "train_samples"),
+    ("value-type", make_log.run, lambda log: log.value("submission_org", None), "submission_org"),
+    ("value-type", make_log.closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
+    ("event-type", make_log.run, lambda log: log.change("run_start", _point_in_time), "run_start"),
+    ("known-benchmark", make_log.run, lambda log: log.value("submission_benchmark", "bert"), "submission_benchmark"),
+    ("after-run-stop", make_log.run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
+    ("after-run-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
+    ("time-order", make_log.run, lambda log: log.later("epoch_start", -25_000, 1), "*"),
+    ("run-time", make_log.run, lambda log: log.later("run_stop", -1e6), "run_stop"),
+    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
+    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_stop", 1, epoch_num=1), "*"),
+    ("epoch-order", make_log.run, lambda log: log.drop("epoch_stop", -1), "run_stop"),
+    ("epoch-order", make_log.run, lambda log: log.repeat("epoch_start", 1), "*"),
+    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
+    ("block-order", make_log.run, lambda log: log.drop("block_stop", -1), "run_stop"),
+    ("block-order", make_log.run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
+    ("block-order", make_log.run, lambda log: log.metadata("block_start", 1, epoch_count=2), "*"),
+    ("block-order", make_log.run, lambda log: log.drop("block_start", 1), "*"),
+    ("eval-order", make_log.run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
+    ("eval-order", make_log.run, lambda log: log.drop("eval_stop", -1), "run_stop"),
+    ("eval-order", make_log.run, lambda log: log.drop("eval_accuracy"), "*"),
+    ("eval-order", make_log.run, lambda log: log.repeat("eval_accuracy"), "*"),
+    ("eval-order", make_log.run, lambda log: log.drop_all("eval_start").drop_all("eval_stop"), "*"),
+    ("eval-schedule", make_log.closed_run, lambda log: _drop_evaluation(log, 2), "*"),
+    ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
+    ("eval-samples", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
+    ("closed-data", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "train_samples"),
+    ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
+    ("target-status", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.76, 3), "*"),
+    ("target-status", make_log.closed_run, lambda log: _reached_and_lost(log), "*"),
+    ("run-status", make_log.run, lambda log: log.metadata("run_stop", status="aborted"), "run_stop"),
+    ("rank-zero", make_log.run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
+    ("rank-zero", make_log.run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
+    ("cache-cleared", make_log.closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
+    ("cache-cleared", make_log.closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
+    ("seed-present", make_log.closed_run, lambda log: log.drop("seed"), None),
+    ("seed-present", make_log.closed_run, lambda log: log.value("seed", "x"), "seed"),
+    ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _more("images_per_s", 1.02)), "*"),
+    ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _both_faster), "*"),
+    ("throughput-agrees", make_log.run, lambda log: log.value("epoch_throughput", {"images": 3}), "*"),
+    ("epoch-images", make_log.run, lambda log: log.change("epoch_throughput", _fewer_images), "*"),
+    ("run-resumed", lambda: make_log.run(summary={"resumed": True}), lambda log: log, "run_summary"),
+    ("run-profiled", lambda: make_log.run(summary={"profiled": True}), lambda log: log, "run_summary"),
+    ("run-mode", lambda: make_log.run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
+    ("run-mode", lambda: make_log.run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
+]  # fmt: skip
+
+
+def _latin_1(line: str) -> str:
+    return line.replace("Example", "\udcff")  # the byte 0xff, by surrogateescape
+
+
+def _point_in_time(fields: dict[str, Any]) -> None:
+    fields["event_type"] = "POINT_IN_TIME"
+
+
+def _more(name: str, factor: float) -> Callable[[dict[str, Any]], None]:
+    def change(fields: dict[str, Any]) -> None:
+        fields["value"][name] *= factor
+
+    return change
+
+
+def _both_faster(fields: dict[str, Any]) -> None:
+    """A rate that agrees with its own time, which the clock of the log does not bear out."""
+    fields["value"]["time_s"] /= 1.02
+    fields["value"]["images_per_s"] *= 1.02
+
+
+def _fewer_images(fields: dict[str, Any]) -> None:
+    fields["value"]["images"] -= 64
+    fields["value"]["images_per_s"] = fields["value"]["images"] / fields["value"]["time_s"]
+
+
+def _reached_and_lost(log: Altered) -> Altered:
+    return log.value("eval_accuracy", 0.7, -1).value("eval_accuracy", 0.77, 3)
+
+
+def _drop_evaluation(log: Altered, number: int) -> Altered:
+    return log.drop("eval_start", number).drop("eval_stop", number).drop("eval_accuracy", number)
+
+
+@pytest.mark.parametrize(("rule", "start", "alter", "key"), OFFICIAL + OURS, ids=lambda value: str(value)[:30])
+def test_a_log_that_breaks_a_rule_is_rejected_at_its_line(rule, start, alter, key, tmp_path: Path, capsys) -> None:
+    log = alter(Altered(start()))
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text, encoding="utf-8", errors="surrogateescape")
+    status, [file] = check(capsys, path)
+    assert (status, file["verdict"]) == (1, "fail")
+    lines = [line for name, line in errors(file) if name == rule]
+    assert lines, f"{rule} is not among {errors(file)}"
+    if key is None:
+        assert lines == [None]
+    elif key == "*":
+        assert all(line and 1 <= line <= len(log.lines) for line in lines)
+    else:
+        blamed = log.lines[lines[0] - 1]
+        assert f'"key": "{key}"' in blamed
+    [finding, *_] = [f for f in file["findings"] if f["rule"] == rule]
+    assert set(finding) == {"rule", "severity", "line", "expected", "actual", "fix"}
+    assert finding["expected"]
+    assert finding["actual"]
+    assert finding["fix"]
+
+
+def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
+    between_runs_or_tools = {
+        *("seeds-differ", "same-configuration", "rcp-convergence", "rcp-hyperparameters", "system-description"),
+        *("official-disagrees", "benchmark-asked", "file-link"),
+    }
+    assert {rule for rule, *_ in OURS} == set(STRICT) - between_runs_or_tools
+
+
+def test_throughputs_of_other_submitters_are_compared_with_their_epochs(published_logs: Path, tmp_path, capsys) -> None:
+    log = Altered((published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt").read_text())
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text)
+    assert check(capsys, path)[0] == 0
+    for key, change in (
+        ("throughput", lambda fields: fields.update(value=fields["value"] * 1.02)),
+        ("tracked_stats", lambda fields: fields["value"].update(imgs_sec=fields["value"]["imgs_sec"] * 0.98)),
+    ):
+        altered = Altered(log.text).change(key, change, 5)
+        path.write_text(altered.text)
+        assert errors(check(capsys, path)[1][0]) == [("throughput-agrees", altered.at(key, 5) + 1)]
+
+
+def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_text(make_log.run())
+    _, [file] = check(capsys, path)
+    notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
+    assert notes["eval-schedule"] == "not applied: not a closed run"
+    assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status", "eval-samples"}
+    path.write_text(make_log.closed_run(samples=(13_056, 360)))
+    _, [file] = check(capsys, path)
+    notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
+    assert notes["eval-schedule"] == "not applied: not the benchmark's data set"
+    assert rules_broken(file) == {"closed-data"}
+
+
+def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, capsys) -> None:
+    log = Altered(make_log.run(status="aborted"))
+    log.add_after("run_start", ':::MLLOG {"namespace": "", "time_ms": 1700000020018, "event_type": "POINT_IN_TIME", '
+                  '"key": "abort_reason", "value": "loss is nan\\u001b[2J", "metadata": {}}')  # fmt: skip
+    del log.lines[log.at("epoch_start") : log.at("run_stop")]
+    (tmp_path / "log").write_text(log.text)
+    _, [file] = check(capsys, tmp_path / "log")
+    [finding] = [f for f in file["findings"] if f["rule"] == "run-status"]
+    assert finding["actual"] == "status aborted: loss is nan\\x1b[2J"
+
+
+def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path, capsys) -> None:
+    log = Altered(make_log.run())
+    for _ in range(200):
+        log.repeat("epoch_stop")
+    (tmp_path / "log").write_text(log.text)
+    _, [file] = check(capsys, tmp_path / "log")
+    assert sum(f["rule"] == "epoch-order" for f in file["findings"]) == 11
+    assert any(f["actual"] == "190 more breaches of epoch-order, not listed" for f in file["findings"])
+
+
+# --- several logs ---
+
+
+def write(folder: Path, *texts: str) -> list[Path]:
+    paths = [folder / f"result_{index}.txt" for index in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return paths
+
+
+def test_runs_with_the_same_seed_fail(tmp_path: Path, capsys) -> None:
+    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2), make_log.run(seed=1))
+    status, files = check(capsys, tmp_path)
+    assert status == 1
+    assert [rules_broken(file) for file in files] == [set(), set(), {"seeds-differ"}]
+    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2), make_log.run(seed=3))
+    assert check(capsys, tmp_path)[0] == 0
+
+
+def test_another_configuration_is_warned_of_by_name(tmp_path: Path, capsys) -> None:
+    other = make_log.run(seed=2, hyperparameters={"opt_name": "sgd", "sgd_opt_base_learning_rate": 0.2})
+    write(tmp_path, make_log.run(seed=1), other)
+    status, [_, file] = check(capsys, tmp_path)
+    [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
+    assert (status, warning["rule"]) == (0, "same-configuration")
+    assert warning["actual"] == "sgd_opt_base_learning_rate is 0.2, in result_0.txt 0.1"
+
+
+def _closed(folder: Path, *last_epochs: int, status: str = "success", **changes: Any) -> None:
+    texts = []
+    for seed, epochs in enumerate(last_epochs):
+        rising = [round(0.7 * (i + 1) / epochs, 4) for i in range(epochs // 4)]
+        text = make_log.closed_run(seed=seed, epochs=epochs, accuracies=(*rising[:-1], 0.7604), **changes)
+        texts.append(text)
+    write(folder, *texts)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batch", "broken"),
+    [
+        ((36, 36, 36, 36, 36), 408, False),
+        ((32, 36, 36, 36, 36), 408, False),  # the best is dropped
+        ((32, 32, 36, 36, 36), 408, False),  # 34.67 of 34.31
+        ((32, 32, 32, 36, 36), 408, True),  # 33.33
+        ((36, 36, 36, 36, 36), 4, False),  # below the least point: as long as the reference
+        ((32, 32, 32, 32, 36), 4, True),
+        ((36, 36, 36, 36, 36), 9000, True),  # above the largest point
+        ((36, 36, 36, 36, 36), 2000, True),  # between two points
+        ((48, 48, 48, 48, 48), 2000, False),
+    ],
+)
+def test_convergence_against_the_reference_points(epochs, batch: int, broken: bool, tmp_path: Path, capsys) -> None:
+    _closed(tmp_path, *epochs, batch=batch)
+    status, files = check(capsys, tmp_path)
+    assert status == broken
+    assert [rules_broken(file) for file in files] == [{"rcp-convergence"} if broken else set()] * 5
+
+
+def test_four_runs_get_no_convergence_test_and_say_so(tmp_path: Path, capsys) -> None:
+    _closed(tmp_path, 32, 32, 32, 32)
+    status, files = check(capsys, tmp_path)
+    assert status == 0
+    for file in files:
+        [note] = [f for f in file["findings"] if f["rule"] == "rcp-convergence"]
+        assert note["actual"] == "not applied: it takes 5 runs of one submission, 4 given"
+
+
+def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_path: Path, capsys) -> None:
+    log = Altered(make_log.closed_run()).value("lars_opt_base_learning_rate", 11)
+    write(tmp_path, log.text)
+    status, [file] = check(capsys, tmp_path)
+    [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
+    assert (status, warning["rule"], warning["line"]) == (
+        *(0, "rcp-hyperparameters", log.at("lars_opt_base_learning_rate") + 1),
+    )
+    assert warning["actual"] == "lars_opt_base_learning_rate is 11; the reference point has 10.5"
+
+
+def test_the_published_mlperf_runs(published_logs: Path, capsys) -> None:
+    folder = published_logs / "mlperf_v2.1_dgxa100_resnet"
+    for ruleset in ("4.0.0", "2.1.0"):
+        status, files = check(capsys, folder, "--ruleset", ruleset)
+        assert (status, [file["verdict"] for file in files]) == (1, ["pass", "pass", "fail", "pass", "pass"])
+        assert errors(files[2]) == [("eval_accuracy.value", 385), ("run-status", 396)]
+
+
+# --- the system description ---
+
+
+def description(**changes: object) -> dict[str, object]:
+    return {
+        "submitter": "Example",
+        "division": "open",
+        "status": "Research, Development, or Internal (RDI)",
+        "system_name": "CPU",
+        "number_of_nodes": "1",
+        "accelerators_per_node": "0",
+        "accelerator_model_name": "",
+        "framework": "PaddlePaddle 2.6.2",
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"submitter": "Other"}, False),
+        ({"division": "closed"}, False),
+        ({"status": "research"}, False),
+        ({"status": "Available cloud"}, False),
+        ({"number_of_nodes": "2"}, False),
+        ({"accelerators_per_node": "8"}, False),
+        ({"framework": "PaddlePaddle 3.0"}, False),
+    ],
+)
+def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Path, capsys) -> None:
+    [path] = write(tmp_path, make_log.run())
+    (tmp_path / "system.json").write_text(json.dumps(description(**changes)))
+    status, [file] = check(capsys, path, "--system", tmp_path / "system.json")
+    assert (status, rules_broken(file)) == ((0, set()) if good else (1, {"system-description"}))
+
+
+def test_accelerators_of_log_and_description_must_agree(tmp_path: Path, capsys) -> None:
+    gpus = json.dumps([{"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0}] * 2)
+    [path] = write(tmp_path, make_log.run().replace('"gpus": []', f'"gpus": {gpus}'))
+    for model, count, good in (
+        ("NVIDIA A100-SXM4-80GB (400 W)", "2", True),
+        ("NVIDIA A100-SXM4-40GB", "2", False),
+        ("NVIDIA A100-SXM4-80GB", "8", False),
+    ):
+        said = description(accelerator_model_name=model, accelerators_per_node=count)
+        (tmp_path / "system.json").write_text(json.dumps(said))
+        assert check(capsys, path, "--system", tmp_path / "system.json")[0] == (not good)
+
+
+# --- the official checker beside ours ---
+
+
+def test_official_verdicts_stand_beside_ours(tmp_path: Path, capsys) -> None:
+    paths = write(
+        tmp_path,
+        make_log.run(seed=1),
+        Altered(make_log.run(seed=2)).repeat("run_start").text,
+        Altered(make_log.run(seed=3)).drop("init_start").text,
+        make_log.closed_hrnet_run(seed=4),
+    )
+    status, files = check(capsys, *paths, "--official")
+    assert status == 1
+    assert [(file["verdict"], file["official"]["verdict"]) for file in files] == [
+        *(("pass", "pass"), ("fail", "pass"), ("fail", "fail"), ("pass", "pass")),
+    ]
+    notes = [[f["actual"] for f in file["findings"] if f["rule"] == "official-disagrees"] for file in files]
+    assert notes == [[], ["it passes the log; only this checker has exactly-once"], [], []]
+    assert files[2]["official"]["messages"]
+
+
+def test_a_log_that_only_the_official_checker_rejects_fails(tmp_path: Path, capsys, monkeypatch) -> None:
+    from compliance import official
+
+    monkeypatch.setattr(official, "check_log", lambda *_: (False, ["a rule that this checker has not"]))
+    [path] = write(tmp_path, make_log.run())
+    status, [file] = check(capsys, path, "--official")
+    assert (status, rules_broken(file)) == (1, {"official-disagrees"})
+
+
+# --- the command ---
+
+
+def command(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    call = [sys.executable, "-m", "compliance", *map(str, arguments)]
+    return subprocess.run(call, capture_output=True, text=True, check=False, cwd=cwd or root, env=environment)
+
+
+def test_exit_status_and_text(tmp_path: Path) -> None:
+    [path] = write(tmp_path, make_log.run())
+    done = command("check", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{path}: PASS\n")
+    path.write_text(Altered(make_log.run()).repeat("run_start").text)
+    done = command("check", path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "FAIL, 1 error\n  error: exactly-once line 23: 2 run_start, all with the same value\n" in done.stdout
+    assert "      do: log on rank 0 only, and each such key once\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["check"], "no log given"),
+        (["check", "absent.txt"], "absent.txt: no such file"),
+        (["check", "folder"], "folder: no result_*.txt"),
+        (["check", "log", "log"], "log: named twice"),
+        (["check", "log", "--ruleset", "5.0.0"], "ruleset 5.0.0: no rules for it; take one of 2.1.0, 4.0.0"),
+        (["check", "log", "--ruleset", "../rules"], "no rules for it"),
+        (["check", "log", "--benchmark", "bert"], "benchmark bert: ruleset 4.0.0 has no rules for it"),
+        (["check", "log", "--ruleset", "2.1.0", "--benchmark", "hrnet"], "has no rules for it"),
+        (["check", "log", "--system", "log"], "log: no system description"),
+        (["check", "--explain", "run_strat"], "near it: run_start"),
+        (["check", "/dev/zero"], "not a regular file"),
+        (["check", "pipe"], "not a regular file"),
+        (["check", "log", "--junit", "absent/x.xml"], "absent/x.xml"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(arguments: list[str], says: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(make_log.run())
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    done = command(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_benchmark_asked_for_must_be_that_of_the_log(tmp_path: Path, capsys) -> None:
+    [path] = write(tmp_path, make_log.hrnet_run())
+    assert check(capsys, path, "--benchmark", "hrnet")[0] == 0
+    status, [file] = check(capsys, path, "--benchmark", "resnet")
+    assert (status, rules_broken(file)) == (1, {"benchmark-asked"})
+
+
+def test_a_link_out_of_the_folder_fails_and_one_inside_it_does_not(tmp_path: Path, capsys) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "log.txt").write_text(make_log.run())
+    (tmp_path / "a" / "result_0.txt").symlink_to("../log.txt")
+    (tmp_path / "link.txt").symlink_to("log.txt")
+    status, [file] = check(capsys, tmp_path / "a")
+    assert (status, rules_broken(file)) == (1, {"file-link"})
+    assert check(capsys, tmp_path / "link.txt")[0] == 0
+
+
+def test_junit_has_a_failure_for_each_error(tmp_path: Path, capsys) -> None:
+    paths = write(tmp_path, make_log.run(), Altered(make_log.run(seed=2)).value("submission_org", "<\x00&\x1b>").text)
+    assert main(["check", *map(str, paths), "--junit", str(tmp_path / "junit.xml")]) == 1
+    capsys.readouterr()
+    good, bad = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert (good.get("failures"), bad.get("failures")) == ("0", "2")
+    cases = {case.get("name"): case for case in bad}
+    assert cases["verdict"].find("failure") is not None
+    failure = cases["value-type"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "submission_org is <\\x00&\\x1b>"
+    assert int(bad.get("tests", "0")) == len(cases)
+
+
+def test_every_rule_can_be_explained(capsys) -> None:
+    for name in (*STRICT, "run_stop", "run_stop.order", "lars_epsilon"):
+        assert main(["check", "--explain", name]) == 0
+        text = capsys.readouterr().out
+        assert name.partition(".")[0] in text
+        assert "source: " in text
+    assert main(["check", "--explain", "all"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in STRICT)
+
+
+def test_a_receipt_names_what_was_checked(tmp_path: Path, capsys) -> None:
+    [path] = write(tmp_path, make_log.run())
+    check(capsys, path, "--receipt")
+    receipt = json.loads((tmp_path / "result_0.txt.checked").read_text())
+    assert receipt["verdict"] == "pass"
+    assert receipt["ruleset"] == "4.0.0"
+    assert len(receipt["sha256"]) == 64
+
+
+def test_no_heavy_import_is_on_the_way_to_a_verdict(tmp_path: Path) -> None:
+    [path] = write(tmp_path, make_log.closed_run())
+    code = (
+        "import sys; from compliance.__main__ import main; status = main(['check', sys.argv[1]]);"
+        "heavy = {'numpy', 'scipy', 'pandas', 'mlperf_logging', 'paddle', 'matplotlib', 'rich'} & set(sys.modules);"
+        "print('heavy:', heavy); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("heavy: set()\n")
