@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 import traceback
 
 from harness import env
 from harness.errors import RunError
+
+LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes the log first
 
 
 def main() -> int:
@@ -32,6 +35,8 @@ def _abort(error: Exception, code: int) -> int:
 
     text = " ".join(str(error).split()) or type(error).__name__
     print(f"error: {text}", file=sys.stderr, flush=True)
+    if MPI.COMM_WORLD.Get_rank() > 0:
+        time.sleep(LOG_CLOSES_S)
     if MPI.COMM_WORLD.Get_size() > 1:
         MPI.COMM_WORLD.Abort(code)  # the others may wait for this rank in a collective
     return code

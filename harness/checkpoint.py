@@ -297,9 +297,10 @@ class Keeper:
 
     @property
     def last_good(self) -> str:
-        """For a message: the last checkpoint that is whole."""
+        """For a message: the last checkpoint that is whole; every rank must ask."""
         self._join()
-        return f"the last good checkpoint is {self._kept[-1]}" if self._kept else "there is no checkpoint of this run"
+        text = f"the last good checkpoint is {self._kept[-1]}" if self._kept else "there is no checkpoint of this run"
+        return str(self._ranks.broadcast(text))
 
     def window(self, main: Any, *, step: int, epoch: int) -> float:
         """Called on every rank at the end of a window; seconds that a checkpoint took from the training.

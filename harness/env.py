@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 WORKLOADS = {"rn50": "paddle_rn50"}
-PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2")
+PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
 
 
 def _var(doc: str, default: Any, *, choices: tuple[str, ...] = (), least: int | None = None) -> Any:
@@ -41,6 +41,9 @@ class Job:
     recipe: str = _var("recipe of `paddle_<workload>/config.py`; empty: the workload's small default", "")
     batchsize: int = _var("images a step on one device", 16, least=1)
     precision: str = _var("arithmetic of the training program", "fp32", choices=PRECISIONS)
+    loss_scale: int = _var("scale of the FP16 loss; 0: dynamic", 0, least=0)
+    layout: str = _var("image layout of the program; empty: NHWC in half precision", "", choices=("", "NCHW", "NHWC"))
+    strategy: str = _var("`auto`, or `knob=value,...` of harness/strategy.py; empty: its defaults", "")
     device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
     data: str = _var("`real`, or `synthetic`: one batch made once", "real", choices=("real", "synthetic"))
     datadir: str = _var("data set in ImageNet's layout; empty: the embedded digits", "")
@@ -208,6 +211,11 @@ def export_trainer(rank: int, endpoints: list[str]) -> None:
         PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
         PADDLE_CURRENT_ENDPOINT=endpoints[rank],
     )
+
+
+def is_rank() -> bool:
+    """Whether mpirun started this process."""
+    return "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
 def columns() -> int:

@@ -1,0 +1,178 @@
+"""What NVML and `nvidia-smi` say of a node's GPUs; every question may go unanswered, and the answer is then None."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+MIB = 2**20
+# NVML's bits of why clocks are held down. An idle GPU and clocks that an administrator chose are no fault.
+THROTTLE_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal, by software",
+    0x40: "thermal, by hardware",
+    0x80: "power brake",
+}
+NVLINK_MAX = 18  # links of one GPU that NVML numbers
+
+
+@contextlib.contextmanager
+def opened(nvml: Any = pynvml) -> Iterator[tuple[list[Any], str]]:
+    """Handles of this node's GPUs, and why there are none where there is no driver."""
+    try:
+        nvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        yield [], str(error)
+        return
+    try:
+        yield [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())], ""
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _ask(question: Callable[..., Any], *about: Any) -> Any:
+    """An answer of NVML; None where this GPU or driver has none."""
+    try:
+        return question(*about)
+    except pynvml.NVMLError:
+        return None
+
+
+def throttled(bits: int | None) -> list[str]:
+    """Reasons that slow a GPU down now."""
+    return [name for bit, name in THROTTLE_REASONS.items() if bits and bits & bit]
+
+
+def describe(handle: Any, nvml: Any = pynvml) -> dict[str, Any]:
+    """What stays as it is during a run, and what a run should find in order."""
+    capability = _ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = _ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+    processes = _ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return {
+        "name": _ask(nvml.nvmlDeviceGetName, handle),
+        "uuid": _ask(nvml.nvmlDeviceGetUUID, handle),
+        "driver": _ask(nvml.nvmlSystemGetDriverVersion),
+        "capability": None if capability is None else 10 * capability[0] + capability[1],
+        "memory_gib": None if memory is None else round(memory.total / 2**30, 1),
+        "memory_used_mib": None if memory is None else round(memory.used / MIB),
+        "persistence": _ask(nvml.nvmlDeviceGetPersistenceMode, handle),
+        # Volatile: since the driver was loaded.
+        "ecc_corrected": _ask(nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, 0),
+        "ecc_uncorrected": _ask(nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 0),
+        "throttle": throttled(_ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
+        "processes": None if processes is None else [p.pid for p in processes],
+    }
+
+
+def energy_j(handle: Any, nvml: Any = pynvml) -> float | None:
+    """Energy since the driver was loaded, in joules (Volta and later)."""
+    millijoule = _ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    return None if millijoule is None else millijoule / 1000
+
+
+def nvlinks(handle: Any, nvml: Any = pynvml) -> int:
+    """NVLinks of a GPU that are up."""
+    return sum(_ask(nvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(NVLINK_MAX))
+
+
+def sample(handle: Any, nvml: Any = pynvml, *, links: int = 0) -> dict[str, Any]:
+    """What a GPU does at this moment. NVLink counters are KiB since the driver was loaded, summed over `links`."""
+    use = _ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = _ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+    milliwatt = _ask(nvml.nvmlDeviceGetPowerUsage, handle)
+    fields = None
+    if links:
+        fields = _ask(
+            nvml.nvmlDeviceGetFieldValues,
+            handle,
+            [nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX],
+        )
+    nvlink = [f.value.ullVal if f.nvmlReturn == 0 else None for f in fields] if fields else [None, None]
+    return {
+        "utilization_percent": None if use is None else use.gpu,
+        "memory_mib": None if memory is None else round(memory.used / MIB, 1),
+        "power_w": None if milliwatt is None else milliwatt / 1000,
+        "energy_j": energy_j(handle, nvml),
+        "sm_clock_mhz": _ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": _ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+        "temperature_c": _ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        "throttle": throttled(_ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
+        "nvlink_tx_kib": nvlink[0],
+        "nvlink_rx_kib": nvlink[1],
+        # NVML measures these over 20 ms each, in KB/s.
+        "pcie_tx_kb_per_s": _ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES),
+        "pcie_rx_kb_per_s": _ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES),
+    }
+
+
+# ---- topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """The matrix of `nvidia-smi topo -m`."""
+
+    devices: tuple[str, ...]  # GPU0, GPU1, ..., then network devices
+    links: tuple[tuple[str, ...], ...]  # [row][column]: X, NV#, PIX, PXB, PHB, NODE or SYS
+    cores: dict[str, str]  # of a GPU: the CPU cores next to it, as "0-11,24-35"
+
+    @property
+    def gpus(self) -> list[int]:
+        """Rows of GPUs."""
+        return [i for i, name in enumerate(self.devices) if name.startswith("GPU")]
+
+
+_LINK = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB")
+
+
+def parse_topology(text: str) -> Topology:
+    """Reads the output of `nvidia-smi topo -m`, of any driver since the first with NVLink.
+
+    Raises:
+        ValueError: it is not such output.
+    """
+    words = re.sub(r"\x1b\[[0-9;]*m", "", text).split()
+    if "CPU" not in words:
+        raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
+    devices = tuple(words[: words.index("CPU")])
+    position = words.index("CPU")
+    links, cores = [], {}
+    for row, name in enumerate(devices):
+        try:
+            position = words.index(name, position)
+        except ValueError:
+            raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no row") from None
+        entries = tuple(words[position + 1 : position + 1 + len(devices)])
+        bad = [entry for entry in entries if not _LINK.fullmatch(entry)]
+        if bad or len(entries) < len(devices) or entries[row] != "X":
+            raise ValueError(f"no matrix of nvidia-smi topo -m: the row of {name} is {' '.join(entries)}")
+        links.append(entries)
+        position += 1 + len(devices)
+        if position < len(words) and re.fullmatch(r"[0-9,-]*\d[0-9,-]*", words[position]):
+            cores[name] = words[position]
+    return Topology(devices=devices, links=tuple(links), cores=cores)
+
+
+def topology() -> Topology | None:
+    """This node's; None without nvidia-smi or GPUs."""
+    try:
+        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=5, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return parse_topology(done.stdout) if done.returncode == 0 and "GPU0" in done.stdout else None
+
+
+def cpu_list(text: str) -> set[int]:
+    """Cores of a list such as "0-11,24-35"."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores
