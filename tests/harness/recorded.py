@@ -1,0 +1,149 @@
+"""GPUs in the form in which NVML and `nvidia-smi` describe real machines: a DGX-1 (V100), a DGX A100 and an H100.
+
+The V100's matrix is the published reports' (see test_doctor.py); the A100's is in the form of driver 470: tabs, an
+underlined heading, NVSwitch links, a NUMA column. Values are those of idle cards of these models.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+_Memory = namedtuple("_Memory", "total free used")
+_Rates = namedtuple("_Rates", "gpu memory")
+
+V100 = {
+    "name": "Tesla V100-SXM2-16GB",
+    "driver": "440.33.01",
+    "capability": (7, 0),
+    "memory": (16945512448, 16945446912 - 3 * 2**20, 3 * 2**20),
+    "power_mw": 43125,
+    "energy_mj": 51_234_567,
+    "clocks": {pynvml.NVML_CLOCK_SM: 135, pynvml.NVML_CLOCK_MEM: 877},
+    "temperature": 34,
+    "links": 6,
+}
+A100 = {
+    "name": "NVIDIA A100-SXM4-40GB",
+    "driver": "525.105.17",
+    "capability": (8, 0),
+    "memory": (42949672960, 42949672960 - 4 * 2**20, 4 * 2**20),
+    "power_mw": 52_341,
+    "energy_mj": 912_345_678,
+    "clocks": {pynvml.NVML_CLOCK_SM: 210, pynvml.NVML_CLOCK_MEM: 1215},
+    "temperature": 29,
+    "links": 12,
+}
+H100 = A100 | {"name": "NVIDIA H100 80GB HBM3", "capability": (9, 0), "links": 18}
+# A card of the desktop kind: no ECC, no energy counter, no NVLink.
+NO_ECC = V100 | {"name": "TITAN X (Pascal)", "capability": (6, 1), "ecc": None, "energy_mj": None, "links": 0}
+
+A100_TOPOLOGY = "\n".join(
+    [
+        "\t\x1b[4m" + "\t".join(f"GPU{i}" for i in range(8)) + "\tmlx5_0\tmlx5_1\tCPU Affinity\tNUMA Affinity\x1b[0m",
+        *(
+            "\t".join(
+                [f"GPU{row}"]
+                + [" X " if row == column else "NV12" for column in range(8)]
+                + (["PXB", "SYS"] if row < 4 else ["SYS", "PXB"])
+                + (["48-63,176-191", "3"] if row < 4 else ["112-127,240-255", "7"])
+            )
+            for row in range(8)
+        ),
+        "\t".join(["mlx5_0", *["PXB"] * 4, *["SYS"] * 4, " X ", "SYS", "", ""]),
+        "\t".join(["mlx5_1", *["SYS"] * 4, *["PXB"] * 4, "SYS", " X ", "", ""]),
+        "",
+        "Legend:",
+        "",
+        "  X    = Self",
+        "  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)",
+        "  NV#  = Connection traversing a bonded set of # NVLinks",
+    ]
+)
+
+
+class Nvml:
+    """Answers as pynvml does for `gpus` of the kinds above; what a card has no answer for raises NOT_SUPPORTED."""
+
+    def __init__(self, *gpus: dict[str, Any], absent: bool = False) -> None:
+        self._gpus, self._absent = gpus, absent
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            raise AssertionError(f"{name} is not recorded")
+        return getattr(pynvml, name)  # constants
+
+    @staticmethod
+    def _given(value: Any) -> Any:
+        if value is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return value
+
+    def nvmlInit(self) -> None:
+        if self._absent:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    def nvmlShutdown(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        return self._gpus[index]
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return self._gpus[0]["driver"]
+
+    def nvmlDeviceGetName(self, gpu: dict[str, Any]) -> str:
+        return gpu["name"]
+
+    def nvmlDeviceGetUUID(self, gpu: dict[str, Any]) -> str:
+        return "GPU-8d2f1c7e-0000-0000-0000-000000000000"
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: dict[str, Any]) -> tuple[int, int]:
+        return gpu["capability"]
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any]) -> _Memory:
+        return _Memory(*gpu["memory"])
+
+    def nvmlDeviceGetPersistenceMode(self, gpu: dict[str, Any]) -> int:
+        return gpu.get("persistence", 1)
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: dict[str, Any], kind: int, counter: int) -> int:
+        return self._given(gpu.get("ecc", {})).get(kind, 0)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: dict[str, Any]) -> int:
+        return gpu.get("throttle", pynvml.nvmlClocksThrottleReasonGpuIdle)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: dict[str, Any]) -> list[Any]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in gpu.get("pids", [])]
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: dict[str, Any]) -> int:
+        return self._given(gpu["energy_mj"])
+
+    def nvmlDeviceGetNvLinkState(self, gpu: dict[str, Any], link: int) -> int:
+        if link >= gpu["links"]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return 1
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, Any]) -> _Rates:
+        return _Rates(gpu.get("busy", 0), 0)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: dict[str, Any]) -> int:
+        return gpu["power_mw"]
+
+    def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[int]) -> list[Any]:
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=1000 + field)) for field in fields]
+
+    def nvmlDeviceGetClockInfo(self, gpu: dict[str, Any], clock: int) -> int:
+        return gpu["clocks"][clock]
+
+    def nvmlDeviceGetTemperature(self, gpu: dict[str, Any], sensor: int) -> int:
+        return gpu["temperature"]
+
+    def nvmlDeviceGetPcieThroughput(self, gpu: dict[str, Any], counter: int) -> int:
+        return self._given(gpu.get("pcie_kb", 350))

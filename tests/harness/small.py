@@ -1,0 +1,61 @@
+"""A training run of seconds: 40 images of noise, 32 x 32 pixels, 10 steps an epoch for two ranks of two images."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests import jobs
+
+STEPS_PER_EPOCH = 10
+TRAINING = {
+    "MODE": "train",
+    "IMAGE_SIZE": 32,
+    "BATCHSIZE": 2,
+    "PRINT_STEPS": 1,
+    "MAX_EPOCHS": 2,
+    "SEED": 7,
+    "THREADS": 1,
+    "CLEAR_CACHES": 0,
+    "PROGRESS": "plain",
+}
+
+
+def data_set(folder: Path) -> Path:
+    """Writes the data set: 40 training images in 10 classes and 8 for evaluation, noise from a fixed seed."""
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 40), ("val", 8)):
+        (folder / part).mkdir(parents=True)
+        lines = []
+        for number in range(count):
+            path = f"{part}/{number:02d}.jpeg"
+            Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(folder / path)
+            lines.append(f"{path} {number % 10}\n")
+        (folder / f"{part}_list.txt").write_text("".join(lines))
+    return folder
+
+
+def train(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> subprocess.CompletedProcess[str]:
+    """The job, to its end."""
+    return jobs.on_ranks(ranks, "-m", "harness", RESULT_FILE=str(log), DATADIR=str(data), **{**TRAINING, **variables})
+
+
+def start(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> subprocess.Popen[str]:
+    """The job, begun; in a session of its own, so that a test can end all of it."""
+    settings = {**TRAINING, "DGXNGPU": ranks, "RESULT_FILE": log, "DATADIR": data, "PYTHONPATH": jobs.REPOSITORY}
+    mpirun = str(Path(sys.executable).with_name("mpirun"))
+    place = ["--bind-to", "none", "--map-by", f"ppr:{ranks}:node:OVERSUBSCRIBE"]
+    return subprocess.Popen(
+        [mpirun, "-n", str(ranks), *place, sys.executable, "-m", "harness"],
+        env=jobs.environment(**{**settings, **variables}),
+        cwd=jobs.REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
