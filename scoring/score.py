@@ -248,16 +248,19 @@ def _rate(record: Record, item: Window | Epoch, scale: int, *, printed: bool) ->
     shown = item.printed_rate * scale if item.printed_rate is not None else None
     rate = (shown or own) if printed else (own or shown)
     if rate is None and isinstance(item, Window) and item.printed_step_time_s is not None:
-        rate = _batch(record) * scale / item.printed_step_time_s
+        rate = _images_a_step(record) / item.printed_step_time_s
     if rate is None:
         raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
     return rate
 
 
-def _batch(record: Record) -> int:
+def _images_a_step(record: Record) -> int:
+    """Of all devices; of one where the log does not say how many there are (the unit then says so)."""
+    if record.devices is None and record.rate_scope == "global":
+        raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
     if record.batch_per_device is None:
         raise InputError(f"{record.file}: the log does not say the batch of one device; give --batch")
-    return record.batch_per_device
+    return record.batch_per_device * (record.devices or 1)
 
 
 def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: str) -> tuple[list[float], list[float]]:
@@ -269,12 +272,13 @@ def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: st
             return [float(images) for images, _ in own], [float(seconds) for _, seconds in own]
         counted = [(w.steps, w.seconds) for w in windows if w.steps and w.seconds]
         if len(counted) == len(chosen):
-            batch = _batch(record) * scale
+            batch = _images_a_step(record)
             return [float(steps * batch) for steps, _ in counted], [float(seconds) for _, seconds in counted]
-    if kind != "epoch_rates":
+    told_by_rate = record.rate_scope == "global" and all(item.printed_rate is not None for item in chosen)
+    if kind != "epoch_rates" and not told_by_rate:
         times = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
         if len(times) == len(chosen):
-            return [float(_batch(record) * scale)] * len(times), [float(time) for time in times]
+            return [float(_images_a_step(record))] * len(times), [float(time) for time in times]
     rates = [item.printed_rate for item in chosen if item.printed_rate is not None]
     if len(rates) == len(chosen):  # rows of equal work: the time of an image is 1 / rate
         return [float(scale)] * len(rates), [1 / rate for rate in rates]
@@ -415,10 +419,7 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
             f"{record.file}: the time stamps of lines {start[0].line} and {end[0].line} do not advance; "
             "they are too coarse, or the clock was set"
         )
-    if record.batch_per_device is None and record.rate_scope == "global" and record.devices is None:
-        raise InputError(f"{record.file}: the log does not say devices or batch; give --devices and --batch")
-    devices = record.devices if record.devices is not None else 1
-    value = _batch(record) * devices * steps / seconds
+    value = _images_a_step(record) * steps / seconds
     return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
 
 

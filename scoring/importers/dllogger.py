@@ -26,7 +26,7 @@ PADDLE_ROW = re.compile(
     STEP_HEAD.pattern + rf"(?=(?:.*?train\.loss : {_NUMBER})?)(?=(?:.*?train\.data_time : {_NUMBER})?)"
     rf"(?=(?:.*?train\.batch_time : {_NUMBER})?).*?train\.ips : {_NUMBER}(?=\s|$)"
 )
-TENSORFLOW_HEAD = re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\) ")
+TENSORFLOW_HEAD = re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)")
 TENSORFLOW_ROW = re.compile(TENSORFLOW_HEAD.pattern + rf".*?total_ips : {_NUMBER}(?=\s|$)")
 _EPOCH = re.compile(_STAMP + r"Epoch: (\d{1,9}) +(?!Iteration)")
 _EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {_NUMBER}(?: images/s|\s|$)")
@@ -34,7 +34,7 @@ _EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {_NUMBER}")
 _TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {_NUMBER}")
 _PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
-_TABLE_HEAD = re.compile(r"^ {11}\|\s+(\d{1,9})\s+\|\s*$")
+_TABLE_HEAD = re.compile(r"^ {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"^\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
 
 
@@ -91,14 +91,14 @@ class _Steps:
         return step - self._first + 1
 
 
-def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, framework: str) -> Builder:
+def _read_steps(lines: Lines, row: re.Pattern[str], first: int, framework: str) -> Builder:
     build = Builder()
     build.truncated = True  # until the closing summary is met
     counter = _Steps(build, first)
     has_times = row is PADDLE_ROW
     ranks: set[int] = set()
     table_batch: tuple[str, int] | None = None
-    for line, text, match in rows(lines, marker, STEP_HEAD, row):
+    for line, text, match in rows(lines, "Iteration: ", "DLL ", STEP_HEAD, row):
         if match is None:
             if lines.rank is not None:
                 ranks.add(lines.rank)
@@ -114,7 +114,7 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
             continue
         groups = match.groups()
         rate, epoch, step = positive(groups[-1]), int(groups[1]), int(groups[2])
-        if rate is None or (lines.rank is not None and not build.speaks(lines.rank)):
+        if rate is None:
             continue
         steps = counter.take(line, epoch, step)
         if steps is None:
@@ -144,17 +144,17 @@ def _read_steps(lines: Lines, marker: str, row: re.Pattern[str], first: int, fra
 
 def read_pytorch(lines: Lines) -> Builder:
     """A log of NVIDIA's PyTorch image classification."""
-    return _read_steps(lines, "train.total_ips", PYTORCH_ROW, 1, "PyTorch")
+    return _read_steps(lines, PYTORCH_ROW, 1, "PyTorch")
 
 
 def read_mxnet(lines: Lines) -> Builder:
     """A log of NVIDIA's MXNet ResNet-50."""
-    return _read_steps(lines, "train.ips", MXNET_ROW, 0, "MXNet")
+    return _read_steps(lines, MXNET_ROW, 0, "MXNet")
 
 
 def read_paddle(lines: Lines) -> Builder:
     """A log of NVIDIA's Paddle ResNet-50."""
-    return _read_steps(lines, "train.ips", PADDLE_ROW, 1, "PaddlePaddle")
+    return _read_steps(lines, PADDLE_ROW, 1, "PaddlePaddle")
 
 
 def read_tensorflow(lines: Lines) -> Builder:
@@ -162,7 +162,7 @@ def read_tensorflow(lines: Lines) -> Builder:
     build = Builder()
     build.truncated = True  # until the closing train_throughput is met
     counter = _Steps(build, 0)
-    for line, text, match in rows(lines, "total_ips", TENSORFLOW_HEAD, TENSORFLOW_ROW):
+    for line, text, match in rows(lines, " - (", "DLL ", TENSORFLOW_HEAD, TENSORFLOW_ROW):
         if match is None:
             if not build.rows:
                 _parameters(build, line, text)
@@ -175,7 +175,7 @@ def read_tensorflow(lines: Lines) -> Builder:
             continue
         groups = match.groups()
         rate, epoch, step = positive(groups[-1]), int(groups[1]), int(groups[2])
-        if rate is None or not build.speaks(lines.rank):
+        if rate is None:
             continue
         first = not build.rows
         steps = counter.take(line, epoch, step)

@@ -40,7 +40,7 @@ def read(lines: Lines) -> Builder:
     interval = None
     gpu: tuple[str, int] | None = None
     config_line = 0
-    for line, text, match in rows(lines, "Iter", HEAD, ROW):
+    for line, text, match in rows(lines, "Iter", " - INFO - ", HEAD, ROW):
         if match is None:
             if not build.rows:
                 for name, value in _facts(text):
@@ -59,7 +59,7 @@ def read(lines: Lines) -> Builder:
             continue
         stamp, step, of, cost, wait, memory, loss = match.groups()
         step_time, step_number = positive(cost), int(step)
-        if step_time is None or not build.speaks(lines.rank):
+        if step_time is None:
             continue
         if build.rows and step_number == last_step:
             continue

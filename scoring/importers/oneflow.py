@@ -13,7 +13,7 @@ from scoring.importers.text import Builder, Lines, integer, number, positive, ro
 HEAD = re.compile(r"train: epoch (\d{1,9}), iter (\d{1,9}),")
 ROW = re.compile(
     HEAD.pattern + r"(?:.*? loss: ([-\w.]+))?"
-    r".*? samples/s: ([\d.]+|nan|inf|-\d+[\d.]*)(?=\s|$)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
+    r".*? samples/s: (\d+\.\d{3}(?!\d)|nan|inf|-\d+[\d.]*)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
 )
 # The arguments as the script prints them: `batch_size_per_device = 128`.
 _FACT = re.compile(
@@ -28,7 +28,7 @@ def read(lines: Lines) -> Builder:
     said: dict[str, tuple[str, int]] = {}
     last_epoch = last_step = -1
     interval: int | None = None
-    for line, text, match in rows(lines, "samples/s: ", HEAD, ROW):
+    for line, text, match in rows(lines, "train: epoch ", "epoch ", HEAD, ROW):
         if "validation: " in text and (found := _EVAL.search(text)):
             build.evaluated(line, "top_1", found[2], epoch=found[1])
             continue
@@ -39,7 +39,7 @@ def read(lines: Lines) -> Builder:
             continue
         epoch, step, loss, printed, stamp = match.groups()
         rate, epoch_number, step_number = positive(printed), int(epoch), int(step)
-        if rate is None or not build.speaks(lines.rank):  # newer scripts print -1: no rate
+        if rate is None:  # newer scripts print -1: no rate
             continue
         if (epoch_number, step_number) == (last_epoch, last_step):
             continue

@@ -27,7 +27,7 @@ def read(lines: Lines) -> Builder:
     build = Builder()
     launch = Launch(build)
     last_epoch = last_step = -1
-    for line, text, match in rows(lines, "train batch ", HEAD, ROW):
+    for line, text, match in rows(lines, "train batch ", "[Pass ", HEAD, ROW):
         if match is None:
             if not build.rows:
                 launch.read(line, text)
@@ -40,7 +40,7 @@ def read(lines: Lines) -> Builder:
             continue
         stamp, epoch, step, loss, elapse = match.groups()
         step_time, epoch_number, step_number = positive(elapse), int(epoch), int(step)
-        if not build.speaks(lines.rank) or (epoch_number, step_number) == (last_epoch, last_step):
+        if (epoch_number, step_number) == (last_epoch, last_step):
             continue
         if epoch_number == last_epoch and step_number > last_step:
             steps = step_number - last_step

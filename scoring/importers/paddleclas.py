@@ -87,7 +87,7 @@ def read_static(lines: Lines) -> Builder:
     ended: set[int] = set()
     last_epoch = last_step = -1
     total = waited = 0.0  # of the epoch's averaged steps
-    for line, text, match in rows(lines, "train step:", STATIC_HEAD, STATIC_ROW):
+    for line, text, match in rows(lines, "train step:", "ppcls ", STATIC_HEAD, STATIC_ROW):
         if match is None:
             if not build.rows:
                 config.read(line, text)
@@ -100,7 +100,7 @@ def read_static(lines: Lines) -> Builder:
             continue
         end, epoch_text, step_text, loss, cost_text, wait_text, rate_text = match.groups()
         epoch, step, cost, wait = int(epoch_text), int(step_text), positive(cost_text), number(wait_text)
-        if cost is None or not build.speaks(lines.rank):
+        if cost is None:
             continue
         count = steps_averaged(step)
         if epoch != last_epoch or step <= last_step or (last_step < 5 <= step):
@@ -139,7 +139,7 @@ def read_dygraph(lines: Lines) -> Builder:
     launch, config = Launch(build), _Config(build)
     ended: set[int] = set()
     last_epoch = last_step = -1
-    for line, text, match in rows(lines, "[Train][Epoch ", DYGRAPH_HEAD, DYGRAPH_ROW):
+    for line, text, match in rows(lines, "[Train][Epoch ", "ppcls ", DYGRAPH_HEAD, DYGRAPH_ROW):
         if "[Avg]" in text and (found := _DYGRAPH_AVG.search(text)):
             if found[1] == "Train":
                 ended.add(int(found[2]))
@@ -153,7 +153,7 @@ def read_dygraph(lines: Lines) -> Builder:
             continue
         end, epoch_text, step_text, loss, cost_text, wait_text, rate_text = match.groups()
         epoch, step, cost, wait = int(epoch_text), int(step_text), positive(cost_text), number(wait_text)
-        if cost is None or (epoch, step) == (last_epoch, last_step) or not build.speaks(lines.rank):
+        if cost is None or (epoch, step) == (last_epoch, last_step):
             continue
         start = last_step if epoch == last_epoch and step > last_step else -1
         steps = step - max(start, 4) if start < 5 <= step else step - start

@@ -34,7 +34,7 @@ def read(lines: Lines) -> Builder:
     in_model = False
     last_step, last_of = 0, 0
     interval = None
-    for line, text, match in rows(lines, "[TRAIN] epoch", HEAD, ROW):
+    for line, text, match in rows(lines, "[TRAIN] epoch", "[INFO]", HEAD, ROW):
         if match is None:
             if not build.rows:
                 launch.read(line, text)
@@ -56,7 +56,7 @@ def read(lines: Lines) -> Builder:
             continue
         stamp, epoch, step, of, loss, cost, wait, rate = match.groups()
         step_time, step_number = positive(cost), int(step)
-        if step_time is None or not build.speaks(lines.rank):
+        if step_time is None:
             continue
         if build.rows and step_number > last_step:
             steps = step_number - last_step

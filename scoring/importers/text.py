@@ -21,6 +21,7 @@ EXACT_ROWS = 8_192  # of the start of a run are never merged: the warm-up is cut
 MERGED_ROWS = 12_288  # room for rows that stand for several; the rest is for those not merged yet
 MAX_PROBLEMS = 20
 
+_CUT = "\x03"  # stands after a last line without an end: a number right before it may be half of one
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
@@ -87,7 +88,12 @@ class Lines:
                 yield number, lines, b"]<std" in data
                 number += len(lines)
         if rest:
-            yield number, [clean(rest)], b"]<std" in rest
+            yield number, [clean(rest) + _CUT], b"]<std" in rest
+
+    def rank_of(self, line: str) -> int | None:
+        """The rank that a prefix names."""
+        self.untag(line)
+        return self.rank
 
     def untag(self, line: str) -> str:
         """The line without prefixes; `rank` becomes the one that the first of them names."""
@@ -130,7 +136,6 @@ class Builder:
         self.problems: list[str] = []
         self.header: dict[str, Any] = {}
         self.truncated: bool | None = None
-        self._rank: int | None = None
         self._merged = 0  # rows after the first EXACT_ROWS that stand for several
         self._group = 2  # printed rows that one of them stands for
 
@@ -156,16 +161,6 @@ class Builder:
         """Something in the text that could not be taken as it stands."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
-
-    def speaks(self, rank: int | None) -> bool:
-        """Whether rows of this rank count: only those of the lowest rank that prints rows do."""
-        if rank is None or rank == self._rank:
-            return True
-        if self._rank is not None and rank > self._rank:
-            return False
-        self._rank = rank
-        self.clear_rows()
-        return True
 
     def clear_rows(self) -> None:
         """Forget the rows: others count instead."""
@@ -345,24 +340,32 @@ def integer(text: str | None) -> int | None:
 
 
 def rows(
-    lines: Lines, marker: str, head: re.Pattern[str], row: re.Pattern[str]
+    lines: Lines, marker: str, own: str, head: re.Pattern[str], row: re.Pattern[str]
 ) -> Iterator[tuple[int, str, re.Match[str] | None]]:
     """Each line as (number, text, match of `row` or None).
 
-    `marker` stands in every row and little else; `head` matches the start of a row. Two rows on one line come
-    out as two; a row that foreign text broke off is joined with one of the next few lines.
+    `marker` stands at the start of every row and in little else, `own` in every line of the tool's; `head` matches
+    the start of a row. Two rows on one line come out as two; a row that foreign text broke off is joined with one
+    of the next few lines, if that is none of the tool's own. Where several ranks
+    print rows, those of the lowest rank count.
     """
     broken: tuple[int, str] | None = None
     search = row.search
+    speaker: int | None = None
     for first, block, tagged in lines.blocks():
         lines.rank = None
+        if tagged and speaker is None:
+            ranks = {lines.rank_of(line) for line in block if marker in line} - {None}
+            speaker = min(ranks, default=None)  # type: ignore[type-var]
         for number, line in enumerate(block, first):
             if tagged:
                 line = lines.untag(line)
+                if lines.rank != speaker and lines.rank is not None and speaker is not None and marker in line:
+                    continue
             if marker not in line:
                 if broken is not None:
                     whole = broken[1] + " " + line
-                    if match := search(whole, 0, MAX_ROW_CHARS):
+                    if own not in line and (match := search(whole, 0, MAX_ROW_CHARS)):
                         yield broken[0], whole, match
                         broken = None
                         continue

@@ -1,0 +1,393 @@
+"""Logs made as each tool's own code prints them, from step times that are known.
+
+Every writer follows the cited source of the tool (which meters it keeps, when it resets them, what digits it
+prints), so that the tests hold an importer to the tool and not to itself.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+START = datetime.datetime(2023, 7, 28, 7, 50, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What really happened: seconds of each step, the wait for data inside it, and the size of the job."""
+
+    times: Sequence[float]
+    waits: Sequence[float]
+    devices: int = 8
+    batch: int = 32
+    every: int = 10
+    epoch_steps: int | None = None  # None: one epoch
+
+    @property
+    def global_batch(self) -> int:
+        return self.devices * self.batch
+
+    def epochs(self) -> list[tuple[int, list[tuple[float, float]]]]:
+        """(epoch from 0, its steps as (time, wait))."""
+        steps = list(zip(self.times, self.waits, strict=True))
+        size = self.epoch_steps or len(steps)
+        return [(at // size, steps[at : at + size]) for at in range(0, len(steps), size)]
+
+
+def run_of(times: Sequence[float], *, share: float = 0.02, **size: int) -> Run:
+    """A run of these step times, `share` of each waiting for data."""
+    return Run(times=list(times), waits=[time * share for time in times], **size)  # type: ignore[arg-type]
+
+
+def steady(steps: int = 120, seconds: float = 0.5, *, jitter: float = 0.01) -> list[float]:
+    """Step times around `seconds` that repeat in no short pattern; the first one is slow, as first steps are."""
+    return [seconds * (3 if step == 0 else 1 + jitter * math.sin(step * step)) for step in range(steps)]
+
+
+def _stamp(elapsed: float, form: str) -> str:
+    return (START + datetime.timedelta(seconds=elapsed)).strftime(form)
+
+
+def paddleclas_static(run: Run) -> str:
+    """PaddleClas ppcls/static/program.py `run`, behind paddle.distributed.launch."""
+    lines = [
+        "LAUNCH INFO 2023-07-28 07:49:49,628 nnodes: 1",
+        f"LAUNCH INFO 2023-07-28 07:49:49,637 Run Pod: fcxkfi, replicas {run.devices}, status ready",
+        "I0728 --ips:0,1,2,3 will change into relative_ips:[0, 1, 2, 3]",
+        "[2023/07/28 07:49:52] ppcls INFO: Global : ",
+        f"[2023/07/28 07:49:52] ppcls INFO:     epochs : {len(run.epochs())}",
+        "[2023/07/28 07:49:52] ppcls INFO: DataLoader : ",
+        "[2023/07/28 07:49:52] ppcls INFO:     Train : ",
+        "[2023/07/28 07:49:52] ppcls INFO:         sampler : ",
+        f"[2023/07/28 07:49:52] ppcls INFO:             batch_size : {run.batch}",
+        "[2023/07/28 07:49:52] ppcls INFO:     Eval : ",
+        "[2023/07/28 07:49:52] ppcls INFO:         sampler : ",
+        "[2023/07/28 07:49:52] ppcls INFO:             batch_size : 7",
+        "[2023/07/28 07:49:52] ppcls INFO: Infer : ",
+        "[2023/07/28 07:49:52] ppcls INFO:     infer_imgs : docs/ips: 5.demo.jpg",
+        "W0728 07:50:13.7 20850 gpu_resources.cc:119] Please NOTE: device: 0, GPU Compute Capability: 7.0, "
+        "Driver API Version: 12.0, Runtime API Version: 11.2",
+    ]
+    elapsed = 0.0
+    for epoch, steps in run.epochs():
+        count, total, waited = 0, 0.0, 0.0
+        for index, (time, wait) in enumerate(steps, 1):
+            if index == 5:
+                count, total, waited = 0, 0.0, 0.0
+            count, total, waited, elapsed = count + 1, total + time, waited + wait, elapsed + time
+            if index % run.every == 0:
+                lines.append(
+                    f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: epoch:{epoch:<3d} train step:{index:<4d} "
+                    f"lr: 0.100000, loss:  6.9950 top1:  0.0039 top5:  0.0078 batch_cost: {total / count:.5f} s, "
+                    f"reader_cost: {waited / count:.5f} s, ips: {run.batch / (total / count):.5f} samples/sec."
+                )
+        lines.append(
+            f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: END epoch:{epoch:<3d} train  loss:  6.9075 "
+            f"top1:  0.0035 top5:  0.0155 batch_cost: {total / count:.5f} s, reader_cost: {waited / count:.5f} s, "
+            f"batch_cost_sum: {total:.5f} s,"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def paddleclas_dygraph(run: Run) -> str:
+    """PaddleClas ppcls/engine/train/train.py `train_epoch` and utils.py `log_info`."""
+    lines = [
+        f"INFO 2023-07-28 07:49:49 launch_utils.py:561] PADDLE_TRAINERS_NUM                       {run.devices}      |",
+        "[2023/07/28 07:49:52] ppcls INFO: Global : ",
+        f"[2023/07/28 07:49:52] ppcls INFO:     epochs : {len(run.epochs())}",
+        "[2023/07/28 07:49:52] ppcls INFO: AMP : ",
+        "[2023/07/28 07:49:52] ppcls INFO:     level : O2",
+        "[2023/07/28 07:49:52] ppcls INFO: DataLoader : ",
+        "[2023/07/28 07:49:52] ppcls INFO:     Train : ",
+        "[2023/07/28 07:49:52] ppcls INFO:         sampler : ",
+        f"[2023/07/28 07:49:52] ppcls INFO:             batch_size : {run.batch}",
+        "[2023/07/28 07:49:52] ppcls INFO: train with paddle 2.5.0 and device Place(gpu:0)",
+    ]
+    elapsed = 0.0
+    of = len(run.epochs())
+    for epoch, steps in run.epochs():
+        count, total, waited = 0, 0.0, 0.0
+        for index, (time, wait) in enumerate(steps):
+            if index == 5:
+                count, total, waited = 0, 0.0, 0.0
+            count, total, waited, elapsed = count + 1, total + time, waited + wait, elapsed + time
+            if index % run.every == 0:
+                lines.append(
+                    f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: [Train][Epoch {epoch + 1}/{of}]"
+                    f"[Iter: {index}/{len(steps)}]lr(PiecewiseDecay): 0.10000000, top1: 0.00391, CELoss: 6.99, "
+                    f"loss: 6.99500, batch_cost: {total / count:.5f}s, reader_cost: {waited / count:.5f}, "
+                    f"ips: {run.batch / (total / count):.5f} samples/s, eta: 0:04:20"
+                )
+                count, total, waited = 0, 0.0, 0.0
+        lines.append(
+            f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: [Train][Epoch {epoch + 1}/{of}][Avg]loss: 6.9"
+        )
+        lines.append(f"[..] ppcls INFO: [Eval][Epoch {epoch + 1}][Avg]CELoss: 1.2, loss: 1.2, top1: 0.71234, top5: 0.9")
+    return "\n".join(lines) + "\n"
+
+
+def paddleseg(run: Run) -> str:
+    """PaddleSeg paddleseg/core/train.py `train`."""
+    lines = [
+        "grep: warning: GREP_OPTIONS is deprecated; please use an alias or script",
+        f"LAUNCH INFO 2023-07-28 07:49:49,637 Run Pod: fcxkfi, replicas {run.devices}, status ready",
+        "LAUNCH INFO 2023-07-28 07:49:49,628 nnodes: 1",
+        "2023-07-27 12:48:23 [INFO]\t",
+        f"GPUs used: {run.devices}",
+        "PaddlePaddle: 2.5.0",
+        f"batch_size: {run.batch}",
+        "model:",
+        "  backbone:",
+        "    type: HRNet_W18",
+        "  type: FCN",
+    ]
+    elapsed, total, waited, count = 0.0, 0.0, 0.0, 0
+    for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
+        total, waited, count, elapsed = total + time, waited + wait, count + 1, elapsed + time
+        if index % run.every == 0:
+            lines.append(
+                f"{_stamp(elapsed, '%Y-%m-%d %H:%M:%S')} [INFO]\t[TRAIN] epoch: 1, iter: {index}/{len(run.times)}, "
+                f"loss: 2.2142, lr: 0.009684, batch_cost: {total / count:.4f}, reader_cost: {waited / count:.5f}, "
+                f"ips: {count * run.batch / total:.4f} samples/sec | ETA 00:04:20"
+            )
+            total, waited, count = 0.0, 0.0, 0
+    lines.append("2023-07-27 12:51:23 [INFO]\t[EVAL] #Images: 500 mIoU: 0.7897 Acc: 0.9 Kappa: 0.9 Dice: 0.8")
+    return "\n".join(lines) + "\n"
+
+
+def mmseg(run: Run) -> str:
+    """mmcv/runner/hooks/logger/text.py with the IterBasedRunner."""
+    lines = [
+        "GPU 0,1,2,3,4,5,6,7: Tesla V100-SXM2-32GB",
+        "PyTorch: 1.11.0a0+b6df043",
+        f"    samples_per_gpu={run.batch},",
+        f"gpu_ids = range(0, {run.devices})",
+        f"2023-08-03 02:17:59,035 - mmseg - INFO - workflow: [('train', 1)], max: {len(run.times)} iters",
+    ]
+    elapsed = total = waited = 0.0
+    for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
+        total, waited, elapsed = total + time, waited + wait, elapsed + time
+        if index % run.every == 0:
+            stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S")
+            lines.append(
+                f"{stamp},649 - mmseg - INFO - Iter [{index}/{len(run.times)}]\tlr: 9.851e-03, eta: 0:15:52, "
+                f"time: {total / run.every:.3f}, data_time: {waited / run.every:.3f}, memory: 13479, "
+                f"decode.loss_ce: 2.6493, decode.acc_seg: 25.3587, loss: 2.6493"
+            )
+            total = waited = 0.0
+    return "\n".join(lines) + "\n"
+
+
+def paddle18(run: Run) -> str:
+    """PaddleCV/image_classification/train.py of PaddlePaddle/models 1.8, with Python's logging stamps."""
+    lines = [
+        "-----------  Configuration Arguments -----------",
+        "model: ResNet50",
+        "use_fp16: False",
+        "batch_size: 999",
+    ]
+    elapsed = 0.0
+    for epoch, steps in run.epochs():
+        for index, (time, _) in enumerate(steps):
+            elapsed += time
+            stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S,%f")[:-3]
+            lines.append(
+                f"{stamp}-INFO: [Pass {epoch}, train batch {index}] \tloss 6.99500, acc1 0.00391, acc5 0.00781, "
+                f"lr 0.10000, elapse {time:2.4f} sec"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def oneflow(run: Run) -> str:
+    """OneFlow-Benchmark Classification/cnns/util.py `Metric`."""
+    lines = [
+        f"batch_size_per_device = {run.batch}",
+        "num_nodes = 1",
+        f"gpu_num_per_node = {run.devices}",
+        "Epoch 0: ips: 3 not a rate",
+    ]
+    elapsed = total = 0.0
+    for index, time in enumerate(run.times, 1):
+        total, elapsed = total + time, elapsed + time
+        if index % run.every == 0:
+            lines.append(
+                f"train: epoch 0, iter {index}, loss: 6.505637, top_1: 0.000000, top_k: 0.000000, "
+                f"samples/s: {run.every * run.global_batch / total:.3f} [{1597933942.98 + elapsed:.2f}]"
+            )
+            total = 0.0
+    lines.append("validation: epoch 0, iter 50, top_1: 0.712340, top_k: 0.9, samples/s: 2000.000")
+    return "\n".join(lines) + "\n"
+
+
+def nvidia_pytorch(run: Run) -> str:
+    """DeepLearningExamples PyTorch/Classification/ConvNets: a row an iteration, dllogger's standard output."""
+    lines = [
+        f"DLL 2023-08-04 05:47:49.926771 - PARAMETER arch : resnet50  batch_size : {run.batch}  amp : True  "
+        f"local_rank : 0  gpu : 0  world_size : {run.devices} "
+    ]
+    elapsed = 0.0
+    for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
+        elapsed += time
+        lines.append(
+            f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: 0 Iteration: {index}  train.loss : 7.08354 None "
+            f"train.compute_ips : {run.global_batch / (time - wait):.2f} images/s "
+            f"train.total_ips : {run.global_batch / time:.2f} images/s train.lr : 0.1 "
+        )
+    lines.append(
+        f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: 0  train.loss : 6.1 None train.total_ips : 782.08 "
+        "images/s val.top1 : 71.234 % val.top5 : None %"
+    )
+    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.total_ips : 782.08 images/s")
+    return "\n".join(lines) + "\n"
+
+
+def nvidia_tensorflow(run: Run) -> str:
+    """DeepLearningExamples TensorFlow/Classification/ConvNets: total_ips every display_every steps."""
+    lines = [
+        f"DLL 2022-11-24 04:09:31.727199 - PARAMETER arch : resnet50  mode : training_benchmark  "
+        f"batch_size : {run.batch}  display_every : 10  amp : False ",
+        f"Num GPUs {run.devices}",
+        f"Per-GPU Batch Size {run.batch}",
+    ]
+    elapsed = total = 0.0
+    for index, time in enumerate(run.times, 1):
+        total, elapsed = total + time, elapsed + time
+        if index % run.every == 0:
+            lines.append(
+                f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - (0, {index - 1}) "
+                f"total_ips : {run.every * run.global_batch / total!r} "
+            )
+            total = 0.0
+    lines.append("Ending Model Training ...")
+    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - () train_throughput : 9421.358309452111 images/s")
+    return "\n".join(lines) + "\n"
+
+
+def nvidia_mxnet(run: Run) -> str:
+    """DeepLearningExamples MxNet/Classification/RN50v1.5/fit.py under mpirun, with benchmark.py's table."""
+    tag = "[1,0]<stdout>:"
+    lines = [
+        f"{tag}DLL 2023-07-31 09:00:37.508909 - PARAMETER arch : resnetv15  dtype : float32  amp : False  "
+        f"batch_size : {run.batch}  gpus : [0]  image_shape : [3, 224, 224] ",
+        "[1,0]<stderr>:[09:00:37] ../src/storage/storage.cc[1,0]<stderr>::196: Using Pooled (Naive) StorageManager",
+    ]
+    elapsed = 0.0
+    for epoch, steps in run.epochs():
+        total = 0.0
+        durations = []
+        for index, (time, _) in enumerate(steps):
+            total, elapsed = total + time, elapsed + time
+            durations.append(time)
+            if (index + 1) % run.every == 0:
+                lines.append(
+                    f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch} Iteration: {index}  "
+                    f"train.loss : 7.100936794281006  train.ips : {run.every * run.global_batch / total!r} images/s "
+                    "train.lr : 0.0019456 "
+                )
+                total = 0.0
+        kept = durations[min(len(durations) // 10, 100) :]
+        lines.append(
+            f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch}  train.loss : 6.82  "
+            f"train.ips : {run.global_batch * len(kept) / sum(kept)!r} images/s"
+        )
+    lines.append(f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.ips : 389.82 images/s")
+    lines += ["train.ips", f"           |{str(run.batch).center(11)}|", "-" * 24]
+    lines += [f"{str(run.devices).center(11)}|{'389.54'.center(11)}|", ""]
+    return "\n".join(lines) + "\n"
+
+
+def nvidia_paddle(run: Run) -> str:
+    """DeepLearningExamples PaddlePaddle/Classification/RN50v1.5/program.py: values of the last step, not means."""
+    lines = []
+    elapsed = 0.0
+    for epoch, steps in run.epochs():
+        for index, (time, wait) in enumerate(steps, 1):
+            elapsed += time
+            if index % run.every == 0:
+                lines.append(
+                    f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch} Iteration: {index}  "
+                    f"train.loss : 6.9  train.top1 : 0.004  train.top5 : 0.008  train.data_time : {wait!r}  "
+                    f"train.compute_time : {time - wait!r}  train.batch_time : {time!r}  "
+                    f"train.ips : {run.global_batch / time!r}  train.lr : 0.256 "
+                )
+        total = sum(time for time, _ in steps)
+        lines.append(
+            f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch}  train.loss : 6.9  "
+            f"train.epoch_time : {total!r}  train.ips : {run.global_batch * len(steps) / total!r} "
+        )
+    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.loss : 6.9  train.ips : 3000.5 ")
+    return "\n".join(lines) + "\n"
+
+
+def mllog(run: Run, *, status: str = "success", mode: str = "train") -> str:
+    """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
+    now = 1_690_530_600_000.0
+
+    def event(key: str, value: object, kind: str = "POINT_IN_TIME", **metadata: object) -> str:
+        fields = {"namespace": "", "time_ms": int(now), "event_type": kind, "key": key, "value": value}
+        return ":::MLLOG " + json.dumps({**fields, "metadata": {"file": "harness/loop.py", "lineno": 7, **metadata}})
+
+    summary = {
+        "devices": run.devices,
+        "nodes": 1,
+        "batch_per_device": run.batch,
+        "precision": "fp32",
+        "math_mode": "fp32",
+        "mode": mode,
+        "framework": "paddlepaddle 2.6.2",
+        "model": "resnet50_v1.5",
+    }
+    lines = [
+        '# {"log": {"format": "paddle-reference-log", "version": 1}}',
+        '# {"packages": {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"}}',
+        event("weights_initialization", None, tensor="conv0_weight"),
+        event("run_summary", summary),
+        event("run_start", None, "INTERVAL_START"),
+    ]
+    done = 0
+    for epoch, steps in run.epochs():
+        lines.append(event("epoch_start", None, "INTERVAL_START", epoch_num=epoch + 1))
+        for at in range(0, len(steps) - run.every + 1, run.every):
+            window = steps[at : at + run.every]
+            seconds = sum(time for time, _ in window)
+            done += run.every
+            now += seconds * 1000
+            value = {
+                "steps": run.every,
+                "images": run.every * run.global_batch,
+                "time_s": seconds,
+                "data_wait_s": sum(wait for _, wait in window),
+                "loss": 6.9,
+                "gpu_memory_mib": None,
+                "power_w": None,
+            }
+            phase = "train" if mode == "train" else ("warmup" if done <= 2 * run.every else "measured")
+            lines.append(event("step_window", value, step=done, epoch_num=epoch + 1, phase=phase))
+            lines.append(f"step {done}: human line, ips: 12 samples/sec.")
+        lines.append(event("epoch_stop", None, "INTERVAL_END", epoch_num=epoch + 1))
+        lines.append(event("eval_accuracy", 0.76, epoch_num=epoch + 1))
+    lines.append(event("run_stop", None, "INTERVAL_END", status=status))
+    return "\n".join(lines) + "\n"
+
+
+WRITERS: dict[str, Callable[[Run], str]] = {
+    "mllog": mllog,
+    "paddleclas_static": paddleclas_static,
+    "paddleclas_dygraph": paddleclas_dygraph,
+    "paddleseg": paddleseg,
+    "paddle18": paddle18,
+    "oneflow": oneflow,
+    "nvidia_pytorch": nvidia_pytorch,
+    "nvidia_tensorflow": nvidia_tensorflow,
+    "nvidia_mxnet": nvidia_mxnet,
+    "nvidia_paddle": nvidia_paddle,
+    "mmseg": mmseg,
+}
+# What a format does not say of the job and must be told.
+OPTIONS = {
+    "paddle18": {"devices": 8, "batch_per_device": 32},
+    "nvidia_paddle": {"devices": 8, "batch_per_device": 32},
+}

@@ -1,0 +1,355 @@
+"""Each importer against logs made as the tool's own code prints them, and against published ones."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import samples
+
+from scoring.importers import FORMATS, read_record, recognise
+from scoring.record import InputError, Record
+
+ANSI = "\x1b[33m"
+
+
+def read(tmp_path: Path, text: str | bytes, **options: Any) -> Record:
+    path = tmp_path / "run.log"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_record(path, **options)
+
+
+@pytest.fixture(params=sorted(samples.WRITERS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run() -> samples.Run:
+    return samples.run_of(samples.steady(240), epoch_steps=120)
+
+
+# From the files, by eye: format, devices, batch, precision, math mode, rows, line of first and last row, truncated.
+PUBLISHED = {
+    "mmseg_v100_gpu8_fp32_bs8.log": ("mmseg", 8, 8, "fp32", "fp32", 45, 5490, 5535, False),
+    "ngc_mxnet_v100_gpu1_fp32_bs128.log": ("nvidia_mxnet", 1, 128, "fp32", None, 75, 43, 121, False),
+    "ngc_pytorch_v100_gpu1_amp_bs256.log": ("nvidia_pytorch", 1, 256, "amp", None, 99, 9, 107, False),
+    "ngc_tensorflow_v100_gpu8_amp_bs256.log": ("nvidia_tensorflow", 8, 256, "amp", None, 30, 42, 71, False),
+    "paddleclas_a100_gpu1_fp32_bs256.log": ("paddleclas_static", None, 256, "fp32", "tf32", 78, 163, 240, False),
+    "paddleclas_v100_gpu32_fp32_bs256.log": ("paddleclas_static", 32, 256, "fp32", "fp32", 12, 249, 262, True),
+    "paddleclas_v100_gpu8_fp32_bs256.log": ("paddleclas_static", 8, 256, "fp32", "fp32", 80, 184, 265, True),
+    "paddleseg_v100_gpu1_fp32_bs8.log": ("paddleseg", 1, 8, "fp32", "fp32", 26, 134, 534, False),
+    "mlperf_v2.1_dgxa100_resnet/result_0.txt": ("mllog", None, None, None, None, 35, 204, 380, False),
+}
+
+
+@pytest.mark.parametrize("file", PUBLISHED)
+def test_published_log(published_logs: Path, file: str) -> None:
+    record = read_record(published_logs / file)
+    first, last = record.windows[0].line, record.windows[-1].line
+    found = (record.format, record.devices, record.batch_per_device, record.precision, record.math_mode)
+    assert (*found, len(record.windows), first, last, record.truncated) == PUBLISHED[file]
+
+
+def test_every_format_has_a_sample() -> None:
+    assert set(samples.WRITERS) == set(FORMATS)
+
+
+def test_says_what_happened(tmp_path: Path, name: str) -> None:
+    truth = run()
+    record = read(tmp_path, samples.WRITERS[name](truth), **samples.OPTIONS.get(name, {}))
+    assert record.format == name
+    assert (record.devices, record.batch_per_device) == (8, 32)
+    assert record.truncated in (False, None)
+    assert not record.problems
+    assert record.from_options == tuple(samples.OPTIONS.get(name, ()))
+    lines = samples.WRITERS[name](truth).splitlines()
+    for window in record.windows:
+        if window.step is not None and name != "mllog":
+            assert str(window.step) in lines[window.line - 1]
+    # Time, where the log has it: the windows cover the run, less what the tool does not measure.
+    timed = [window for window in record.windows if window.seconds is not None]
+    if timed and name != "nvidia_paddle":
+        for window in timed[2:12]:
+            assert window.steps is not None and window.seconds is not None and window.step is not None
+            end = window.step + 1 - record.first_step
+            if window.epoch in (None, record.windows[0].epoch):
+                true = sum(truth.times[end - window.steps : end])
+                assert window.seconds == pytest.approx(true, rel=3e-3), window
+                if window.data_wait_s is not None:
+                    assert window.data_wait_s == pytest.approx(0.02 * true, rel=0.06), window
+    assert all(window.images == window.steps * 256 for window in record.windows if window.steps)
+    # Rates, as printed: of one device or of all.
+    rates = [window.printed_rate for window in record.windows if window.printed_rate is not None]
+    scale = {"device": 8, "global": 1}[record.rate_scope or ""]
+    if rates:
+        assert rates[5] * scale == pytest.approx(256 / 0.5, rel=0.08)
+
+
+def test_quality(tmp_path: Path, name: str) -> None:
+    told = {
+        "mllog": 0.76,
+        "paddleclas_dygraph": 0.71234,
+        "paddleseg": 0.7897,
+        "oneflow": 0.71234,
+        "nvidia_pytorch": 71.234,
+    }
+    record = read(tmp_path, samples.WRITERS[name](run()), **samples.OPTIONS.get(name, {}))
+    assert {quality.value for quality in record.quality} == ({told[name]} if name in told else set())
+
+
+def test_what_the_log_does_not_say_is_unknown(tmp_path: Path) -> None:
+    text = "\n".join(line for line in samples.paddleclas_static(run()).splitlines() if "train step" in line)
+    record = read(tmp_path, text)
+    for field in ("devices", "nodes", "batch_per_device", "precision", "math_mode", "model", "status"):
+        assert getattr(record, field) is None, field
+    assert all(window.images is None for window in record.windows)
+    told = read(tmp_path, text, devices=4, batch_per_device=16)
+    assert told.from_options == ("devices", "batch_per_device")
+    assert told.windows[0].images == 6 * 64
+
+
+def test_nothing_comes_from_the_path(tmp_path: Path) -> None:
+    text = samples.paddle18(run())
+    path = tmp_path / "10n8g" / "r50_b128_fp16_3.log"
+    path.parent.mkdir()
+    path.write_text(text)
+    record = read_record(path)
+    assert (record.devices, record.nodes, record.batch_per_device, record.precision) == (None, None, None, "fp32")
+
+
+def test_option_against_the_log_is_said(tmp_path: Path) -> None:
+    record = read(tmp_path, samples.paddleclas_static(run()), devices=4)
+    assert record.devices == 4 and record.from_options == ("devices",)
+    assert "the log says devices 8, the options 4" in record.problems[0]
+
+
+# The hazards that real logs are known for.
+
+
+def same_rows(a: Record, b: Record) -> bool:
+    def rows(record: Record) -> list[tuple[object, ...]]:
+        return [(w.step, w.epoch, w.steps, w.seconds, w.printed_rate, w.data_wait_s) for w in record.windows]
+
+    return rows(a) == rows(b)
+
+
+def test_nul_bytes_and_other_bytes(tmp_path: Path, name: str) -> None:
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, **options)
+    middle = text.encode().replace(b"\n", b"\n\x00\xff\xfe W0802 device: \x00. caf\xe9\n")
+    if name != "mllog":  # a NUL inside an MLLOG event is no JSON: the checker's business
+        middle = middle.replace(b"loss", b"lo\x00ss")
+    dirty = read(tmp_path, middle, **options)
+    assert same_rows(clean, dirty)
+
+
+def test_colours(tmp_path: Path, name: str) -> None:
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, **options)
+    coloured = "".join(f"{ANSI}{line}\x1b[0m\n" for line in text.splitlines())
+    assert same_rows(clean, read(tmp_path, coloured, **options))
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[1,{}]<stdout>:", "[prterun-host-1@1,{}]<stdout>: ", "Mon Jul 31 09:00:37 2023[1,{}]<stdout>:"]
+)
+def test_mpirun_prefixes_and_ranks(tmp_path: Path, name: str, prefix: str) -> None:
+    """Only rank 0's rows count, whatever the other ranks print, and in whatever order."""
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, **options)
+    tagged = []
+    for line in text.splitlines():
+        bare = line.replace("[1,0]<stdout>:", "").replace("[1,0]<stderr>:", "")
+        if name != "mllog":  # in an MLLOG log only rank 0 speaks
+            tagged.append(prefix.format(1) + bare.replace("ips : 5", "ips : 1").replace("ips: 6", "ips: 1"))
+        tagged.append(prefix.format(0) + bare)
+    assert same_rows(clean, read(tmp_path, "\n".join(tagged) + "\n", **options))
+
+
+def test_prefix_inside_a_line(tmp_path: Path) -> None:
+    text = samples.nvidia_mxnet(run())
+    clean = read(tmp_path, text)
+    assert same_rows(clean, read(tmp_path, text.replace("train.loss", "train[1,0]<stdout>:.loss")))
+
+
+def test_warning_inside_a_row(tmp_path: Path, name: str) -> None:
+    """Another process writes into the middle of a row: the row's own fields still stand on one line or the next."""
+    if name == "mllog":
+        pytest.skip("an MLLOG event broken in two is no event; the checker reports it")
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, **options)
+    lines = text.splitlines()
+    where = clean.windows[4].line - 1
+    words = {"mmseg": "eta", "oneflow": "top_1", "paddle18": "acc1", "nvidia_tensorflow": "total_ips"}
+    word = words.get(name, "train.loss" if name.startswith("nvidia") else "l")
+    head, tail = lines[where].split(f" {word}", 1)
+    for broken in (
+        f"{head} W0602 16:17:19.169394  2674 fuse_pass.cc:76] Find all_reduce operators: 161.  {word}{tail}",
+        f"{head}W0602 16:17:19.169394  2674 fuse_pass.cc:76] Find all_reduce operators: 161.\n {word}{tail}",
+    ):
+        text = "\n".join([*lines[:where], broken, *lines[where + 1 :]]) + "\n"
+        assert same_rows(clean, read(tmp_path, text, **options)), broken
+
+
+def test_two_rows_on_one_line(tmp_path: Path) -> None:
+    text = samples.paddleclas_static(run())
+    clean = read(tmp_path, text)
+    assert same_rows(clean, read(tmp_path, text.replace("samples/sec.\n", "samples/sec.")))
+
+
+def test_log_written_twice(tmp_path: Path, name: str) -> None:
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, **options)
+    twice = "".join(f"{line}\n{line}\n" for line in text.splitlines())
+    if name != "mllog":
+        assert same_rows(clean, read(tmp_path, twice, **options))
+
+
+def test_nan_loss(tmp_path: Path, name: str) -> None:
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, **options)
+    for loss in ("6.505637", "7.08354", "7.100936794281006", "6.99500", "6.9950", "2.2142", "2.6493"):
+        text = text.replace(loss, "nan")
+    if name in ("mllog", "nvidia_tensorflow", "nvidia_paddle"):
+        text = text.replace("train.loss : 6.9", "train.loss : nan")
+    assert same_rows(clean, read(tmp_path, text, **options))
+
+
+def test_unusable_rates_are_no_rates(tmp_path: Path) -> None:
+    text = samples.oneflow(run()).splitlines()
+    text[6] = text[6].replace("samples/s: ", "samples/s: -1 was ")
+    text.append("train: epoch 0, iter 9999, loss: 1.0, top_1: 0, top_k: 0, samples/s: nan")
+    record = read(tmp_path, "\n".join(text))
+    assert 9999 not in [window.step for window in record.windows]
+    assert all(window.printed_rate and window.printed_rate > 0 for window in record.windows)
+
+
+def test_truncated_log_yields_what_it_holds(tmp_path: Path, name: str) -> None:
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    whole = read(tmp_path, text, **options)
+    line = text.splitlines(keepends=True)
+    cut = "".join(line[: whole.windows[11].line - 1]) + line[whole.windows[11].line - 1][:-25]
+    part = read(tmp_path, cut, **options)
+    assert part.truncated is not False
+    assert part.truncated is (None if name in ("paddle18", "oneflow") else True)
+    rows = [(w.step, w.epoch, w.printed_rate) for w in whole.windows]
+    assert [(w.step, w.epoch, w.printed_rate) for w in part.windows] in (rows[:11], rows[:12])
+
+
+def test_meters_reset_at_each_epoch(tmp_path: Path) -> None:
+    """Differences of running averages give the windows' own times, on both sides of an epoch's end."""
+    times = samples.steady(60, 0.5) + samples.steady(60, 0.25)
+    record = read(tmp_path, samples.paddleclas_static(samples.run_of(times, epoch_steps=60)))
+    assert [window.epoch for window in record.windows] == [0] * 6 + [1] * 6
+    assert [window.steps for window in record.windows] == [6, 10, 10, 10, 10, 10] * 2
+    for window, at in zip(record.windows[7:], range(70, 120, 10), strict=True):
+        assert window.seconds == pytest.approx(sum(times[at : at + 10]), rel=1e-3)
+
+
+def test_second_run_in_a_log_is_said(tmp_path: Path) -> None:
+    text = samples.paddleseg(run())
+    record = read(tmp_path, text + text)
+    assert any("more than one run" in problem for problem in record.problems)
+
+
+def test_unknown_format(tmp_path: Path) -> None:
+    path = tmp_path / "resnet50_b128_fp32.log"
+    path.write_text("LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n")
+    with pytest.raises(InputError, match="no line of a known format in 3 lines"):
+        recognise(path)
+
+
+def test_ambiguous_format_names_the_lines(tmp_path: Path) -> None:
+    a, b = samples.paddleseg(run()), samples.oneflow(run())
+    path = tmp_path / "x.log"
+    path.write_text(a + b)
+    with pytest.raises(InputError, match=r"paddleseg \(line 12\), oneflow \(line 41\); say which one with --format"):
+        recognise(path)
+    assert read_record(path, format="oneflow").format == "oneflow"
+
+
+def test_log_without_a_row(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without one training row"):
+        read(tmp_path, "train: epoch 0, iter 20, samples/s: -1\n", format="oneflow")
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    for place in (tmp_path, fifo):
+        with pytest.raises((InputError, OSError)):
+            read_record(place)
+
+
+def test_mllog_of_a_submission(published_logs: Path) -> None:
+    record = read_record(published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_2.txt")
+    assert record.status == "aborted"
+    assert record.run_time_s == pytest.approx(30.34188333 * 60)
+    assert record.field_lines["run_start_s"] == 199 and record.field_lines["run_stop_s"] == 396
+    assert record.epochs[0].printed_rate == pytest.approx(14599.871745772618)
+    assert record.quality[-1].value == 0.75844
+
+
+def test_import_command(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(samples.paddleclas_static(run()) + "\x1b[31mevil\n")
+    command = [sys.executable, "-m", "scoring", "import", str(path)]
+    [record] = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True, text=True).stdout)
+    assert record["devices"] == 8 and len(record["windows"]) == 24
+    assert record["field_lines"]["devices"] == 2
+    shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert "8  (line 2)" in shown and "\x1b" not in shown
+
+
+MEMORY = """
+import resource, sys
+from scoring.importers import read_record
+record = read_record(sys.argv[1], devices=8, batch_per_device=32)
+print(sum(window.rows for window in record.windows), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def test_memory_stays_bounded(tmp_path: Path) -> None:
+    """A log of many rows, and then a line without end: neither is held in memory."""
+    path = tmp_path / "long.log"
+    with path.open("w") as out:
+        for at in range(80_000):
+            out.write(f"train: epoch {at}, iter 20, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {500 + at % 7}.000\n")
+    done = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True)
+    count, memory_mib = done.stdout.split()
+    assert int(count) == 80_000
+    assert float(memory_mib) < 150
+    with path.open("ab") as out:
+        for _ in range(160):
+            out.write(b"x" * (1 << 20))
+    done = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True)
+    assert float(done.stdout.split()[1]) < 150
+
+
+def test_merged_rows_keep_the_figure(tmp_path: Path) -> None:
+    from scoring.protocols import find
+    from scoring.score import run_figure
+
+    rates = [400 + (at * at) % 97 for at in range(50_000)]
+    path = tmp_path / "long.log"
+    path.write_text(
+        "".join(
+            f"train: epoch 0, iter {20 * at + 20}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {rate}.000\n"
+            for at, rate in enumerate(rates)
+        )
+    )
+    record = read_record(path)
+    assert len(record.windows) <= 32_768 and sum(window.rows for window in record.windows) == len(rates)
+    figure = run_figure(record, find("oneflow"))
+    assert figure.value == pytest.approx(sum(rates[1:]) / len(rates[1:]), rel=1e-12)
+    assert figure.windows == len(rates) - 1
