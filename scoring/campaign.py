@@ -118,6 +118,7 @@ class Machine:
     compute_capability: float | None
     hosts: tuple[str, ...]  # named in HOSTS or HOSTFILE
     in_container: bool  # CONT names the image
+    system: str | None  # DGXSYSTEM
     variables: frozenset[str]  # that a job reads, by `python -m harness.env`
 
 
@@ -212,6 +213,7 @@ def machine(variables: frozenset[str]) -> Machine:
         compute_capability=float(capabilities[0]) if capabilities else None,
         hosts=tuple(hosts),
         in_container=bool(os.environ.get("CONT")),
+        system=os.environ.get("DGXSYSTEM") or None,
         variables=variables,
     )
 
@@ -244,8 +246,13 @@ def why_not(run: Run, here: Machine, *, workload: str, shrink: bool, repository:
     return None
 
 
-def environment(campaign: Campaign, run: Run, *, shrink: bool) -> dict[str, str]:
-    """What the job of `run` exports; all else (DATADIR, DGXSYSTEM, HOSTS, ...) is the user's environment."""
+def environment(
+    campaign: Campaign, run: Run, *, shrink: bool, system: str | None = None, repository: Path = REPOSITORY
+) -> dict[str, str]:
+    """What the job of `run` exports; all else (DATADIR, ...) is the user's environment.
+
+    `system` is the user's DGXSYSTEM; a run of N nodes takes `N x system` where there is such a config.
+    """
     exports = {
         "WORKLOAD": campaign.workload,
         "MODE": "throughput",
@@ -254,8 +261,13 @@ def environment(campaign: Campaign, run: Run, *, shrink: bool) -> dict[str, str]
         "DGXNGPU": str(run.devices_per_node),
         "BATCHSIZE": str(run.batch),
         "PRECISION": run.precision,
+        "DEVICE": "gpu",
         **campaign.environment,
     }
+    if system:
+        one_node = re.sub(r"^\d+x", "", system)
+        several = f"{run.nodes}x{one_node}"
+        exports["DGXSYSTEM"] = several if (repository / f"config_{several}.sh").is_file() else one_node
     if run.strategy:
         exports["STRATEGY"] = run.strategy
     return exports | SHRUNK_ENVIRONMENT if shrink else exports
@@ -316,7 +328,7 @@ def plan(
     timed = wall_times(results)
     jobs = []
     for run in dict.fromkeys(cell.run for cell in cells(campaign, shrink=shrink)):
-        exports = environment(campaign, run, shrink=shrink)
+        exports = environment(campaign, run, shrink=shrink, system=here.system)
         reason = why_not(run, here, workload=campaign.workload, shrink=shrink)
         estimate_s = _estimate_s(campaign, run, rows, timed.get(run.name, []), shrink=shrink)
         for trial in range(1, repeats + 1):
@@ -684,10 +696,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.action == "table":
             _write_tables(campaign, args.results, jobs, rows, shrink=args.shrink, repeats=repeats)
         elif args.jobs:
-            for job in jobs:
-                if job.state == "run":
-                    exports = " ".join(f"{name}={value}" for name, value in job.exports.items() if name != "LOGDIR")
-                    print(job.run.name, job.trial, job.folder, job.command, exports, sep="\t")
+            wanted = [job for job in jobs if job.state == "run"]
+            if wanted and not args.shrink and not here.system:
+                raise InputError("DGXSYSTEM is not set: name the config_<SYSTEM>.sh of a node, e.g. DGXSYSTEM=DGX1")
+            for job in wanted:
+                exports = " ".join(f"{name}={value}" for name, value in job.exports.items() if name != "LOGDIR")
+                print(job.run.name, job.trial, job.folder, job.command, exports, sep="\t")
         else:
             print(_describe(jobs, campaign, shrink=args.shrink))
     except (InputError, OSError) as error:

@@ -20,9 +20,17 @@ ROWS = read_published()
 NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
 VARIABLES = frozenset({"STRATEGY"})
 CLUSTER = c.Machine(
-    gpus=8, gpu="V100", compute_capability=7.0, hosts=("a", "b", "c", "d"), in_container=False, variables=VARIABLES
+    gpus=8,
+    gpu="V100",
+    compute_capability=7.0,
+    hosts=("a", "b", "c", "d"),
+    in_container=False,
+    system="DGX1",
+    variables=VARIABLES,
 )
-NOTHING = c.Machine(gpus=0, gpu=None, compute_capability=None, hosts=(), in_container=False, variables=frozenset())
+NOTHING = c.Machine(
+    gpus=0, gpu=None, compute_capability=None, hosts=(), in_container=False, system=None, variables=frozenset()
+)
 
 
 # ---------------------------------------------------------------------------------------------- the grids
@@ -171,7 +179,31 @@ def test_a_job_exports_what_the_report_says() -> None:
     wanted = {"DGXNNODES": "2", "DGXNGPU": "8", "BATCHSIZE": "64", "PRECISION": "amp_o1", "STRATEGY": "auto"}
     assert exports.items() >= wanted.items()
     assert exports.items() >= {"MODE": "throughput", "WARMUP_STEPS": "20", "MEASURED_STEPS": "100"}.items()
-    assert "DGXSYSTEM" not in exports and "DEVICE" not in exports
+    assert exports["DEVICE"] == "gpu" and "DGXSYSTEM" not in exports
+
+
+@pytest.mark.parametrize("nodes, system, wanted", [(1, "DGX1", "DGX1"), (2, "DGX1", "2xDGX1"), (1, "4xDGX1", "DGX1")])
+def test_a_run_of_several_nodes_takes_their_config(tmp_path: Path, nodes: int, system: str, wanted: str) -> None:
+    (tmp_path / "config_2xDGX1.sh").touch()
+    campaign, run = c.read_campaign("dlperf"), c.Run(nodes, 8, 128, "fp32")
+    exports = c.environment(campaign, run, shrink=False, system=system, repository=tmp_path)
+    assert exports["DGXSYSTEM"] == wanted
+    small = c.environment(campaign, run, shrink=True, system=system, repository=tmp_path)
+    assert (small["DGXSYSTEM"], small["DEVICE"]) == ("CPU", "cpu")
+
+
+def test_a_run_on_gpus_needs_the_name_of_its_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it the CPU's config would be taken."""
+    monkeypatch.setattr(c, "machine", lambda variables: replace(CLUSTER, system=None))
+    arguments = ["plan", "dlperf", "--results", str(tmp_path), "--jobs"]
+    assert c.main(arguments) == 2
+    assert "DGXSYSTEM is not set" in capsys.readouterr().err
+    monkeypatch.setattr(c, "machine", lambda variables: CLUSTER)
+    assert c.main(arguments) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 36 and all("DGXSYSTEM=" in line[4] and "DEVICE=gpu" in line[4] for line in lines)
 
 
 def test_the_command_of_a_job_is_the_launcher_that_reaches_its_nodes() -> None:
