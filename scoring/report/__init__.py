@@ -1,0 +1,98 @@
+"""`python -m scoring report`: one page from runs, as HTML, Markdown, CSV or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from compliance.log import open_log
+from scoring.importers import add_log_options, count, jsonable, read_record
+from scoring.published import read_published
+from scoring.record import InputError
+from scoring.report import content, forms
+from scoring.score import protocol_of, whole
+
+LINE_BYTES = 8192  # read of a line that is quoted
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `python -m scoring report`."""
+    parser.add_argument("logs", nargs="+", metavar="RUN", help="logs of one or more systems")
+    parser.add_argument("--html", metavar="FILE", help="one self-contained page")
+    parser.add_argument("--markdown", metavar="FILE", help="the same in text; - prints it, as does giving no form")
+    parser.add_argument("--csv", metavar="FILE", help="one row a run; - prints it")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.add_argument("--findings", metavar="FILE", help="what `python -m compliance check --json` printed")
+    parser.add_argument(
+        "--protocol", metavar="P", help="a name, or a YAML file of your own (default: window, over the runs given)"
+    )
+    parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
+    parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
+    add_log_options(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the forms asked for. Returns 1 where a figure is missing, or is not the one that the protocol asks for."""
+    logs = {os.path.realpath(log) for log in args.logs}
+    for form in (args.html, args.markdown, args.csv):
+        if form and os.path.realpath(form) in logs:
+            raise InputError(f"{form} is one of the runs: give another file to write to")
+    if args.runs is not None and args.protocol is None:
+        raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
+    protocol = protocol_of(args) if args.protocol is not None else None
+    records = [
+        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.logs
+    ]
+    findings = content.read_findings(args.findings, records) if args.findings else {}
+    report = content.build(records, protocol, skip=args.skip, findings=findings, published=read_published())
+    if args.html:
+        from scoring.report.page import Page
+
+        text = Page(report, args_of(args)).render(read_lines)
+        Path(args.html).write_text(text, encoding="utf-8")
+    if args.csv:
+        _write(args.csv, forms.csv_text(report))
+    if args.json:
+        print(json.dumps(jsonable(forms.values(report)), indent=1))
+    if args.markdown or not (args.html or args.csv or args.json):
+        _write(args.markdown or "-", forms.markdown_text(report, args_of(args)))
+    problems = [group.problem for group in report.groups if group.problem]
+    for problem in problems:
+        print(f"python -m scoring report: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def args_of(args: argparse.Namespace) -> list[str]:
+    """The command line again, for the report's own commands."""
+    words = list(args.logs)
+    for name in ("format", "devices", "batch", "protocol", "skip", "runs", "findings", "html", "markdown", "csv"):
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def read_lines(file: str, wanted: set[int]) -> dict[int, str]:
+    """The starts of those lines of a log, as text."""
+    found: dict[int, str] = {}
+    last = max(wanted, default=0)
+    number = 1
+    with open_log(file) as raw, open(raw.fileno(), "rb", closefd=False) as stream:
+        while number <= last and (piece := stream.readline(LINE_BYTES)):
+            if number in wanted:
+                found[number] = piece.rstrip(b"\r\n").decode("utf-8", "replace")
+            while not piece.endswith(b"\n"):  # pass over the rest of a long line
+                piece = stream.readline(1 << 20)
+                if not piece:
+                    return found
+            number += 1
+    return found
+
+
+def _write(file: str, text: str) -> None:
+    if file == "-":
+        sys.stdout.write(text)
+    else:
+        Path(file).write_text(text, encoding="utf-8", newline="")
