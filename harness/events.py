@@ -10,12 +10,14 @@ Our own events, all POINT_IN_TIME; times are seconds by the monotonic clock, `im
 | `run_summary` | devices, nodes, batch_per_device, precision, math_mode, mode, data, framework, model | |
 | `step_window` | steps, images, time_s, data_wait_s, loss, gpu_memory_mib, power_w | step, epoch_num, phase |
 | `epoch_throughput` | images, time_s, images_per_s = images / time_s, data_wait_s | epoch_num |
+| `telemetry_summary` | peak_gpu_memory_mib, energy_j, joules_per_image, samples, sampler_cpu_share | |
 | `abort_reason` | one line of text | |
 | `clock_set` | seconds by which somebody set the system's clock (below 0: back); durations stay right | step |
 
 `time_s` of a window runs from the end of the last one (or the start of the epoch) to its own last step; evaluation is
 outside. `data_wait_s` is the part of it that rank 0 waited for input. `loss` is the mean over ranks of the last step's
-loss. What was not measured is null.
+loss. `power_w` is that of the job's GPUs of rank 0's node at the last sample, `telemetry_summary` is defined in
+harness/telemetry.py. What was not measured is null.
 """
 
 from __future__ import annotations

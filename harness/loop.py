@@ -18,6 +18,7 @@ from harness.errors import RunError
 from harness.events import RunLog
 from harness.progress import Progress
 from harness.ranks import Ranks
+from harness.telemetry import Sampler
 from harness.watchdog import WATCHDOG, Clock
 
 Feed = Callable[[Any], dict[str, Any]]
@@ -54,6 +55,7 @@ class Trainer:
     log: RunLog
     progress: Progress
     keeper: Keeper | None = None  # of the run's checkpoints
+    sampler: Sampler | None = None  # of this node's sensors
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Any) -> None:
@@ -71,6 +73,8 @@ class Trainer:
         Raises:
             RunError: the loss is no longer finite.
         """
+        if self.sampler:
+            self.sampler.begin()
         total, window = Timing(), Timing()
         rate = program.step_schedule(self.main)
         started = time.perf_counter()
@@ -104,8 +108,10 @@ class Trainer:
             "data_wait_s": round(window.data_wait_s, 6),
             "loss": loss if math.isfinite(loss) else None,
             "gpu_memory_mib": _gpu_memory_mib(),
-            "power_w": None,
+            "power_w": self.sampler.power_w if self.sampler else None,
         }
+        if self.sampler:
+            self.sampler.count(window.images)
         self.log.event("step_window", value, {"step": step, "epoch_num": epoch, "phase": phase})
         set_by_s = self.clock.set_by_s()
         if set_by_s:

@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 from mlperf_logging.mllog import constants as keys
 
-from harness import caches, provenance
+from harness import caches, provenance, telemetry
 from harness.checkpoint import BEGINNING, Start
 from harness.env import Job
 from harness.errors import RunError
@@ -113,6 +113,13 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
     ranks.barrier()
     log.start(keys.RUN_START)
     ranks.barrier()
+
+
+def log_telemetry(log: RunLog, ranks: Ranks, sampler: telemetry.Sampler | None) -> None:
+    """Sums up what the nodes' samplers saw."""
+    nodes = [node for node in ranks.gather(sampler.summary() if sampler else None) if node]
+    if nodes:
+        log.event("telemetry_summary", telemetry.summarize(nodes))
 
 
 def measure(job: Job, trainer: Trainer, batches: Iterator[Any]) -> None:

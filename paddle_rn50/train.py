@@ -16,7 +16,7 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import checkpoint, events, program, ranks, sampling, session
+from harness import checkpoint, events, program, ranks, sampling, session, telemetry
 from harness.env import Job
 from harness.loop import Evaluator, Trainer
 from harness.progress import Progress
@@ -52,6 +52,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         events.open_log(log_path) as log,
         Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=run, seed=seed, steps_per_epoch=steps) as keeper,
+        telemetry.sampling(job, me) as sampler,
     ):
         dataset = {
             "name": name,
@@ -95,6 +96,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
             log=log,
             progress=progress,
             keeper=keeper,
+            sampler=sampler,
         )
         evaluator = Evaluator(
             executor=executor,
@@ -162,6 +164,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
             )
         me.barrier()
         log.stop(keys.RUN_STOP, {"status": "success"})
+        session.log_telemetry(log, me, sampler)
         train_loader.close()
         eval_loader.close()
 

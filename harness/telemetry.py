@@ -1,0 +1,217 @@
+"""Samples a node's sensors while a run goes on: one thread on each node's first rank, one JSON-lines file a node.
+
+The file is `<log without .txt>.node<n>.telemetry.jsonl`, a line a sample; what a node cannot say is null. Counters
+(energy, NVLink, disk, network) count from when the machine or driver started: take differences. The sampler's own
+CPU time is in its summary, so that every run says what its telemetry cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pynvml
+
+from harness import nvidia
+
+if TYPE_CHECKING:
+    from harness.env import Job
+    from harness.ranks import Ranks
+
+INFINIBAND = Path("/sys/class/infiniband")
+
+
+class Sampler:
+    """Samples from entering to leaving; a file that cannot be written ends the sampling, not the run."""
+
+    def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "", nvml: Any = pynvml) -> None:
+        """`job_gpus`: how many GPUs of this node the job uses (the first ones)."""
+        self._path, self._every_s, self._job_gpus, self._prometheus = path, every_s, job_gpus, prometheus
+        self._nvml = nvml
+        self._node = socket.gethostname()
+        self._process = psutil.Process()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._exit = contextlib.ExitStack()
+        self._handles: list[Any] = []
+        self._links: list[int] = []
+        self._energy_begin_j: float | None = None
+        self._images = 0
+        self._samples, self._cpu_s, self._error = 0, 0.0, ""
+        self._peak_memory_mib: float | None = None
+        self._power_w: float | None = None
+
+    def __enter__(self) -> Sampler:
+        self._handles, _ = self._exit.enter_context(nvidia.opened(self._nvml))
+        self._links = [nvidia.nvlinks(handle, self._nvml) for handle in self._handles]
+        psutil.cpu_percent()  # the first answer is about nothing, later ones about the time since
+        self._started_s = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._exit.close()
+
+    def _run(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("x", encoding="utf-8") as file:
+                due_s = time.monotonic()
+                while True:
+                    sample = self.sample()
+                    self._note(sample)
+                    file.write(json.dumps(sample) + "\n")
+                    file.flush()
+                    if self._prometheus:
+                        self._write_prometheus(sample)
+                    self._samples, self._cpu_s = self._samples + 1, time.thread_time()
+                    due_s = max(due_s + self._every_s, time.monotonic())
+                    if self._stop.wait(due_s - time.monotonic()):
+                        return
+        except OSError as error:
+            self._error = str(error)
+            print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
+
+    def sample(self) -> dict[str, Any]:
+        """One sample of the node."""
+        memory, disk, network = psutil.virtual_memory(), psutil.disk_io_counters(), psutil.net_io_counters()
+        with self._process.oneshot():
+            process = {
+                "rss_mib": round(self._process.memory_info().rss / 2**20, 1),
+                "threads": self._process.num_threads(),
+                "open_files": self._process.num_fds(),
+            }
+        return {
+            "time_s": round(time.time(), 3),
+            "elapsed_s": round(time.monotonic() - self._started_s, 3),
+            "node": self._node,
+            "cpu_percent": psutil.cpu_percent(),
+            "memory_used_gib": round((memory.total - memory.available) / 2**30, 3),
+            "disk_read_bytes": disk.read_bytes if disk else None,
+            "disk_write_bytes": disk.write_bytes if disk else None,
+            "network_sent_bytes": network.bytes_sent if network else None,
+            "network_received_bytes": network.bytes_recv if network else None,
+            **_infiniband_bytes(),
+            "process": process,
+            "gpus": [
+                nvidia.sample(handle, self._nvml, links=links)
+                for handle, links in zip(self._handles, self._links, strict=True)
+            ],
+        }
+
+    def _note(self, sample: dict[str, Any]) -> None:
+        gpus = sample["gpus"][: self._job_gpus]
+        memory = [gpu["memory_mib"] for gpu in gpus if gpu["memory_mib"] is not None]
+        if memory:
+            self._peak_memory_mib = max(self._peak_memory_mib or 0.0, *memory)
+        power = [gpu["power_w"] for gpu in gpus]
+        self._power_w = None if not power or None in power else round(sum(power), 3)
+
+    def _write_prometheus(self, sample: dict[str, Any]) -> None:
+        """As node_exporter's textfile collector wants it: whole under its name at any time."""
+        path = Path(self._prometheus)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(prometheus(sample))
+        temporary.replace(path)
+
+    # ---- what the run asks
+
+    def begin(self) -> None:
+        """The first step comes now: energy counts from here."""
+        if self._energy_begin_j is None:
+            self._energy_begin_j = self._energy_j()
+
+    def count(self, images: int) -> None:
+        """`images` more were trained on, over all ranks."""
+        self._images += images
+
+    @property
+    def power_w(self) -> float | None:
+        """Power of the job's GPUs on this node at the last sample."""
+        return self._power_w
+
+    def _energy_j(self) -> float | None:
+        energies = [nvidia.energy_j(handle, self._nvml) for handle in self._handles[: self._job_gpus]]
+        known = [energy for energy in energies if energy is not None]
+        return sum(known) if known and len(known) == len(energies) else None
+
+    def summary(self) -> dict[str, Any]:
+        """Of this node, so far."""
+        end_j = self._energy_j()
+        measured = end_j is not None and self._energy_begin_j is not None
+        return {
+            "node": self._node,
+            "samples": self._samples,
+            "peak_gpu_memory_mib": self._peak_memory_mib,
+            "energy_j": end_j - self._energy_begin_j if measured else None,  # type: ignore[operator]
+            "images": self._images,
+            "sampler_cpu_s": round(self._cpu_s, 4),
+            "elapsed_s": round(time.monotonic() - self._started_s, 3),
+            "error": self._error or None,
+        }
+
+
+def summarize(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The event `telemetry_summary` of a run from the summaries of its nodes; null is what was not measured.
+
+    Energy is that of the job's GPUs from the first step to the end of the run, evaluations included; images are those
+    that were trained on, so that joules_per_image is what an image of training cost.
+    """
+    peaks = [node["peak_gpu_memory_mib"] for node in nodes if node["peak_gpu_memory_mib"] is not None]
+    energies = [node["energy_j"] for node in nodes]
+    energy_j = None if None in energies else sum(energies)
+    images = nodes[0]["images"]
+    return {
+        "peak_gpu_memory_mib": max(peaks) if peaks else None,
+        "energy_j": None if energy_j is None else round(energy_j, 3),
+        "joules_per_image": energy_j / images if energy_j is not None and images else None,
+        "samples": sum(node["samples"] for node in nodes),
+        "sampler_cpu_share": max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
+    }
+
+
+def _infiniband_bytes() -> dict[str, int | None]:
+    """Octets over all ports; the files count in words of four."""
+    totals: dict[str, int | None] = {}
+    for name, file in (("infiniband_sent_bytes", "port_xmit_data"), ("infiniband_received_bytes", "port_rcv_data")):
+        files = list(INFINIBAND.glob(f"*/ports/*/counters/{file}"))
+        totals[name] = sum(4 * int(path.read_text()) for path in files) if files else None
+    return totals
+
+
+def prometheus(sample: dict[str, Any]) -> str:
+    """A sample in Prometheus' text format."""
+    node = sample["node"].replace("\\", "\\\\").replace('"', '\\"')
+    lines = []
+    for name, value in sample.items():
+        if isinstance(value, int | float):
+            lines.append(f'training_{name}{{node="{node}"}} {value}')
+    for index, gpu in enumerate(sample["gpus"]):
+        for name, value in gpu.items():
+            if isinstance(value, int | float):
+                lines.append(f'training_gpu_{name}{{node="{node}",gpu="{index}"}} {value}')
+    return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def sampling(job: Job, ranks: Ranks) -> Iterator[Sampler | None]:
+    """This node's sampler on its first rank, else None."""
+    if not job.telemetry_s or ranks.local_rank:
+        yield None
+        return
+    log = Path(job.result_file)
+    path = log.with_name(f"{log.name.removesuffix('.txt')}.node{ranks.rank // job.dgxngpu}.telemetry.jsonl")
+    gpus = job.dgxngpu if job.device == "gpu" else 0
+    with Sampler(path, every_s=job.telemetry_s, job_gpus=gpus, prometheus=job.telemetry_prometheus) as sampler:
+        yield sampler
