@@ -5,8 +5,13 @@ MPI starts the ranks and carries small host-side values. Gradients go by NCCL on
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -89,6 +94,18 @@ def _address(job: env.Job, ranks: Ranks) -> str:
     return socket.gethostbyname(job.hosts.split(",")[ranks.rank // job.dgxngpu])
 
 
+@contextlib.contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Makes a temporary folder the working directory: Paddle's rendezvous writes `http.log` there, or hangs."""
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(here)
+
+
 def connect(job: env.Job, ranks: Ranks) -> None:
     """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
     endpoints = ranks.gather(f"{_address(job, ranks)}:{_free_port()}")
@@ -98,4 +115,5 @@ def connect(job: env.Job, ranks: Ranks) -> None:
 
         port = ranks.broadcast(job.gloo_port or _free_port())
         host = endpoints[0].rpartition(":")[0]
-        paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")
+        with _elsewhere():
+            paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")
