@@ -47,6 +47,20 @@ _TYPES = {
 }
 
 
+_EVENT_TYPES = {"_stop": "INTERVAL_END", "_start": "INTERVAL_START"}  # by the end of the key
+
+
+def _has_type(value: Any, wanted: str) -> bool:
+    if wanted is _TEXT:
+        return isinstance(value, str) and bool(value.strip()) and value.isprintable()
+    return _is_number(value) and (wanted is _NUMBER or (value == int(value) and 0 < value < 2**63))
+
+
+def _is_number(value: Any) -> bool:
+    """A number that can be computed with: a JSON integer may have thousands of digits."""
+    return type(value) in (int, float) and -1e300 < value < 1e300
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     epoch: int
@@ -233,20 +247,13 @@ class Checker:
     def _check_types(self, event: Event) -> None:
         key, value = event.key, event.value
         wanted = _TYPES.get(key) or (_NUMBER if key.startswith(("sgd_", "lars_")) else None)
-        if wanted is not None:
-            if wanted is _TEXT:
-                good = isinstance(value, str) and bool(value.strip()) and value.isprintable()
-            else:
-                good = type(value) in (int, float) and math.isfinite(value)
-                if wanted is _COUNT:
-                    good = good and value == int(value) and 0 < value < 2**63
-            if not good:
-                self._breach("value-type", event.line, f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
-        kind = (
-            "INTERVAL_START" if key.endswith("_start") else "INTERVAL_END" if key.endswith("_stop") else "POINT_IN_TIME"
-        )
+        if wanted is not None and not _has_type(value, wanted):
+            self._breach("value-type", event.line, f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
+        kind = _EVENT_TYPES.get(key[-5:]) or _EVENT_TYPES.get(key[-6:]) or "POINT_IN_TIME"
         if event.event_type != kind:
-            self._breach("event-type", event.line, f"{key} is an {event.event_type}", f"{key} is an {kind}")
+            self._breach(
+                "event-type", event.line, f"{key} is of type {event.event_type or 'unknown'}", f"{key}: {kind}"
+            )
 
     def _apply(self, state: _RowState, event: Event) -> None:
         row = state.row
@@ -492,7 +499,7 @@ class Checker:
             self._breach("eval-order", event.line, actual)
         self.unscored = None
         value = event.value
-        if type(value) in (int, float) and math.isfinite(value):
+        if _is_number(value):
             state = self.keys["eval_accuracy"]
             if state.best is None or value > state.best:
                 state.best, state.best_line = float(value), event.line
@@ -520,8 +527,7 @@ class Checker:
         if number is None:
             return
         if not isinstance(value, dict) or not all(
-            type(value.get(name)) in (int, float) and 0 < value[name] < math.inf
-            for name in ("images", "time_s", "images_per_s")
+            _is_number(value.get(name)) and value[name] > 0 for name in ("images", "time_s", "images_per_s")
         ):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._breach("throughput-agrees", event.line, f"epoch_throughput is {printable(value)}", wanted)
@@ -548,14 +554,15 @@ class Checker:
             self._breach("throughput-agrees", event.line, f"{time_ms / 1000:.3f} s for epoch {number}; {between}")
 
     def _check_images(self, event: Event, images: float) -> None:
-        samples = self.keys["train_samples"].value
-        summary = self.keys["run_summary"].value
-        batch = self.keys["global_batch_size"].value
+        samples: Any = self.keys["train_samples"].value
+        summary: Any = self.keys["run_summary"].value
+        batch: Any = self.keys["global_batch_size"].value
         if type(batch) is not int and isinstance(summary, dict):
-            devices, per_device = summary.get("devices"), summary.get("batch_per_device")
-            if type(devices) is int and type(per_device) is int:
+            devices: Any = summary.get("devices")
+            per_device: Any = summary.get("batch_per_device")
+            if _has_type(devices, _COUNT) and _has_type(per_device, _COUNT):
                 batch = devices * per_device
-        if type(samples) is int and type(batch) is int and abs(images - samples) > batch:
+        if _has_type(samples, _COUNT) and _has_type(batch, _COUNT) and abs(images - samples) > batch:
             actual = f"{images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._breach("epoch-images", event.line, actual)
 
@@ -565,7 +572,7 @@ class Checker:
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
         samples = self.keys["train_samples"].value
-        if type(value) not in (int, float) or type(samples) is not int or self.epoch or not self.last_epoch_ms:
+        if not _is_number(value) or not _has_type(samples, _COUNT) or self.epoch or not self.last_epoch_ms:
             return
         rate = samples / self.last_epoch_ms * 1000
         if self.last_epoch_ms > 0 and abs(value - rate) > THROUGHPUT_TOLERANCE * rate:

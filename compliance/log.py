@@ -96,13 +96,11 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"nested more than {MAX_NESTING} deep") from None
     if text[end:].strip():
         raise ValueError(f"text after the JSON value, at character {end}")
-    _check_nesting(text, value)
+    _check_nesting(value)
     return value
 
 
-def _check_nesting(text: str, value: Any) -> None:
-    if text.count("{") + text.count("[") <= MAX_NESTING:
-        return
+def _check_nesting(value: Any) -> None:
     level = [value]
     for _ in range(MAX_NESTING + 1):
         level = [
@@ -192,21 +190,26 @@ def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
     """What the complete lines of `block` hold; `line` and `offset` are those of its first byte."""
     has_cr = b"\r" in block
     counted = 0  # newlines before this byte are in `line`
+    done = 0  # the line that was looked at last ends here
+    newline = -1  # the next one: not searched for again before it is passed, since a file may hold none
     event = block.find(TOKEN)
     header = block.find(HEADER)
     while event >= 0 or header >= 0:
         is_header = event < 0 or 0 <= header < event
         at = header if is_header else event
-        end = block.find(b"\n", at)
-        if end < 0:
-            end = len(block)
+        if newline < at:
+            newline = block.find(b"\n", at)
+            if newline < 0:
+                newline = len(block)
+        end = newline
         if has_cr and (cr := block.find(b"\r", at, end)) >= 0:
             end = cr
         line += block.count(b"\n", counted, at)
         counted = at
-        start = block.rfind(b"\n", 0, at) + 1
+        start = max(done, block.rfind(b"\n", done, at) + 1)
         if has_cr:
-            start = max(start, block.rfind(b"\r", 0, at) + 1)
+            start = max(start, block.rfind(b"\r", start, at) + 1)
+        done = end
         if is_header and not at < event < end:
             if found := _header(block[start:at], block[at:end], line):
                 yield found
@@ -219,12 +222,17 @@ def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
             rank = _rank(block[start:at]) if start < at else None
             second = block.find(TOKEN, at + len(TOKEN), end)
             if second < 0:
-                yield from _event(block[at:end], line, offset + at, rank)
+                entry = _event(block[at:end], line, offset + at, rank)
+                if isinstance(entry, Event):
+                    yield entry
+                else:
+                    yield from entry
             else:
                 message = "several events on one line: the official parser reads the last alone"
                 yield Problem("several-events", message, *_where(line, block[at:end]))
                 while at >= 0:
-                    yield from _event(block[at : second if second >= 0 else end], line, offset + at, rank)
+                    entry = _event(block[at : second if second >= 0 else end], line, offset + at, rank)
+                    yield from [entry] if isinstance(entry, Event) else entry
                     at, second = second, block.find(TOKEN, second + len(TOKEN), end) if second >= 0 else -1
         event = block.find(TOKEN, end)
         if 0 <= header < end:
@@ -253,53 +261,51 @@ def _rank(prefix: bytes) -> int | None:
     return int(match[1] or match[2]) if match else None
 
 
-def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Event | Problem]:
-    """The event of `raw`, which starts with the token and ends with its line (or the next token)."""
+def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list[Entry]:
+    """The event of `raw`, which starts with the token and ends with its line (or the next token), or what is wrong."""
+    found: list[Entry] = []
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        yield Problem("encoding", f"not UTF-8 at byte {error.start} of the event", *_where(line, raw))
+        found.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", *_where(line, raw)))
         text = raw.decode("utf-8", "replace")
+
+    def problem(kind: str, message: str) -> list[Entry]:
+        found.append(Problem(kind, message, line, text[:200]))
+        return found
+
     if not text.startswith(":::MLLOG "):
-        yield Problem("json", "no space after :::MLLOG: the official parser overlooks it", line, text[:200])
-        return
+        return problem("json", "no space after :::MLLOG: the official parser overlooks it")
     try:
-        fields, end = _scan(text, WHITESPACE.match(text, 9).end())
-        _check_nesting(text, fields)
+        fields, end = _scan(text, 9 if text.startswith("{", 9) else WHITESPACE.match(text, 9).end())
+        if raw.count(b"{") + raw.count(b"[") > MAX_NESTING:
+            _check_nesting(fields)
     except _DuplicateKeyError as error:
-        yield Problem("duplicate-key", str(error), line, text[:200])
-        return
+        return problem("duplicate-key", str(error))
     except RecursionError:
-        yield Problem("json", f"nested more than {MAX_NESTING} deep", line, text[:200])
-        return
+        return problem("json", f"nested more than {MAX_NESTING} deep")
     except ValueError as error:
-        yield Problem("json", f"no JSON object: {error}", line, text[:200])
-        return
-    if end != len(text) and text[end:].strip(" \t"):
-        colours = text[end:].strip()
+        return problem("json", f"no JSON object: {error}")
+    if end != len(text) and (rest := text[end:].strip(" \t")):
         for code in _ANSI_RESET:
-            colours = colours.replace(code, "")
-        what = "a colour code" if not colours else "text"
-        message = f"{what} follows the event: the official parser rejects the line"
-        yield Problem("trailing-text", message, line, text[:200])
+            rest = rest.replace(code, "")
+        what = "text" if rest.strip() else "a colour code"
+        problem("trailing-text", f"{what} follows the event: the official parser rejects the line")
     if type(fields) is not dict:
-        yield Problem("fields", "not a JSON object", line, text[:200])
-        return
+        return problem("fields", "not a JSON object")
     try:
-        key, time_ms, metadata = fields["key"], fields["time_ms"], fields["metadata"]
-        value = fields["value"]
+        key, value, metadata, time_ms = fields["key"], fields["value"], fields["metadata"], fields["time_ms"]
     except KeyError as error:
-        yield Problem("fields", f"the field {error} is missing", line, text[:200])
-        return
+        return problem("fields", f"the field {error} is missing")
     event_type = fields.get("event_type")
     if type(event_type) is not str or event_type not in EVENT_TYPES:
-        yield Problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}", line, text[:200])
+        problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}")
         event_type = ""
     if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
-        yield Problem("fields", "time_ms is no number of 64 bits", line, text[:200])
-    elif type(key) is not str:
-        yield Problem("fields", "key is no text", line, text[:200])
-    elif type(metadata) is not dict:
-        yield Problem("fields", "metadata is no JSON object", line, text[:200])
-    else:
-        yield Event(key, value, metadata, time_ms, event_type, line, offset, rank)
+        return problem("fields", "time_ms is no number of 64 bits")
+    if type(key) is not str:
+        return problem("fields", "key is no text")
+    if type(metadata) is not dict:
+        return problem("fields", "metadata is no JSON object")
+    event = Event(key, value, metadata, time_ms, event_type, line, offset, rank)
+    return [*found, event] if found else event

@@ -158,7 +158,7 @@ def _seeds(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset,
 def configuration(run: Run) -> dict[str, Any]:
     """What must be the same in all runs of a submission, by name."""
     facts: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
-    nodes = _hardware_nodes(run)
+    nodes = hardware_nodes(run)
     if nodes:  # any nodes of the same kind will do
         facts["header hardware"] = [{name: node[name] for name in node if name != "host"} for node in nodes]
     config = run.headers.get("config")
@@ -307,25 +307,31 @@ def compare_description(run: Run, description: dict[str, Any], rule: StrictRule)
     compare("submission_status", "status", STATUS_WORDS.get(status) if isinstance(status, str) else None)
     summary = run.summary
     nodes, devices = summary.get("nodes"), summary.get("devices")
-    compare("run_summary", "number_of_nodes", nodes)
-    nodes_of_log = _hardware_nodes(run)
-    on_cpu = bool(nodes_of_log) and not any(node.get("gpus") for node in nodes_of_log)
-    if type(nodes) is int and type(devices) is int and nodes > 0:
+    compare("run_summary", "number_of_nodes", nodes if type(nodes) is int and nodes < 2**63 else None)
+    nodes_of_log = hardware_nodes(run)
+    on_cpu = bool(nodes_of_log) and not any(gpu_names(node) for node in nodes_of_log)
+    if type(nodes) is int and type(devices) is int and nodes > 0 and devices < 2**63:
         compare("run_summary", "accelerators_per_node", 0 if on_cpu else devices // nodes)
     if summary.get("framework") is not None:
         framework = str(summary["framework"])
         if framework.casefold() not in str(description.get("framework")).casefold():
             compare("run_summary", "framework", framework)
     for node in nodes_of_log:
-        for gpu in node.get("gpus") or ():
-            name = str(gpu.get("name")) if isinstance(gpu, dict) else str(gpu)
+        for name in gpu_names(node):
             if name.casefold() not in str(description.get("accelerator_model_name")).casefold():
                 compare("hardware", "accelerator_model_name", name)
                 return found
     return found
 
 
-def _hardware_nodes(run: Run) -> list[dict[str, Any]]:
+def gpu_names(node: dict[str, Any]) -> list[str]:
+    """Names of the accelerators of one node of the header's `hardware`."""
+    gpus = node.get("gpus")
+    names = [gpu.get("name") if isinstance(gpu, dict) else gpu for gpu in gpus] if isinstance(gpus, list) else []
+    return [printable(name) for name in names]
+
+
+def hardware_nodes(run: Run) -> list[dict[str, Any]]:
     hardware = run.headers.get("hardware")
     nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
     return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []

@@ -14,7 +14,7 @@ from typing import Any
 
 from compliance.check import Run, check_file
 from compliance.rules import load, read_rules
-from compliance.runs import STATUS_WORDS
+from compliance.runs import STATUS_WORDS, gpu_names, hardware_nodes
 
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])
 NOTES = ("hw_notes", "sw_notes")  # free text: no note is a fact too
@@ -84,17 +84,17 @@ def from_log(run: Run) -> dict[str, str]:
     if isinstance(status, str) and status in STATUS_WORDS:
         found["status"] = STATUS_WORDS[status]
     nodes, devices = summary.get("nodes"), summary.get("devices")
-    hardware = run.headers.get("hardware")
-    machines = hardware.get("nodes") if isinstance(hardware, dict) else None
-    machine = machines[0] if isinstance(machines, list) and machines and isinstance(machines[0], dict) else {}
+    machine = next(iter(hardware_nodes(run)), {})
+    gpus = gpu_names(machine)
     if type(nodes) is int and nodes > 0:
         found["number_of_nodes"] = str(nodes)
         if "gpus" in machine and type(devices) is int:
-            found["accelerators_per_node"] = str(devices // nodes if machine["gpus"] else 0)
-    if machine.get("gpus"):
-        gpu = machine["gpus"][0]
-        found["accelerator_model_name"] = str(gpu.get("name"))
-        found["accelerator_memory_capacity"] = f"{gpu.get('memory_gib')} GiB"
+            found["accelerators_per_node"] = str(devices // nodes if gpus else 0)
+    if gpus:
+        found["accelerator_model_name"] = gpus[0]
+        card = machine["gpus"][0]
+        if isinstance(card, dict) and card.get("memory_gib"):
+            found["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
     elif "gpus" in machine:
         found |= _no_accelerator()
     if machine.get("cpu"):
@@ -114,9 +114,7 @@ def from_log(run: Run) -> dict[str, str]:
 
 def _is_here(run: Run) -> bool:
     """Whether the log was written on this machine, so that it may be asked for what the log lacks."""
-    hardware = run.headers.get("hardware")
-    machines = hardware.get("nodes") if isinstance(hardware, dict) else None
-    names = [machine.get("host") for machine in machines or () if isinstance(machine, dict)]
+    names = [machine.get("host") for machine in hardware_nodes(run)]
     return socket.gethostname() in names
 
 

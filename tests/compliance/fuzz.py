@@ -1,0 +1,110 @@
+"""Coverage-guided fuzzing of the reader and the checker:  python tests/compliance/fuzz.py [libFuzzer options] FOLDER...
+
+An input that begins with FRAGMENTS is a list of fragments of logs, a byte each, else it is the log itself. New inputs
+that reach more code go to the first FOLDER; tests/compliance/corpus holds the ones found so far, and test_safety.py
+runs them all.
+"""
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+FRAGMENTS = b"\xff"
+KEYS = (
+    *("submission_org", "submission_platform", "submission_division", "submission_status", "submission_benchmark"),
+    *("cache_clear", "init_start", "init_stop", "run_start", "run_stop", "block_start", "block_stop", "epoch_start"),
+    *("epoch_stop", "eval_start", "eval_stop", "eval_accuracy", "train_samples", "eval_samples", "opt_name", "seed"),
+    *("global_batch_size", "gradient_accumulation_steps", "lars_epsilon", "lars_opt_weight_decay", "sgd_opt_momentum"),
+    *("run_summary", "abort_reason", "step_window", "epoch_throughput", "throughput", "tracked_stats"),
+)
+HUGE = "9" * 4000
+VALUES = (
+    *(HUGE, f'{{"devices": {HUGE}, "batch_per_device": {HUGE}, "nodes": {HUGE}}}'),
+    f'{{"images": {HUGE}, "time_s": 1, "images_per_s": {HUGE}}}',
+    *("null", "true", "1", "0.76", "-1", "1e999", '""', '"x"', '"\\ud800\\u001b[2J"', '"closed"', '"open"', '"resnet"'),
+    *('"hrnet"', '"lars"', '"cloud"', "1281167", "50000", "3264", "5e-05", "[]", "NaN", '{"images": 1, "time_s": 1}'),
+    *('{"images": 1, "time_s": 1e-320, "images_per_s": 1}', '{"throughput": 5}', '{"resumed": true, "devices": 1e9}'),
+)
+METADATA = (
+    *("{}", '{"epoch_num": 1}', '{"epoch_num": 2}', '{"epoch_num": 1e400}', '{"first_epoch_num": 1, "epoch_count": 2}'),
+    *(
+        '{"first_epoch_num": 1}',
+        '{"status": "success"}',
+        '{"status": "aborted"}',
+        '{"status": []}',
+        '{"rank": 2}',
+        "[]",
+    ),
+    *('{"samples_count": 5}', '{"epoch_num": 1, "epoch_num": 1}', '{"epoch_count": "x", "first_epoch_num": null}'),
+)
+TIMES = ("0", "1", "1000", "3000000", "-5", "1.5", "9223372036854775808", '"1"', "1e400", "null")
+BETWEEN = (
+    *("\n", "\n\n", "\r\n", "\r", "", "\x1b[0m\n", " x\n", "\0\n", "\n[1,3]<stdout>:", '\n# {"config": {"A": {}}}\n'),
+    *(
+        '\n# {"hardware": {"nodes": [{"gpus": 3}, {"gpus": [1]}, 2]}}\n',
+        '\n# {"hardware": []}\n',
+        '\n# {"source": 1}\n',
+    ),
+)
+
+
+def fragments(data: bytes) -> bytes:
+    """A log made of events whose parts the bytes choose: key, value, metadata, time, event type and line end."""
+    kinds = ("INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME", "x")
+    events = []
+    for at in range(0, len(data) - 3, 4):
+        key, value, two, three = data[at : at + 4]
+        parts = (KEYS[key % len(KEYS)], VALUES[value % len(VALUES)], METADATA[two % len(METADATA)])
+        time_ms, kind = TIMES[three % len(TIMES)], kinds[key // len(KEYS) % 4]
+        events.append(
+            f':::MLLOG {{"time_ms": {time_ms}, "event_type": "{kind}", "key": "{parts[0]}", "value": {parts[1]}, '
+            f'"metadata": {parts[2]}}}{BETWEEN[two // len(METADATA) % len(BETWEEN)]}'
+        )
+    return "".join(events).encode()
+
+
+def run_one(data: bytes) -> None:
+    """Checks one input under each ruleset; whatever it holds, the outputs are sound and safe to print."""
+    from compliance import findings, log, rules
+    from compliance.check import check_entries
+    from compliance.explain import explain
+    from compliance.runs import Checked, check_between, compare_description
+
+    if not hasattr(run_one, "rulesets"):
+        run_one.rulesets = [rules.load(version) for version in rules.versions()]  # type: ignore[attr-defined]
+    text = fragments(data[1:]) if data.startswith(FRAGMENTS) else data
+    for ruleset in run_one.rulesets:  # type: ignore[attr-defined]
+        found, run = check_entries(log.read_text(text), ruleset)
+        one = Checked(path=Path("log"), findings=found, run=run)
+        between = [finding for part in check_between([one, one], ruleset) for finding in part]
+        described = compare_description(run, {"status": "x"}, ruleset.strict["system-description"])
+        report = findings.FileReport(file="log", findings=(*found, *between, *described))
+        shown = findings.as_text([report])
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\ud800-\udfff]", shown), "raw control characters"
+        assert json.loads(findings.as_json([report]))["files"][0]["verdict"] in ("pass", "fail")
+        ElementTree.fromstring(findings.as_junit([report]))
+        assert len(report.findings) < 3000
+        for finding in found:
+            assert finding.severity == "info" or explain(finding.rule, ruleset)
+
+
+def main() -> None:
+    import atheris
+
+    with atheris.instrument_imports(include=["compliance"]):
+        import compliance.check
+        import compliance.explain
+        import compliance.findings
+        import compliance.log
+        import compliance.rules
+        import compliance.runs  # noqa: F401
+    atheris.Setup(sys.argv, run_one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Any bytes are safe to check: no traceback, no hang, bounded memory, nothing of the log raw on the terminal."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fuzz
+import make_log
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+HERE = Path(__file__).parent
+CORPUS = sorted((HERE / "corpus").iterdir())
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+metadata = st.dictionaries(
+    st.sampled_from(
+        ["epoch_num", "first_epoch_num", "epoch_count", "samples_count", "status", "tensor", "rank", "file"]
+    ),
+    st.integers(0, 3) | st.sampled_from(["success", "aborted"]) | json_values,
+    max_size=3,
+)
+event = st.fixed_dictionaries(
+    {
+        "time_ms": st.integers(0, 5000) | json_values,
+        "event_type": st.sampled_from(["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]),
+        "key": st.sampled_from([*fuzz.KEYS, "weights_initialization", "other"]),
+        "value": json_values,
+        "metadata": metadata | json_values,
+    }
+)
+line = event.map(lambda fields: f":::MLLOG {json.dumps(fields)}".encode()) | st.binary(max_size=40)
+
+
+@given(st.binary(max_size=2000))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes(data: bytes) -> None:
+    fuzz.run_one(data)
+
+
+@given(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
+@settings(max_examples=250, deadline=None)
+def test_any_events_in_any_order(lines: list[bytes], end: bytes) -> None:
+    fuzz.run_one(end.join(lines))
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_good_log_with_bytes_replaced(data: st.DataObject) -> None:
+    text = bytearray(make_log.run(epochs=1).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 5))] = data.draw(st.binary(max_size=6))
+    fuzz.run_one(bytes(text))
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
+def test_inputs_that_the_fuzzer_found(path: Path) -> None:
+    fuzz.run_one(path.read_bytes())
+
+
+def test_the_corpus_reaches_a_pass_and_many_rules() -> None:
+    """A corpus of inputs that all fail in the first line would prove nothing."""
+    from compliance import log, rules
+    from compliance.check import check_entries
+
+    assert len(CORPUS) > 50
+    broken: set[str] = set()
+    passed = 0
+    for path in CORPUS:
+        data = path.read_bytes()
+        text = fuzz.fragments(data[1:]) if data.startswith(fuzz.FRAGMENTS) else data
+        found, _ = check_entries(log.read_text(text), rules.load("4.0.0"))
+        broken |= {finding.rule for finding in found if finding.severity == "error"}
+        passed += all(finding.severity != "error" for finding in found)
+    assert passed >= 3
+    assert len(broken) > 50
+
+
+def test_the_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "fuzz.py"), "-runs=1500", "-seed=7", "-max_len=2000", "-timeout=10", str(tmp_path),
+         str(HERE / "corpus")],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "INFO: Instrumenting compliance.check" in done.stderr
+
+
+def _peak_mib(path: Path) -> tuple[int, float, float]:
+    code = (
+        "import resource, sys; from compliance.__main__ import main; status = main(['check', sys.argv[1]]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr); sys.exit(status)"
+    )
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=HERE.parents[1],
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, float(done.stderr), time.monotonic() - start
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b":::MLLOG " + b"x" * 10_000_000,
+        b"x" * 10_000_000 + b":::MLLOG {}",
+        b":::MLLOG " * 1_100_000,
+        b":::MLLOG \n" * 500_000,
+        b"# {" * 3_000_000,
+        b"# {\n" * 500_000,
+        b"\r" * 10_000_000,
+        b"\n" * 10_000_000,
+        b"\0" * 10_000_000,
+        b":::MLLOG " + b'{"a":' * 100_000,
+        b":::MLLOG " + b"[" * 1_000_000,
+        b':::MLLOG {"key": "seed", "value": ' + b"9" * 1_000_000 + b"}\n",
+        b':::MLLOG {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "eval_accuracy", "value": 0.5, '
+        b'"metadata": {"epoch_num": 1}}\n' * 60_000,
+        bytes(range(256)) * 40_000,
+    ],
+    ids=lambda content: repr(content[:12]),
+)
+def test_hostile_files_take_little_memory_and_time(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(content)
+    status, peak_mib, _ = _peak_mib(tmp_path / "log")
+    assert status == 1
+    assert peak_mib < 150
