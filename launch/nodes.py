@@ -37,7 +37,7 @@ from typing import NoReturn
 REPOSITORY = Path(__file__).resolve().parents[1]
 ALIVE_S, ALIVE_COUNT = 5, 3  # a keepalive each ALIVE_S; a peer that misses ALIVE_COUNT of them is gone
 LOST_S = ALIVE_S * (ALIVE_COUNT + 1)  # so a cut network is seen within this time
-STOP_S = 30  # from SIGTERM to SIGKILL: mpirun, the ranks and the log need some of it to end in order
+STOP_S = 20  # from SIGTERM to SIGKILL; trials.sh needs half of it, and SLURM kills after 30 s
 CONNECTING = 64  # ssh connections that the first node opens at the same time
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 
@@ -259,7 +259,8 @@ def serve(args: argparse.Namespace, folder: Folder) -> int:
         sshd = subprocess.Popen(
             [sshd_path, "-D", "-e", "-f", str(folder.path / "sshd_config")], stdin=subprocess.DEVNULL, stderr=out
         )
-    say(f"node {args.rank}: waiting on port {args.port} for the first node, {args.hosts[0]}")
+    first = f"the first node{', ' + args.hosts[0] if args.hosts else ''},"
+    say(f"node {args.rank}: waiting on port {args.port} for {first} at most {args.wait} s")
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     deadline = time.monotonic() + args.wait
@@ -272,13 +273,13 @@ def serve(args: argparse.Namespace, folder: Folder) -> int:
                 if line.startswith(b"end "):
                     return int(line.split()[1])
             if not data:
-                fail(f"node {args.rank}: the first node, {args.hosts[0]}, was lost; this node ends")
+                fail(f"node {args.rank}: {first} was lost; this node ends")
         if sshd.poll() is not None:
             fail(f"node {args.rank}: sshd ended: {' / '.join(log.read_text().splitlines()[-2:])}")
         if not received and time.monotonic() > deadline:
             seen = [line for line in log.read_text().splitlines() if "Connection" in line or "Failed" in line]
             fail(
-                f"node {args.rank}: the first node, {args.hosts[0]}, did not come within {args.wait} s"
+                f"node {args.rank}: {first} did not come within {args.wait} s"
                 + (f"; sshd says: {seen[-1]}" if seen else " and nobody called")
             )
 
@@ -430,6 +431,7 @@ def run_command(args: argparse.Namespace, folder: Folder, events: queue.Queue[tu
         "ABORT_REASON_FILE": str(reason),
         "PRTE_MCA_prte_default_hostfile": str(hostfile),
         "PRTE_MCA_plm_ssh_agent": f"ssh -F {folder.path}/ssh_config",
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "1",  # Kubernetes' names have dots
         "PRTE_MCA_oob_tcp_keepalive_time": str(ALIVE_S),
         "PRTE_MCA_oob_tcp_keepalive_intvl": str(ALIVE_S),
         "PRTE_MCA_oob_tcp_keepalive_probes": str(ALIVE_COUNT),
@@ -472,7 +474,9 @@ def main() -> int:
     """The command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=("serve", "lead"))
-    parser.add_argument("--hosts", required=True, help="host names, the first node's first, with commas between")
+    parser.add_argument(
+        "--hosts", required=True, help="host names, the first node's first, with commas between; serve: may be empty"
+    )
     parser.add_argument("--rank", type=int, default=0, help="this node's place in --hosts")
     parser.add_argument("--key", type=Path, required=True, help="file of the job's private ssh key")
     parser.add_argument("--port", type=int, required=True, help="port of the waiting nodes' sshd")
@@ -485,8 +489,8 @@ def main() -> int:
     args.hosts = [host for host in args.hosts.split(",") if host]
     if twice := sorted({host for host in args.hosts if args.hosts.count(host) > 1}):
         refuse(f"HOSTS names {', '.join(twice)} more than once: give each node once")
-    if (args.role == "lead") != (args.rank == 0) or not 0 <= args.rank < len(args.hosts):
-        refuse(f"NODE_RANK={args.rank} does not fit {len(args.hosts)} hosts and the role '{args.role}'")
+    if (args.role == "lead") != (args.rank == 0):
+        refuse(f"NODE_RANK={args.rank} does not fit the role '{args.role}': the first node leads, the others serve")
     if args.role == "lead" and not args.command:
         refuse("lead needs a command after --")
 

@@ -19,12 +19,15 @@ if [[ -n ${HOSTFILE:-} ]]; then
   [[ -r ${HOSTFILE} ]] || refuse "HOSTFILE=${HOSTFILE} is not a readable file"
   HOSTS=$(hosts_of_file "${HOSTFILE}")
 fi
-[[ -n ${HOSTS:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs HOSTS, the nodes' names with commas between (or a HOSTFILE)"
-hosts=$(tr ',' '\n' <<<"${HOSTS}" | grep -c .)
-((hosts == DGXNNODES)) || refuse "DGXNNODES=${DGXNNODES}, but HOSTS names ${hosts} (${HOSTS}): they must agree"
+# A waiting node needs no names: the first node calls it.
+if [[ ${role} == lead || -n ${HOSTS:-} ]]; then
+  [[ -n ${HOSTS:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs HOSTS, the nodes' names with commas between (or a HOSTFILE)"
+  hosts=$(tr ',' '\n' <<<"${HOSTS}" | grep -c .)
+  ((hosts == DGXNNODES)) || refuse "DGXNNODES=${DGXNNODES}, but HOSTS names ${hosts} (${HOSTS}): they must agree"
+fi
 [[ ${NODE_RANK:=0} =~ ^[0-9]+$ && ${NODE_RANK} -lt ${DGXNNODES} ]] ||
   refuse "NODE_RANK=${NODE_RANK}: must be a number from 0 to $((DGXNNODES - 1)), another on each node"
 [[ -n ${JOB_KEY:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs JOB_KEY, the file of the job's private ssh key (ssh-keygen -t ed25519 -N '')"
 
-exec .venv/bin/python launch/nodes.py "${role}" --hosts "${HOSTS}" --rank "${NODE_RANK}" --key "${JOB_KEY}" \
+exec .venv/bin/python launch/nodes.py "${role}" --hosts "${HOSTS:-}" --rank "${NODE_RANK}" --key "${JOB_KEY}" \
   --port "${SSH_PORT:?}" --address "${SSH_ADDRESS:-}" --wait "${NODE_WAIT_S:?}" --slots "${DGXNGPU}" -- "$@"
