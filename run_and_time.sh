@@ -5,15 +5,17 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 dry_run=""
+check=()
 for argument in "$@"; do
   case "${argument}" in
     --dry-run) dry_run=1 ;;
+    --check) check=(--check) ;;
     -h | --help)
       sed -n '2,3s/^# *//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
-      echo "error: unknown argument ${argument}: use --dry-run or --help; a job is described by its environment" >&2
+      echo "error: unknown argument ${argument}: use --dry-run, --check or --help; a job is described by its environment" >&2
       exit 2
       ;;
   esac
@@ -56,9 +58,9 @@ fi
 if ((DGXNNODES > 1 && NODE_RANK > 0)); then
   exec launch/nodes.sh serve
 fi
-job=(launch/trials.sh)
+job=(launch/trials.sh "${check[@]}")
 if ((DGXNNODES > 1)); then
-  job=(launch/nodes.sh lead launch/trials.sh)
+  job=(launch/nodes.sh lead launch/trials.sh "${check[@]}")
 fi
 # A container or a batch job signals this script alone, so it passes the signal on. (-m: or the child would ignore SIGINT.)
 set -m
@@ -73,7 +75,7 @@ while :; do # a trapped signal ends `wait` early
   kill -0 "${child}" 2>/dev/null || break
 done
 trap - TERM HUP INT
-if ((status != 0)); then
+if ((status != 0)) || [[ -n "${check[*]}" ]]; then
   exit "${status}"
 fi
 

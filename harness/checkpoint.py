@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".safetensors"
 HEADER_LIMIT = 100_000_000  # bytes, as the format's own reader has it
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # mpirun passes both on; SLURM's --signal may name either
+# mpirun kills its ranks at TERM and INT, so launch/trials.sh passes them on as USR1 and USR2.
+SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR1: "TERM", signal.SIGUSR2: "INT"}
 _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -314,7 +315,7 @@ class Keeper:
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         late = self._every_s and self._ranks.is_first and time.monotonic() - self._last_s >= self._every_s
-        asked: int = self._ranks.comm.allreduce(self._signal << 1 | bool(late), op=_bitwise_or())
+        asked: int = self._ranks.comm.allreduce(2 * self._signal + bool(late), op=_maximum())
         if not asked:
             return 0.0
         started = time.perf_counter()
@@ -324,7 +325,7 @@ class Keeper:
         if asked > 1:
             self._join()
             self._report_failure()
-            name = "TERM" if asked >> 1 == signal.SIGTERM else "USR1"
+            name = SIGNALS[signal.Signals(asked // 2)]
             raise RunError(f"stopped by signal {name} after step {step}; {self.last_good}")
         return time.perf_counter() - started
 
@@ -390,7 +391,7 @@ class Keeper:
             self._log.text(text)
 
 
-def _bitwise_or() -> Any:
+def _maximum() -> Any:
     from mpi4py import MPI
 
-    return MPI.BOR
+    return MPI.MAX

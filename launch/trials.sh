@@ -8,11 +8,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${DGXNNODES:?}" "${DGXNGPU:?}" "${ON_FAILURE:?}"
 
 readonly FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
-readonly KILL_AFTER_S=10 # from asking the ranks to end to ending them
+readonly KILL_AFTER_S=10 # from asking the ranks to end, which takes a window of steps and a checkpoint, to ending them
 mpirun_pid=""
 signal=""
 
-result_of() { echo "${FOLDER}/result_$1.txt"; }
+# The log of a trial. One that goes on from a checkpoint gets a name of its own, which no package takes for a result.
+result_of() {
+  local result="${FOLDER}/result_$1.txt" k=1
+  if [[ "${RESUME:-no}" == auto && -e "${result}" ]]; then
+    while [[ -e "${FOLDER}/result_$1.resumed_${k}.txt" ]]; do k=$((k + 1)); done
+    result="${FOLDER}/result_$1.resumed_${k}.txt"
+  fi
+  echo "${result}"
+}
 
 # What mpirun must carry to the ranks of other nodes: the job, and what libraries read.
 forwarded() {
@@ -32,15 +40,16 @@ mpirun_command() {
     --map-by "ppr:${DGXNGPU}:node:OVERSUBSCRIBE" --bind-to none --wdir "${PWD}"
   forwarded
   [[ -z "${RANK_NUMA:-}" ]] || echo launch/bind.sh
-  printf '%s\n' "${venv}/bin/python" -u -m harness
+  printf '%s\n' "${venv}/bin/python" -u -m "$@"
 }
 
 # shellcheck disable=SC2329 # the traps call it
 stop() {
   signal="$1"
   if [[ -n "${mpirun_pid}" ]]; then
-    kill -TERM "${mpirun_pid}" 2>/dev/null || true
-    (sleep "${KILL_AFTER_S}" && kill -KILL "${mpirun_pid}" 2>/dev/null) &
+    # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save dies of them.
+    kill -"$([[ "${signal}" == INT ]] && echo USR2 || echo USR1)" "${mpirun_pid}" 2>/dev/null || true
+    (sleep "${KILL_AFTER_S}" && kill -TERM "${mpirun_pid}" && sleep 2 && kill -KILL "${mpirun_pid}") 2>/dev/null &
   fi
 }
 
@@ -50,7 +59,7 @@ reason_of() {
   if [[ -n "${ABORT_REASON_FILE:-}" && -s "${ABORT_REASON_FILE}" ]]; then
     head -n 1 "${ABORT_REASON_FILE}"
   elif [[ -n "${signal}" ]]; then
-    echo "stopped by signal ${signal}"
+    grep -a -m 1 '^error: stopped by signal' "${stderr}" | cut -c 8- | grep . || echo "stopped by signal ${signal}"
   elif grep -aq '^error: ' "${stderr}"; then
     grep -a -m 1 '^error: ' "${stderr}" | cut -c 8-
   else
@@ -62,7 +71,7 @@ run_trial() {
   local result="$1" command status=0
   local stderr="${result%.txt}.stderr"
   mkdir -p "${FOLDER}" || return 2
-  mapfile -t command < <(mpirun_command)
+  mapfile -t command < <(mpirun_command harness)
   if [[ "$(id -u)" == 0 ]]; then # Open MPI wants to be told twice that this is meant
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
@@ -89,9 +98,19 @@ run_trial() {
   return "${status}"
 }
 
+if [[ "${1:-}" == --check ]]; then
+  if [[ "$(id -u)" == 0 ]]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+  mapfile -t command < <(mpirun_command harness.doctor)
+  status=0
+  "${command[@]}" </dev/null || status=$?
+  exit "$((status == 2 ? 2 : status != 0))"
+fi
+
 if [[ "${1:-}" == --dry-run ]]; then
   for ((trial = 0; trial < NEXP; trial++)); do
-    mapfile -t command < <(RESULT_FILE="$(result_of "${trial}")" mpirun_command)
+    mapfile -t command < <(RESULT_FILE="$(result_of "${trial}")" mpirun_command harness)
     printf 'trial %d: RESULT_FILE=%s SEED=%d' "${trial}" "$(result_of "${trial}")" "$((SEED < 0 ? -1 : SEED + trial))"
     printf ' %q' "${command[@]}"
     echo
