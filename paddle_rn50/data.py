@@ -7,10 +7,9 @@ Images leave the pipeline as [N, C, H, W] or [N, H, W, C], float32 or float16, n
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,13 @@ from typing import Any
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali_math
-from PIL import Image
 
-from harness import sampling
-from harness.errors import RunError
+from harness import loader, sampling
 from paddle_rn50.config import Augmentation
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
 STD = (58.395, 57.12, 57.375)
 CROP_TRIES = 10  # as torchvision and DALI draw a crop before they fall back to the centre
-PREFETCH_BATCHES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +185,9 @@ class ReaderConfig:
     seed: int
 
 
-class Loader:
-    """Iterates over the batches of `plan`, reading and decoding ahead; nothing is read before the first `next`.
-
-    With `augment` images are cropped and flipped for training; without, `resize` is the shorter side in pixels
-    before the centre crop.
+class Loader(loader.Loader):
+    """Batches of `plan`: with `augment` cropped and flipped for training; without, `resize` is the shorter side in
+    pixels before the centre crop.
     """
 
     def __init__(
@@ -205,96 +199,30 @@ class Loader:
         augment: Augmentation | None = None,
         resize: int = 0,
     ) -> None:
-        self._images, self._plan, self._augment, self._reader = images, plan, augment, reader
-        self._ahead: deque[Any] = deque()  # batches being read
-        self._fed: deque[tuple[np.ndarray, np.ndarray]] = deque()  # (ids, valid) of batches inside the pipeline
-        self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
-        self._pipeline = _pipeline(
-            source=self._feed,
-            device=reader.device,
-            image=reader.image,
-            augment=augment,
-            resize=resize,
-            batch_size=reader.batch,
-            num_threads=reader.threads,
+        self._images, self._augment, self._reader = images, augment, reader
+        super().__init__(
+            plan,
+            functools.partial(_pipeline, device=reader.device, image=reader.image, augment=augment, resize=resize),
+            batch=reader.batch,
+            threads=reader.threads,
             device_id=reader.device_id if reader.device == "gpu" else None,
-            prefetch_queue_depth=PREFETCH_BATCHES,
         )
-        self._pipeline.build()
 
-    def _read(self, ids: np.ndarray) -> list[np.ndarray]:
+    def _files(self, ids: np.ndarray) -> list[Path]:
+        return [self._images.root / self._images.paths[i] for i in ids]
+
+    def _read(self, epoch: int, ids: np.ndarray) -> tuple[Any, ...]:
         root = os.fspath(self._images.root)
-        return [np.fromfile(f"{root}/{self._images.paths[i]}", dtype=np.uint8) for i in ids]
-
-    def _feed(self) -> tuple[Any, ...]:
-        """The next batch for the pipeline; called by DALI."""
-        while len(self._ahead) < PREFETCH_BATCHES:
-            entry = next(self._plan, None)
-            if entry is None:
-                break
-            self._ahead.append((entry, self._pool.submit(self._read, entry[1])))
-        if not self._ahead:
-            raise StopIteration
-        (epoch, ids, valid), future = self._ahead.popleft()
-        self._fed.append((ids, valid))
-        encoded = future.result()
+        encoded = [np.fromfile(f"{root}/{self._images.paths[i]}", dtype=np.uint8) for i in ids]
         if self._augment is None:
             return (encoded,)
         return (encoded, *_draw(self._augment, self._reader.seed, epoch, ids))
 
-    def __iter__(self) -> Loader:
-        return self
-
-    def __next__(self) -> Batch:
-        try:
-            (images,) = self._pipeline.run()
-        except RuntimeError as error:
-            raise RunError(self._culprit(error)) from error
-        ids, valid = self._fed.popleft()
+    def _batch(self, outputs: Any, ids: np.ndarray, valid: np.ndarray) -> Batch:
+        (images,) = outputs
         return Batch(
-            image=self._to_feed(images),
+            image=loader.to_feed(images, self._reader.device),
             label=self._images.labels[ids][:, None],
             valid=valid.astype(np.float32)[:, None],
             ids=ids,
         )
-
-    def _to_feed(self, images: Any) -> Any:
-        if self._reader.device == "gpu":
-            return _gpu_tensor(images)
-        return np.asarray(images.as_tensor())  # DALI's own buffer, good until the next call of `run`
-
-    def _culprit(self, error: RuntimeError) -> str:
-        """One line that names the file which the pipeline could not decode."""
-        for ids, _ in self._fed:
-            for path in (self._images.root / self._images.paths[i] for i in ids):
-                reason = _decode_error(path)
-                if reason:
-                    return f"{path}: cannot be decoded ({reason}): replace the file or remove it from the list"
-        return f"input pipeline failed: {' '.join(str(error).split())}"
-
-    def close(self) -> None:
-        """Ends the reading threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _decode_error(path: Path) -> str:
-    """Why a file is no whole image; empty if it is one."""
-    try:
-        with Image.open(path) as opened:
-            opened.load()
-    except (OSError, SyntaxError, ValueError) as error:
-        return " ".join(str(error).split()).replace(f" '{path}'", "")
-    return ""
-
-
-def _gpu_tensor(images: Any) -> Any:
-    """DALI's GPU batch as a Paddle tensor on the same GPU (needs a GPU)."""
-    import paddle
-    from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
-
-    dense = images.as_tensor()
-    tensor = paddle.base.core.LoDTensor()
-    tensor._set_dims(dense.shape())
-    place = paddle.CUDAPlace(dense.device_id())
-    feed_ndarray(dense, tensor._mutable_data(place, to_paddle_type(dense)))
-    return tensor

@@ -1,0 +1,176 @@
+"""Training recipes of FCN-HRNetW18: one frozen value each, with its source.
+
+A recipe owns hyperparameters; what a machine decides (batch of a device, ranks, precision) is the job's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from harness.optimizers import OptimizerConfig
+from harness.sampling import steps_per_epoch
+from harness.schedules import Schedule
+
+CITYSCAPES_TRAIN, CITYSCAPES_EVAL, CITYSCAPES_CLASSES = 2_975, 500, 19
+IGNORED = 255  # label of a pixel that counts neither in the loss nor in the metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Training crop, flip and colours."""
+
+    scale_min: float = 0.5  # of the image, before the crop
+    scale_max: float = 2.0
+    scale_step: float = 0.25
+    flip: float = 0.5  # probability of a horizontal flip
+    colour: float = 0.4  # brightness, contrast and saturation: within 1 +- this
+    hue_degrees: float = 18 / 255 * 360  # within +- this; PaddleSeg's 18 of 255 steps
+    colour_probability: float = 0.5  # of each of the four
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Hyperparameters of one training run."""
+
+    name: str
+    source: str  # where the figures come from
+    classes: int
+    target_miou: float  # training ends when it is reached
+    eval_every_epochs: int
+    base_learning_rate: float  # never scaled by the batch
+    schedule: str  # polynomial
+    power: float
+    optimizer: OptimizerConfig
+    iterations: int | None = None  # length of the schedule in steps; training ends here at the latest
+    epochs: float | None = None  # the same in epochs; one of the two is given
+    warmup_epochs: float = 0.0
+    end_learning_rate: float = 0.0
+    bn_momentum: float = 0.9  # share of the old running statistic kept at a step
+    sync_bn: bool = True  # BN statistics over all ranks
+    head_bias: bool = True
+    weight_std: float | None = 0.001  # of a convolution's first weights; None: Kaiming's
+    image_width: int = 1024  # pixels of the training crop
+    image_height: int = 512
+    eval_batch: int = 1  # whole images that a device evaluates at a time
+    eval_flip: bool = False  # also the mirrored image, logits averaged
+    eval_scales: tuple[float, ...] = (1.0,)  # logits averaged over these sizes of the image
+    augmentation: Augmentation = Augmentation()
+
+    def total_steps(self, *, samples: int, global_batch: int) -> int:
+        """Steps of the whole training."""
+        return self.iterations or round(self.epochs * steps_per_epoch(samples, global_batch))
+
+    def make_schedule(self, *, samples: int, global_batch: int, total_steps: int) -> Schedule:
+        """Learning rate by step.
+
+        Raises:
+            ValueError: the batch is larger than the data set, or the warm-up than the schedule.
+        """
+        return Schedule(
+            kind=self.schedule,
+            base=self.base_learning_rate,
+            warmup_steps=round(self.warmup_epochs * steps_per_epoch(samples, global_batch)),
+            total_steps=total_steps,
+            end=self.end_learning_rate,
+            power=self.power,
+        )
+
+    def is_eval_epoch(self, epoch: int, last: int) -> bool:
+        """Whether an evaluation follows `epoch` (from 1); the last one is always followed by one."""
+        return epoch == last or epoch % self.eval_every_epochs == 0
+
+
+def cityscapes_80k(global_batch: int) -> Recipe:
+    """PaddleSeg's fcn_hrnetw18_cityscapes_1024x512_80k from ImageNet weights: mIoU 0.7897 (flip 0.7949)."""
+    return Recipe(
+        name="cityscapes_80k",
+        source="PaddleSeg, configs/fcn/fcn_hrnetw18_cityscapes_1024x512_80k.yml",
+        classes=CITYSCAPES_CLASSES,
+        target_miou=0.7897,
+        eval_every_epochs=10,
+        base_learning_rate=0.01,
+        schedule="polynomial",
+        power=0.9,
+        iterations=80_000,
+        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=5e-4, decay_bn_and_bias=True),
+    )
+
+
+def cityscapes_80k_flip(global_batch: int) -> Recipe:
+    """The same, evaluated with the mirrored image: mIoU 0.7949."""
+    return dataclasses.replace(
+        cityscapes_80k(global_batch), name="cityscapes_80k_flip", target_miou=0.7949, eval_flip=True
+    )
+
+
+def cityscapes_80k_multiscale(global_batch: int) -> Recipe:
+    """The same, evaluated with the mirrored image at 0.75, 1 and 1.25 of its size: mIoU 0.8004."""
+    return dataclasses.replace(
+        cityscapes_80k(global_batch),
+        name="cityscapes_80k_multiscale",
+        target_miou=0.8004,
+        eval_flip=True,
+        eval_scales=(0.75, 1.0, 1.25),
+    )
+
+
+def cityscapes_benchmark(global_batch: int) -> Recipe:
+    """PaddlePaddle/Perf's measurement: no pretrained weights, no biases in the head, 400 steps, printed every 15.
+
+    Batch 8 a GPU; run it with MODE=throughput WARMUP_STEPS=60 MEASURED_STEPS=340 PRINT_STEPS=15.
+    """
+    return dataclasses.replace(
+        cityscapes_80k(global_batch),
+        name="cityscapes_benchmark",
+        source="PaddlePaddle/Perf, HRNetW18",
+        head_bias=False,
+        iterations=400,
+    )
+
+
+def scenes_small(global_batch: int) -> Recipe:
+    """The default: the embedded scenes to mIoU 0.70 in minutes on two CPU cores."""
+    return Recipe(
+        name="scenes_small",
+        source="this project, benchmarks/README.md: five seeds",
+        classes=11,
+        target_miou=0.70,
+        eval_every_epochs=1,
+        base_learning_rate=0.1,
+        schedule="polynomial",
+        power=0.9,
+        epochs=6,
+        warmup_epochs=0.5,
+        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4),
+        sync_bn=False,  # on a CPU its 650 all-reduces a step take longer than the rest; batches are joined for GPUs
+        weight_std=None,
+        image_width=128,
+        image_height=64,
+        eval_batch=4,
+        augmentation=Augmentation(  # a mirrored digit is another one or none
+            scale_min=0.75, scale_max=1.25, flip=0.0, colour=0.2, hue_degrees=10.0
+        ),
+    )
+
+
+RECIPES = {
+    f.__name__: f
+    for f in (scenes_small, cityscapes_80k, cityscapes_80k_flip, cityscapes_80k_multiscale, cityscapes_benchmark)
+}
+DEFAULT = "scenes_small"
+
+
+def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
+    """The recipe called `name` (empty: the default), at another, square crop in pixels where one is given.
+
+    Raises:
+        ValueError: no such recipe.
+    """
+    name = name or DEFAULT
+    if name not in RECIPES:
+        raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
+    chosen = RECIPES[name](global_batch)
+    if not image_size:
+        return chosen
+    return dataclasses.replace(chosen, image_width=image_size, image_height=image_size)

@@ -1,0 +1,349 @@
+"""Cityscapes' layout read by DALI: images in `leftImg8bit/`, labels in `gtFine/`, PNG files of one size a pair.
+
+Image and label take one geometry, drawn from `harness.sampling`: scaled, cropped (padded on the right and below where
+the scaled image is smaller) and flipped together, the image linearly, the label by nearest neighbour. Only the part of
+the image that the crop shows is scaled. Brightness, contrast, saturation and hue are turned by DALI's `color_twist` in
+this order about mid-grey, where PaddleSeg shuffles the order and turns contrast about the image's mean.
+
+Images leave the pipeline as [N, 3, H, W], float32, normalized; labels as [N, H, W], uint8, 255 where ignored.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvidia.dali import fn, pipeline_def, types
+
+from harness import loader, sampling
+from harness.errors import RunError
+from paddle_hrnet.config import IGNORED, Augmentation
+
+MEAN = STD = 127.5  # of every channel, as PaddleSeg normalizes
+IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
+LISTS = ("{}.txt", "{}.list", "{}_list.txt")  # names that PaddleSeg's tools and tutorials give them
+
+# Cityscapes' label ids that are trained on, in order of their train ids (cityscapesScripts, labels.py).
+TRAINED_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+LABEL_IDS = 34
+OUT_OF_RANGE = 254
+TO_TRAIN_ID = np.full(256, OUT_OF_RANGE, dtype=np.uint8)
+TO_TRAIN_ID[:LABEL_IDS] = TO_TRAIN_ID[255] = IGNORED
+TO_TRAIN_ID[list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
+
+PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+GREY, RGB = 0, 2  # colour types of PNG
+COLOUR_TYPES = {0: "greyscale", 2: "RGB", 3: "a palette", 4: "greyscale with an alpha channel", 6: "RGB with alpha"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFormat:
+    """What the program wants to be fed."""
+
+    height: int  # pixels
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairList:
+    """Images with their labels, numbered from 0."""
+
+    root: Path
+    images: tuple[str, ...]  # relative to root
+    labels: tuple[str, ...]
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def read_list(root: Path, part: str, classes: int) -> PairList:
+    """Pairs of `part` (train or val): those of its list file, or without one all in Cityscapes' folders.
+
+    Raises:
+        ValueError: the folder or the list is absent or empty; a line has not two paths; a file is absent. The
+            message names the line.
+    """
+    for name in LISTS:
+        if (root / name.format(part)).is_file():
+            pairs = _listed(root, root / name.format(part))
+            break
+    else:
+        pairs = _found(root, part)
+    present: dict[str, set[str]] = {}
+    images, labels = [], []
+    for where, image, label in pairs:
+        if not _is_present(root, image, present):
+            raise ValueError(f"{where}: {root / image} is absent: restore it or remove it from the list")
+        if not _is_present(root, label, present):
+            other = label.removesuffix(LABEL_END) + LABEL_IDS_END
+            if not label.endswith(LABEL_END) or not _is_present(root, other, present):
+                raise ValueError(f"{where}: {root / label} is absent: restore it or remove it from the list")
+            label = other
+        images.append(image)
+        labels.append(label)
+    return PairList(root=root, images=tuple(images), labels=tuple(labels), classes=classes)
+
+
+def _listed(root: Path, list_file: Path) -> list[tuple[str, str, str]]:
+    pairs = []
+    for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        paths = line.split()
+        if len(paths) != 2:
+            raise ValueError(
+                f"{list_file}:{number}: {line!r} has not two paths: write 'image label', without blanks in them"
+            )
+        pairs.append((f"{list_file}:{number}", paths[0], paths[1]))
+    if not pairs:
+        raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
+    return pairs
+
+
+def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
+    folder = root / "leftImg8bit" / part
+    images = sorted(folder.glob(f"*/*{IMAGE_END}"))
+    if not images:
+        raise ValueError(
+            f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
+            "set DATADIR to a folder in Cityscapes' layout"
+        )
+    result = []
+    for image in images:
+        label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
+        result.append((os.fspath(image), os.fspath(image.relative_to(root)), label))
+    return result
+
+
+def _is_present(root: Path, path: str, present: dict[str, set[str]]) -> bool:
+    folder, _, file = path.rpartition("/")
+    if folder not in present:  # one listing a folder: a stat for each file costs minutes on a network disk
+        directory = root / folder
+        present[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
+    return file in present[folder]
+
+
+def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
+    """(height, width) in pixels of a whole PNG file of 8 bits and this colour type.
+
+    Raises:
+        RunError: it is none, or has another colour type.
+    """
+    fix = "convert it or remove it from the list"
+    if not content.startswith(PNG_START) or len(content) < 33:
+        raise RunError(f"{path}: is no PNG file: {fix}")
+    if PNG_END not in content[-64:]:
+        raise RunError(
+            f"{path}: is truncated ({len(content)} bytes, no end mark): replace the file or remove it from the list"
+        )
+    width, height, depth, found = struct.unpack(">IIBB", content[16:26])
+    if (depth, found) != (8, colour_type):
+        wanted = COLOUR_TYPES[colour_type]
+        raise RunError(
+            f"{path}: has {depth} bits of {COLOUR_TYPES.get(found, found)} a pixel, must have 8 of {wanted}: {fix}"
+        )
+    return height, width
+
+
+@pipeline_def
+def _pipeline(*, source: Any, device: str, crop: ImageFormat, augmented: bool) -> Any:
+    """Encoded pairs to normalized images and labels, `augmented` for training; labels stay on the CPU."""
+    geometry = [types.FLOAT, types.FLOAT, types.FLOAT, types.INT32] if augmented else []
+    colour = [types.FLOAT] * 4 if augmented else []
+    inputs = [types.UINT8, types.UINT8, *geometry, *colour]
+    data = fn.external_source(
+        source=source,
+        num_outputs=len(inputs),
+        batch=True,
+        no_copy=True,
+        dtype=inputs,
+        ndim=[1, 1, 1, 1, 1, 0, 0, 0, 0, 0] if augmented else [1, 1],
+    )
+    images = fn.decoders.image(data[0], device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
+    labels = fn.decoders.image(data[1], device="cpu", output_type=types.GRAY)
+    mirror: Any = 0
+    if augmented:
+        start, end, size, mirror, brightness, contrast, saturation, hue = data[2:]
+        window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
+        images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
+        labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
+        images = fn.color_twist(images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+        labels = fn.crop(
+            labels,
+            crop=(crop.height, crop.width),
+            crop_pos_x=0.0,
+            crop_pos_y=0.0,
+            out_of_bounds_policy="pad",
+            fill_values=float(IGNORED),
+        )
+        labels = fn.flip(labels, horizontal=mirror)
+    images = fn.crop_mirror_normalize(
+        images,
+        mirror=mirror,
+        crop=(crop.height, crop.width),
+        crop_pos_x=0.0,
+        crop_pos_y=0.0,
+        out_of_bounds_policy="pad",
+        fill_values=0.0,  # mid-grey, after normalization
+        mean=[MEAN] * 3,
+        std=[STD] * 3,
+        dtype=types.FLOAT,
+        output_layout="CHW",
+    )
+    return images, labels
+
+
+def _draw(
+    augment: Augmentation, crop: ImageFormat, sizes: np.ndarray, *, seed: int, epoch: int, ids: np.ndarray
+) -> list[np.ndarray]:
+    """Window in the image (start and end [N, 2], pixels), its size in the crop [N, 2], flip [N], colours 4 x [N].
+
+    `sizes` [N, 2] are the images' heights and widths.
+    """
+    u = sampling.uniform(seed, epoch, ids, 12)
+    steps = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
+    scale = augment.scale_min + augment.scale_step * np.floor(u[:, :1] * steps)
+    scaled = np.rint(sizes * scale)
+    wanted = np.array([crop.height, crop.width])
+    shown = np.minimum(scaled, wanted)
+    first = np.floor(u[:, 1:3] * (scaled - shown + 1))
+    start, end = first * sizes / scaled, (first + shown) * sizes / scaled
+
+    def turned(column: int, share: float) -> np.ndarray:
+        """A number within +- share, or 0 where this colour stays."""
+        return np.where(u[:, column] < augment.colour_probability, (2 * u[:, column + 1] - 1) * share, 0.0)
+
+    c = augment.colour
+    colours = [1.0 + turned(4, c), 1.0 + turned(6, c), 1.0 + turned(8, c), turned(10, augment.hue_degrees)]
+    flip = (u[:, 3] < augment.flip).astype(np.int32)
+    return [a.astype(np.float32) for a in (start, end, shown)] + [flip] + [a.astype(np.float32) for a in colours]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What one step is fed."""
+
+    image: Any  # [N, 3, H, W]: numpy array, or a Paddle tensor on the GPU
+    label: np.ndarray  # [N, H, W] uint8
+    valid: np.ndarray  # [N] float32: 0 where a sample only fills up the batch
+    ids: np.ndarray  # [N] sample numbers
+
+
+def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Batch:
+    """A batch of noise, to warm up on and to measure the program without its input."""
+    rng = np.random.default_rng(seed)
+    return Batch(
+        image=rng.standard_normal((batch, 3, image.height, image.width), dtype=np.float32),
+        label=rng.integers(0, classes, (batch, image.height, image.width), dtype=np.uint8),
+        valid=np.ones(batch, dtype=np.float32),
+        ids=np.zeros(batch, dtype=np.int64),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderConfig:
+    """What the readers of a rank have in common."""
+
+    device: str  # cpu | gpu
+    device_id: int
+    threads: int  # CPU threads of the pipeline
+    seed: int
+
+
+class Loader(loader.Loader):
+    """Batches of `plan`: with `augment` crops of `image` for training; without, whole images of that size."""
+
+    def __init__(
+        self,
+        pairs: PairList,
+        plan: sampling.Plan,
+        reader: ReaderConfig,
+        *,
+        batch: int,
+        image: ImageFormat,
+        augment: Augmentation | None = None,
+    ) -> None:
+        self._pairs, self._augment, self._reader, self._image = pairs, augment, reader, image
+        self._by_label_ids = np.array([path.endswith(LABEL_IDS_END) for path in pairs.labels])
+        super().__init__(
+            plan,
+            functools.partial(_pipeline, device=reader.device, crop=image, augmented=augment is not None),
+            batch=batch,
+            threads=reader.threads,
+            device_id=reader.device_id if reader.device == "gpu" else None,
+        )
+
+    def _pair(self, i: int) -> tuple[Path, Path]:
+        return self._pairs.root / self._pairs.images[i], self._pairs.root / self._pairs.labels[i]
+
+    def _files(self, ids: np.ndarray) -> list[Path]:
+        return [path for i in ids for path in self._pair(i)]
+
+    def _read(self, epoch: int, ids: np.ndarray) -> tuple[Any, ...]:
+        images, labels, sizes = [], [], []
+        for i in ids:
+            (image_path, image), (label_path, label) = ((path, path.read_bytes()) for path in self._pair(i))
+            size, label_size = png_size(image_path, image, RGB), png_size(label_path, label, GREY)
+            if size != label_size:
+                raise RunError(
+                    f"{label_path}: is {label_size[1]} x {label_size[0]} pixels but its image {size[1]} x {size[0]}: "
+                    "replace one of them or remove the pair from the list"
+                )
+            if self._augment is None and size != (self._image.height, self._image.width):
+                raise RunError(
+                    f"{image_path}: is {size[1]} x {size[0]} pixels but the first evaluation image "
+                    f"{self._image.width} x {self._image.height}: evaluation takes images of one size"
+                )
+            images.append(np.frombuffer(image, dtype=np.uint8))
+            labels.append(np.frombuffer(label, dtype=np.uint8))
+            sizes.append(size)
+        if self._augment is None:
+            return images, labels
+        drawn = _draw(self._augment, self._image, np.array(sizes), seed=self._reader.seed, epoch=epoch, ids=ids)
+        return images, labels, *drawn
+
+    def _batch(self, outputs: Any, ids: np.ndarray, valid: np.ndarray) -> Batch:
+        images, labels = outputs
+        label = np.asarray(labels.as_tensor())[..., 0]
+        if self._by_label_ids[ids].any():
+            label = np.where(self._by_label_ids[ids][:, None, None], TO_TRAIN_ID[label], label)
+        self._check_range(label, ids)
+        if not valid.all():
+            label = np.where(valid[:, None, None], label, np.uint8(IGNORED))
+        return Batch(
+            image=loader.to_feed(images, self._reader.device),
+            label=label,
+            valid=valid.astype(np.float32),
+            ids=ids,
+        )
+
+    def _check_range(self, label: np.ndarray, ids: np.ndarray) -> None:
+        wrong = (label >= self._pairs.classes) & (label != IGNORED)
+        if wrong.any():
+            position = int(np.argmax(wrong.reshape(len(ids), -1).any(axis=1)))
+            path, value = self._pair(ids[position])[1], label[position][wrong[position]][0]
+            shown = f"{value}" if not self._by_label_ids[ids[position]] else f"above {LABEL_IDS - 1}"
+            raise RunError(
+                f"{path}: holds the label {shown}, no class ({self._pairs.classes} of them) nor {IGNORED}: "
+                "correct the file, remove it from the list, or choose another RECIPE"
+            )
+
+
+def first_size(pairs: PairList) -> ImageFormat:
+    """Size of the first image: that of all of an evaluation.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    path = pairs.root / pairs.images[0]
+    try:
+        height, width = png_size(path, path.read_bytes(), RGB)
+    except (OSError, RunError) as error:
+        raise ValueError(str(error)) from error
+    return ImageFormat(height=height, width=width)
