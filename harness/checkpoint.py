@@ -283,6 +283,7 @@ class Keeper:
         self._handlers: dict[int, Any] = {}
         self._writer: threading.Thread | None = None
         self._failure = ""
+        self._written: dict[str, Any] = {}  # of the last checkpoint, until it is logged
 
     def __enter__(self) -> Keeper:
         return self
@@ -291,7 +292,7 @@ class Keeper:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._join()
-        self._report_failure()
+        self._report()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
@@ -309,9 +310,9 @@ class Keeper:
         Raises:
             RunError: a signal asked for the end; the checkpoint is on the disk.
         """
-        self._report_failure()
         if not self._active:
             return 0.0
+        self._report()
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         late = self._every_s and self._ranks.is_first and time.monotonic() - self._last_s >= self._every_s
@@ -324,7 +325,7 @@ class Keeper:
         self._save(main, step=step, epoch=epoch, epoch_step=step - (epoch - 1) * self._steps_per_epoch)
         if asked > 1:
             self._join()
-            self._report_failure()
+            self._report()
             name = SIGNALS[signal.Signals(asked // 2)]
             raise RunError(f"stopped by signal {name} after step {step}; {self.last_good}")
         return time.perf_counter() - started
@@ -337,7 +338,7 @@ class Keeper:
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
         from harness import program
 
-        self._last_s = time.monotonic()
+        self._last_s = started_s = time.monotonic()
         own = program.own_state(main)
         mine = {name: np.array(tensor) for name, tensor in program.state(main) if name in own}
         of_ranks = self._ranks.comm.gather(mine)
@@ -359,10 +360,12 @@ class Keeper:
             ranks=self._ranks.size,
         )
         metadata = {"position": asdict(position), "run": self._run}
-        self._writer = threading.Thread(target=self._write, args=(step, arrays, metadata), name="checkpoint")
+        blocked_s = time.monotonic() - started_s
+        self._writer = threading.Thread(target=self._write, args=(arrays, metadata, blocked_s), name="checkpoint")
         self._writer.start()
 
-    def _write(self, step: int, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
+    def _write(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any], blocked_s: float) -> None:
+        started_s, step = time.monotonic(), metadata["position"]["step"]
         path = self._folder / f"step_{step:09d}{SUFFIX}"
         try:
             broken = [
@@ -376,6 +379,13 @@ class Keeper:
             self._kept.append(path)
             while len(self._kept) > self._keep:
                 self._kept.pop(0).unlink(missing_ok=True)
+            self._written = {
+                "step": step,
+                "file": path.name,
+                "mib": round(path.stat().st_size / 2**20, 1),
+                "blocked_s": round(blocked_s, 4),
+                "write_s": round(time.monotonic() - started_s, 4),
+            }
         except OSError as error:
             self._failure = f"not written: {error}"
 
@@ -383,8 +393,11 @@ class Keeper:
         if self._writer:
             self._writer.join()
 
-    def _report_failure(self) -> None:
-        """A checkpoint that cannot be written is no reason to lose the run as well."""
+    def _report(self) -> None:
+        """Logs what the writer did; a checkpoint that cannot be written is no reason to lose the run as well."""
+        if self._written:
+            written, self._written = self._written, {}
+            self._log.event("checkpoint", written)
         if self._failure:
             text, self._failure = f"warning: checkpoint {self._failure}", ""
             print(text, file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ Our own events, all POINT_IN_TIME; times are seconds by the monotonic clock, `im
 | `step_window` | steps, images, time_s, data_wait_s, loss, gpu_memory_mib, power_w | step, epoch_num, phase |
 | `epoch_throughput` | images, time_s, images_per_s = images / time_s, data_wait_s | epoch_num |
 | `telemetry_summary` | peak_gpu_memory_mib, energy_j, joules_per_image, samples, sampler_cpu_share | |
+| `checkpoint` | step, file, mib, blocked_s: what training waited for it, write_s: of the thread | |
 | `abort_reason` | one line of text | |
 | `clock_set` | seconds by which somebody set the system's clock (below 0: back); durations stay right | step |
 
