@@ -145,7 +145,7 @@ def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -
     if late and late.strength > CHANGE_STRENGTH and late.after > late.before * (1 + THROTTLE_SHARE):
         # A step rather than a ramp: the levels hold on both sides of it.
         head, tail = compute[: late.index], compute[late.index :]
-        if _ramp(head) < THROTTLE_SHARE / 2 and _ramp(tail) < THROTTLE_SHARE / 2:
+        if late.before > 0 and _ramp(head) < THROTTLE_SHARE / 2 and _ramp(tail) < THROTTLE_SHARE / 2:
             slower = late.after / late.before - 1
             power = _power_note(windows, late.index)
             message = f"from window {late.index + 1} of {count} on steps take {slower:.1%} longer, to the end: "
@@ -233,7 +233,7 @@ def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> li
     scale = mad(values)
     found = []
     for record, value in zip(records, values, strict=True):
-        score = 0.6745 * 1.4826 * abs(value - middle) / scale if scale else math.inf
+        score = abs(value - middle) / scale if scale else math.inf
         if abs(value - middle) > OUTLIER_SHARE * abs(middle) and score > OUTLIER_SCORE:
             shown = f"{value:.6g} {unit}" if math.isfinite(value) else "no figure"
             message = f"{shown} lies far from the median {middle:.6g} of the runs"

@@ -33,9 +33,10 @@ _EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {_NUMBER}(?: images/s|\s|$
 _EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {_NUMBER}")
 _TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {_NUMBER}")
 _PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
+_TENSORFLOW_FACT = re.compile(r"\b(Num GPUs|Per-GPU Batch Size) (\d{1,9})\s*$")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
-_TABLE_HEAD = re.compile(r"^ {10,11}\|\s+(\d{1,9})\s+\|\s*$")
-_TABLE_ROW = re.compile(r"^\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
+_TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
+_TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
 
 
 def _parameters(build: Builder, line: int, text: str) -> dict[str, str]:
@@ -106,9 +107,9 @@ def _read_steps(lines: Lines, row: re.Pattern[str], first: int, framework: str) 
                 _parameters(build, line, text)
             else:
                 _other_line(build, line, text)
-                if found := _TABLE_HEAD.match(text):
+                if found := _TABLE_HEAD.search(text):
                     table_batch = (found[1], line)
-                elif table_batch and (found := _TABLE_ROW.match(text)):
+                elif table_batch and (found := _TABLE_ROW.search(text)):
                     build.count("devices", found[1], line)
                     build.count("batch_per_device", *table_batch)
             continue
@@ -166,10 +167,8 @@ def read_tensorflow(lines: Lines) -> Builder:
         if match is None:
             if not build.rows:
                 _parameters(build, line, text)
-                if text.startswith("Num GPUs "):
-                    build.count("devices", text[9:].strip(), line)
-                elif text.startswith("Per-GPU Batch Size "):
-                    build.count("batch_per_device", text[19:].strip(), line)
+                if found := _TENSORFLOW_FACT.search(text):
+                    build.count("devices" if found[1] == "Num GPUs" else "batch_per_device", found[2], line)
             elif "train_throughput : " in text:
                 build.truncated = False
             continue

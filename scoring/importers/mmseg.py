@@ -20,13 +20,14 @@ ROW = re.compile(
     r"(?:.*? loss: ([-\w.]+))?"
 )
 _FACT = re.compile(
-    r"^\s*(?:samples_per_gpu|batch_size) ?= ?(?P<batch>\d{1,9})"
+    r"\bsamples_per_gpu ?= ?(?P<batch>\d{1,9})"
+    r"|(?P<loader>\w+)_dataloader ?= ?dict"
+    r"|\bbatch_size ?= ?(?P<loaded>\d{1,9})"
     r"|gpu_ids ?= ?range\((?P<first>\d{1,9}), ?(?P<end>\d{1,9})\)"
     r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
-    r"|^PyTorch: (?P<torch>\S+)|^MMSegmentation: (?P<mmseg>\S+)|^CuDNN (?P<cudnn>[\d.]+)|CuDNN (?P<cudnn2>[\d.]+)"
-    r"|^GPU [\d,]+: (?P<gpu>.+)$|^\s*world_size ?= ?(?P<world>\d{1,9})"
-    r"|^(?P<fp16>fp16) ?= ?dict|type='(?P<amp>Fp16OptimizerHook|AmpOptimWrapper)'"
-    r"|^\s*type='(?P<model>EncoderDecoder)'"
+    r"|\bPyTorch: (?P<torch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
+    r"|\bGPU [\d,]+: (?P<gpu>.+)$|\bworld_size ?= ?(?P<world>\d{1,9})"
+    r"|\b(?P<fp16>fp16) ?= ?dict|type='(?P<amp>Fp16OptimizerHook|AmpOptimWrapper)'"
 )
 _EVAL = re.compile(r"\bmIoU: ([\d.]+)")
 # Devices that multiply FP32 as TF32 by PyTorch's default for convolutions.
@@ -40,12 +41,18 @@ def read(lines: Lines) -> Builder:
     interval = None
     gpu: tuple[str, int] | None = None
     config_line = 0
+    loader = ""
     for line, text, match in rows(lines, "Iter", " - INFO - ", HEAD, ROW):
         if match is None:
             if not build.rows:
                 for name, value in _facts(text):
                     if name == "gpu":
                         gpu = gpu or (value, line)
+                    elif name == "loader":
+                        loader = value
+                    elif name == "loaded":  # mmengine: each data loader has its own batch
+                        if loader == "train":
+                            build.count("batch_per_device", value, line)
                     elif name in ("torch", "mmseg", "cudnn"):
                         build.software.setdefault({"torch": "pytorch"}.get(name, name), value)
                     elif name == "precision":
@@ -109,6 +116,4 @@ def _facts(text: str) -> list[tuple[str, str]]:
         return [("precision", "amp")]
     if "batch" in found:
         return [("batch_per_device", found["batch"])]
-    if "cudnn2" in found:
-        return [("cudnn", found["cudnn2"])]
-    return [(name, value) for name, value in found.items() if name != "model"]
+    return list(found.items())

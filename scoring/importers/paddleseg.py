@@ -19,7 +19,7 @@ ROW = re.compile(
     HEAD.pattern + r"(?:.*? loss[:=] ?([-\w.]+))?.*? batch_cost[:=] ?([\d.]+),"
     r"(?:.*? reader_cost[:=] ?([\d.]+),)?(?:.*? ips[:=] ?([\d.]+|nan|inf) (?:samples|images)/s| \|)"
 )
-_BATCH = re.compile(r"^\s*batch_size: (\d{1,9})\s*$")
+_BATCH = re.compile(r"(?<![\w.])batch_size: (\d{1,9})\s*$")
 _ARGUMENT = re.compile(r"--(batch_size|precision|amp_level)[ =](\w+)")
 _PRECISION = re.compile(r"(?:use_amp|fp16|precision|amp_level): ?(\S+)")
 _MODEL = re.compile(r"^\s*type: (FCN|\w*HRNet\w*|\w+)\s*$")
@@ -38,7 +38,7 @@ def read(lines: Lines) -> Builder:
         if match is None:
             if not build.rows:
                 launch.read(line, text)
-                if found := _BATCH.match(text):
+                if found := _BATCH.search(text):
                     build.count("batch_per_device", found[1], line)
                 if "--" in text:
                     for found in _ARGUMENT.finditer(text):

@@ -190,10 +190,12 @@ class Builder:
 
         `end` and `loss` may be the text as printed: it is read at the end, for the rows that are kept.
         """
+        if wait_s is not None and seconds is not None and not 0 <= wait_s <= seconds * 1.01:
+            wait_s = None  # garbled: no step waits longer than it takes
         rows = self.rows
         if rows:
             last = rows[-1]
-            if step is not None and last[1] == step and last[2] == epoch and last[7] == rate:
+            if step is not None and last[1] == step and last[2] == epoch and last[5] == seconds and last[7] == rate:
                 return
             if len(rows) >= MAX_ROWS:
                 self._merge()

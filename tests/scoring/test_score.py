@@ -1,0 +1,503 @@
+"""Figures, protocols, intervals and warnings, mostly through the command."""
+
+import dataclasses
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import samples
+
+from scoring import hazards, protocols, spread
+from scoring.__main__ import main
+from scoring.importers import read_record
+from scoring.record import InputError, Record, Window
+from scoring.score import TooFewRunsError, score
+
+Command = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `python -m scoring ... --json`: exit code, parsed output, standard error."""
+
+    def call(*arguments: object) -> tuple[int, dict[str, Any], str]:
+        code = main([*map(str, arguments), "--json"])
+        out, error = capsys.readouterr()
+        return code, json.loads(out) if out else {}, error
+
+    return call
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+# Published logs: the file, what to ask, and the figure to all digits that its publisher's rule yields.
+FIGURES = [
+    ("paddleclas_v100_gpu32_fp32_bs256.log", "perf", [], "10984.436"),
+    ("paddleclas_v100_gpu8_fp32_bs256.log", "perf", ["--skip", 8], "3019.361"),
+    ("paddleclas_a100_gpu1_fp32_bs256.log", "perf", ["--devices", 1], "908.246"),
+    ("ngc_tensorflow_v100_gpu8_amp_bs256.log", "perf", ["--skip", 5], "9405.36"),
+    ("ngc_pytorch_v100_gpu1_amp_bs256.log", "perf", ["--skip", 9], "790.033"),
+    ("ngc_mxnet_v100_gpu1_fp32_bs128.log", "ngc-mxnet", [], "389.54"),
+    ("paddleseg_v100_gpu1_fp32_bs8.log", "perf-seg", [], "19.429"),
+    ("mmseg_v100_gpu8_fp32_bs8.log", "perf-seg", ["--skip", 5], "60.299"),
+    # The mean of rates instead of times, the mistake that the rule avoids.
+    ("mmseg_v100_gpu8_fp32_bs8.log", "perf", ["--skip", 5], "74.106"),
+]
+
+
+@pytest.mark.parametrize(("file", "protocol", "options", "figure"), FIGURES)
+def test_published_figure(
+    published_logs: Path, command: Command, file: str, protocol: str, options: list[object], figure: str
+) -> None:
+    code, result, _ = command("score", published_logs / file, "--protocol", protocol, *options)
+    assert code == 0
+    assert f"{result['value']:.{len(figure.partition('.')[2])}f}" == figure
+    assert result["runs"] == 1 and result["unit"] == "images/s" and result["protocol"] == protocol
+    [source] = result["sources"]
+    lines = (published_logs / file).read_bytes().split(b"\n")
+    for line in (source["first_line"], source["last_line"]):
+        assert b"ips" in lines[line - 1] or b"time: " in lines[line - 1]
+
+
+def test_published_time_to_train(published_logs: Path, command: Command) -> None:
+    logs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").iterdir())
+    code, result, _ = command("score", *logs, "--protocol", "mlperf")
+    assert code == 0
+    assert f"{result['value']:.4f} {result['unit']}" == "28.6854 minutes"
+    assert result["runs"] == 5
+    shown = [f"{source['value']:.3f}" if source["value"] != "inf" else "aborted" for source in result["sources"]]
+    assert shown == ["28.410", "28.639", "aborted", "28.748", "28.669"]
+    rules = {warning["rule"]: warning for warning in result["warnings"]}
+    assert rules["not_converged"]["file"] == str(logs[2]) and rules["not_converged"]["line"] == 396
+    assert "30.3419" in rules["outlying_run"]["message"]
+
+
+# Seed 000: images/s of each run, and the table that it prints of them (under the mean).
+DLPERF = {
+    1: ([353.77, 354.28, 352.5, 350.54, 350.77, 351.55], 352.23),
+    2: ([654.9, 631.3, 638.81, 625.95, 639.43, 611.51], 633.65),
+    4: ([1352.04, 1361.19, 1362.62, 1353.2, 1358.67, 1356.96], 1357.45),
+    8: ([2607.74, 2620.69, 2617.84, 2632.94, 2619.2, 2628.77], 2621.2),
+    16: ([4885.12, 4897.39, 4913.18, 4888.3, 4871.62, 4887.0], 4890.44),
+    32: ([9243.73, 9329.65, 9337.39, 9333.09, 9332.23, 9295.01], 9311.85),
+}
+
+
+def dlperf_log(folder: Path, devices: int, run: int, rate: float) -> Path:
+    """A Paddle 1.8 log of which DLPerf's script reads `rate`: stamps of batches 19 and 119, 100 steps apart."""
+    seconds = devices * 128 * 100 / rate
+    text = samples.paddle18(samples.run_of([seconds / 100] * 130, devices=devices, batch=128))
+    return write(folder, f"{devices}_{run}.log", text)
+
+
+@pytest.mark.parametrize("devices", DLPERF)
+def test_dlperf_table(tmp_path: Path, command: Command, devices: int) -> None:
+    rates, published = DLPERF[devices]
+    logs = [dlperf_log(tmp_path, devices, run, rate) for run, rate in enumerate(rates)]
+    code, result, _ = command("score", *logs, "--protocol", "dlperf", "--devices", devices, "--batch", 128)
+    assert code == 0
+    # The stamps hold milliseconds: a step of 0.36 s and 100 steps give 5 digits.
+    assert [source["value"] for source in result["sources"]] == pytest.approx(rates, rel=3e-5)
+    assert result["value"] == pytest.approx(published, rel=3e-5)
+    low, high = result["interval_95"]
+    half = 2.5706 * statistics.stdev(rates) / math.sqrt(6)  # t of 5 degrees of freedom, from a printed table
+    assert (high - low) / 2 == pytest.approx(half, rel=2e-3)
+    assert result["interval_method"] == "t over 6 runs" and result["spread_over"] == "runs"
+
+
+def test_dlperf_of_rows_every_twenty_batches(tmp_path: Path, command: Command) -> None:
+    """Batches 0, 20, 40, ...: the rows of number 20 and 120 stand for steps 20 and 120."""
+    text = samples.paddle18(samples.run_of([0.3] * 20 + [0.5] * 121, devices=8, batch=32))
+    kept = [line for line in text.splitlines() if "train batch" not in line or "0]" in line.split("train batch")[1]]
+    log = write(tmp_path, "a.log", "\n".join(kept) + "\n")
+    code, result, _ = command("score", log, "--protocol", "dlperf", "--runs", 1, "--devices", 8, "--batch", 32)
+    assert code == 0 and result["value"] == pytest.approx(256 / 0.5, rel=1e-4)
+
+
+ONEFLOW = """\
+train: epoch 0, iter 20, loss: 6.505637, top_1: 0.000000, top_k: 0.000000, samples/s: 288.088
+train: epoch 0, iter 40, loss: 5.736447, top_1: 0.020313, top_k: 0.117578, samples/s: 385.628
+train: epoch 0, iter 60, loss: 4.274485, top_1: 0.817969, top_k: 0.991797, samples/s: 386.264
+train: epoch 0, iter 80, loss: 2.331075, top_1: 1.000000, top_k: 1.000000, samples/s: 385.723
+train: epoch 0, iter 100, loss: 1.236110, top_1: 1.000000, top_k: 1.000000, samples/s: 384.622
+train: epoch 0, iter 120, loss: 1.078446, top_1: 1.000000, top_k: 1.000000, samples/s: 385.367
+train: epoch 0, iter 140, loss: 1.054016, top_1: 1.000000, top_k: 1.000000, samples/s: 384.704
+train: epoch 0, iter 160, loss: 1.048110, top_1: 1.000000, top_k: 1.000000, samples/s: 384.927
+train: epoch 0, iter 180, loss: 1.050786, top_1: 1.000000, top_k: 1.000000, samples/s: 384.109
+train: epoch 0, iter 200, loss: 1.047857, top_1: 1.000000, top_k: 1.000000, samples/s: 384.517"""
+
+
+def test_oneflow_example(tmp_path: Path, command: Command) -> None:
+    """The example of the OneFlow report, its last line without an end: the mean of all but the first value."""
+    code, result, _ = command("score", write(tmp_path, "oneflow.log", ONEFLOW), "--protocol", "oneflow")
+    rates = [385.628, 386.264, 385.723, 384.622, 385.367, 384.704, 384.927, 384.109, 384.517]
+    assert code == 0 and result["value"] == pytest.approx(statistics.fmean(rates), rel=1e-12)
+    assert result["windows"] == 9
+
+
+def steady_log(folder: Path, name: str, seconds: float = 0.5, writer: str = "mllog", **size: Any) -> Path:
+    run = samples.run_of([seconds * (1 + 0.01 * math.sin(at * at)) for at in range(200)], **size)
+    return write(folder, name, samples.WRITERS[writer](run))
+
+
+def test_throughput_run_counts_its_measured_windows_only(tmp_path: Path, command: Command) -> None:
+    times = [2.0] * 20 + [0.5] * 100
+    log = write(tmp_path, "a.txt", samples.mllog(samples.run_of(times), mode="throughput"))
+    _, result, _ = command("score", log, "--protocol", "window")
+    assert result["value"] == pytest.approx(512) and result["windows"] == 10
+
+
+def test_fleetx_takes_steps_21_to_120(tmp_path: Path, command: Command) -> None:
+    times = [2.0] * 20 + [0.5] * 100 + [0.1] * 80
+    logs = []
+    for at, factor in enumerate((1, 1.01, 0.99, 1.02, 0.98, 1.03, 5)):
+        logs.append(write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of([t * factor for t in times]))))
+    code, result, _ = command("score", *logs, "--protocol", "fleetx")
+    assert code == 0
+    assert result["value"] == pytest.approx(512 / 1.01)  # the median of seven
+    assert "bootstrap of the median over 7 runs" in result["interval_method"]
+    assert [warning["file"] for warning in result["warnings"] if warning["rule"] == "outlying_run"] == [str(logs[6])]
+
+
+def test_too_few_runs_is_an_error(published_logs: Path, command: Command) -> None:
+    logs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").iterdir())
+    code, result, error = command("score", *logs[:2], "--protocol", "mlperf")
+    assert code == 1 and result["value"] is None and "asks for 5 runs, given 2" in error
+    code, result, error = command("score", *logs[:4], "--protocol", "mlperf")
+    assert code == 1 and result["warnings"][0]["rule"] != "" and "asks for 5 runs, given 4" in error
+    assert "too_few_runs" in [warning["rule"] for warning in result["warnings"]]
+    with pytest.raises(TooFewRunsError):
+        score([read_record(log) for log in logs[:4]], protocols.find("mlperf"))
+
+
+def test_two_runs_that_did_not_converge(tmp_path: Path, command: Command) -> None:
+    run = samples.run_of(samples.steady(40))
+    texts = [samples.mllog(run, status="aborted" if at < 2 else "success") + f"run {at}\n" for at in range(5)]
+    logs = [write(tmp_path, f"result_{at}.txt", text) for at, text in enumerate(texts)]
+    code, _, error = command("score", *logs, "--protocol", "mlperf")
+    assert code == 1 and "2 of 5 runs did not converge" in error
+
+
+def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
+    code, result, _ = command("score", steady_log(tmp_path, "a.txt"), "--protocol", "window")
+    assert code == 0
+    assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
+    assert result["spread_over"] == "windows" and "windows of one run" in result["interval_method"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--protocol", "perf-seg", "--skip", 26], "warm-up is 26 windows and the run has 26"),
+        (["--protocol", "perf-seg", "--skip", 1000], "nothing is left to measure"),
+        (["--protocol", "mlperf"], "no run_start in the log"),
+        (["--protocol", "nonesuch"], "no protocol 'nonesuch'; known are window"),
+        (["--protocol", "ngc-mxnet"], "warm-up is 1 epochs and the run has 0"),
+        (["--protocol", "absent.yaml"], "absent.yaml: No such file"),
+        (["--protocol", "perf", "--format", "oneflow"], "without one training row"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    published_logs: Path, capsys: pytest.CaptureFixture[str], options: list[object], says: str
+) -> None:
+    code = main(["score", str(published_logs / "paddleseg_v100_gpu1_fp32_bs8.log"), *map(str, options)])
+    out, error = capsys.readouterr()
+    assert code == 2 and out == "" and says in error and error.count("\n") == 1
+
+
+def test_warm_up_of_steps_longer_than_the_run(tmp_path: Path, command: Command) -> None:
+    log = write(tmp_path, "a.txt", samples.mllog(samples.run_of([0.5] * 20)))
+    code, result, error = command("score", log, "--protocol", "window")
+    assert code == 2 and result == {} and "warm-up is 20 steps and the run has 20" in error
+
+
+def test_runs_of_two_systems_are_no_repeats(tmp_path: Path, command: Command) -> None:
+    a, b = steady_log(tmp_path, "a.txt"), steady_log(tmp_path, "b.txt", devices=4)
+    code, _, error = command("score", a, b, "--protocol", "window")
+    assert code == 2 and "runs of different devices" in error and "compare" in error
+    code, _, error = command("score", a, a, "--protocol", "window")
+    assert code == 2 and "the same log: one run counts once" in error
+
+
+def test_unknown_devices_change_the_unit(published_logs: Path, command: Command) -> None:
+    code, result, _ = command("score", published_logs / "paddleclas_a100_gpu1_fp32_bs256.log", "--protocol", "perf")
+    assert code == 0 and result["unit"] == "images/s per device"
+    assert "devices_unknown" in [warning["rule"] for warning in result["warnings"]]
+
+
+def test_unknown_batch_is_asked_for(tmp_path: Path, command: Command) -> None:
+    text = "\n".join(line for line in samples.mmseg(samples.run_of([0.5] * 100)).splitlines() if "Iter [" in line)
+    code, _, error = command("score", write(tmp_path, "a.log", text), "--protocol", "perf-seg")
+    assert code == 2 and "give --batch" in error
+
+
+def test_start_is_light() -> None:
+    """What `score --help` loads: neither SciPy nor what reports need."""
+    code = (
+        "import sys; from scoring.__main__ import main\n"
+        "try: main(['score', '--help'])\n"
+        "except SystemExit: print({'scipy', 'numpy', 'pandas', 'matplotlib', 'paddle', 'mpi4py'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+# A user's own protocol.
+
+
+def test_own_protocol(tmp_path: Path, command: Command) -> None:
+    own = write(
+        tmp_path,
+        "own.yaml",
+        "mine:\n  source: me\n  skip: 50 steps\n  take: 20 steps\n  over_steps: images_over_time\n  runs: 2\n"
+        "  over_runs: mean\n",
+    )
+    times = [1.0] * 50 + [0.25] * 20 + [1.0] * 50
+    logs = [write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of(times)) + f"{at}\n") for at in range(2)]
+    code, result, _ = command("score", *logs, "--protocol", own)
+    assert code == 0 and result["value"] == pytest.approx(1024) and result["protocol"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("{source: a, skip: 10, over_steps: images_over_time, runs: 1, over_runs: mean}", "skip is 10; want an amount"),
+        ("{source: a, skip: 1 window, over_steps: magic, runs: 1, over_runs: mean}", "over_steps is 'magic'"),
+        ("{source: a, skip: 1 window, over_steps: images_over_time, runs: 0, over_runs: mean}", "runs is 0"),
+        ("{source: a, skip: 1 window, over_steps: images_over_time, runs: 1, over_runs: mean, x: 1}", "no field x"),
+        ("{skip: 1 window, over_steps: images_over_time, runs: 1, over_runs: mean}", "the field source is missing"),
+        ("{source: a, skip: 1 window, over_steps: images_over_time, runs: 2, over_runs: olympic_mean}", "drops two"),
+        ("{source: a, skip: 1 window, over_steps: run_time, runs: 1, over_runs: mean}", "figure: run_time"),
+        ("{source: a, skip: 1 window, over_steps: between_stamps, runs: 1, over_runs: mean}", "counts from a step"),
+        ("[1, 2]", "want a table"),
+    ],
+)
+def test_wrong_protocol_file(tmp_path: Path, row: str, says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        protocols.load(write(tmp_path, "own.yaml", f"mine: {row}\n"))
+    assert "protocol mine" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "a: [", "\x00", "!!python/object/apply:os.system ['true']"])
+def test_no_protocol_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError):
+        protocols.load(write(tmp_path, "own.yaml", text))
+
+
+def test_protocol_rows() -> None:
+    """The protocols that were published, as their reports state them."""
+    rows = {
+        name: (p.skip, p.skip_unit, p.take_steps, p.over_steps, p.runs, p.over_runs)
+        for name, p in protocols.load().items()
+    }
+    assert rows["fleetx"] == (20, "step", 100, "mean_of_rates", 7, "median")
+    assert rows["dlperf"] == (20, "step", 100, "between_stamps", 6, "mean")
+    assert rows["dlperf-later"] == (20, "step", 100, "between_stamps", 5, "median")
+    assert rows["perf"] == (10, "window", None, "mean_of_printed_rates", 1, "mean")
+    assert rows["perf-seg"] == (4, "window", None, "mean_step_time", 1, "mean")
+    assert rows["oneflow"] == (1, "window", None, "mean_of_printed_rates", 1, "mean")
+    assert rows["mlperf"] == (0, "window", None, "run_time", 5, "olympic_mean")
+
+
+# Warnings: each where it belongs, and not where it does not.
+
+
+def record_of(times: list[float], **fields: Any) -> Record:
+    waits = fields.pop("waits", [0.0] * len(times))
+    powers = fields.pop("powers", [None] * len(times))
+    windows = tuple(
+        Window(line=at + 1, step=at + 1, steps=1, images=256, seconds=time, data_wait_s=wait, power_w=power)
+        for at, (time, wait, power) in enumerate(zip(times, waits, powers, strict=True))
+    )
+    values: dict[str, Any] = {"devices": 8, "batch_per_device": 32, "rate_scope": "global", **fields}
+    return Record(file="a.log", sha256="0", lines=len(times), format="mllog", windows=windows, **values)
+
+
+def noise(count: int, level: float = 0.5, share: float = 0.01) -> list[float]:
+    return [level * (1 + share * math.sin(at * at * 1.7)) for at in range(count)]
+
+
+def rules(record: Record, *, averages_rates: bool = False) -> set[str]:
+    return {warning.rule for warning in hazards.of_windows(record, record.windows, averages_rates)}
+
+
+def test_steady_run_has_no_warning() -> None:
+    for count in (6, 20, 100, 1000):
+        assert rules(record_of(noise(count)), averages_rates=True) == set(), count
+
+
+def test_warm_up_not_over() -> None:
+    for slow in (1, 3, 15):
+        record = record_of(noise(slow, 0.6) + noise(60))
+        [warning] = hazards.of_windows(record, record.windows, False)
+        assert warning.rule == "warm_up_not_over" and f"skip {slow} more" in warning.message
+    assert rules(record_of(noise(15, 0.502) + noise(60))) == set()  # less than the noise
+
+
+def test_one_slow_window_is_no_warm_up() -> None:
+    times = noise(60)
+    times[20] = 5.0
+    assert rules(record_of(times)) == set()
+
+
+def test_drift() -> None:
+    times = [time * (1 + at / 1000) for at, time in enumerate(noise(100))]
+    assert rules(record_of(times)) == {"drift"}
+
+
+def test_throttling() -> None:
+    times = noise(60) + noise(40, 0.56)
+    assert rules(record_of(times)) == {"throttling"}
+    record = record_of(times, powers=[300.0] * 60 + [210.0] * 40)
+    [warning] = hazards.of_windows(record, record.windows, False)
+    assert "300 W before, 210 W after" in warning.message and warning.line == 61
+
+
+def test_data_stall_is_no_throttling() -> None:
+    times = noise(60) + noise(40, 0.56)
+    waits = [0.005] * 60 + [0.065] * 40
+    assert "throttling" not in rules(record_of(times, waits=waits))
+    assert "data_stall" in rules(record_of(noise(50), waits=[0.05] * 50))
+    assert "data_stall" not in rules(record_of(noise(50), waits=[0.01] * 50))
+
+
+def test_rates_averaged_where_time_should_be() -> None:
+    times = [0.5, 0.5, 0.5, 2.0] * 10
+    assert "rates_averaged" in rules(record_of(times), averages_rates=True)
+    assert "rates_averaged" not in rules(record_of(times), averages_rates=False)
+
+
+def test_cumulative_windows() -> None:
+    """Said of the format, and seen in numbers that no format announces."""
+    times = [0.5 * (1 + 0.2 * math.sin(at * at * 1.7)) for at in range(200)]
+    running = [statistics.fmean(times[: at + 1]) for at in range(200)]
+    assert "cumulative_windows" in rules(record_of(running))
+    assert "cumulative_windows" not in rules(record_of(times))
+    assert "cumulative_windows" in rules(record_of(times, cumulative=True), averages_rates=True)
+
+
+def test_mixed_software_and_math_modes(published_logs: Path, command: Command) -> None:
+    a = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
+    b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
+    found = {warning.rule: warning.message for warning in hazards.of_mixture([a, b])}
+    assert found["mixed_math_mode"] == "math mode differs: fp32, tf32"
+    assert "cudnn 8.1 and 8.2" in found["mixed_software"]
+    assert hazards.of_mixture([a, a]) == []
+    c = dataclasses.replace(a, framework="PaddlePaddle 2.5.0")
+    d = dataclasses.replace(a, framework="PaddlePaddle 2.6.2")
+    assert "PaddlePaddle 2.5.0 and 2.6.2" in hazards.of_mixture([c, d])[0].message
+    _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
+    assert "tf32" in [warning["rule"] for warning in result["warnings"]]
+
+
+def test_outlying_runs() -> None:
+    records = [record_of(noise(10)) for _ in range(6)]
+    assert hazards.of_runs(records, [100, 101, 99, 100.5, 99.5, 80], "images/s")[0].rule == "outlying_run"
+    assert hazards.of_runs(records, [100, 101, 99, 100.5, 99.5, 98], "images/s") == []
+    assert hazards.of_runs(records[:5], [28.410, 28.639, 30.342, 28.748, 28.669], "minutes")[0].rule == "outlying_run"
+
+
+def test_truncated_log_is_scored_and_said(tmp_path: Path, command: Command) -> None:
+    text = samples.paddleseg(samples.run_of([0.5] * 200))
+    log = write(tmp_path, "a.log", text[: text.index("iter: 160/")] + "iter: 160/200, loss: 1")
+    code, result, _ = command("score", log, "--protocol", "perf-seg")
+    assert code == 0 and result["value"] == pytest.approx(512, rel=1e-3) and result["windows"] == 11
+    assert "truncated" in [warning["rule"] for warning in result["warnings"]]
+
+
+# Intervals, against values from printed tables.
+
+
+def test_t_quantile() -> None:
+    for freedom, value in ((1, 12.7062), (4, 2.7764), (30, 2.0423)):
+        assert spread.t_quantile(freedom) == pytest.approx(value, abs=5e-5)
+
+
+def test_interval_covers_the_mean() -> None:
+    """Of 400 samples of 6 from a normal distribution about 95 % hold the true mean."""
+    import random
+
+    draw = random.Random(7)
+    held = 0
+    for _ in range(400):
+        low, high = spread.t_interval([draw.gauss(100, 5) for _ in range(6)]) or (0, 0)
+        held += low <= 100 <= high
+    assert 370 <= held <= 390
+
+
+def test_olympic_mean_and_bootstrap() -> None:
+    assert spread.olympic_mean([1, 2, 3, 4, math.inf]) == 3
+    values = [351.0, 352, 353, 354, 355, 356, 500]
+    low, high = spread.bootstrap_interval(values, statistics.median) or (0, 0)
+    assert 351 <= low < 354 < high <= 500 and spread.bootstrap_interval(values, statistics.median) == (low, high)
+    assert spread.bootstrap_interval([1, 2], statistics.median) is None
+
+
+# Comparison.
+
+
+def folder_of(place: Path, name: str, factors: list[float], devices: int = 8) -> Path:
+    folder = place / name
+    folder.mkdir()
+    for at, factor in enumerate(factors):
+        steady_log(folder, f"result_{at}.txt", 0.5 * factor, devices=devices)
+    return folder
+
+
+def test_different_only_if_the_interval_says_so(tmp_path: Path, command: Command) -> None:
+    base = folder_of(tmp_path, "base", [1, 1.01, 0.99, 1.005, 0.995])
+    near = folder_of(tmp_path, "near", [1.002, 1.012, 0.99, 1.004, 0.999])
+    far = folder_of(tmp_path, "far", [0.95, 0.96, 0.94, 0.955, 0.945])
+    code, result, _ = command("compare", base, near, far, "--protocol", "window")
+    assert code == 0
+    _, a, b = result["rows"]
+    assert a["different"] is False and b["different"] is True
+    assert b["ratio"] == pytest.approx(1 / 0.95, rel=2e-3)
+    assert b["ratio_interval_95"][0] > 1 and a["ratio_interval_95"][0] < 1 < a["ratio_interval_95"][1]
+    assert a["basis"] == "t over 5 and 5 runs"
+
+
+def test_speedup_and_efficiency(tmp_path: Path, command: Command) -> None:
+    one = folder_of(tmp_path, "one", [1, 1.01, 0.99], devices=1)
+    eight = folder_of(tmp_path, "eight", [1.1, 1.11, 1.09], devices=8)
+    _, result, _ = command("compare", one, eight, "--protocol", "window")
+    row = result["rows"][1]
+    assert row["speedup"] == pytest.approx(8 / 1.1, rel=1e-3)
+    assert row["efficiency"] == pytest.approx(1 / 1.1, rel=1e-3)
+
+
+def test_one_run_against_many_cannot_be_told(tmp_path: Path, command: Command) -> None:
+    many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [2])
+    _, result, _ = command("compare", many, one, "--protocol", "window")
+    assert result["rows"][1]["different"] is None
+
+
+def test_faster_to_train_is_a_speedup(published_logs: Path, tmp_path: Path, command: Command) -> None:
+    base = published_logs / "mlperf_v2.1_dgxa100_resnet"
+    fast = tmp_path / "fast"
+    fast.mkdir()
+    for log in base.iterdir():
+        text = log.read_text()
+        stop = next(line for line in text.splitlines() if '"run_stop"' in line)
+        start = next(line for line in text.splitlines() if '"run_start"' in line)
+        begin, end = (int(line.split('"time_ms": ')[1].split(",")[0]) for line in (start, stop))
+        (fast / log.name).write_text(text.replace(str(end), str(begin + (end - begin) // 2)))
+    _, result, _ = command("compare", base, fast, "--protocol", "mlperf")
+    row = result["rows"][1]
+    assert row["ratio"] == pytest.approx(0.5, rel=1e-3) and row["speedup"] == pytest.approx(2, rel=1e-3)
+    assert row["different"] is True
+
+
+def test_compare_of_nothing(tmp_path: Path, command: Command) -> None:
+    code, _, error = command("compare", tmp_path, tmp_path, "--protocol", "window")
+    assert code == 2 and "no *.txt or *.log" in error
