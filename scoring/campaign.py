@@ -600,17 +600,20 @@ def _markdown_row(line: dict[str, Any], number: int, *, shrink: bool) -> dict[st
         "runs": str(line["runs"]),
     }
     names = list(line["published"])
-    row[names[0]] = _number(line["published"][names[0]], "not published")
+    row[names[0]] = _printed(line["published"][names[0]], "not published")
     row["ratio"] = _number(line["ratio"], "-", digits=3)
+    if line["ratio_95"]:
+        low, high = line["ratio_95"]
+        row["ratio"] += f" ({low:.3f} to {high:.3f})"
     if "speedup" in line:
         row["speedup ours"] = _number(line["speedup"], "-")
         for name, value in line["speedup_published"].items():
-            row[f"speedup {name}"] = _number(value, "-")
+            row[f"speedup {name}"] = _printed(value, "-")
     if "gpu_memory_mib" in line:
         row["MiB ours"] = _number(line["gpu_memory_mib"], "not measured", digits=0)
-        row["MiB published"] = _number(line["gpu_memory_mib_published"], "-", digits=0)
+        row["MiB published"] = _printed(line["gpu_memory_mib_published"], "-")
     for name in names[1:]:
-        row[name] = _number(line["published"][name], "-")
+        row[name] = _printed(line["published"][name], "-")
     return row
 
 
@@ -623,6 +626,11 @@ def _interval(line: dict[str, Any]) -> str:
 
 def _number(value: float | None, absent: str, *, digits: int = 2) -> str:
     return absent if value is None else f"{value:.{digits}f}"
+
+
+def _printed(value: float | None, absent: str) -> str:
+    """A published figure with the digits that it has."""
+    return absent if value is None else f"{value:.10g}"
 
 
 def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:

@@ -329,7 +329,7 @@ def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Pa
     text = c.markdown(campaign, lines, shrink=False, system="8 x Tesla V100")
     rows = [line for line in text.splitlines() if line.startswith("| ") and "row" not in line]
     assert len(rows) == 12
-    assert "400.00" in rows[6] and "382.32" in rows[6] and "1.046" in rows[6]
+    assert "400.00" in rows[6] and "382.324" in rows[6] and "1.046 (1.046 to 1.046)" in rows[6]
     assert "not measured" in rows[0] and "383.76" in rows[0]
     widths = {len(line) for line in text.split("## ")[1].splitlines() if line.startswith("|")}
     assert len(widths) == 1
