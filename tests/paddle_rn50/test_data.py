@@ -1,0 +1,222 @@
+"""The input pipeline: lists, crops, evaluation, and what it says of bad files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from harness import sampling
+from harness.errors import RunError
+from paddle_rn50 import data, digits
+from paddle_rn50.config import Augmentation
+
+WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0, flip=0.0)
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return digits.prepare(tmp_path_factory.mktemp("data") / digits.NAME)
+
+
+def reader(batch: int, size: int = 64, **options: object) -> data.ReaderConfig:
+    image = data.ImageFormat(size=size, **options)  # type: ignore[arg-type]
+    return data.ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
+
+
+def write(folder: Path, pictures: list[np.ndarray], quality: int = 95) -> data.ImageList:
+    """A data set of these pictures, each with its number as its label, modulo ten."""
+    (folder / "train").mkdir(parents=True, exist_ok=True)
+    lines = []
+    for i, picture in enumerate(pictures):
+        Image.fromarray(picture).save(folder / f"train/{i}.jpeg", quality=quality, subsampling=0)
+        lines.append(f"train/{i}.jpeg {i % 10}\n")
+    (folder / "train_list.txt").write_text("".join(lines))
+    return data.read_list(folder, "train_list.txt", 10)
+
+
+def denormalize(image: np.ndarray) -> np.ndarray:
+    """[C, H, W] normalized to [H, W, C] pixels."""
+    return image.transpose(1, 2, 0) * np.array(data.STD) + np.array(data.MEAN)
+
+
+def train_loader(images: data.ImageList, config: data.ReaderConfig, augment: Augmentation) -> data.Loader:
+    plan = sampling.training_plan(len(images), batch=config.batch, rank=0, ranks=1, seed=config.seed)
+    return data.Loader(images, plan, config, augment=augment)
+
+
+def test_the_embedded_set_has_a_fixed_stratified_split(embedded: Path) -> None:
+    train, val = (data.read_list(embedded, f"{part}_list.txt", 10) for part in ("train", "val"))
+    assert (len(train), len(val)) == (1437, 360)
+    assert not {Path(p).name for p in train.paths} & {Path(p).name for p in val.paths}
+    assert np.ptp(np.bincount(val.labels)) <= 2  # the classes have 174 to 183 samples in all
+    # Sum of the sample numbers, so that another split does not pass unseen; made by this very code.
+    assert sum(int(Path(p).stem) for p in val.paths) == sum(range(1797)) - sum(int(Path(p).stem) for p in train.paths)
+    with Image.open(embedded / train.paths[0]) as picture:
+        assert (picture.format, picture.size, picture.mode) == ("JPEG", (64, 64), "RGB")
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(1, 16), (2, 16), (3, 50), (2, 360)])
+def test_evaluation_sees_every_image_exactly_once(embedded: Path, ranks: int, batch: int) -> None:
+    images = data.read_list(embedded, "val_list.txt", 10)
+    seen = np.zeros(len(images), dtype=int)
+    for rank in range(ranks):
+        plan = sampling.evaluation_plan(len(images), batch=batch, rank=rank, ranks=ranks)
+        loader = data.Loader(images, plan, reader(batch), resize=64)
+        for _ in range(sampling.evaluation_steps(len(images), batch * ranks)):
+            result = next(loader)
+            valid = result.valid[:, 0] == 1
+            assert np.array_equal(result.label[:, 0], images.labels[result.ids])
+            np.add.at(seen, result.ids[valid], 1)
+        loader.close()
+    assert (seen == 1).all()
+
+
+def test_evaluation_is_resize_and_centre_crop(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 255, 300)
+    picture = np.stack([np.tile(ramp, (200, 1)), np.tile(ramp[:200, None], (1, 300)), np.full((200, 300), 90)], 2)
+    images = write(tmp_path, [picture.astype("uint8")])
+    plan = sampling.evaluation_plan(1, batch=1, rank=0, ranks=1)
+    loader = data.Loader(images, plan, reader(1, size=112), resize=128)
+    actual = denormalize(next(loader).image[0])
+    loader.close()
+    with Image.open(tmp_path / "train/0.jpeg") as opened:
+        resized = opened.resize((192, 128), Image.Resampling.BILINEAR)
+        expected = np.asarray(resized.crop((40, 8, 152, 120)), dtype=float)
+    assert np.abs(actual - expected).mean() < 1.0  # grey levels of 255
+
+
+def torchvision_crop(rng: np.random.Generator, height: int, width: int) -> tuple[float, float]:
+    """(area share, aspect) of RandomResizedCrop.get_params."""
+    for _ in range(10):
+        area = height * width * rng.uniform(0.08, 1.0)
+        aspect = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+        w, h = np.sqrt(area * aspect), np.sqrt(area / aspect)
+        if w <= width and h <= height:
+            return w * h / (height * width), w / h
+    w, h = min(width, height * 4 / 3), min(height, width * 4 / 3)
+    return w * h / (height * width), w / h
+
+
+def test_training_crops_have_the_asked_distribution(tmp_path: Path) -> None:
+    """Each pixel says where it came from, so that the crop can be read off the output."""
+    height, width, count = 160, 240, 64
+    across, down = np.meshgrid(np.linspace(0, 250, width), np.linspace(0, 250, height))
+    images = write(tmp_path, [np.stack([across, down, np.zeros_like(down)], 2).astype("uint8")] * count, quality=98)
+    loader = train_loader(images, reader(16, size=48), Augmentation())
+    boxes = []
+    for _ in range(count // 16 * 6):
+        for image in next(loader).image:
+            pixels = denormalize(image)
+            x, y = pixels[24, :, 0] / 250 * width, pixels[:, 24, 1] / 250 * height
+            # the output's pixel centres span 47/48 of the crop
+            boxes.append(((x[-1] - x[0]) * 48 / 47, (y[-1] - y[0]) * 48 / 47, min(x[0], x[-1]), y[0]))
+    loader.close()
+    w, h, left, top = np.array(boxes).T
+    flipped = w < 0
+    w = np.abs(w)
+    area, aspect = w * h / (width * height), w / h
+    assert 0.35 < flipped.mean() < 0.65  # 384 draws: 0.5 +- 6 standard deviations
+    assert area.min() > 0.08 * 0.8  # reading the edges off costs a few per cent
+    assert area.max() <= 1.02
+    assert aspect.min() > 0.75 * 0.93
+    assert aspect.max() < 4 / 3 * 1.07
+    # Kolmogorov-Smirnov distance to torchvision's way of drawing; 384 against 20,000 draws: 0.1 is one in 10^3.
+    expected = np.array([torchvision_crop(np.random.default_rng(i), height, width) for i in range(20_000)])
+    for found, drawn in ((area, expected[:, 0]), (aspect, expected[:, 1])):
+        grid = np.quantile(drawn, np.linspace(0, 1, 200))
+        distance = np.abs((found[:, None] <= grid).mean(0) - (drawn[:, None] <= grid).mean(0)).max()
+        assert distance < 0.1
+    assert (left > -3).all()
+    assert (left + w < width + 5).all()
+    assert (top + h < height + 5).all()
+    assert np.corrcoef(area, left)[0, 1] < -0.2  # small crops go further to the right
+
+
+def test_a_sample_looks_the_same_at_any_rank_count_and_batch(embedded: Path) -> None:
+    images = data.read_list(embedded, "train_list.txt", 10)
+
+    def pictures(batch: int, ranks: int) -> dict[int, np.ndarray]:
+        found = {}
+        for rank in range(ranks):
+            plan = sampling.training_plan(len(images), batch=batch, rank=rank, ranks=ranks, seed=3)
+            loader = data.Loader(images, plan, reader(batch, size=32), augment=Augmentation())
+            for _ in range(32 // (batch * ranks)):
+                result = next(loader)
+                found |= {int(i): image.copy() for i, image in zip(result.ids, result.image, strict=True)}
+            loader.close()
+        return found
+
+    one, many = pictures(32, 1), pictures(4, 2)
+    assert one.keys() == many.keys()
+    assert all(np.array_equal(one[i], many[i]) for i in one)
+
+
+def test_the_next_epoch_has_another_order_and_other_crops(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = write(tmp_path, list(rng.integers(0, 255, (8, 64, 64, 3), dtype=np.uint8)))
+    loader = train_loader(images, reader(8, size=32), Augmentation())
+    first, second = ((b.ids, b.image.copy()) for b in (next(loader), next(loader)))
+    loader.close()
+    assert not np.array_equal(first[0], second[0])
+    assert sorted(first[0]) == sorted(second[0])
+    for i, sample in enumerate(first[0]):
+        assert not np.array_equal(first[1][i], second[1][list(second[0]).index(sample)])
+
+
+def test_layouts_and_padding_hold_the_same_pixels(embedded: Path) -> None:
+    images = data.read_list(embedded, "train_list.txt", 10)
+    outputs = {}
+    for name, options in {
+        "nchw": {},
+        "nhwc": {"layout": "NHWC"},
+        "nhwc4": {"layout": "NHWC", "channels": 4},
+        "half": {"half": True},
+    }.items():
+        loader = train_loader(images, reader(4, **options), WHOLE)
+        outputs[name] = next(loader).image.copy()
+        loader.close()
+    assert np.array_equal(outputs["nhwc"], outputs["nchw"].transpose(0, 2, 3, 1))
+    assert np.array_equal(outputs["nhwc4"][..., :3], outputs["nhwc"])
+    assert not outputs["nhwc4"][..., 3].any()
+    assert outputs["half"].dtype == np.float16
+    np.testing.assert_allclose(outputs["half"], outputs["nchw"], atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the list is empty"),
+        ("train/0.jpeg\n", r":1: 'train/0.jpeg' has no label"),
+        ("train/0.jpeg 1\ntrain/0.jpeg one\n", r":2: 'train/0.jpeg one' has no label"),
+        ("train/0.jpeg 10\n", r":1: label 10 is out of range: the recipe has 10 classes"),
+        ("train/9.jpeg 1\n", r":1: .*train/9.jpeg is absent"),
+        ("nowhere/0.jpeg 1\n", r":1: .*nowhere/0.jpeg is absent"),
+    ],
+)
+def test_a_bad_list_names_its_line(tmp_path: Path, content: str, message: str) -> None:
+    write(tmp_path, [np.zeros((8, 8, 3), dtype=np.uint8)])
+    (tmp_path / "train_list.txt").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        data.read_list(tmp_path, "train_list.txt", 10)
+
+
+def test_a_missing_data_set_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train_list.txt: no such file: DATADIR must hold"):
+        data.read_list(tmp_path / "none", "train_list.txt", 10)
+
+
+@pytest.mark.parametrize("damage", ["text", "truncated", "empty", "header"])
+def test_a_file_that_is_no_image_is_named(tmp_path: Path, damage: str) -> None:
+    rng = np.random.default_rng(0)
+    images = write(tmp_path, list(rng.integers(0, 255, (40, 64, 64, 3), dtype=np.uint8)))
+    victim = tmp_path / "train/17.jpeg"
+    whole = victim.read_bytes()
+    victim.write_bytes(
+        {"text": b"not an image", "truncated": whole[: len(whole) // 2], "empty": b"", "header": whole[:20]}[damage]
+    )
+    loader = train_loader(images, reader(4, size=32), Augmentation())
+    with pytest.raises(RunError, match=r"train/17\.jpeg: cannot be decoded"):
+        for _ in range(20):
+            next(loader)
+    loader.close()
