@@ -1,0 +1,128 @@
+"""Containers as nodes: jobs started on a private network as a user would, and what a test asks of them."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import jobs
+import pytest
+
+IMAGE = "paddle-reference:test"
+USER = 12345  # no user of the image: any --user must do
+GOLDEN_JOB = {**jobs.TINY, "RECIPE": "nvidia_cosine", "MEASURED_STEPS": "19", "THREADS": "1"}
+ENDLESS_JOB = {**GOLDEN_JOB, "MEASURED_STEPS": "1000000"}
+
+
+def need(found: bool, what: str) -> None:
+    """Skips where a tool is absent, and fails where skips are failures."""
+    if not found:
+        reason = f"{what}; tests/cluster/packages.txt lists Debian's packages for it"
+        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def run(
+    *command: str, timeout_s: float = 60, check: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A command's result; its whole output in the error where it fails."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        cwd=jobs.REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done
+
+
+def docker(*arguments: str, **options: float) -> str:
+    """Output of a docker command that must succeed."""
+    return run("docker", *arguments, **options).stdout.strip()
+
+
+class Nodes:
+    """Containers on a private network of their own, each one node of a job."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.network = name
+        self.names: list[str] = []
+        self.logdir = folder / "results"
+        self.logdir.mkdir()
+        self.key = self.new_key(folder / "job_key")
+        os.chown(self.logdir, USER, USER)
+        docker("network", "create", self.network)
+
+    @staticmethod
+    def new_key(path: Path) -> Path:
+        """A job's key, readable by the containers' user alone."""
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
+        os.chown(path, USER, USER)
+        return path
+
+    def hosts(self, count: int) -> str:
+        return ",".join(f"node{rank}" for rank in range(count))
+
+    def start(
+        self, rank: int, count: int, *, key: Path | None = None, options: tuple[str, ...] = (), **variables: str
+    ) -> str:
+        """`docker run` as the README says it, on node `rank` of `count`; the container's name."""
+        name = f"{self.network}-node{rank}"
+        environment = {
+            "DGXSYSTEM": f"{count}xCPU",
+            "HOSTS": self.hosts(count),
+            "NODE_RANK": str(rank),
+            "JOB_KEY": "/run/job_key",
+            "LOGDIR": str(self.logdir),
+            "NODE_WAIT_S": "60",
+            **variables,
+        }
+        docker(
+            *("run", "--detach", "--name", name, "--network", self.network, "--hostname", f"node{rank}"),
+            *("--network-alias", f"node{rank}", "--user", f"{USER}:{USER}", "--read-only", "--tmpfs", "/tmp"),
+            *("--volume", f"{key or self.key}:/run/job_key:ro", "--volume", f"{self.logdir}:{self.logdir}"),
+            *options,
+            *(word for variable, value in environment.items() for word in ("--env", f"{variable}={value}")),
+            *(IMAGE, "./run_and_time.sh"),
+        )
+        self.names.append(name)
+        return name
+
+    def wait(self, name: str, *, timeout_s: float) -> int:
+        """Exit status of a container, which must end in time."""
+        deadline = time.monotonic() + timeout_s
+        while docker("inspect", "--format", "{{.State.Running}}", name) == "true":
+            assert time.monotonic() < deadline, f"{name} still runs after {timeout_s} s: {self.output(name)}"
+            time.sleep(0.2)
+        return int(docker("inspect", "--format", "{{.State.ExitCode}}", name))
+
+    def output(self, name: str) -> str:
+        """Both streams of a container."""
+        done = run("docker", "logs", name)
+        return (done.stdout + done.stderr)[-4000:]
+
+    def log(self, count: int, trial: int = 0) -> Path:
+        return self.logdir / f"{count}xCPU" / "rn50" / f"result_{trial}.txt"
+
+    def until_trains(self, count: int, *, timeout_s: float = 90) -> None:
+        """Waits for the first steps in the log."""
+        deadline = time.monotonic() + timeout_s
+        while not (self.log(count).is_file() and "step_window" in self.log(count).read_text(errors="replace")):
+            running = docker("ps", "--quiet", "--filter", f"name={self.network}-")
+            assert running and time.monotonic() < deadline, "\n".join(self.output(name) for name in self.names)
+            time.sleep(0.2)
+
+    def close(self) -> None:
+        """Removes what was made."""
+        left = docker(
+            "ps", "--all", "--quiet", "--filter", f"network={self.network}", "--filter", f"name={self.network}"
+        ).split()
+        for name in {*self.names, *left}:
+            run("docker", "rm", "--force", name, check=False)
+        docker("network", "rm", self.network)

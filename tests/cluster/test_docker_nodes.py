@@ -1,0 +1,23 @@
+"""`docker run` on each node by hand: 2 and 4 containers train as 2 and 4 ranks of one host do."""
+
+from pathlib import Path
+
+import jobs
+import pytest
+from containers import GOLDEN_JOB, Nodes
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_nodes_train_as_ranks_of_one_host_do(nodes: Nodes, tmp_path: Path, count: int) -> None:
+    job = {**GOLDEN_JOB, "BATCHSIZE": str(32 // count)}
+    on_host = tmp_path / "host.txt"
+    done = jobs.on_ranks(count, "-m", "harness", **job, RESULT_FILE=str(on_host))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    names = [nodes.start(rank, count, **job) for rank in reversed(range(count))]
+    assert [nodes.wait(name, timeout_s=240) for name in names] == [0] * count, nodes.output(names[-1])
+    logs = list(nodes.logdir.rglob("result_*.txt"))
+    assert logs == [nodes.log(count)]  # one log, by rank 0
+    (summary,) = jobs.values(logs[0], "run_summary")
+    assert (summary["devices"], summary["nodes"]) == (count, count)
+    assert jobs.losses(logs[0]) == pytest.approx(jobs.losses(on_host), rel=1e-6)
