@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 from PIL import Image
 
 from tests import jobs
@@ -59,3 +60,10 @@ def start(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> s
         text=True,
         start_new_session=True,
     )
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to mpirun and its ranks at once, as when a node loses its power."""
+    for one in (*psutil.Process(process.pid).children(recursive=True), process):
+        one.kill()
+    process.communicate()

@@ -1,0 +1,271 @@
+"""Checkpoints: the file, the choice of one to go on from, and runs that were killed and went on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import checkpoint, env, sampling
+from harness.checkpoint import Position
+from tests import jobs
+from tests.harness import small
+
+ARRAYS = {
+    "weight": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "half": np.array([1.5, -2.0], dtype=np.float16),
+    "steps": np.array([7], dtype=np.int64),
+    "scalar": np.array(2.5, dtype=np.float32),
+    "flag": np.array([True, False]),
+    "nothing": np.zeros((0, 3), dtype=np.float32),
+}
+RUN = {"workload": "rn50", "recipe": "digits_small"}
+POSITION = Position(step=10, epoch=2, epoch_step=0, seed=7, global_batch=32, ranks=2)
+METADATA = {"position": dataclasses.asdict(POSITION), "run": RUN}
+
+
+@pytest.fixture(scope="module")
+def one_rank():
+    """The only rank of a job of one."""
+    from mpi4py import MPI
+
+    from harness.ranks import Ranks
+
+    return Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
+
+
+def job(folder: Path, **changes: object) -> env.Job:
+    return env.Job(dgxngpu=1, batchsize=32, resume="auto", checkpoint_dir=str(folder), **changes)  # type: ignore[arg-type]
+
+
+# ---- the file
+
+
+def test_file_gives_back_what_it_got(tmp_path):
+    path = tmp_path / "a.safetensors"
+    checkpoint.write(path, ARRAYS, METADATA)
+    arrays, metadata = checkpoint.read(path)
+    assert metadata == METADATA and list(arrays) == sorted(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype and arrays[name].shape == array.shape
+        assert np.array_equal(arrays[name], array)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_file_is_safetensors(tmp_path):
+    """Read by the format's definition alone: length, JSON, bytes (huggingface/safetensors, README)."""
+    path = tmp_path / "a.safetensors"
+    checkpoint.write(path, ARRAYS, METADATA)
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    assert length % 8 == 0 and all(isinstance(text, str) for text in header.pop("__metadata__").values())
+    begin, end = header["weight"]["data_offsets"]
+    assert header["weight"]["dtype"] == "F32" and header["weight"]["shape"] == [3, 4]
+    assert np.array_equal(np.frombuffer(data[8 + length :][begin:end], np.float32).reshape(3, 4), ARRAYS["weight"])
+    assert max(entry["data_offsets"][1] for entry in header.values()) == len(data) - 8 - length
+
+
+def test_every_damage_is_noticed(tmp_path):
+    path = tmp_path / "a.safetensors"
+    checkpoint.write(path, ARRAYS, METADATA)
+    good = path.read_bytes()
+    for at in range(len(good)):
+        for damaged in (good[:at], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]):
+            path.write_bytes(damaged)
+            try:
+                checkpoint.read(path)
+            except ValueError:
+                continue
+            # Trailing blanks of the header and its length are not what the checksum is about.
+            assert good[at : at + 1] == b" ", f"byte {at} was damaged unnoticed"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00" * 8, b"\xff" * 64, b"\x80\x04\x95" + b"." * 50, (2).to_bytes(8, "little") + b"[]"]
+    + [
+        (n := len(text)).to_bytes(8, "little") + text
+        for text in (b"{}", b'{"__metadata__":{}}', b"[" * 4000, b"\xff" * 9)
+    ],
+)
+def test_foreign_file_is_refused(tmp_path, data):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(ValueError):
+        checkpoint.read(path)
+
+
+def test_full_disk_leaves_nothing(tmp_path):
+    """The file may not grow beyond 10 kB, as on a disk that fills up in the middle of the write."""
+    script = f"""
+import resource, signal, sys
+import numpy as np
+from pathlib import Path
+from harness import checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, {resource.RLIM_INFINITY}))
+try:
+    checkpoint.write(Path({str(tmp_path)!r}) / "a.safetensors", {{"x": np.zeros(100_000)}}, {{}})
+except OSError as error:
+    sys.exit(17)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=jobs.REPOSITORY, check=False)
+    assert done.returncode == 17 and list(tmp_path.iterdir()) == []
+
+
+# ---- which one to go on from
+
+
+def save(folder: Path, step: int, *, run: dict[str, str] = RUN, **changes: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"step_{step:09d}.safetensors"
+    position = dataclasses.replace(POSITION, step=step, **changes)
+    checkpoint.write(path, ARRAYS, {"position": dataclasses.asdict(position), "run": run})
+    return path
+
+
+def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
+    old, damaged = save(tmp_path, 10), save(tmp_path, 200)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (tmp_path / ".step_000000300.safetensors.tmp").write_bytes(b"half")
+    start = checkpoint.find(job(tmp_path), one_rank, RUN)
+    assert start.path == str(old) and (start.step, start.epoch, start.epoch_step) == (10, 2, 0)
+    assert f"warning: {damaged}: damaged, its checksum is wrong: skipped" in capfd.readouterr().err
+    assert damaged.exists(), "nothing is thrown away"
+
+
+def test_none_means_the_beginning(tmp_path, one_rank, capfd):
+    assert checkpoint.find(job(tmp_path / "no"), one_rank, RUN) == checkpoint.BEGINNING
+    assert "has no good checkpoint: starting at step 0" in capfd.readouterr().err
+    save(tmp_path, 10)
+    assert checkpoint.find(dataclasses.replace(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.BEGINNING
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
+    save(tmp_path, 10)
+    with pytest.raises(ValueError, match=r"of another run \(recipe 'digits_small' there, 'mlperf_lars' here\)"):
+        checkpoint.find(job(tmp_path), one_rank, RUN | {"recipe": "mlperf_lars"})
+    with pytest.raises(ValueError, match=r"had 32 images a step, this one has 64: .* BATCHSIZE=32 for 1 ranks"):
+        checkpoint.find(dataclasses.replace(job(tmp_path), batchsize=64), one_rank, RUN)
+    with pytest.raises(ValueError, match="had SEED=7"):
+        checkpoint.find(job(tmp_path, seed=8), one_rank, RUN)
+    assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).step == 10
+
+
+def test_a_new_run_overwrites_no_old_checkpoint(tmp_path, one_rank):
+    save(tmp_path, 10)
+    with pytest.raises(ValueError, match="checkpoints are never overwritten"):
+        checkpoint.Keeper(
+            dataclasses.replace(job(tmp_path), resume="no"),
+            one_rank,
+            None,  # type: ignore[arg-type]
+            start=checkpoint.BEGINNING,
+            run=RUN,
+            seed=1,
+            steps_per_epoch=5,
+        )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_samples_are_seen_once_each(ranks):
+    """Steps 0..5 of one run and 6.. of another one, on any number of ranks, are the samples of one straight run."""
+
+    def samples(count: int, **start: int) -> list[list[int]]:
+        plans = [
+            sampling.training_plan(40, batch=8 // ranks, rank=r, ranks=ranks, seed=3, **start) for r in range(ranks)
+        ]
+        return [[int(i) for plan in plans for i in next(plan)[1]] for _ in range(count)]
+
+    straight = samples(10)
+    assert samples(4, epoch=2, first_step=1) == straight[6:]
+    assert samples(5, epoch=1, first_step=5) == straight[5:]  # after an epoch's last step
+    assert sorted(i for step in straight[:5] for i in step) == list(range(40))
+
+
+# ---- runs
+
+
+def wait_for(condition, process: subprocess.Popen[str], timeout_s: float = 150) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.05)
+
+
+def steps_of(log: Path) -> list[int]:
+    return [event["metadata"]["step"] for event in jobs.mllog(log) if event["key"] == "step_window"]
+
+
+def whole_losses(log: Path) -> list[float]:
+    """Losses of a log whose last line may be cut."""
+    text = log.read_text() if log.is_file() else ""
+    return [json.loads(line[9:])["value"]["loss"] for line in text.split("\n")[:-1] if '"step_window"' in line]
+
+
+@pytest.mark.xdist_group("ranks")
+def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
+    data = small.data_set(tmp_path / "data")
+    straight = tmp_path / "straight" / "result_0.txt"
+    done = small.train(straight, data)
+    assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
+
+    first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
+    process = small.start(first, data, CHECKPOINT_EPOCHS=1)
+    wait_for(lambda: len(whole_losses(first)) >= 12, process)
+    small.kill_all(process)
+    assert [p.name for p in checkpoint._newest_first(tmp_path / "killed" / "result_0.checkpoints")] == [
+        "step_000000010.safetensors"
+    ]
+    done = small.train(second, data, RESUME="auto", SEED=-1)
+    assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
+    assert steps_of(second) == list(range(11, 21))
+    assert whole_losses(first)[:10] + jobs.losses(second) == pytest.approx(jobs.losses(straight), rel=1e-6)
+    assert jobs.values(second, "eval_accuracy") == jobs.values(straight, "eval_accuracy")[1:]
+    assert jobs.values(second, "run_summary")[0]["resumed"] and not jobs.values(straight, "run_summary")[0]["resumed"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "compliance", "check", str(second), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=jobs.REPOSITORY,
+        check=False,
+    )
+    assert checked.returncode == 1
+    assert "run-resumed" in {f["rule"] for f in json.loads(checked.stdout)["files"][0]["findings"]}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
+    data = small.data_set(tmp_path / "data")
+    first, second, third = (tmp_path / name / "result_0.txt" for name in ("stopped", "same", "fewer"))
+    process = small.start(first, data)
+    wait_for(lambda: len(whole_losses(first)) >= 13, process)
+    process.send_signal(signal.SIGUSR1)  # as launch/trials.sh does
+    _, said = process.communicate(timeout=60)
+    (saved,) = checkpoint._newest_first(first.with_name("result_0.checkpoints"))
+    step = len(jobs.losses(first))
+    assert process.returncode != 0 and saved.name == f"step_{step:09d}.safetensors"
+    assert f"error: stopped by signal TERM after step {step}; the last good checkpoint is {saved}" in said
+    assert jobs.values(first, "abort_reason") == [
+        f"stopped by signal TERM after step {step}; the last good checkpoint is {saved}"
+    ]
+    assert jobs.values(first, "checkpoint")[0]["step"] == step
+
+    resume = {"RESUME": "auto", "CHECKPOINT_DIR": str(saved.parent)}
+    assert small.train(second, data, **resume).returncode == 1
+    assert steps_of(second) == list(range(step + 1, 21))
+    done = small.train(third, data, ranks=1, **resume)
+    assert done.returncode == 2 and "set BATCHSIZE=4 for 1 ranks" in done.stderr
+    assert small.train(third, data, ranks=1, **resume, BATCHSIZE=4, CHECKPOINT_MINUTES=0).returncode == 1
+    assert steps_of(third) == list(range(step + 1, 21))
+    assert all(np.isfinite(jobs.losses(third)))

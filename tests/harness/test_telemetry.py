@@ -1,0 +1,117 @@
+"""The sampler: on this machine, on recorded GPUs, with a full disk; and what a log says of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from harness import nvidia, telemetry
+from harness.telemetry import Sampler
+from tests.harness.recorded import A100, NO_ECC, V100, Nvml
+
+GPU_FIELDS = {
+    *("utilization_percent", "memory_mib", "power_w", "energy_j", "sm_clock_mhz", "memory_clock_mhz", "temperature_c"),
+    *("throttle", "nvlink_tx_kib", "nvlink_rx_kib", "pcie_tx_kb_per_s", "pcie_rx_kb_per_s"),
+}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def wait_for_lines(path, count):
+    until = time.monotonic() + 20
+    while not path.exists() or len(path.read_text().splitlines()) < count:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_samples_of_this_machine(tmp_path):
+    path = tmp_path / "new" / "result_0.node0.telemetry.jsonl"
+    with Sampler(path, every_s=0.02, job_gpus=0, nvml=Nvml(absent=True)) as sampler:
+        sampler.begin()
+        sampler.count(64)
+        wait_for_lines(path, 5)
+    samples = lines(path)
+    assert all(b["elapsed_s"] > a["elapsed_s"] for a, b in itertools.pairwise(samples))
+    last = samples[-1]
+    assert last["gpus"] == [] and last["process"]["rss_mib"] > 10 and last["process"]["open_files"] > 2
+    assert 0 <= last["cpu_percent"] <= 100 and last["memory_used_gib"] > 0.1
+    assert abs(last["time_s"] - time.time()) < 60
+    summary = telemetry.summarize([sampler.summary()])
+    assert summary["samples"] == len(samples) and summary["sampler_cpu_share"] > 0
+    assert summary["peak_gpu_memory_mib"] is summary["energy_j"] is summary["joules_per_image"] is None
+
+
+@pytest.mark.parametrize(("gpu", "links"), [(V100, 6), (A100, 12), (NO_ECC, 0)])
+def test_recorded_gpus(gpu, links):
+    nvml = Nvml(gpu)
+    with nvidia.opened(nvml) as (handles, _):
+        assert nvidia.nvlinks(handles[0], nvml) == links
+        sample = nvidia.sample(handles[0], nvml, links=links)
+    assert set(sample) == GPU_FIELDS
+    assert sample["power_w"] == gpu["power_mw"] / 1000 and sample["throttle"] == []
+    assert sample["memory_mib"] == gpu["memory"][2] / 2**20
+    assert sample["energy_j"] == (None if gpu["energy_mj"] is None else gpu["energy_mj"] / 1000)
+    assert (sample["nvlink_tx_kib"] is None) == (links == 0)
+    bits = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+    assert nvidia.sample(gpu | {"throttle": bits}, nvml)["throttle"] == ["power cap", "thermal, by hardware"]
+
+
+def test_energy_and_peak_memory_are_of_the_jobs_gpus(tmp_path):
+    """Two GPUs of the job, and a third that somebody else uses: 200 + 300 J for 100 images."""
+    gpus = [A100 | {}, A100 | {}, A100 | {"memory": (42949672960, 0, 30 * 2**30)}]
+    path = tmp_path / "result_0.node0.telemetry.jsonl"
+    with Sampler(path, every_s=0.01, job_gpus=2, nvml=Nvml(*gpus)) as sampler:
+        sampler.begin()
+        sampler.count(100)
+        gpus[0]["energy_mj"] += 200_000
+        gpus[1]["energy_mj"] += 300_000
+        gpus[2]["energy_mj"] += 900_000
+        gpus[1]["memory"] = (42949672960, 0, 12345 * 2**20)
+        wait_for_lines(path, 1)
+        wait_for_lines(path, len(lines(path)) + 2)
+        gpus[1]["memory"] = (42949672960, 0, 100 * 2**20)
+        assert sampler.power_w == pytest.approx(2 * 52.341)
+        first = sampler.summary()
+    second = first | {"images": 0, "energy_j": 500.0, "peak_gpu_memory_mib": 11.0}
+    both = telemetry.summarize([first, second])
+    assert telemetry.summarize([first])["joules_per_image"] == pytest.approx(5.0)
+    assert both["joules_per_image"] == pytest.approx(10.0) and both["peak_gpu_memory_mib"] == 12345
+    assert telemetry.summarize([first, second | {"energy_j": None}])["joules_per_image"] is None
+
+
+def test_energy_that_one_gpu_does_not_say_is_not_measured(tmp_path):
+    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=2, nvml=Nvml(V100, NO_ECC)) as sampler:
+        sampler.begin()
+        assert sampler.summary()["energy_j"] is None
+
+
+def test_a_file_that_cannot_be_written_ends_the_sampling_and_not_the_run(tmp_path, capfd):
+    with Sampler(Path("/dev/full/a.jsonl"), every_s=0.01, job_gpus=0, nvml=Nvml(absent=True)) as sampler:
+        time.sleep(0.1)
+    assert sampler.summary()["error"] and "warning: telemetry ends" in capfd.readouterr().err
+    (tmp_path / "old.jsonl").write_text("a result\n")
+    with Sampler(tmp_path / "old.jsonl", every_s=0.01, job_gpus=0, nvml=Nvml(absent=True)) as sampler:
+        time.sleep(0.1)
+    assert (tmp_path / "old.jsonl").read_text() == "a result\n", "nothing is overwritten"
+
+
+def test_prometheus_text(tmp_path):
+    text, path = tmp_path / "run.prom", tmp_path / "a.jsonl"
+    with Sampler(path, every_s=0.02, job_gpus=1, prometheus=str(text), nvml=Nvml(V100)):
+        wait_for_lines(path, 3)
+        found = text.read_text()
+    assert re.search(r'^training_gpu_power_w\{node="[^"]+",gpu="0"\} 43\.125$', found, re.MULTILINE)
+    assert re.search(r'^training_cpu_percent\{node="[^"]+"\} [\d.]+$', found, re.MULTILINE)
+    # The exposition format: a name, labels, a number.
+    assert all(
+        re.fullmatch(r'[a-z_][a-z0-9_]*\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\} -?[\d.e+]+', s) for s in found.splitlines()
+    )
+    assert [p.name for p in tmp_path.glob(".*")] == []

@@ -1,0 +1,91 @@
+"""The watchdog, in processes that hang in every way, and the clock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from harness import watchdog
+from tests import jobs
+
+START = """
+import sys, threading, time, ctypes
+from harness.watchdog import WATCHDOG
+from harness import watchdog
+watchdog.GRACE_S, watchdog.TICK_S = 0.5, 0.1
+WATCHDOG.beat("computing step 3")
+WATCHDOG.start({limit}, rank=5, node="node7")
+"""
+
+
+def run(body: str, *, limit: float = 0.5) -> tuple[subprocess.CompletedProcess[str], float]:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", START.format(limit=limit) + body],
+        cwd=jobs.REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done, time.monotonic() - began
+
+
+def test_a_hang_ends_with_the_stacks_of_all_threads():
+    body = """
+def reader_that_hangs(): threading.Event().wait()
+threading.Thread(target=reader_that_hangs, daemon=True).start()
+def wait_for_the_reader(): threading.Event().wait()
+wait_for_the_reader()
+"""
+    done, _ = run(body)
+    assert done.returncode == 1
+    first, *rest = done.stderr.splitlines()
+    assert first == "error: rank 5 on node7 hangs: no progress for 0.5 s while computing step 3"
+    assert all(line.startswith("[rank 5] ") for line in rest)
+    assert "in reader_that_hangs" in done.stderr and "in wait_for_the_reader" in done.stderr
+
+
+def test_a_hang_that_keeps_the_interpreter_ends_too():
+    """PyDLL calls keep the GIL: no Python thread runs any more."""
+    done, _ = run("def stuck(): ctypes.PyDLL(None).sleep(30)\nstuck()")
+    assert done.returncode == 1 and "Timeout (" in done.stderr and "in stuck" in done.stderr
+
+
+def test_progress_keeps_it_quiet():
+    done, took_s = run(
+        "for i in range(15):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')\nWATCHDOG.stop()"
+    )
+    assert (done.returncode, done.stderr) == (0, "") and took_s > 1.5
+
+
+def test_no_limit_watches_nothing():
+    done, _ = run("assert threading.active_count() == 1\ntime.sleep(0.3)", limit=0)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("jump_s", "seen_s"), [(-3600.0, -3600.0), (-1.5, -1.5), (7200.0, 7200.0), (0.2, 0.0)])
+def test_a_clock_that_is_set(jump_s, seen_s):
+    wall, steady = [1000.0], [50.0]
+    clock = watchdog.Clock(lambda: wall[0], lambda: steady[0])
+
+    def go_on(wall_s: float, steady_s: float) -> float:
+        wall[0] += wall_s
+        steady[0] += steady_s
+        return clock.set_by_s()
+
+    assert go_on(10.0, 10.0) == 0.0
+    assert go_on(10.0 + jump_s, 10.0) == pytest.approx(seen_s)
+    assert go_on(10.0, 10.0) == 0.0, "it is said once"
+
+
+def test_a_slewed_clock_was_not_set():
+    wall, steady = [0.0], [0.0]
+    clock = watchdog.Clock(lambda: wall[0], lambda: steady[0])
+    for _ in range(10_000):
+        wall[0] += 1.0005
+        steady[0] += 1.0
+        assert clock.set_by_s() == 0.0
