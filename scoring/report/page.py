@@ -31,7 +31,13 @@ from scoring.report.content import (
 from scoring.report.text import interval, number, percent, visible
 
 # What each state of a check looks like: a mark that is told apart without colour, and its word.
-STATES = {"good": ("✓", "good"), "doubt": ("!", "doubt"), "bad": ("✕", "bad"), "unknown": ("?", "open")}
+STATES = {
+    "good": ("✓", "good"),
+    "doubt": ("!", "doubt"),
+    "bad": ("✕", "bad"),
+    "unknown": ("?", "open"),
+    "none": ("–", "not applicable"),
+}
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 OPEN_PANELS = 6  # plots of runs that stand open; those of more runs are folded
 
@@ -425,6 +431,7 @@ class Page:
                 published=published,
                 y="images/s",
                 logarithmic=True,
+                first=len(names) or 1,
             )
             panels = [figure(rates, "Throughput by number of devices, both axes logarithmic; dotted: published.")]
             own_shares = [
@@ -444,6 +451,7 @@ class Page:
                     published=shares,
                     y="efficiency in % of the smallest count",
                     logarithmic=False,
+                    first=len(names) or 1,
                 )
                 panels.append(figure(svg, "Efficiency: speedup by devices, each against its own smallest count."))
             parts.append(tag("div", panels, class_="panels"))
@@ -526,7 +534,7 @@ class Page:
             names = sorted({quality.name for _, run in judged for quality in run.record.quality})
             series = [
                 (
-                    f"{name} {kind}" if len(names) > 1 else name,
+                    f"{name} {visible(kind, 40)}" if len(names) > 1 else name,
                     [(quality_x(at, q), q.value) for at, q in enumerate(run.record.quality, 1) if q.name == kind],
                 )
                 for name, run in judged

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from scoring.report.text import visible
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -40,6 +42,7 @@ def style(index: int) -> dict[str, Any]:
         "color": SERIES[index % len(SERIES)],
         "marker": MARKERS[index % len(MARKERS)],
         "linestyle": DASHES[index // len(SERIES) % len(DASHES)],
+        "markerfacecolor": "none" if index // len(SERIES) % 2 else None,
     }
 
 
@@ -56,12 +59,12 @@ def _matplotlib() -> Any:
         {
             "svg.fonttype": "none",  # text stays text: selectable, and in the page's font
             "svg.hashsalt": "report",  # the same input gives the same bytes
-            "font.size": 9.5,
+            "font.size": 10.5,
             "text.color": INK,
             "axes.labelcolor": MUTED,
             "axes.edgecolor": MUTED,
             "axes.facecolor": "none",
-            "axes.labelsize": 9.5,
+            "axes.labelsize": 10.5,
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.linewidth": 0.8,
@@ -71,13 +74,13 @@ def _matplotlib() -> Any:
             "grid.linewidth": 0.7,
             "xtick.color": MUTED,
             "ytick.color": MUTED,
-            "xtick.labelsize": 9,
-            "ytick.labelsize": 9,
+            "xtick.labelsize": 10,
+            "ytick.labelsize": 10,
             "ytick.major.size": 0,
             "lines.linewidth": 1.6,
             "lines.markersize": 4,
             "legend.frameon": False,
-            "legend.fontsize": 9,
+            "legend.fontsize": 9.5,
             "figure.facecolor": "none",
             "text.parse_math": False,
             "path.simplify": True,
@@ -89,9 +92,9 @@ def _matplotlib() -> Any:
 class Plot:
     """One panel while it is drawn; `svg` holds it afterwards."""
 
-    def __init__(self, *, name: str, title: str, description: str, height: float) -> None:
+    def __init__(self, *, name: str, title: str, description: str, height: float, top: float) -> None:
         self.figure = _matplotlib().figure.Figure(figsize=(SIZE_INCHES[0], height))
-        self.axes: Axes = self.figure.add_axes((0.135, 0.6 / height, 0.835, 1 - 0.95 / height))
+        self.axes: Axes = self.figure.add_axes((0.135, 0.6 / height, 0.835, 1 - (0.6 + top) / height))
         self.name, self.title, self.description = name, title, description
         self.svg = ""
 
@@ -121,16 +124,18 @@ class Plot:
         head = (
             f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view[0]} role="img" '
             f'aria-labelledby="{self.name}-title {self.name}-description">'
-            f'<title id="{self.name}-title">{html.escape(self.title)}</title>'
-            f'<desc id="{self.name}-description">{html.escape(self.description)}</desc>'
+            f'<title id="{self.name}-title">{html.escape(visible(self.title))}</title>'
+            f'<desc id="{self.name}-description">{html.escape(visible(self.description, 10_000))}</desc>'
         )
         self.svg = re.sub(r"\A<svg[^>]*>", lambda _: head, text)
 
 
 @contextmanager
-def plot(*, name: str, title: str, description: str, height: float = SIZE_INCHES[1]) -> Iterator[Plot]:
+def plot(
+    *, name: str, title: str, description: str, height: float = SIZE_INCHES[1], top: float = 0.35
+) -> Iterator[Plot]:
     """A panel to draw on; `description` is its text alternative."""
-    drawing = Plot(name=name, title=title, description=description, height=height)
+    drawing = Plot(name=name, title=title, description=description, height=height, top=top)
     yield drawing
     drawing.finish()
 
@@ -262,7 +267,14 @@ def step_times(
     """One bar a group of its parts' milliseconds; every part named once, in the order of its first use."""
     parts = list(dict.fromkeys(part for _, shares in bars for part, _ in shares))
     hatches = ("", "////", "....", "xxxx")
-    with plot(name=name, title=title, description=description, height=1.5 + 0.36 * len(bars)) as drawing:
+    rows = -(-len(parts) // 2)  # of the legend
+    with plot(
+        name=name,
+        title=title,
+        description=description,
+        height=1.0 + 0.2 * rows + 0.36 * len(bars),
+        top=0.2 + 0.2 * rows,
+    ) as drawing:
         axes = drawing.axes
         for index, part in enumerate(parts):
             left = [sum(value for name, value in shares if parts.index(name) < index) for _, shares in bars]
@@ -283,7 +295,7 @@ def step_times(
         axes.grid(visible=False, axis="y")
         thousands(axes.xaxis)
         drawing.label(x="time of a step in ms", y="")
-        axes.legend(labelcolor=INK, loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=3, columnspacing=1.2)
+        axes.legend(labelcolor=INK, loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=2, columnspacing=1.2)
     return drawing.svg
 
 
@@ -296,12 +308,13 @@ def scaling(
     published: Sequence[tuple[str, Sequence[tuple[int, float]]]],
     y: str,
     logarithmic: bool,
+    first: int,
 ) -> str:
-    """Ours in colour and bold, the published ones thin and dotted, over the device count."""
+    """Ours bold, the published ones thin and dotted, over the device count; their colours start at index `first`."""
     with plot(name=name, title=title, description=description, height=4.3) as drawing:
         axes = drawing.axes
         for index, (label, points) in enumerate(published):
-            look = style(index + len(ours)) | {"linestyle": PUBLISHED_DASH, "linewidth": 1.1, "markersize": 3.5}
+            look = style(index + first) | {"linestyle": PUBLISHED_DASH, "linewidth": 1.1, "markersize": 3.5}
             axes.plot(*zip(*points, strict=True), label=label, **look)
         for index, (label, points) in enumerate(ours):
             axes.plot(*zip(*points, strict=True), label=label, **(style(index) | {"linewidth": 2.4, "markersize": 7}))
@@ -320,20 +333,21 @@ def scaling(
         count = len(published)
         order = [*range(count, len(labels)), *range(count)]
         rows = -(-len(labels) // 2)
-        height = 4.3 + 0.17 * rows  # the legend below takes its own room
+        height = 4.3 + 0.19 * rows  # the legend below takes its own room
         drawing.figure.set_size_inches(SIZE_INCHES[0], height)
-        bottom = (0.62 + 0.17 * rows) / height
+        bottom = (0.62 + 0.19 * rows) / height
         axes.set_position((0.135, bottom, 0.835, 1 - bottom - 0.35 / height))
         axes.legend(
             [handles[index] for index in order],
             [labels[index] for index in order],
             labelcolor=INK,
             loc="upper left",
-            bbox_to_anchor=(-0.16, -0.42 / (height * (1 - bottom) - 0.35)),
+            bbox_to_anchor=(-0.17, -0.42 / (height * (1 - bottom) - 0.35)),
             ncols=2,
-            columnspacing=0.9,
-            handlelength=1.8,
-            fontsize=7.5,
+            columnspacing=0.6,
+            handlelength=1.6,
+            handletextpad=0.4,
+            fontsize=8.5,
         )
     return drawing.svg
 
@@ -349,7 +363,7 @@ def variance(
     unit: str,
 ) -> str:
     """Each run's windows as dots and its figure as a mark; the interval of the whole as a band."""
-    with plot(name=name, title=title, description=description, height=1.6 + 0.32 * len(rows)) as drawing:
+    with plot(name=name, title=title, description=description, height=1.2 + 0.36 * len(rows)) as drawing:
         axes = drawing.axes
         if interval is not None:
             axes.axvspan(*interval, color=SERIES[1], alpha=0.15, linewidth=0, label="95 % interval")

@@ -1,0 +1,598 @@
+"""`python -m scoring report`, through its command; the page also in a real headless Chromium (slow)."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import fcntl
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoring.__main__ import main
+from scoring.report.text import markdown, number
+
+HOSTILE = "<script>window.pwned=1</script>\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+def event(key: str, value: Any, time_s: float, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:
+    """One MLLOG line."""
+    fields = {"namespace": "", "time_ms": int(time_s * 1000), "event_type": kind, "key": key, "value": value}
+    return f":::MLLOG {json.dumps(fields | {'metadata': metadata})}"
+
+
+def write_log(
+    path: Path,
+    *,
+    devices: int = 2,
+    step_s: float = 0.5,
+    windows: int = 12,
+    text: str = "resnet50_v1.5",
+    device: str = "gpu",
+    telemetry: bool = False,
+    accuracy: float = 0.95,
+    seed: int = 7,
+    mode: str = "train",
+    status: str | None = "success",
+) -> Path:
+    """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`."""
+    batch = 16
+    config = {
+        "DGXSYSTEM": {"value": "CPU", "origin": "environment"},
+        "BATCHSIZE": {"value": batch, "origin": "environment"},
+        "RECIPE.target_top1": {"value": 0.9, "origin": "paddle_rn50/config.py"},
+        "SUBMISSION_ORG": {"value": text, "origin": "environment"},
+    }
+    summary = {"devices": devices, "nodes": 1, "batch_per_device": batch, "precision": "fp32", "math_mode": "fp32"}
+    summary |= {"mode": mode, "framework": f"paddlepaddle {text}" if text != "resnet50_v1.5" else "paddlepaddle 2.6.2"}
+    lines = [
+        '# {"log": {"format": "paddle-reference-log", "version": 1}}',
+        f"# {json.dumps({'source': {'commit': 'abc', 'dirty': False, 'lock_sha256': 'd' * 64, 'image_digest': None}})}",
+        f"# {json.dumps({'config': config})}",
+        f"# {json.dumps({'packages': {'paddlepaddle-gpu': text}})}",
+        f"# {json.dumps({'hardware': {'nodes': [{'host': text, 'gpus': []}], 'device': device}})}",
+        event("submission_benchmark", text, 1000),
+        event("seed", seed, 1000),
+        event("train_samples", 1000, 1000),
+        event("global_batch_size", batch * devices, 1000),
+        event("run_summary", summary | {"model": text}, 1000),
+        event("run_start", None, 1000, "INTERVAL_START"),
+        f"a line for people: {text}",
+    ]
+    now = 1000.0
+    for window in range(1, windows + 1):
+        seconds = 5 * step_s * (1.02 if window % 2 else 1.0)
+        now += seconds
+        value = {"steps": 5, "images": 5 * batch * devices, "time_s": seconds, "data_wait_s": 0.04 * seconds}
+        value |= {"loss": 3.0 / window, "gpu_memory_mib": 1000.0 + window if telemetry else None}
+        value |= {"power_w": 200.0 if telemetry else None}
+        phase = "train" if mode == "train" else "warmup" if window <= 4 else "measured"
+        lines.append(event("step_window", value, now, step=5 * window, epoch_num=1, phase=phase))
+    if mode == "train":
+        lines.append(event("eval_accuracy", accuracy, now + 1, epoch_num=1))
+    if status is not None:
+        lines.append(event("run_stop", None, now + 2, "INTERVAL_END", status=status))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+class Parsed(HTMLParser):
+    """What a page holds: elements with their attributes, ids, text, and whether every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.by_id: dict[str, str] = {}
+        self._open: list[tuple[str, str | None]] = []
+        self.feed(text)
+        self.close()
+        assert not self._open, f"not closed: {self._open}"
+        self.ids = [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+        self.hrefs = [attributes["href"] for name, attributes in self.elements if name == "a"]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        if tag not in VOID:
+            self._open.append((tag, attributes.get("id")))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        opened = self._open.pop()[0]
+        assert opened == tag, f"{opened} closed by {tag} at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+        for _, identity in self._open:
+            if identity:
+                self.by_id[identity] = self.by_id.get(identity, "") + data
+
+
+def page_of(tmp_path: Path, *arguments: object, code: int = 0) -> Parsed:
+    page = tmp_path / "report.html"
+    assert main(["report", *map(str, arguments), "--html", str(page)]) == code
+    return Parsed(page.read_text(encoding="utf-8"))
+
+
+def values_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["report", *map(str, arguments), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def assert_self_contained(page: Parsed) -> None:
+    """Every link resolves within the page, ids are unique, and nothing is run or fetched."""
+    twice = [identity for identity, count in Counter(page.ids).items() if count > 1]
+    assert not twice
+    assert page.hrefs
+    for href in page.hrefs:
+        assert href is not None
+        assert href.startswith("#")
+        assert href[1:] in set(page.ids), href
+    names = {name for name, _ in page.elements}
+    assert not names & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "foreignobject"}
+    for name, attributes in page.elements:
+        assert not {key for key in attributes if key.startswith("on")}
+        for key in ("src", "href", "xlink:href", "action", "data"):
+            value = attributes.get(key)
+            assert value is None or value.startswith("#"), (name, key, value)
+
+
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def test_page_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "result_0.txt")
+    page = page_of(tmp_path, log)
+    assert_self_contained(page)
+    text = "".join(page.text)
+    # 12 windows of 5 steps, skip 20 steps: 8 windows of 160 images in 2.55 s and 2.5 s alternately.
+    expected = 8 * 160 / (4 * 2.55 + 4 * 2.5)
+    score = values_of(capsys, log)["groups"][0]["score"]
+    assert score["value"] == pytest.approx(expected, rel=1e-9)
+    assert number(expected) in page.by_id["verdict"]
+    assert "0.95" in page.by_id["training"]
+    assert "target 0.9" in page.by_id["training"]
+    for title in ("Throughput over time", "Where a step's time goes", "Scaling and efficiency", "Variance"):
+        assert title in text
+    # The published curves stand beside; efficiency of one device count is none.
+    assert "DLPerf" in page.by_id["scaling"]
+    assert "not measured" in page.by_id["scaling"]
+
+
+def test_numbers_link_to_the_lines_that_hold_them(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "result_0.txt")
+    page = page_of(tmp_path, log)
+    lines = log.read_text().splitlines()
+    quoted = {int(i.rsplit("-", 1)[1]): i for i in page.ids if i and re.fullmatch(r"run-1-line-\d+", i)}
+    assert quoted
+    for line, identity in quoted.items():
+        shown = page.by_id[identity].removeprefix(str(line))
+        assert shown.split("… (")[0] == lines[line - 1][:600]
+    # The figure's first and last window, the seed and the accuracy are among them.
+    first = next(at for at, text in enumerate(lines, 1) if '"step": 25,' in text)
+    wanted = [first, *(at for at, text in enumerate(lines, 1) if '"seed"' in text or "eval_accuracy" in text)]
+    assert set(wanted) <= set(quoted)
+    assert f"#run-1-line-{first}" in page.hrefs
+
+
+def test_every_plot_has_a_text_alternative_and_units(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=0.5, telemetry=True) for n in (1, 2)]
+    page = page_of(tmp_path, *logs)
+    plots = [attributes for name, attributes in page.elements if name == "svg"]
+    assert len(plots) >= 9
+    for attributes in plots:
+        assert attributes["role"] == "img"
+        named = (attributes["aria-labelledby"] or "").split()
+        assert len(named) == 2
+        assert all(len(page.by_id[identity]) > 3 for identity in named)
+    text = "".join(page.text)
+    for axis in ("images/s", "time in s", "time of a step in ms", "devices", "MiB", "epoch", "efficiency in %"):
+        assert axis in text
+
+
+def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "<b>x' onload=window.pwned=1"
+    folder.mkdir()
+    log = write_log(folder / "a&b.txt", text=HOSTILE)
+    finding = {"rule": HOSTILE, "severity": "error", "line": 3, "expected": HOSTILE, "actual": HOSTILE, "fix": HOSTILE}
+    findings = tmp_path / "findings.json"
+    findings.write_text(json.dumps({"files": [{"file": str(log), "verdict": "fail", "findings": [finding]}]}))
+    page = page_of(tmp_path, log, "--findings", findings)
+    assert_self_contained(page)
+    assert not {"b", "x"} & {name for name, _ in page.elements}
+    text = "".join(page.text)
+    assert "<script>window.pwned=1</script>" in text  # as text
+    assert "\\u202e" in text
+    assert not {"\u202e", "\x1b", "\0"} & set(text)
+    assert main(["report", str(log), "--findings", str(findings)]) == 0
+    out = capsys.readouterr().out
+    outside_of_code = [line for line in out.splitlines() if not line.startswith("    ")]
+    assert not re.search(r"(?<!\\)<(script|img)", "\n".join(outside_of_code))
+    assert "\x1b" not in out
+    assert main(["report", str(log), "--csv", "-"]) == 0
+    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert row["file"] == str(log)
+
+
+def test_formulas_do_not_reach_a_spreadsheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "a.txt", text='=HYPERLINK("x")')
+    assert main(["report", str(log), "--csv", "-"]) == 0
+    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert row["model"] == '\'=HYPERLINK("x")'
+    assert float(row["value"]) > 0
+
+
+# ---------------------------------------------------------------------------------------------- the content
+
+
+def test_scaling_against_the_smallest_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = {1: 0.5, 2: 0.55, 4: 0.6}
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in steps.items()]
+    values = values_of(capsys, *logs)
+    (rows,) = values["scaling"]
+    assert [row["devices"] for row in rows] == [1, 2, 4]
+    for row in rows:
+        speedup = row["devices"] * steps[1] / steps[row["devices"]]
+        assert row["speedup"] == pytest.approx(speedup, rel=1e-6)
+        assert row["efficiency"] == pytest.approx(speedup / row["devices"], rel=1e-6)
+    assert values["headline"] == 2
+    page = page_of(tmp_path, *logs)
+    assert_self_contained(page)
+    assert "83.3%" in page.by_id["scaling"]
+
+
+def test_different_systems_share_no_scaling_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / "1.txt", devices=1), write_log(tmp_path / "2.txt", devices=2, text="other")]
+    assert values_of(capsys, *logs)["scaling"] == []
+
+
+def test_all_reduce_is_estimated_from_two_device_counts_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Ring traffic grows as (g-1)/g: t = 0.5 + 0.1 * (g-1)/g gives 0.05 s on 2 and 0.075 s on 4 devices.
+    steps = {1: 0.5, 2: 0.55, 4: 0.575}
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in steps.items()]
+    got = {group["runs"][0]["devices"]: group["step_time"] for group in values_of(capsys, *logs)["groups"]}
+    assert got[1]["all_reduce_s"] == 0
+    assert got[2]["all_reduce_s"] == pytest.approx(0.05 * 1.01, rel=0.01)
+    assert got[4]["all_reduce_s"] == pytest.approx(0.075 * 1.01, rel=0.01)
+    for step in got.values():
+        assert step["data_wait_s"] == pytest.approx(0.04 * step["total_s"], rel=1e-6)
+        assert step["rest_s"] + step["data_wait_s"] + step["all_reduce_s"] == pytest.approx(step["total_s"])
+    alone = values_of(capsys, logs[1])["groups"][0]["step_time"]
+    assert alone["all_reduce_s"] is None
+    assert "one device count" in alone["all_reduce_note"]
+    on_cpu = [write_log(tmp_path / f"cpu{n}.txt", devices=n, device="cpu") for n in (1, 2)]
+    assert values_of(capsys, *on_cpu)["groups"][1]["step_time"]["all_reduce_s"] is None
+
+
+def test_what_was_not_measured_says_so(tmp_path: Path) -> None:
+    bare = page_of(tmp_path, write_log(tmp_path / "bare.txt"))
+    assert bare.by_id["telemetry"].count("not measured") == 4
+    measured = page_of(tmp_path, write_log(tmp_path / "measured.txt", telemetry=True)).by_id["telemetry"]
+    assert "1,012.0 MiB" in measured  # the most of 1001 .. 1012
+    assert "200.00 W" in measured
+    assert "3.156 J" in measured  # 200 W over 20.2 s of 8 windows, by 1280 images
+    assert measured.count("not measured") == 1  # the temperature
+
+
+def findings_of(path: Path, verdicts: dict[Path, str]) -> Path:
+    error = {"rule": "r", "severity": "error", "line": 7, "expected": "e", "actual": "a", "fix": "f"}
+    files = [
+        {"file": str(log), "verdict": verdict, "findings": [error] if verdict == "fail" else []}
+        for log, verdict in verdicts.items()
+    ]
+    path.write_text(json.dumps({"files": files}))
+    return path
+
+
+def test_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 1e4) for n in (1, 2, 3)]
+    passed = findings_of(tmp_path / "pass.json", dict.fromkeys(logs, "pass"))
+    partly = findings_of(tmp_path / "part.json", {logs[0]: "pass"})
+    failed = findings_of(tmp_path / "fail.json", {logs[0]: "pass", logs[1]: "fail", logs[2]: "pass"})
+    assert values_of(capsys, *logs, "--findings", passed)["verdict"]["state"] == "good"
+    assert values_of(capsys, *logs, "--findings", partly)["verdict"]["state"] == "unknown"
+    assert values_of(capsys, *logs)["verdict"]["state"] == "unknown"
+    result = values_of(capsys, *logs, "--findings", failed)["verdict"]
+    assert result["state"] == "bad"
+    assert "run 2 failed" in result["checks"][0]["text"]
+    page = page_of(tmp_path, *logs, "--findings", failed)
+    assert "#run-2-line-7" in page.hrefs
+    below = write_log(tmp_path / "low.txt", accuracy=0.5)
+    assert values_of(capsys, below, "--findings", findings_of(passed, {below: "pass"}))["verdict"]["state"] == "bad"
+    cut = write_log(tmp_path / "cut.txt", status=None)
+    assert values_of(capsys, cut, "--findings", findings_of(passed, {cut: "pass"}))["verdict"]["state"] == "bad"
+    aborted = write_log(tmp_path / "aborted.txt", status="aborted")
+    assert values_of(capsys, aborted)["verdict"]["state"] == "bad"
+
+
+def test_throughput_runs_need_no_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "a.txt", mode="throughput")
+    values = values_of(capsys, log)
+    assert [check["state"] for check in values["verdict"]["checks"] if check["subject"] == "Compliance"] == ["none"]
+    assert values["groups"][0]["score"]["windows"] == 8  # the measured ones
+
+
+def test_markdown_and_csv_agree_with_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 100) for n in (1, 2, 3)]
+    values = values_of(capsys, *logs)
+    text, rows = tmp_path / "r.md", tmp_path / "r.csv"
+    assert main(["report", *map(str, logs), "--markdown", str(text), "--csv", str(rows)]) == 0
+    assert capsys.readouterr().out == ""
+    score = values["groups"][0]["score"]
+    assert f"# {number(score['value'])} images/s" in text.read_text()
+    by_run = list(csv.DictReader(rows.open()))
+    assert [float(row["value"]) for row in by_run] == [run["value"] for run in values["groups"][0]["runs"]]
+    assert [int(row["seed"]) for row in by_run] == [1, 2, 3]
+    for log in logs:
+        assert markdown(str(log)) in text.read_text()
+
+
+def test_commands_to_reproduce(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "it's.txt", seed=42)
+    part = page_of(tmp_path, log).by_id["reproduce"]
+    assert "git checkout abc" in part
+    assert "DGXSYSTEM=CPU BATCHSIZE=16 SUBMISSION_ORG=resnet50_v1.5 SEED=42 ./run_and_time.sh" in part
+    command = next(line for line in part.splitlines() if "scoring score" in line)
+    command = command[command.index("python -m scoring score") :].split("Write this")[0]
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+    assert "images/s" in done.stdout
+
+
+# --------------------------------------------------------------------------------------------- other people's
+
+
+def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:
+    logs = ["paddleclas_v100_gpu8_fp32_bs256.log", "paddleclas_v100_gpu32_fp32_bs256.log"]
+    page = page_of(tmp_path, *(published_logs / log for log in logs), "--protocol", "perf")
+    assert_self_contained(page)
+    assert "10,984.4" in page.by_id["verdict"]  # the published figure of 32 devices, drop 10 windows
+    assert "Paddle mixed V100 bs256" in page.by_id["scaling"]  # the published table mixes software versions
+    assert "not checked" not in page.by_id["verdict"]
+
+
+def test_mlperf_submission(published_logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
+    values = values_of(capsys, *runs, "--protocol", "mlperf")
+    assert values["groups"][0]["score"]["value"] == pytest.approx(28.6854, abs=5e-5)
+    quality = next(check for check in values["verdict"]["checks"] if check["subject"] == "Quality")
+    assert quality["state"] == "doubt"  # one aborted run of five is allowed
+    assert_self_contained(page_of(tmp_path, *runs, "--protocol", "mlperf"))
+
+
+# ------------------------------------------------------------------------------------------------- wrong use
+
+
+def test_too_few_runs_is_exit_1_and_still_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = page_of(tmp_path, write_log(tmp_path / "a.txt", windows=40), "--protocol", "fleetx", code=1)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert "asks for 7 runs" in page.by_id["verdict"]
+
+
+def test_nothing_to_measure_is_exit_1_and_shows_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = page_of(tmp_path, write_log(tmp_path / "a.txt", windows=3), code=1)
+    assert "warm-up" in capsys.readouterr().err
+    assert "no figure" in page.by_id["verdict"]
+    assert_self_contained(page)
+
+
+@pytest.mark.parametrize("case", ["absent", "twice", "over a log", "findings", "other findings", "runs"])
+def test_wrong_use_is_exit_2_with_one_line(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "a.txt")
+    other = write_log(tmp_path / "b.txt", seed=8)
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"files": [{"file": 1}]}')
+    arguments = {
+        "absent": [tmp_path / "none.txt"],
+        "twice": [log, log],
+        "over a log": [log, other, "--html", other],
+        "findings": [log, "--findings", broken],
+        "other findings": [log, "--findings", findings_of(tmp_path / "f.json", {other: "pass"})],
+        "runs": [log, "--runs", "3"],
+    }[case]
+    before = other.read_bytes()
+    assert main(["report", *map(str, arguments)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("python -m scoring report: ")
+    assert other.read_bytes() == before
+
+
+def test_plots_are_paid_for_by_the_page_alone(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt")
+    code = (
+        f"import sys; from scoring.__main__ import main; main(['report', {str(log)!r}, '--json']); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    modules = done.stdout.splitlines()[-1].split()
+    assert "scoring.report" in modules
+    assert "matplotlib" not in modules
+
+
+def luminance(color: str) -> float:
+    """Relative luminance by WCAG 2.1."""
+    channels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_contrast_in_light_dark_and_print(repository: Path) -> None:
+    css = (repository / "scoring/report/page.css").read_text()
+    palettes = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)
+    assert len(palettes) == 3
+    for palette in palettes:
+        colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", palette))
+        for ground in ("surface", "page"):
+            for name, color in colors.items():
+                least = 3.0 if name.startswith("series") else 4.5
+                if name in ("grid", "line", "surface", "page"):
+                    continue
+                light, dark = sorted((luminance(color), luminance(colors[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= least, (name, ground)
+
+
+# ------------------------------------------------------------------------------------------------- a browser
+
+
+class Browser:
+    """A headless Chromium, spoken to over the pipe of its DevTools protocol."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        near_read, self._write = os.pipe()
+        self._read, near_write = os.pipe()
+        # Chromium reads from 3 and writes to 4: its ends must not lie there before they are put there.
+        to_read, to_write = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (near_read, near_write))
+        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
+        command += [f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write} {to_read}<&- {to_write}>&-', "bash", *command],
+            pass_fds=(to_read, to_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for end in (near_read, near_write, to_read, to_write):
+            os.close(end)
+        self._rest = b""
+        self._number = 0
+        self.events: list[dict[str, Any]] = []
+        self._session: str | None = None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def _message(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            data = os.read(self._read, 1 << 20)
+            assert data, "Chromium has gone"
+            self._rest += data
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The result of a method; events met on the way are kept."""
+        self._number += 1
+        request: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            request["sessionId"] = self._session
+        data = json.dumps(request).encode() + b"\0"
+        while data:
+            data = data[os.write(self._write, data) :]
+        while True:
+            message = self._message()
+            if message.get("id") == self._number:
+                assert "error" not in message, message
+                return message["result"]
+            self.events.append(message)
+
+    def open(self, page: Path, *, width: int, height: int, scheme: str, phone: bool) -> None:
+        """Load a page at that size (CSS pixels) and colour scheme."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.events.clear()
+        self.call("Page.navigate", url=page.as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._message())
+
+    def value(self, expression: str) -> Any:
+        """What a JavaScript expression gives in the page."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def screenshot(self, file: Path, *, whole: bool = False) -> None:
+        """A picture of what is seen, or of the whole page."""
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+    def close(self) -> None:
+        self._session = None
+        self.call("Browser.close")
+        self._process.wait(timeout=30)
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Any:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        reason = "no Chromium: apt-get install chromium"
+        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    started = Browser(program, tmp_path / "profile")
+    yield started
+    started.close()
+
+
+BROKEN_LINKS = """[...document.querySelectorAll('a')].filter(a => {
+  const target = document.getElementById(decodeURIComponent(a.hash.slice(1)));
+  return a.origin + a.pathname !== location.origin + location.pathname || !target || !target.getClientRects().length;
+}).map(a => a.outerHTML)"""
+TOO_SMALL = """[...document.querySelectorAll('svg text')].filter(t => t.getClientRects().length &&
+  t.getBoundingClientRect().height > 0 && parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a < 7)
+  .map(t => t.textContent)"""
+OUTSIDE = """[...document.querySelectorAll('svg.plot')].filter(s => s.getClientRects().length).flatMap(s => {
+  const box = s.getBoundingClientRect();
+  return [...s.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect();
+    return r.left < box.left - 1 || r.right > box.right + 1 || r.top < box.top - 1 || r.bottom > box.bottom + 1; })
+    .map(t => t.textContent); })"""
+
+
+@pytest.mark.slow
+def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / "plain.txt", devices=n, telemetry=True) for n in (1,)]
+    logs += [write_log(tmp_path / f"run {n}.txt", devices=2, seed=n, step_s=0.5 + n / 100) for n in (1, 2)]
+    logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=HOSTILE))
+    page = tmp_path / "report.html"
+    assert main(["report", *map(str, logs), "--html", str(page)]) == 0
+    shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
+    for width, height, phone in ((1280, 900, False), (390, 844, True), (320, 600, True)):
+        for scheme in ("light", "dark"):
+            browser.open(page, width=width, height=height, scheme=scheme, phone=phone)
+            where = f"{width} {scheme}"
+            told = [
+                e for e in browser.events if e["method"].startswith(("Log.", "Runtime.exception", "Runtime.console"))
+            ]
+            assert not told, where
+            asked = [
+                e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"
+            ]
+            assert asked == [page.as_uri()], where
+            assert browser.value("window.pwned") is None, where
+            assert browser.value("document.documentElement.scrollWidth") <= width, where
+            assert browser.value(BROKEN_LINKS) == [], where
+            assert browser.value(OUTSIDE) == [], where
+            if width > 320:
+                assert browser.value(TOO_SMALL) == [], where
+            dark = browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(17, 21, 26)"
+            assert dark == (scheme == "dark")
+            browser.screenshot(shots / f"report-{width}-{scheme}.png", whole=True)
+    # A followed link shows the quoted line.
+    first = browser.value("document.querySelector('#verdict td a[href*=line]').click(), location.hash")
+    assert browser.value(f"document.querySelector('{first}').matches(':target')")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    pdf = base64.b64decode(browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+    assert pdf.startswith(b"%PDF")
+    (shots / "report.pdf").write_bytes(pdf)
