@@ -22,14 +22,14 @@ for argument in "$@"; do
 done
 
 # ---- configuration: the user's environment, then the system's file, then harness/env.py
+JOB_FROM_USER="${JOB_FROM_USER:-$(compgen -e | paste -sd ' ')}"
 export DGXSYSTEM="${DGXSYSTEM:-CPU}"
 if [[ ! -f "config_${DGXSYSTEM}.sh" ]]; then
   systems="$(printf '%s\n' config_*.sh | sed 's/^config_//; s/\.sh$//' | paste -sd ' ')"
   echo "error: DGXSYSTEM=${DGXSYSTEM}: there is no config_${DGXSYSTEM}.sh; there are: ${systems}" >&2
   exit 2
 fi
-JOB_FROM_USER="${JOB_FROM_USER:-$(compgen -e | paste -sd ' ')}"
-# shellcheck source=config_CPU.sh
+# shellcheck disable=SC1090,SC1091 # a file of exports, checked by itself
 source "config_${DGXSYSTEM}.sh"
 JOB_FROM_CONFIG="$(comm -13 <(tr ' ' '\n' <<<"${JOB_FROM_USER}" | sort) <(compgen -e | sort) | paste -sd ' ')"
 export JOB_FROM_USER JOB_FROM_CONFIG
@@ -80,4 +80,11 @@ if ((status != 0)) || [[ -n "${check[*]}" ]]; then
 fi
 
 # ---- check, score and table
-exec .venv/bin/python launch/summarize.py "${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}" --trials "${NEXP}" --mode "${MODE}"
+logs=()
+for ((trial = 0; trial < NEXP; trial++)); do
+  logs+=("${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}/result_${trial}.txt")
+done
+if [[ "${MODE}" == throughput ]]; then
+  logs+=(--throughput)
+fi
+exec .venv/bin/python launch/summarize.py "${logs[@]}"

@@ -11,6 +11,7 @@ readonly FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
 readonly KILL_AFTER_S=10 # from asking the ranks to end, which takes a window of steps and a checkpoint, to ending them
 mpirun_pid=""
 signal=""
+deadline=0
 
 # The log of a trial. One that goes on from a checkpoint gets a name of its own, which no package takes for a result.
 result_of() {
@@ -49,7 +50,7 @@ stop() {
   if [[ -n "${mpirun_pid}" ]]; then
     # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save dies of them.
     kill -"$([[ "${signal}" == INT ]] && echo USR2 || echo USR1)" "${mpirun_pid}" 2>/dev/null || true
-    (sleep "${KILL_AFTER_S}" && kill -TERM "${mpirun_pid}" && sleep 2 && kill -KILL "${mpirun_pid}") 2>/dev/null &
+    deadline=$((SECONDS + KILL_AFTER_S))
   fi
 }
 
@@ -77,11 +78,12 @@ run_trial() {
   fi
   "${command[@]}" </dev/null 2>"${stderr}" &
   mpirun_pid=$!
-  # A trapped signal ends `wait` early; the status of mpirun is that of the last one.
-  while :; do
-    status=0
-    wait "${mpirun_pid}" || status=$?
-    kill -0 "${mpirun_pid}" 2>/dev/null || break
+  # A trapped signal ends `wait` early; from then on mpirun has until the deadline.
+  wait "${mpirun_pid}" || status=$?
+  while [[ -n "${signal}" ]] && kill -0 "${mpirun_pid}" 2>/dev/null; do
+    ((SECONDS < deadline)) || kill -TERM "${mpirun_pid}" 2>/dev/null || true
+    ((SECONDS < deadline + 2)) || kill -KILL "${mpirun_pid}" 2>/dev/null || true
+    sleep 0.2
   done
   mpirun_pid=""
   case "${signal}" in

@@ -1,0 +1,138 @@
+"""Runs that fail on the way: a closed log, the right exit status, no process left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import jobs
+import pytest
+
+from paddle_rn50 import digits
+
+pytestmark = pytest.mark.xdist_group("ranks")
+ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
+
+
+def processes(logdir: Path) -> dict[int, dict[str, str]]:
+    """Processes of the job that writes to `logdir`, with their environments."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            continue
+        environ = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        if environ.get("LOGDIR") == str(logdir) and not zombie:
+            found[int(entry.name)] = environ
+    return found
+
+
+def rank_of(logdir: Path, rank: int) -> int:
+    """Process id of a rank."""
+    (pid,) = (
+        pid
+        for pid, environ in processes(logdir).items()
+        if environ.get("OMPI_COMM_WORLD_RANK") == str(rank) and b"harness" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    return pid
+
+
+def start(logdir: Path, **variables: str) -> subprocess.Popen[str]:
+    """A job under way: its first step is in the log."""
+    job = subprocess.Popen(
+        [str(jobs.REPOSITORY / "run_and_time.sh")],
+        env=jobs.environment(LOGDIR=str(logdir), **{**ENDLESS, **variables}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    log = logdir / "CPU/rn50/result_0.txt"
+    deadline = time.monotonic() + 180
+    while not (log.is_file() and "step_window" in log.read_text()):
+        assert job.poll() is None, job.stderr.read() if job.stderr else ""
+        assert time.monotonic() < deadline, "no step within 180 s"
+        time.sleep(0.2)
+    return job
+
+
+def aborted(logdir: Path) -> str:
+    """The reason in a log that must end with run_stop aborted."""
+    log = logdir / "CPU/rn50/result_0.txt"
+    events = jobs.mllog(log)
+    assert [e["key"] for e in events[-2:]] == ["abort_reason", "run_stop"]
+    assert events[-1]["metadata"]["status"] == "aborted"
+    assert sum(e["key"] == "run_stop" for e in events) == 1
+    assert events[-2]["value"]
+    return str(events[-2]["value"])
+
+
+def ended(job: subprocess.Popen[str], logdir: Path, within_s: float) -> str:
+    """What a job that was hurt said on stderr; it has ended, and all its processes, within the time."""
+    before = time.monotonic()
+    stderr = job.communicate(timeout=within_s)[1]
+    while processes(logdir) and time.monotonic() - before < within_s:
+        time.sleep(0.1)
+    assert not processes(logdir)
+    assert stderr.count("\n") == 1, stderr
+    return stderr
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_signal_ends_the_job(tmp_path: Path, sent: signal.Signals, status: int) -> None:
+    job = start(tmp_path)
+    job.send_signal(sent)
+    stderr = ended(job, tmp_path, within_s=30)
+    assert job.returncode == status
+    assert "stopped by signal" in stderr
+    assert "stopped by signal" in aborted(tmp_path)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_all(tmp_path: Path, rank: int) -> None:
+    job = start(tmp_path)
+    os.kill(rank_of(tmp_path, rank), signal.SIGKILL)
+    ended(job, tmp_path, within_s=30)
+    assert job.returncode == 1
+    assert aborted(tmp_path)
+
+
+def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(digits.prepare(tmp_path / digits.NAME), folder)
+    victim = sorted((folder / "train").rglob("*.jpeg"))[700]
+    victim.write_bytes(victim.read_bytes()[:200])
+    done = jobs.run_and_time(
+        **{**ENDLESS, "MEASURED_STEPS": "200", "LOGDIR": str(tmp_path / "logs"), "DATADIR": str(folder)}
+    )
+    assert done.returncode == 1
+    assert str(victim) in done.stderr
+    assert "cannot be decoded" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert str(victim) in aborted(tmp_path / "logs")
+
+
+def test_a_full_disk_ends_the_run(tmp_path: Path) -> None:
+    """The log's folder is a file system of 24 KiB: the header fits, the windows soon do not."""
+    script = f"mount -t tmpfs -o size=24k none {tmp_path} && exec {jobs.REPOSITORY}/run_and_time.sh"
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script],
+        env=jobs.environment(LOGDIR=str(tmp_path), **ENDLESS),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "No space left on device" in done.stderr
+    assert not processes(tmp_path)

@@ -1,0 +1,70 @@
+"""Wrong use by the user's own command: exit 2, one line on stderr, nothing written."""
+
+from pathlib import Path
+
+import jobs
+import pytest
+
+
+def refused(logdir: Path, message: str, **variables: str | int) -> None:
+    done = jobs.run_and_time(LOGDIR=str(logdir), **{**jobs.TINY, **variables})
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert message in done.stderr
+    assert not list(logdir.rglob("result_*.txt"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"DGXSYSTEM": "DGX9"}, "error: DGXSYSTEM=DGX9: there is no config_DGX9.sh; there are: "),
+        ({"RECIPE": "adam"}, "error: RECIPE='adam': must be one of digits_small"),
+        ({"PRECISION": "fp8"}, "error: PRECISION='fp8': must be one of fp32"),
+        ({"PRECISION": "amp_o2"}, "error: PRECISION=amp_o2: a CPU has no kernels for it"),
+        ({"WORKLOAD": "bert"}, "error: WORKLOAD='bert': must be one of rn50"),
+        ({"BATCHSIZE": 0}, "error: BATCHSIZE=0: must be at least 1"),
+        ({"RECIPE": "mlperf_lars"}, "no reference convergence point for global batch 32"),
+    ],
+    ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
+)
+def test_before_anything_starts(tmp_path: Path, variables: dict[str, str], message: str) -> None:
+    refused(tmp_path, message, **variables)
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"DATADIR": "/nowhere"}, "/nowhere/train_list.txt: no such file: DATADIR must hold train_list.txt"),
+        ({"BATCHSIZE": 800}, "global batch 1600 is larger than the training set of 1437 images: lower BATCHSIZE"),
+    ],
+    ids=["no-data", "large-batch"],
+)
+def test_found_by_the_ranks(tmp_path: Path, variables: dict[str, str], message: str) -> None:
+    refused(tmp_path, message, **variables)
+
+
+def test_an_unknown_argument_is_named() -> None:
+    done = jobs.run_and_time("--fast")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown argument --fast")
+
+
+def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
+    result = tmp_path / "CPU" / "rn50" / "result_1.txt"
+    result.parent.mkdir(parents=True)
+    result.write_text("mine")
+    done = jobs.run_and_time(LOGDIR=str(tmp_path), **{**jobs.TINY, "NEXP": 2})
+    assert done.returncode == 2
+    assert "result_1.txt exists, results are never overwritten" in done.stderr
+    assert result.read_text() == "mine"
+    assert not result.with_name("result_0.txt").exists()
+
+
+def test_a_dry_run_writes_nothing_and_says_all(tmp_path: Path) -> None:
+    done = jobs.run_and_time("--dry-run", LOGDIR=str(tmp_path), NEXP=2, BATCHSIZE=8)
+    assert done.returncode == 0, done.stderr
+    assert '"origin": "config_CPU.sh"' in done.stdout
+    assert f"trial 1: RESULT_FILE={tmp_path}/CPU/rn50/result_1.txt" in done.stdout
+    assert "mpirun" in done.stdout
+    assert not list(tmp_path.iterdir())
