@@ -27,6 +27,7 @@ from compliance.runs import (
     read_description,
     receipt_path,
     sha256,
+    submission_of,
 )
 from compliance.score import Score, score_runs
 from compliance.system import NOT_STATED, faults
@@ -136,6 +137,10 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
         raise RefusedError([f"{checked[0][1]}: benchmark {name}: ruleset {ruleset.version} has no rules for it"])
     if len(checked) != benchmark.runs:
         raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has exactly {benchmark.runs}")
+    for one, log in checked[1:]:
+        if submission_of(one.run) != submission_of(first):
+            mine, others = (printable(", ".join(submission_of(run))) for run in (one.run, first))
+            raise RefusedError([f"{log}: of another submission ({mine}) than {checked[0][1]} ({others})"])
     results = stage / "results" / system / benchmark.name
     results.mkdir(parents=True)
     renamed = []

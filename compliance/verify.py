@@ -64,7 +64,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
     try:
         content, reasons = describe(folder, checked, system, benchmark, ruleset)
     except (ValueError, KeyError, OSError) as error:
-        return [*answers, Answer(check="system description", status="fail", message=printable(str(error)))]
+        return [*answers, Answer(check="package", status="fail", message=printable(str(error)))]
     answers += [Answer(check=printable(name), status="fail", message=reason) for name, reason in reasons]
     if not reasons:
         answers.append(Answer(check="logs", status="ok", message=f"{len(logs)} logs meet ruleset {ruleset.version}"))

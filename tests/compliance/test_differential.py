@@ -128,7 +128,7 @@ def _join_lines(log: Altered, index: int, chance: random.Random) -> None:
 def _damage(log: Altered, index: int, chance: random.Random) -> None:
     line = log.lines[index]
     at = chance.randrange(len(line))
-    bit = chance.choice(['"', "}", "\x00", "\x1b[0m", "\r", "é", ":::MLLOG ", "\\", "\x85"])
+    bit = chance.choice(['"', "}", "\x00", "\x1b[0m", "\r", "é", ":::MLLOG ", "\\", "\x85", "\udcff"])
     log.lines[index] = chance.choice([line[:at], line + bit, line + "  ", line[:at] + bit + line[at:], bit + line])
 
 
@@ -168,7 +168,7 @@ def _compare(seeds: dict[str, str], ruleset_name: str, folder: Path, count: int,
     for number in range(start, start + count):
         name = names[number % len(names)]
         text = altered(seeds[name], random.Random(number))
-        path.write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
+        path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
         findings, run = check_file(path, ruleset)
         errors = [finding for finding in findings if finding.severity == "error"]
         # a log of hrnet goes to the official checker with our rules in its language, as --official does

@@ -1,0 +1,317 @@
+"""Package and verify: what is built is accepted by mlperf-logging's tools, what may not be published is refused."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import make_log
+import pytest
+from altered import Altered
+
+from compliance import package
+from compliance.__main__ import main
+from compliance.system import FIELDS
+from compliance.verify import verify
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def description(folder: Path, **changes: str) -> Path:
+    fields = dict.fromkeys(FIELDS, "") | {
+        **{"submitter": "Example", "division": "open", "status": "Research, Development, or Internal (RDI)"},
+        **{"system_name": "CPU", "number_of_nodes": "1", "host_processors_per_node": "1", "accelerators_per_node": "0"},
+        **{"framework": "paddlepaddle 2.6.2", "host_processor_model_name": "Example CPU 9000"},
+    }
+    path = folder / "CPU.json"
+    path.write_text(json.dumps(fields | changes))
+    return path
+
+
+def five(folder: Path, commit: str, make: Callable[..., str] = make_log.run, **changes: Any) -> Path:
+    """Five logs, which the trial loop numbered 3 to 7, the last of them written first."""
+    logs = folder / "results"
+    logs.mkdir()
+    for index in range(5):
+        text = make(seed=100 + index, epoch_ms=36_000 + 500 * index, **changes).replace("0" * 40, commit)
+        text = text.replace('"time_ms": 17', f'"time_ms": {28 - index}')
+        (logs / f"result_{index + 3}.txt").write_text(text)
+    return logs
+
+
+def build(logs: Path | list[Path], system: Path, out: Path, *more: str) -> int:
+    named = [logs] if isinstance(logs, Path) else logs
+    arguments = ["--org", "Example", "--system", str(system), "--out", str(out), *more]
+    return main(["package", *arguments, *map(str, named)])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, commit: str) -> tuple[Path, dict[str, Any]]:
+    """A package of five runs on the embedded digits, and what the command printed."""
+    folder = tmp_path_factory.mktemp("open")
+    logs = five(folder, commit)
+    target, content, answers = package.build(
+        sorted(logs.iterdir()),
+        org="Example",
+        system=str(description(folder)),
+        out=folder / "out",
+        ruleset=package.load("4.0.0"),
+    )
+    return target, content.manifest | {"official": answers, "logs": logs}
+
+
+def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> None:
+    target, said = built
+    answers = {answer["tool"]: (answer["accepted"], answer["message"]) for answer in said["official"]}
+    assert answers["package_checker"] == ("yes", "PACKAGE CHECKER FOUND NO ERRORS")
+    assert answers["system_desc_checker"][0] == "yes"
+    assert answers["repo_checker"] == ("yes", "ALL CHECKS PASSED")
+    assert answers["result_summarizer"] == ("yes", f"{said['minutes']!r} minutes; ours {said['minutes']!r}")
+    assert answers["rcp_checker"] == ("not applied", "not applied: not a closed submission")
+    names = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert names >= {
+        *("README.md", "SHA256SUMS", "submission.json", "systems/CPU.json"),
+        *(f"results/CPU/resnet/result_{index}.txt" for index in range(5)),
+        "benchmarks/resnet/implementations/paddle/compliance/log.py",
+    }
+    assert not any(part.startswith(".") for name in names for part in name.split("/"))
+    assert not list((target / "results").rglob("scaling.json"))
+
+
+def test_the_runs_are_renamed_in_the_order_of_their_start_and_unchanged(built) -> None:
+    target, said = built
+    for index in range(5):
+        copy = target / "results" / "CPU" / "resnet" / f"result_{index}.txt"
+        assert copy.read_bytes() == (said["logs"] / f"result_{7 - index}.txt").read_bytes()
+
+
+def test_the_report_gives_the_score_and_the_hashes_are_those_of_sha256sum(built) -> None:
+    target, said = built
+    report = (target / "README.md").read_text()
+    assert f"Score: {said['minutes']!r} minutes: olympic mean" in report
+    assert said["commit"] in report
+    done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=target, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+@pytest.fixture(scope="module")
+def copy(built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "Example"
+    shutil.copytree(built[0], folder)
+    return folder
+
+
+def test_a_published_package_verifies(copy: Path, capsys) -> None:
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    assert main(["verify", str(copy), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "pass"
+    assert {check["status"] for check in answer["checks"]} == {"ok"}
+    assert before == {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "results/CPU/resnet/result_2.txt",
+        "systems/CPU.json",
+        "README.md",
+        "submission.json",
+        "SHA256SUMS",
+        "benchmarks/resnet/implementations/paddle/compliance/log.py",
+    ],
+)
+def test_one_altered_byte_is_found(name: str, copy: Path, capsys) -> None:
+    path = copy / name
+    original = path.read_bytes()
+    try:
+        for at in (0, len(original) // 2, len(original) - 1):
+            path.write_bytes(original[:at] + bytes([original[at] ^ 1]) + original[at + 1 :])
+            assert main(["verify", str(copy)]) == 1
+            assert "fail: SHA256SUMS: " in capsys.readouterr().out
+    finally:
+        path.write_bytes(original)
+
+
+def _rehash(folder: Path) -> None:
+    (folder / "SHA256SUMS").write_text(package.hashes(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "check"),
+    [
+        ("README.md", "Score: ", "Score: 1", "README.md"),
+        ("submission.json", '"minutes": ', '"minutes": 1', "submission.json"),
+        ("submission.json", '"ruleset": "4.0.0"', '"ruleset": "9.0.0"', "submission.json"),
+        ("submission.json", '"system": "CPU"', '"system": "../.."', "submission.json"),
+        ("systems/CPU.json", "Example", "Other", "result_0.txt"),
+        ("results/CPU/resnet/result_0.txt", '"status": "success"', '"status": "aborted"', "submission.json"),
+        ("results/CPU/resnet/result_0.txt", '"key": "epoch_stop"', '"key": "epoch_stopp"', "result_0.txt"),
+        ("results/CPU/resnet/result_0.txt", '"dirty": false', '"dirty": true', "logs"),
+    ],
+)
+def test_a_change_with_its_hashes_made_good_is_found(name, old, new, check, copy: Path) -> None:
+    path = copy / name
+    original = path.read_text()
+    try:
+        assert old in original
+        path.write_text(original.replace(old, new, 1))
+        _rehash(copy)
+        answers = verify(copy)
+        assert [a.status for a in answers if a.check == "SHA256SUMS"] == ["ok"]
+        assert check in [a.check for a in answers if a.status == "fail"]
+    finally:
+        path.write_text(original)
+        _rehash(copy)
+
+
+def test_files_added_missing_and_linked_are_found(copy: Path) -> None:
+    extra = copy / "results" / "CPU" / "resnet" / "note"
+    extra.write_text("x")
+    assert "results/CPU/resnet/note is not listed" in [a.message for a in verify(copy)]
+    extra.unlink()
+    extra.symlink_to("/etc/passwd")
+    assert any("is no regular file" in a.message for a in verify(copy))
+    extra.unlink()
+    log = copy / "results" / "CPU" / "resnet" / "result_4.txt"
+    content = log.read_bytes()
+    log.unlink()
+    messages = [a.message for a in verify(copy) if a.status == "fail"]
+    assert "results/CPU/resnet/result_4.txt is missing" in messages
+    log.write_bytes(content)
+    assert all(a.status == "ok" for a in verify(copy))
+
+
+def test_a_closed_package_passes_the_convergence_test_of_the_official_tools(commit, tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, commit, make_log.closed_run)
+    system = description(tmp_path, division="closed")
+    assert build(logs, system, tmp_path / "out", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {a["tool"]: a["accepted"] for a in said["official"]} == dict.fromkeys(
+        ["package_checker", "system_desc_checker", "repo_checker", "rcp_checker", "result_summarizer"], "yes"
+    )
+
+
+def test_hrnet_is_packaged_and_the_tools_that_do_not_know_it_are_named(commit, tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, commit, make_log.hrnet_run)
+    assert build(logs, description(tmp_path), tmp_path / "out", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    accepted = [(a["tool"], a["accepted"]) for a in said["official"]]
+    assert accepted == [
+        *(("system_desc_checker", "yes"), ("repo_checker", "yes")),
+        *[("compliance_checker", "yes")] * 5,
+        *(("package_checker", "not applied"), ("rcp_checker", "not applied"), ("result_summarizer", "not applied")),
+    ]
+
+
+def _edit(logs: Path, number: int, change: Callable[[Altered], object]) -> None:
+    path = logs / f"result_{number}.txt"
+    log = Altered(path.read_text())
+    change(log)
+    path.write_text(log.text)
+
+
+def _dirty(logs: Path) -> None:
+    for path in logs.iterdir():
+        path.write_text(path.read_text().replace('"dirty": false', '"dirty": true'))
+
+
+def _without_source(logs: Path) -> None:
+    for path in logs.iterdir():
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not line.startswith('# {"source"')))
+
+
+def _receipt_of_another(logs: Path) -> None:
+    assert main(["check", str(logs / "result_5.txt"), "--receipt"]) == 0
+    _edit(logs, 5, lambda log: log.add_after("run_stop", "one more line for people"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda logs: _edit(logs, 4, lambda log: log.repeat("run_start")), "result_4.txt: exactly-once line 23"),
+        (lambda logs: _edit(logs, 4, lambda log: log.value("seed", 100)), "seeds-differ"),
+        (lambda logs: _edit(logs, 4, lambda log: log.value("sgd_opt_base_learning_rate", 0.2)), "same-configuration"),
+        (lambda logs: _edit(logs, 4, lambda log: log.value("submission_org", "Other")), "of another submission"),
+        (_dirty, "the code differed from its commit"),
+        (_without_source, "do not say of which commit"),
+        (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),
+        (
+            lambda logs: [_edit(logs, n, lambda log: log.metadata("run_stop", status="aborted")) for n in (3, 4)],
+            "did not reach the target; one run of a submission may fail to",
+        ),
+    ],
+)
+def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, commit)
+    spoil(logs)
+    capsys.readouterr()
+    assert build(logs, description(tmp_path), tmp_path / "out") == 1
+    assert says in capsys.readouterr().out
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit, tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, commit)
+    _edit(logs, 7, lambda log: log.metadata("run_stop", status="aborted"))  # the slowest
+    assert build(logs, description(tmp_path), tmp_path / "out") == 0
+    assert "| no: fails run-status |" in (tmp_path / "out" / "Example" / "README.md").read_text()
+    assert main(["verify", str(tmp_path / "out" / "Example")]) == 0
+
+
+@pytest.mark.slow
+def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commit, tmp_path: Path, capsys) -> None:
+    """It counts an aborted run of the open division: the score differs unless that run is the slowest."""
+    logs = five(tmp_path, commit)
+    _edit(logs, 4, lambda log: log.metadata("run_stop", status="aborted"))
+    assert build(logs, description(tmp_path), tmp_path / "out") == 1
+    assert "refused: result_summarizer: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda a: a["logs"].pop(), "4 logs given: a submission of resnet has exactly 5"),
+        (lambda a: a.update(org="Ex ample"), "letters, digits and any of"),
+        (lambda a: a.update(org="../x"), "letters, digits and any of"),
+        (lambda a: a.update(system="ABSENT"), "no system description"),
+        (lambda a: (a["out"] / "Example").mkdir(parents=True), "exists; packages are never overwritten"),
+        (lambda a: a["logs"].append(a["logs"][0]), "named twice"),
+    ],
+)
+def test_wrong_use_is_one_line_and_writes_nothing(change, says: str, commit, tmp_path: Path, capsys) -> None:
+    given: dict[str, Any] = {
+        "logs": sorted(five(tmp_path, commit).iterdir()),
+        "org": "Example",
+        "system": str(description(tmp_path)),
+        "out": tmp_path / "out",
+    }
+    change(given)
+    arguments = ["--org", given["org"], "--system", given["system"], "--out", str(given["out"])]
+    assert main(["package", *arguments, *map(str, given["logs"])]) == 2
+    message = capsys.readouterr().err
+    assert says in message
+    assert message.count("\n") == 1
+    assert not list((tmp_path / "out").rglob("*.txt"))
+
+
+def test_a_commit_that_the_checkout_lacks_is_refused(tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, "1" * 40)
+    assert build(logs, description(tmp_path), tmp_path / "out") == 2
+    assert "git has no commit 1111" in capsys.readouterr().err
+
+
+def test_verify_needs_a_package(tmp_path: Path, capsys) -> None:
+    assert main(["verify", str(tmp_path)]) == 2
+    assert "no submission.json in it" in capsys.readouterr().err

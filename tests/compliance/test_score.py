@@ -1,0 +1,145 @@
+"""Score of a submission, beside mlperf-logging's own tools."""
+
+import csv
+import itertools
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import make_log
+import pytest
+from altered import Altered
+
+from compliance import convergence
+from compliance.__main__ import main
+from compliance.system import FIELDS
+
+
+def score(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
+    status = main(["score", "--json", *map(str, arguments)])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def write(folder: Path, *texts: str) -> Path:
+    for index, text in enumerate(texts):
+        (folder / f"result_{index}.txt").write_text(text)
+    return folder
+
+
+def official_score(folder: Path, ruleset: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What result_summarizer prints in its first and in its second run (it writes the scaling between them)."""
+    from mlperf_logging.result_summarizer import result_summarizer
+
+    printed = []
+    monkeypatch.chdir(folder.parent)
+    for name in ("first.csv", "second.csv"):
+        monkeypatch.setattr(sys, "argv", ["result_summarizer", str(folder), "training", ruleset, "-csv", name])
+        result_summarizer.main()
+        with (folder.parent / name).open(newline="") as stream:
+            printed += [row["resnet"] for row in csv.DictReader(stream)]
+    return printed
+
+
+@pytest.mark.parametrize("ruleset", ["2.1.0", "4.0.0"])
+def test_the_published_mlperf_runs_score_as_the_official_summarizer_says(
+    ruleset: str, published_logs: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    logs = published_logs / "mlperf_v2.1_dgxa100_resnet"
+    status, ours = score(capsys, logs, "--ruleset", ruleset)
+    description = dict.fromkeys(FIELDS, "") | {
+        **{"submitter": "NVIDIA", "division": "closed", "status": "Available on-premise", "system_name": "dgx"},
+        **{"number_of_nodes": "1", "host_processors_per_node": "2", "accelerators_per_node": "8"},
+    }
+    (tmp_path / "NVIDIA" / "systems").mkdir(parents=True)
+    (tmp_path / "NVIDIA" / "systems" / "dgx.json").write_text(json.dumps(description))
+    results = tmp_path / "NVIDIA" / "results" / "dgx" / "resnet"
+    results.mkdir(parents=True)
+    for log in logs.iterdir():
+        shutil.copyfile(log, results / log.name)
+    unscaled, scaled = official_score(tmp_path / "NVIDIA", ruleset, monkeypatch)
+    assert (repr(ours["unscaled_minutes"]), repr(ours["minutes"])) == (unscaled, scaled)
+    assert status == 0
+    assert [bool(run["dropped"]) for run in ours["runs"]] == [False, False, True, False, False]
+    # the figures that the publisher's README gives
+    assert round(ours["unscaled_minutes"], 4) == 28.6854
+    assert round(ours["scaling"], 7) == 1.0043956
+    assert round(ours["minutes"], 4) == 28.8115
+
+
+def test_reference_points_are_those_of_the_official_checker() -> None:
+    from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
+
+    for ruleset in ("2.1.0", "4.0.0"):
+        official = RCP_Checker("training", ruleset, "resnet", False)
+        points = convergence.reference_points("rcps_resnet.json", ruleset, 5)
+        assert [point.global_batch for point in points] == [r["BS"] for r in official.pruned_rcp_data.values()]
+        for point, record in zip(points, official.pruned_rcp_data.values(), strict=True):
+            assert point.mean_epochs == record["RCP Mean"]
+            assert point.least_epochs == pytest.approx(record["Min Epochs"], abs=1e-9)
+        for low, high in itertools.pairwise(points):
+            for batch in range(low.global_batch + 1, high.global_batch, 9001):
+                records = [official._find_rcp(p.global_batch, "pruned_rcps") for p in (low, high)]
+                _, record = official._create_interp_rcp(batch, *records)
+                point = convergence.interpolate(batch, low, high, 5)
+                assert point.mean_epochs == record["RCP Mean"]
+                assert point.least_epochs == pytest.approx(record["Min Epochs"], abs=1e-9)
+
+
+def test_student_s_distribution_is_that_of_scipy() -> None:
+    from scipy import stats
+
+    for freedom in range(1, 45):
+        for t in (-40.0, -3.3, -1.0, 0.0, 0.5, 2.0, 8.0):
+            assert convergence._student_cdf(t, freedom) == pytest.approx(stats.t.cdf(t, freedom), abs=1e-12)
+
+
+def _runs(count: int) -> list[str]:
+    return [make_log.run(seed=seed, epoch_ms=30_000 + 1_000 * seed) for seed in range(count)]
+
+
+def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_path: Path, capsys) -> None:
+    texts = _runs(5)
+    _, whole = score(capsys, write(tmp_path, *texts))
+    minutes = [run["minutes"] for run in whole["runs"]]
+    assert whole["minutes"] == pytest.approx(sum(minutes[1:4]) / 3, rel=1e-15)
+    texts[0] = Altered(texts[0]).metadata("run_stop", status="aborted").text
+    status, one = score(capsys, write(tmp_path, *texts))
+    assert (status, one["runs"][0]["dropped"]) == (0, "fails run-status")
+    assert one["minutes"] == pytest.approx(sum(minutes[2:5]) / 3, rel=1e-15)
+    texts[1] = Altered(texts[1]).repeat("run_start").text
+    status, two = score(capsys, write(tmp_path, *texts))
+    assert (status, two["minutes"]) == (1, None)
+    assert two["problem"] == "2 runs fail their check; a submission may drop one"
+
+
+@pytest.mark.parametrize(("count", "reduction"), [(1, "mean"), (2, "mean"), (3, "olympic mean"), (4, "olympic mean")])
+def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_path: Path, capsys) -> None:
+    status, found = score(capsys, write(tmp_path, *_runs(count)))
+    minutes = [run["minutes"] for run in found["runs"]]
+    kept = minutes if count < 3 else sorted(minutes)[1:-1]
+    assert (status, found["provisional"]) == (0, True)
+    assert found["minutes"] == pytest.approx(sum(kept) / len(kept), rel=1e-15)
+    assert found["reduction"].startswith(reduction)
+
+
+def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsys) -> None:
+    texts = []
+    for seed, epochs in enumerate((32, 36, 32, 36, 36)):
+        accuracies = (*[0.5] * (epochs // 4 - 1), 0.7604)
+        texts.append(make_log.closed_run(seed=seed, epochs=epochs, accuracies=accuracies))
+    _, found = score(capsys, write(tmp_path, *texts))
+    mean = (32 + 36 + 36) / 3
+    reference = convergence.reference_points("rcps_resnet.json", "4.0.0", 5)[1].mean_epochs
+    assert found["scaling"] == reference / mean > 1
+    assert found["minutes"] == found["unscaled_minutes"] * found["scaling"]
+
+
+def test_logs_of_two_submissions_are_not_mixed(tmp_path: Path, capsys) -> None:
+    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2, org="Other"))
+    assert main(["score", str(tmp_path)]) == 2
+    assert "of another submission" in capsys.readouterr().err
+    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2, batch=32))
+    assert main(["score", str(tmp_path)]) == 2
+    assert "different global_batch_size" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""`python -m compliance system`: what the machine and a log say, and what is asked for."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import make_log
+import pytest
+from mlperf_logging.system_desc_checker import system_desc_checker
+
+from compliance.__main__ import main
+from compliance.system import FIELDS, from_machine
+
+ASKED = (
+    *("host_processor_frequency", "host_storage_type", "host_storage_capacity", "host_networking"),
+    *("host_networking_topology", "host_memory_configuration", "host_processor_interconnect", "cooling"),
+    *("host_processors_per_node", "host_processor_core_count", "host_processor_vcpu_count", "host_processor_caches"),
+    "operating_system",
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "result_0.txt"
+    path.write_text(make_log.run())
+    return path
+
+
+def test_the_fields_are_those_that_the_official_checker_asks_for(tmp_path: Path, capsys) -> None:
+    complete = dict.fromkeys(FIELDS, "") | {"status": "Preview"}
+    assert len(FIELDS) == 33
+    for missing in (None, *FIELDS):
+        fields = {name: value for name, value in complete.items() if name != missing}
+        (tmp_path / "x.json").write_text(json.dumps(fields))
+        valid, *_ = system_desc_checker.check_system_desc(str(tmp_path / "x.json"), "training", "4.0.0")
+        assert valid == (missing is None)
+
+
+def test_what_cannot_be_known_is_asked_for_by_name_and_nothing_is_written(log: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "systems" / "CPU.json"
+    assert main(["system", "--out", str(out), "--log", str(log)]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "cooling" in message
+    assert "host_networking_topology" in message
+    assert "submitter" not in message
+    assert not out.exists()
+
+
+def test_a_log_of_another_machine_is_not_filled_up_from_this_one(log: Path, tmp_path: Path, capsys) -> None:
+    assert socket.gethostname() != "node0"
+    assert main(["system", "--out", str(tmp_path / "CPU.json"), "--log", str(log)]) == 2
+    message = capsys.readouterr().err
+    assert all(name in message for name in ASKED)
+
+
+def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "systems" / "CPU.json"
+    given = [f"--set={name}=" for name in ASKED if name != "host_processors_per_node"]
+    given += ["--set=cooling=air = fans", "--set=host_processors_per_node=1"]
+    assert main(["system", "--out", str(out), "--log", str(log), "--json", *given]) == 0
+    origins = json.loads(capsys.readouterr().out)["origins"]
+    description = json.loads(out.read_text())
+    assert tuple(description) == FIELDS
+    assert {name: description[name] for name in FIELDS if origins[name] == "found" and description[name]} == {
+        "submitter": "Example",
+        "division": "open",
+        "status": "Research, Development, or Internal (RDI)",
+        "system_name": "CPU",
+        "number_of_nodes": "1",
+        "host_processor_model_name": "Example CPU 9000",
+        "host_memory_capacity": "23.4 GiB",
+        "accelerators_per_node": "0",
+        "framework": "paddlepaddle 2.6.2",
+        "other_software_stack": "paddlepaddle-gpu 2.6.2; mlperf-logging 4.1.68",
+    }
+    assert description["cooling"] == "air = fans"
+    valid, *_ = system_desc_checker.check_system_desc(str(out), "training", "4.0.0")
+    assert valid
+    assert main(["check", str(log), "--system", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["system", "--out", str(out), "--log", str(log), *given]) == 2
+    assert "exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("colling=air", "must be FIELD=VALUE"),
+        ("cooling", "must be FIELD=VALUE"),
+        ("status=research", "must be one of"),
+        ("division=Open", "must be closed or open"),
+        ("number_of_nodes=one", "must be a whole number"),
+    ],
+)
+def test_a_wrong_setting_is_refused(setting: str, says: str, log: Path, tmp_path: Path, capsys) -> None:
+    given = [f"--set={name}=1" for name in ASKED]
+    assert main(["system", "--out", str(tmp_path / "x.json"), "--log", str(log), *given, "--set", setting]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path, capsys) -> None:
+    (tmp_path / "log").write_text(make_log.run(org="not stated"))
+    given = [f"--set={name}=1" for name in ASKED]
+    assert main(["system", "--out", str(tmp_path / "x.json"), "--log", str(tmp_path / "log"), *given]) == 2
+    assert "cannot be found out here: submitter;" in capsys.readouterr().err
+
+
+def test_this_machine() -> None:
+    found = from_machine(Path("/"))
+    assert set(found) <= set(FIELDS)
+    assert found["host_memory_capacity"].endswith(" GiB")
+    assert all(isinstance(value, str) for value in found.values())
+    kernel = os.uname().release
+    assert found.get("operating_system", kernel).endswith(kernel)
+
+
+def test_a_machine_of_two_sockets(tmp_path: Path) -> None:
+    cpus = [
+        f"processor : {n}\nmodel name : Big CPU\nphysical id : {n // 8}\ncore id : {n % 4}\nflags : fpu"
+        for n in range(16)
+    ]
+    _write(tmp_path, "proc/cpuinfo", "\n\n".join(cpus))
+    _write(tmp_path, "proc/meminfo", "MemTotal:       2113388544 kB\n")
+    _write(tmp_path, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "3500000")
+    for index, (level, kind, size) in enumerate([(1, "Data", "32K"), (2, "Unified", "512K")]):
+        for name, value in (("level", level), ("type", kind), ("size", size)):
+            _write(tmp_path, f"sys/devices/system/cpu/cpu0/cache/index{index}/{name}", str(value))
+    for disk in ("nvme0n1", "nvme1n1"):
+        _write(tmp_path, f"sys/block/{disk}/size", "7501476528")
+        _write(tmp_path, f"sys/block/{disk}/removable", "0")
+        _write(tmp_path, f"sys/block/{disk}/device/model", "x")
+    _write(tmp_path, "sys/block/loop0/size", "100")
+    for port in range(8):
+        _write(tmp_path, f"sys/class/infiniband/mlx5_{port}/ports/1/rate", "200 Gb/sec (4X HDR)")
+        _write(tmp_path, f"sys/class/infiniband/mlx5_{port}/ports/1/state", "4: ACTIVE")
+    _write(tmp_path, "etc/os-release", 'NAME="X"\nPRETTY_NAME="X Linux 1"\n')
+    found = from_machine(tmp_path)
+    assert {name: found[name] for name in FIELDS if name.startswith("host_") and name in found} == {
+        "host_processors_per_node": "2",
+        "host_processor_model_name": "Big CPU",
+        "host_processor_core_count": "4",
+        "host_processor_vcpu_count": "",
+        "host_processor_frequency": "3500 MHz (highest)",
+        "host_processor_caches": "L1d 32KiB, L2 512KiB",
+        "host_memory_capacity": "2015.5 GiB",
+        "host_storage_type": "NVMe SSD",
+        "host_storage_capacity": "3841 GB, 3841 GB",
+        "host_networking": "8x InfiniBand or RoCE 200 Gb/sec (4X HDR)",
+    }
+    assert found["operating_system"].startswith("X Linux 1, Linux ")
+    assert "host_processor_interconnect" not in found  # two sockets: somebody must say how they are joined
+
+
+def _write(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
