@@ -275,6 +275,9 @@ class Keeper:
         old = _newest_first(self._folder) if self._active and ranks.is_first and not start.path else []
         if old:
             raise ValueError(f"{old[0]}: exists, checkpoints are never overwritten: set RESUME=auto or move them away")
+        if self._active and ranks.is_first:
+            for half in self._folder.glob(f".step_*{SUFFIX}.tmp"):  # of a run that was killed as it wrote
+                half.unlink()
         self._ranks, self._log, self._run = ranks, log, run
         self._seed, self._global_batch, self._steps_per_epoch = seed, job.global_batch, steps_per_epoch
         self._kept = [Path(start.path)] if start.path else []

@@ -221,11 +221,10 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
 
     first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
     process = small.start(first, data, CHECKPOINT_EPOCHS=1)
-    wait_for(lambda: len(whole_losses(first)) >= 12, process)
+    folder = tmp_path / "killed" / "result_0.checkpoints"
+    wait_for(lambda: len(whole_losses(first)) >= 12 and checkpoint._newest_first(folder), process)
     small.kill_all(process)
-    assert [p.name for p in checkpoint._newest_first(tmp_path / "killed" / "result_0.checkpoints")] == [
-        "step_000000010.safetensors"
-    ]
+    assert [p.name for p in checkpoint._newest_first(folder)] == ["step_000000010.safetensors"]
     done = small.train(second, data, RESUME="auto", SEED=-1)
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
     assert steps_of(second) == list(range(11, 21))

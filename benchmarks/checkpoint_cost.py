@@ -1,0 +1,74 @@
+"""What a checkpoint takes from training: `python benchmarks/checkpoint_cost.py [--short]`.
+
+The state is as large as ResNet-50's with momentum (2 x 25.6 M parameters). A step (matrix products) goes on while the
+thread writes. Shown beside each other in one run: what training waits for a checkpoint (the copy to host memory), by
+how much the thread slows it, and what the disk takes, for which a save in the step would wait. Limit: 1 % of the time
+between two checkpoints, which is CHECKPOINT_MINUTES' default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import checkpoint
+
+PARAMETERS = 25_557_032
+EPOCH_S = 15 * 60.0
+LIMIT = 0.01
+
+
+def main() -> int:
+    """Prints seconds and shares."""
+    parser = argparse.ArgumentParser(prog="python benchmarks/checkpoint_cost.py", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="only check that it runs")
+    args = parser.parse_args()
+    size, repeats = (PARAMETERS // 100, 2) if args.short else (PARAMETERS, 7)
+    rng = np.random.default_rng(0)
+    state = {name: rng.standard_normal(size, dtype=np.float32) for name in ("parameters", "momentum")}
+    matrix = rng.standard_normal((512, 512)).astype(np.float32)
+    copies, writes, slowed = [], [], []
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        for repeat in range(repeats):
+            began = time.perf_counter()
+            copied = {name: np.array(value) for name, value in state.items()}
+            copies.append(time.perf_counter() - began)
+            path = Path(folder) / f"{repeat}.safetensors"
+            thread = threading.Thread(target=checkpoint.write, args=(path, copied, {"position": {"step": repeat}}))
+            began, steps = time.perf_counter(), 0
+            thread.start()
+            while thread.is_alive():
+                _ = matrix @ matrix
+                steps += 1
+            writes.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            for _ in range(steps):
+                _ = matrix @ matrix
+            slowed.append(writes[-1] - (time.perf_counter() - began))
+            path.unlink()
+    waits = [copy + max(0.0, slow) for copy, slow in zip(copies, slowed, strict=True)]
+
+    def line(name: str, values: list[float]) -> None:
+        print(
+            f"{name}: {statistics.median(values):.3f} s (median of {repeats}; {min(values):.3f} to {max(values):.3f})"
+        )
+
+    line("training waits (copy)", copies)
+    line("training is slowed while the thread writes", slowed)
+    line("the thread writes, while training goes on", writes)
+    share = statistics.median(waits) / EPOCH_S
+    print(f"together {100 * share:.4f} % of {EPOCH_S:.0f} s; limit {100 * LIMIT} %")
+    return 0 if args.short or share < LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
