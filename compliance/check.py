@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.findings import SEVERITIES, Finding, printable
 from compliance.log import Entry, Event, Header, Problem, read_log
 from compliance.rules import Benchmark, Row, Ruleset, describe, describe_metadata, holds
 
 FINDINGS_PER_RULE = 10
-EVALUATIONS_KEPT = 10_000
+EVALUATIONS_KEPT = 100_000  # 15 MB
 THROUGHPUT_TOLERANCE = 0.01  # of the time between epoch_start and epoch_stop
 CLOCK_MS = 2  # two readings of a clock of 1 ms
 _OF_OTHER_RANKS = frozenset({"init_start", "cache_clear"})  # may come from every rank, or node
@@ -61,8 +61,9 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and -1e300 < value < 1e300
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(NamedTuple):
+    """An eval_accuracy, with the epoch that it is of."""
+
     epoch: int
     value: float
     line: int

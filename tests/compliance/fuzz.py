@@ -88,8 +88,8 @@ def run_one(data: bytes) -> None:
         assert json.loads(findings.as_json([report]))["files"][0]["verdict"] in ("pass", "fail")
         ElementTree.fromstring(findings.as_junit([report]))
         assert len(report.findings) < 3000
-        for finding in found:
-            assert finding.severity == "info" or explain(finding.rule, ruleset)
+        for rule in {finding.rule for finding in found if finding.severity != "info"}:
+            assert explain(rule, ruleset)
 
 
 def main() -> None:

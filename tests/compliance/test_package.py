@@ -262,6 +262,7 @@ def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.slow
 def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit, tmp_path: Path, capsys) -> None:
     logs = five(tmp_path, commit)
     _edit(logs, 7, lambda log: log.metadata("run_stop", status="aborted"))  # the slowest

@@ -1,0 +1,178 @@
+"""Speed and memory of `compliance check` beside mlperf-logging's compliance checker, in one run.
+
+    python benchmarks/compliance_speed.py [--short] [--json]
+
+Three ratios, each of wall times of whole processes, alternating, the median of the repeats with its range:
+a log of 400,000 lines, half of them MLLOG, of this project's kind (step windows) and of MLPerf's (epochs and
+evaluations that the rules look at): at least 5 times the official checker's speed; a log of one short run: at most
+1.5 times its time. And the peak memory at 5,000,000 lines: under 150 MiB. `--short` only checks that it runs.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LEAST_SPEEDUP = 5.0
+MOST_SLOWDOWN = 1.5
+MOST_MEMORY_MIB = 150.0
+START_MS = 1_700_000_000_000
+
+
+def mllog(key: str, time_ms: int, value: Any = None, **metadata: Any) -> str:
+    kind = "INTERVAL_START" if key.endswith("_start") else "INTERVAL_END" if key.endswith("_stop") else "POINT_IN_TIME"
+    where = {"file": "/workspace/harness/session.py", "lineno": 120}
+    fields = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
+    return f":::MLLOG {json.dumps(fields | {'metadata': where | metadata})}\n"
+
+
+def opening() -> Iterator[str]:
+    facts = {
+        **{"submission_benchmark": "resnet", "submission_org": "Example", "submission_division": "closed"},
+        **{"submission_status": "onprem", "submission_platform": "Example", "cache_clear": True, "init_start": None},
+        **{"seed": 1, "global_batch_size": 3264, "gradient_accumulation_steps": 1, "opt_name": "lars"},
+        **{"lars_epsilon": 0, "lars_opt_weight_decay": 5e-05, "lars_opt_momentum": 0.9},
+        **{"lars_opt_base_learning_rate": 10.5, "lars_opt_end_learning_rate": 0.0001},
+        **{"lars_opt_learning_rate_decay_poly_power": 2, "lars_opt_learning_rate_decay_steps": 14523},
+        **{"lars_opt_learning_rate_warmup_epochs": 2, "train_samples": 1281167, "eval_samples": 50000},
+        **{"init_stop": None, "run_start": None},
+    }
+    for key, value in facts.items():
+        yield mllog(key, START_MS, value)
+
+
+def step_windows(lines: int) -> Iterator[str]:
+    """A run of 36 epochs in our own form: nearly all events are step windows."""
+    yield from opening()
+    for block in range(9):
+        yield mllog("block_start", START_MS, first_epoch_num=4 * block + 1, epoch_count=4)
+        for epoch in range(4 * block + 1, 4 * block + 5):
+            yield mllog("epoch_start", START_MS, epoch_num=epoch)
+            for step in range(lines // 72):
+                value = {"steps": 10, "images": 2560, "time_s": 1.2345678, "data_wait_s": 0.0012, "loss": 6.1234}
+                value |= {"gpu_memory_mib": 30123, "power_w": 312.5}
+                yield f"epoch {epoch} step {step} loss 6.1234 2073.6 images/s\n"
+                yield mllog("step_window", START_MS, value, step=step, epoch_num=epoch, phase="train")
+            yield mllog("epoch_stop", START_MS, epoch_num=epoch)
+        yield from evaluation(4 * block + 4, 0.7604 if block == 8 else 0.5)
+        yield mllog("block_stop", START_MS, first_epoch_num=4 * block + 1)
+    yield mllog("run_stop", START_MS + 1, status="success")
+
+
+def evaluation(epoch: int, accuracy: float) -> Iterator[str]:
+    yield mllog("eval_start", START_MS, epoch_num=epoch)
+    yield mllog("eval_stop", START_MS, epoch_num=epoch)
+    yield mllog("eval_accuracy", START_MS, accuracy, epoch_num=epoch)
+
+
+def epochs(lines: int) -> Iterator[str]:
+    """A run of very many epochs: every event is one that both checkers have rules for."""
+    yield from opening()
+    blocks = lines // 26
+    for block in range(blocks):
+        yield mllog("block_start", START_MS, first_epoch_num=4 * block + 1, epoch_count=4)
+        for epoch in range(4 * block + 1, 4 * block + 5):
+            yield f"epoch {epoch}\n" * 3
+            yield mllog("epoch_start", START_MS, epoch_num=epoch)
+            yield mllog("epoch_stop", START_MS, epoch_num=epoch)
+        yield from evaluation(4 * block + 4, 0.7604 if block == blocks - 1 else 0.5)
+        yield mllog("block_stop", START_MS, first_epoch_num=4 * block + 1)
+        yield "evaluated\n"
+    yield mllog("run_stop", START_MS + 1, status="success")
+
+
+def wall_s(command: list[str], folder: Path) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    took = time.perf_counter() - start
+    if done.returncode != 0:
+        raise SystemExit(f"{command}: status {done.returncode}, a log that should pass: {done.stdout}{done.stderr}")
+    return took
+
+
+def compare(log: Path, folder: Path, repeats: int, ratio: Callable[[float, float], float]) -> dict[str, Any]:
+    """`ratio`(official, ours) of alternating runs."""
+    official = ["-m", "mlperf_logging.compliance_checker", "--usage", "training", "--ruleset", "4.0.0"]
+    commands = ([*official, "--log_output", "out.log", str(log)], ["-m", "compliance", "check", str(log)])
+    times: list[tuple[float, float]] = []
+    for _ in range(repeats):
+        one, other = (wall_s([sys.executable, *command], folder) for command in commands)
+        times.append((one, other))
+    ratios = [ratio(*pair) for pair in times]
+    return {
+        "official_s": statistics.median(one for one, _ in times),
+        "ours_s": statistics.median(other for _, other in times),
+        "ratio": statistics.median(ratios),
+        "range": [min(ratios), max(ratios)],
+        "repeats": repeats,
+    }
+
+
+def peak_mib(log: Path, folder: Path) -> float:
+    """Peak resident memory of a process that checks `log`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "compliance", "check", str(log)], cwd=folder, stdout=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{log}: status {process.returncode}, a log that should pass")
+    assert isinstance(usage, resource.struct_rusage)
+    return usage.ru_maxrss / 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="small logs, one repeat: only checks that it runs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    lines, many, repeats = (4_000, 20_000, 1) if options.short else (400_000, 5_000_000, 3)
+    os.environ["PYTHONPATH"] = str(ROOT)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        log = folder / "log.txt"
+        found: dict[str, Any] = {"lines": lines, "memory_lines": many}
+        for name, make in (("step_windows", step_windows), ("epochs", epochs)):
+            with log.open("w") as stream:
+                stream.writelines(make(lines))
+            found[name] = compare(log, folder, repeats, lambda official, ours: official / ours)
+        with log.open("w") as stream:
+            stream.writelines(epochs(300))
+        found["small"] = compare(log, folder, repeats * 4, lambda official, ours: ours / official)
+        with log.open("w") as stream:
+            stream.writelines(step_windows(many))
+        found["memory_mib"] = peak_mib(log, folder)
+    found["met"] = options.short or (
+        min(found["step_windows"]["ratio"], found["epochs"]["ratio"]) >= LEAST_SPEEDUP
+        and found["small"]["ratio"] <= MOST_SLOWDOWN
+        and found["memory_mib"] < MOST_MEMORY_MIB
+    )
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0 if found["met"] else 1
+    for name, what, unit, wanted in (
+        ("step_windows", f"{lines} lines, step windows", "times as fast", f">= {LEAST_SPEEDUP}"),
+        ("epochs", f"{lines} lines, epochs", "times as fast", f">= {LEAST_SPEEDUP}"),
+        ("small", "one short run", "times the time", f"<= {MOST_SLOWDOWN}"),
+    ):
+        one = found[name]
+        low, high = one["range"]
+        print(
+            f"{what}: official {one['official_s']:.3f} s, ours {one['ours_s']:.3f} s: {one['ratio']:.2f} {unit} "
+            f"({low:.2f} to {high:.2f}, {one['repeats']} repeats; wanted {wanted})"
+        )
+    print(f"{many} lines: peak memory {found['memory_mib']:.1f} MiB (wanted < {MOST_MEMORY_MIB:g})")
+    return 0 if found["met"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
