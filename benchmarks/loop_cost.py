@@ -1,0 +1,84 @@
+"""What the training loop itself costs: harness.loop.Trainer against a bare `exe.run` loop over the same program.
+
+One rank, synthetic data, 64 x 64, batch 16; the loop logs and prints a window every 5 steps, as by default.
+    python benchmarks/loop_cost.py [--repeats N] [--short]
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ratios
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from harness import env
+
+JOB = env.Job(mode="throughput", data="synthetic", dgxngpu=1, dgxsystem="CPU")
+env.export(env.runtime(JOB))
+
+import paddle  # noqa: E402 - reads the environment when it is loaded
+from paddle import static  # noqa: E402
+
+from harness import program, ranks  # noqa: E402
+from harness.events import RunLog  # noqa: E402
+from harness.loop import Trainer  # noqa: E402
+from harness.progress import Progress  # noqa: E402
+from paddle_rn50 import config, data  # noqa: E402
+from paddle_rn50.model import ModelConfig  # noqa: E402
+from paddle_rn50.train import training_loss  # noqa: E402
+
+
+def main() -> None:
+    """Takes turns and prints the ratio."""
+    args = ratios.parser(__doc__).parse_args()
+    steps = 5 if args.short else 30
+    me = ranks.start(JOB)
+    ranks.connect(JOB, me)
+    paddle.enable_static()
+    recipe = config.recipe("", global_batch=JOB.global_batch)
+    image = data.ImageFormat(size=recipe.image_size)
+    schedule = recipe.make_schedule(samples=1437, global_batch=JOB.global_batch, epochs=recipe.epochs)
+    main_program, startup = static.Program(), static.Program()
+    with static.program_guard(main_program, startup):
+        loss = training_loss(image, JOB.batchsize, recipe, ModelConfig(classes=recipe.classes))
+        program.minimize(loss, recipe.optimizer, schedule, device="cpu")
+    executor = static.Executor(paddle.CPUPlace())
+    executor.run(startup)
+    batch = data.synthetic(image, batch=JOB.batchsize, classes=recipe.classes, seed=0)
+    feed = {"image": batch.image, "label": batch.label}
+
+    with tempfile.TemporaryDirectory() as folder, Progress("plain", steps) as progress:
+        trainer = Trainer(
+            executor=executor,
+            main=main_program,
+            loss=loss,
+            feed=lambda b: {"image": b.image, "label": b.label},
+            global_batch=JOB.global_batch,
+            print_steps=JOB.print_steps,
+            ranks=me,
+            log=RunLog(Path(folder) / "result.txt"),
+            progress=progress,
+        )
+        trainer.warm_up(batch)
+
+        def ours() -> float:
+            start = time.perf_counter()
+            trainer.run(itertools.repeat(batch), steps=steps, epoch=1, done=0, phase="measured")
+            return steps * JOB.batchsize / (time.perf_counter() - start)
+
+        def bare() -> float:
+            start = time.perf_counter()
+            for _ in range(steps):
+                executor.run(main_program, feed=feed, fetch_list=[])
+            return steps * JOB.batchsize / (time.perf_counter() - start)
+
+        rates = ratios.take_turns({"loop": ours, "bare exe.run": bare}, 1 if args.short else args.repeats)
+    ratios.report(rates, "loop", {"bare exe.run": 0.99}, "images/s")
+
+
+if __name__ == "__main__":
+    main()
