@@ -66,14 +66,24 @@ def read(entries: Iterable[Entry]) -> Builder:
 
 def _real(value: Any) -> float | None:
     """A finite number; None for anything else, booleans included."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        real = float(value)
+    except OverflowError:  # JSON's whole numbers have no bound
+        return None
+    return real if math.isfinite(real) else None
+
+
+def _amount(value: Any) -> float | None:
+    """A time, a rate or a number of images; None for what cannot be one."""
+    real = _real(value)
+    return real if real is not None and 1e-9 < real < 1e15 else None
 
 
 def _count(value: Any) -> int | None:
     real = _real(value)
-    return int(real) if real is not None and real == int(real) and real > 0 else None
+    return int(real) if real is not None and real == int(real) and 0 < real < 1e15 else None
 
 
 class _Reader:
@@ -102,8 +112,8 @@ class _Reader:
         if not isinstance(value, dict):
             self.build.problem(f"line {event.line}: step_window without a table of values")
             return
-        steps, seconds = _count(value.get("steps")), _real(value.get("time_s"))
-        if steps is None or seconds is None or seconds <= 0:
+        steps, seconds = _count(value.get("steps")), _amount(value.get("time_s"))
+        if steps is None or seconds is None:
             self.build.problem(f"line {event.line}: step_window without steps or time")
             return
         if not self.has_windows:
@@ -116,13 +126,13 @@ class _Reader:
             _count(where.get("step")),
             _count(where.get("epoch_num")),
             steps=steps,
-            images=_real(value.get("images")),
+            images=_amount(value.get("images")),
             seconds=seconds,
             wait_s=_real(value.get("data_wait_s")),
             step_time_s=seconds / steps,
             end=event.time_ms / 1000,
             phase=phase if isinstance(phase, str) else None,
-            loss=float(loss) if isinstance(loss, int | float) else None,
+            loss=_real(loss),
             memory_mib=_real(value.get("gpu_memory_mib")),
             power_w=_real(value.get("power_w")),
         )
@@ -151,7 +161,7 @@ class _Reader:
         entry["line"] = event.line
         entry["end_s"] = event.time_ms / 1000
         if started is not None and event.time_ms / 1000 > started[0]:
-            entry["seconds"] = event.time_ms / 1000 - started[0]
+            entry["seconds"] = _amount(event.time_ms / 1000 - started[0])
         self.last_epoch = number
 
     last_epoch: Any = None
@@ -161,8 +171,8 @@ class _Reader:
         value = event.value
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
-        rate = _real(value)
-        if rate is None or rate <= 0:
+        rate = _amount(value)
+        if rate is None:
             return
         number = event.metadata.get("epoch_num", event.metadata.get("step", self.last_epoch))
         self.epochs.setdefault(number, {"line": event.line}).setdefault("printed_rate", rate)
@@ -171,7 +181,7 @@ class _Reader:
         value = event.value
         if not isinstance(value, dict):
             return
-        seconds, images = _real(value.get("time_s")), _real(value.get("images"))
+        seconds, images = _amount(value.get("time_s")), _amount(value.get("images"))
         entry = self.epochs.setdefault(event.metadata.get("epoch_num"), {"line": event.line})
         entry.update(line=event.line, seconds=seconds, images=images, data_wait_s=_real(value.get("data_wait_s")))
 
@@ -216,7 +226,7 @@ class _Reader:
         build = self.build
         for number, entry in self.epochs.items():
             images = entry.get("images")
-            if images is None and "seconds" in entry:
+            if images is None and entry.get("seconds"):
                 images = self.train_samples
             epoch = Epoch(
                 line=entry["line"],

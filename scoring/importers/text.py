@@ -325,15 +325,15 @@ def number(text: str | None) -> float | None:
 
 
 def positive(text: str | None) -> float | None:
-    """A rate or a time as printed; None for what cannot be one (0, negative, nan, inf, garbled)."""
+    """A rate or a time as printed; None for what cannot be one (0, negative, nan, inf, absurd, garbled)."""
     try:
         value = float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    return value if 0 < value < _INFINITY else None
+    return value if _LEAST < value < _MOST else None
 
 
-_INFINITY = float("inf")
+_LEAST, _MOST = 1e-9, 1e12  # no rate and no time lies beyond
 
 
 def integer(text: str | None) -> int | None:

@@ -14,7 +14,9 @@ from scoring.importers import FORMATS, describe, jsonable, read_record
 from scoring.record import InputError
 from scoring.score import TooFewRunsError, score
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(
+    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]
+)
 BITS = [
     b"\n", b"\r", b"\x00", b"\x1b[31m", b"[1,0]<stdout>:", b"[1,9999999999999]<stderr>:", b"\xff\xfe", b":::MLLOG ",
     b"nan", b"inf", b"-1", b"0", b"9" * 400, b"1e999", b"0.0.0", b"..", b"None", "\u0663".encode(), b" " * 3000,

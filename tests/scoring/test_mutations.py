@@ -17,7 +17,7 @@ from scoring.importers import Format, read_record
 from scoring.score import run_figure
 
 COSTS = "loss, cost_text, wait_text, rate_text"
-WINDOW = 'value.get("steps")), _real(value.get("time_s"))'
+WINDOW = 'value.get("steps")), _amount(value.get("time_s"))'
 MUTATIONS = [
     (
         "paddleclas",
@@ -55,18 +55,8 @@ MUTATIONS = [
     ("dllogger", "nvidia_paddle", "number(groups[4]), positive(groups[5])", "number(groups[5]), positive(groups[4])"),
     ("dllogger", "nvidia_tensorflow", "steps=None if first else steps", "steps=1"),
     ("dllogger", "nvidia_tensorflow", "int(groups[1]), int(groups[2])", "int(groups[2]), int(groups[1])"),
-    (
-        "mllog",
-        "mllog",
-        'value.get("steps")), _real(value.get("time_s"))',
-        'value.get("images")), _real(value.get("time_s"))',
-    ),
-    (
-        "mllog",
-        "mllog",
-        '_real(value.get("time_s"))\n        if steps',
-        '_real(value.get("data_wait_s"))\n        if steps',
-    ),
+    ("mllog", "mllog", WINDOW, WINDOW.replace("steps", "images")),
+    ("mllog", "mllog", WINDOW, WINDOW.replace("time_s", "data_wait_s")),
     ("mllog", "mllog", 'wait_s=_real(value.get("data_wait_s"))', 'wait_s=_real(value.get("time_s"))'),
     ("mllog", "mllog", 'where.get("step")', 'where.get("epoch_num")'),
 ]
