@@ -36,6 +36,9 @@ CAMPAIGNS = REPOSITORY / "campaigns"
 ASSUMED_START_UP_S = 60.0
 ASSUMED_SHRUNK_RUN_S = 15.0
 
+# Paddle 2.6.2's automatic strategy takes sharding of degree 8 without data parallelism and asserts that many ranks.
+AUTO_RANKS = 8
+
 # A shrunk run shows that every cell of the grid goes through the whole chain; its figures say nothing else.
 SHRUNK_RANKS = 2
 SHRUNK_ENVIRONMENT = {
@@ -60,6 +63,7 @@ class Table:
     precision: str
     strategy: str | None = None
     accelerator: str | None = None  # whose published figures the table holds, where a report has several
+    note: str | None = None  # shown under the title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +235,10 @@ def why_not(run: Run, here: Machine, *, workload: str, shrink: bool, repository:
     """Why this machine, or this checkout, cannot do `run`; None where it can."""
     if run.strategy and "STRATEGY" not in here.variables:
         return f"strategy {run.strategy}: a job reads no STRATEGY"
+    if run.strategy == "auto" and shrink:
+        return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
+    if run.strategy == "auto" and run.devices != AUTO_RANKS:
+        return f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}"
     if not (repository / f"paddle_{workload}" / "train.py").is_file():
         return f"workload {workload}: paddle_{workload}/train.py is not here"
     if shrink:
@@ -570,7 +578,8 @@ def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, shrink: boo
         text += [SHRUNK_NOTE, ""]
     notes: dict[str, list[int]] = {}
     number = 0
-    for title in dict.fromkeys(line["table"] for line in lines):
+    for table in campaign.tables:
+        title = table.title
         rows = []
         for line in lines:
             if line["table"] != title:
@@ -580,7 +589,7 @@ def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, shrink: boo
                 notes.setdefault(note, []).append(number)
             rows.append(_markdown_row(line, number, shrink=shrink))
         unit = next((line["unit"] for line in lines if line["unit"]), "images/s")
-        text += [f"## {title} ({unit})", "", *_aligned(rows), ""]
+        text += [f"## {title} ({unit})", "", *([table.note, ""] if table.note else []), *_aligned(rows), ""]
     if notes:
         text += ["Notes", ""]
         text += [f"- row {', '.join(map(str, numbers))}: {note}" for note, numbers in notes.items()]

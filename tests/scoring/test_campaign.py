@@ -166,6 +166,14 @@ def test_a_strategy_that_a_job_does_not_read_is_skipped_never_ignored(tmp_path: 
     assert found["1n8g_b32_amp_o1"][0] == "run"
 
 
+def test_the_automatic_strategy_is_run_where_paddle_can(tmp_path: Path) -> None:
+    found = states("fleetx", CLUSTER, tmp_path)
+    assert found["1n8g_b32_amp_o1_auto"] == ("run", "")
+    assert "shards over 8 ranks and refuses 16" in found["2n8g_b32_amp_o1_auto"][1]
+    small = states("fleetx", replace(NOTHING, variables=VARIABLES), tmp_path, shrink=True)
+    assert {state for state, reason in small.values() if "FP16" in reason} == {"skip"}
+
+
 def test_a_workload_that_is_not_here_is_skipped(tmp_path: Path) -> None:
     run = c.Run(1, 1, 8, "fp32")
     assert "paddle_hrnet/train.py is not here" in str(
@@ -375,13 +383,14 @@ def test_every_campaign_runs_shrunk_through_the_real_trainer(repository: Path, t
         saved = json.loads((tmp_path / "campaigns" / f"{name}-shrunk.json").read_text(encoding="utf-8"))
         for row in saved["rows"]:
             if row["ours"] is None:
-                # What is left out is what this checkout lacks as a whole, and it is said.
-                lacks = {"perf_hrnet": "paddle_hrnet/train.py is not here", "fleetx": "a job reads no STRATEGY"}
+                # Left out is only what a CPU, or this checkout, lacks as a whole; and it is said.
+                lacks = {"perf_hrnet": "paddle_hrnet/train.py is not here", "fleetx": "automatic mode computes in FP16"}
                 assert lacks[name] in row["notes"][0]
+                assert name == "perf_hrnet" or row["strategy"] == "auto"
             else:
                 assert row["ours"] > 0 and row["runs"] == 1 and len(row["logs"]) == 1
-        if name not in ("perf_hrnet", "fleetx"):
-            assert all(row["ours"] for row in saved["rows"])
+        if (repository / "paddle_hrnet" / "train.py").exists() or name != "perf_hrnet":
+            assert all(row["ours"] for row in saved["rows"] if row["strategy"] != "auto")
 
 
 # -------------------------------------------------------------------------------------------- the launcher
