@@ -11,6 +11,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -18,10 +19,17 @@ import numpy as np
 import paddle
 from paddle import static
 from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_optimizers.common import CollectiveHelper
 
+from harness import passes, sync_bn, verify
+from harness import precision as precisions
+from harness import strategy as strategies
+from harness.env import Job
 from harness.optimizers import OptimizerConfig, is_decayed
+from harness.precision import Precision
 from harness.ranks import Ranks
 from harness.schedules import Schedule
+from harness.strategy import Strategy
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
@@ -38,13 +46,13 @@ class _StepSchedule(paddle.optimizer.lr.LRScheduler):
         return self._schedule(self.last_epoch)
 
 
-def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program) -> Any:
+def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
     rate = _StepSchedule(schedule)
     if config.kind == "sgd":
         for parameter in program.all_parameters():
             if config.decay_bn_and_bias or is_decayed(parameter.name):
                 parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
-        return paddle.optimizer.Momentum(learning_rate=rate, momentum=config.momentum)
+        return paddle.optimizer.Momentum(learning_rate=rate, momentum=config.momentum, use_multi_tensor=merged)
     # What Paddle's LARS leaves without decay it also leaves without the trust ratio.
     return paddle.incubate.optimizer.LarsMomentumOptimizer(
         learning_rate=rate,
@@ -65,24 +73,157 @@ def _without_waiting() -> Iterator[None]:
         yield
 
 
-def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, device: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a training program is to be built."""
+
+    device: str  # cpu | gpu
+    precision: Precision = precisions.PRECISIONS["fp32"]
+    strategy: Strategy = field(default_factory=Strategy)
+    layout: str = "NCHW"
+    loss_scale: float = 0.0  # 0: dynamic
+    ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
+
+
+def plan(job: Job) -> Plan:
+    """The plan that a job's environment describes.
+
+    Raises:
+        ValueError: STRATEGY names what is unknown or refused.
+    """
+    chosen = precisions.PRECISIONS[job.precision]
+    return Plan(
+        device=job.device,
+        precision=chosen,
+        strategy=strategies.parse(job.strategy),
+        layout=job.layout or chosen.layout,
+        loss_scale=float(job.loss_scale),
+    )
+
+
+def minimize(
+    loss: static.Variable,
+    optimizer: OptimizerConfig,
+    schedule: Schedule,
+    *,
+    device: str = "cpu",
+    plan: Plan | None = None,
+) -> None:
     """Adds gradients, their all-reduce over fleet's ranks and the optimizer to the program of `loss`.
 
     The ranks are those that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
+
+    Raises:
+        ValueError: the plan asks for what this Paddle cannot build, or the built program is not what was asked for.
     """
+    plan = plan or Plan(device=device)
     main, startup = loss.block.program, static.default_startup_program()
-    strategy = fleet.DistributedStrategy()
-    strategy.without_graph_optimization = True  # the program after this call is the program that runs
-    inner = _optimizer(optimizer, schedule, main)
+    knobs = strategies.resolve(plan.strategy, dtype=plan.precision.dtype, layout=plan.layout, device=plan.device)
+    # Read when gradients are added: without it enable_addto finds nothing to do.
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": 8 if knobs.enable_addto else 0})
+    inner = _optimizer(optimizer, schedule, main, merged=bool(knobs.merged_optimizer))
+    if not knobs.auto:
+        inner = precisions.decorate(inner, plan.precision, loss_scale=plan.loss_scale)
+    strategy = _fleet_strategy(knobs)
     with (
         contextlib.redirect_stdout(sys.stderr),  # fleet prints what it found to the user's screen
-        contextlib.nullcontext() if device == "gpu" else _without_waiting(),
+        contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
     ):
-        fleet.init(is_collective=True, strategy=strategy)
-        fleet.distributed_optimizer(inner, strategy).minimize(loss, startup)
-    if device == "cpu":
+        fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
+        fleet.distributed_optimizer(inner).minimize(loss, startup)
+    precisions.feed_half(main, plan.precision)
+    if knobs.fuse_elewise_add_act_ops:
+        passes.simplify_add_relu(main)
+    if not knobs.auto and fleet.worker_num() > 1:
+        _join_rings(startup, knobs.nccl_comm_num)
+        passes.bucket_all_reduces(
+            main, limit_mib=knobs.fuse_grad_size_in_MB, half=knobs.fp16_allreduce, rings=knobs.nccl_comm_num
+        )
+    precisions.cast_startup(main, startup)
+    main.verified = _verify(main, startup, optimizer, knobs, plan.precision, ranks=fleet.worker_num())
+    if plan.device == "cpu":
+        sync_bn.on_cpu(main, fleet.worker_num())
         for program in (startup, main):
             _remove(program, NCCL_ONLY)
+    verify.kernels(main, plan.device)
+
+
+def _join_rings(startup: static.Program, rings: int) -> None:
+    """Opens the communicators 1 to `rings` - 1 as fleet opens number 0."""
+    helper = CollectiveHelper(fleet.fleet._role_maker, wait_port=False)
+    endpoints = fleet.worker_endpoints()
+    for ring in range(1, rings):
+        helper._init_communicator(
+            startup, endpoints[fleet.worker_index()], endpoints, fleet.worker_index(), ring, False, ring, True
+        )
+
+
+def _verify(
+    main: static.Program,
+    startup: static.Program,
+    optimizer: OptimizerConfig,
+    knobs: Strategy,
+    precision: Precision,
+    *,
+    ranks: int,
+) -> list[str]:
+    """What was proved of the built program, in words.
+
+    Raises:
+        ValueError: it is not data-parallel training by the optimizer and the knobs asked for.
+    """
+    if knobs.auto:
+        return _auto_chose(main, optimizer, ranks=ranks)
+    followed = verify.gradients(main, ranks=ranks)
+    updates = verify.optimizer(main, optimizer)
+    verify.arithmetic(main, precision.dtype)
+    summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
+    said = [
+        f"{len(followed)} gradients {summed}scaled by 1/{ranks} once",
+        f"{optimizer.kind} by {', '.join(f'{kind} of {n}' for kind, n in updates.items())}",
+    ]
+    if ranks > 1:
+        verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
+    return said + verify.knobs(main, knobs, limit_mib=knobs.fuse_grad_size_in_MB)
+
+
+def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
+    """What Paddle's automatic mode made of the program; it is said, not refused."""
+    chosen = [*fleet.fleet._context["applied_meta_list"], *fleet.fleet._context["applied_graph_list"]]
+    said = [f"STRATEGY=auto chose {', '.join(chosen)}"]
+    for check in (
+        lambda: verify.gradients(main, ranks=ranks),
+        lambda: verify.optimizer(main, optimizer),
+    ):
+        try:
+            check()
+        except verify.Refused as reason:
+            said.append(f"STRATEGY=auto is not the job asked for: {reason}")
+    for line in said:
+        print(line, file=sys.stderr)
+    return said
+
+
+def verified(main: static.Program) -> list[str]:
+    """What `minimize` proved of the program, or what Paddle's automatic mode made of it."""
+    return list(main.verified)
+
+
+def _fleet_strategy(knobs: Strategy) -> Any:
+    strategy = fleet.DistributedStrategy()
+    if knobs.auto:
+        strategy.auto = True
+        return strategy
+    strategy.without_graph_optimization = True  # the program after this call is the program that runs
+    strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
+    build = static.BuildStrategy()
+    build.fuse_bn_act_ops = knobs.fuse_bn_act_ops
+    build.fuse_bn_add_act_ops = knobs.fuse_bn_add_act_ops
+    build.fuse_elewise_add_act_ops = knobs.fuse_elewise_add_act_ops
+    build.enable_addto = knobs.enable_addto
+    build.enable_inplace = knobs.enable_inplace
+    strategy.build_strategy = build
+    return strategy
 
 
 def _remove(program: static.Program, types: tuple[str, ...]) -> None:
@@ -121,15 +262,21 @@ def own_state(main: static.Program) -> set[str]:
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
     """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing)."""
     for _, tensor in state(main):
-        value = np.ascontiguousarray(np.array(tensor))
-        ranks.comm.Bcast(value)
-        tensor.set(value, paddle.CPUPlace())
+        value = np.array(tensor)
+        ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision
+        place = tensor._place()
+        tensor.set(value, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())
 
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
 
 
 def summary(main: static.Program) -> dict[str, Any]:
-    """Operators of a program by type, for the log's header."""
+    """Operators of a program by type and what was proved of it, for the log's header."""
     counts = Counter(op.type for op in main.global_block().ops)
-    return {"operators": dict(counts.most_common()), "all_reduces": counts.get("c_allreduce_sum", 0)}
+    return {
+        "operators": dict(counts.most_common()),
+        "all_reduces": counts.get("c_allreduce_sum", 0),
+        "fused": {kind: n for kind, n in counts.items() if kind.startswith(("fused_", "merged_"))},
+        "verified": verified(main),
+    }

@@ -16,10 +16,11 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import checkpoint, events, program, ranks, sampling, session, telemetry
+from harness import checkpoint, events, precision, program, ranks, sampling, session, telemetry
 from harness.env import Job
 from harness.loop import Evaluator, Trainer
 from harness.progress import Progress
+from harness.schedules import Schedule
 from paddle_rn50 import config, data, digits
 from paddle_rn50.model import ModelConfig, resnet50
 
@@ -36,6 +37,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     # ---- configuration: all of it is checked before a log is begun
     me = ranks.start(job)
     recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    plan = program.plan(job)
     name, root = data_set(job, me)
     train_images = data.read_list(root, "train_list.txt", recipe.classes)
     eval_images = data.read_list(root, "val_list.txt", recipe.classes)
@@ -74,15 +76,13 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         paddle.enable_static()
         place = paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace()
         executor = static.Executor(place)
-        model = ModelConfig(classes=recipe.classes, bn_momentum=recipe.bn_momentum, zero_gamma=recipe.zero_gamma)
-        image = data.ImageFormat(size=recipe.image_size, layout=model.layout, channels=model.input_channels)
-        training, startup, evaluation = static.Program(), static.Program(), static.Program()
-        startup.random_seed = seed + me.rank + 1  # they differ on purpose: rank 0's weights are broadcast
-        with static.program_guard(training, startup):
-            loss = training_loss(image, job.batchsize, recipe, model)
-            program.minimize(loss, recipe.optimizer, schedule, device=job.device)
+        model, image = model_and_image(recipe, plan)
+        # The seeds of the ranks differ on purpose: rank 0's weights are broadcast.
+        training, startup, loss = training_program(job, recipe, plan, schedule, seed=seed + me.rank + 1)
+        evaluation = static.Program()
         with static.program_guard(evaluation, static.Program()):
             evaluation_totals(image, job.batchsize, recipe, model)
+            precision.cast_evaluation(evaluation, plan.precision)
         log.section("program", program.summary(training))
 
         trainer = Trainer(
@@ -180,15 +180,47 @@ def data_set(job: Job, me: ranks.Ranks) -> tuple[str, Path]:
     return digits.NAME, folder
 
 
+def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelConfig, data.ImageFormat]:
+    """Network of the recipe and its input, in the plan's layout and precision."""
+    model = ModelConfig(
+        classes=recipe.classes,
+        layout=plan.layout,
+        input_channels=4 if plan.layout == "NHWC" and plan.precision.is_half else 3,
+        bn_momentum=recipe.bn_momentum,
+        zero_gamma=recipe.zero_gamma,
+    )
+    image = data.ImageFormat(
+        size=recipe.image_size,
+        layout=plan.layout,
+        channels=model.input_channels,
+        half=plan.precision.input_dtype == "float16",
+    )
+    return model, image
+
+
+def training_program(
+    job: Job, recipe: config.Recipe, plan: program.Plan, schedule: Schedule, *, seed: int
+) -> tuple[static.Program, static.Program, static.Variable]:
+    """Training program of one rank, its start-up program and its loss; fleet must know the ranks."""
+    model, image = model_and_image(recipe, plan)
+    training, startup = static.Program(), static.Program()
+    startup.random_seed = seed
+    with static.program_guard(training, startup):
+        loss = training_loss(image, job.batchsize, recipe, model)
+        program.minimize(loss, recipe.optimizer, schedule, plan=plan)
+    return training, startup, loss
+
+
 def _image_input(image: data.ImageFormat, batch: int) -> static.Variable:
     side, channels = image.size, image.channels
     shape = [batch, channels, side, side] if image.layout == "NCHW" else [batch, side, side, channels]
-    return static.data("image", shape, "float16" if image.half else "float32")
+    return static.data("image", shape, "float32")  # fed as float16 where the program begins by casting it
 
 
 def training_loss(image: data.ImageFormat, batch: int, recipe: config.Recipe, model: ModelConfig) -> static.Variable:
     """Mean cross entropy [] of a batch against its smoothed labels, appended to the default program."""
-    logits = resnet50(_image_input(image, batch), model, training=True)
+    with precision.half_region():
+        logits = resnet50(_image_input(image, batch), model, training=True)
     label = static.data("label", [batch, 1], "int64")
     if not recipe.label_smoothing:
         return paddle.nn.functional.cross_entropy(logits, label)
@@ -199,7 +231,8 @@ def training_loss(image: data.ImageFormat, batch: int, recipe: config.Recipe, mo
 
 def evaluation_totals(image: data.ImageFormat, batch: int, recipe: config.Recipe, model: ModelConfig) -> None:
     """Adds a batch's correct and counted samples to CORRECT and COUNTED, by operators of the default program."""
-    logits = resnet50(_image_input(image, batch), model, training=False)
+    with precision.half_region():
+        logits = resnet50(_image_input(image, batch), model, training=False)
     label = static.data("label", [batch, 1], "int64")
     valid = static.data("valid", [batch, 1], "float32")
     hit = paddle.cast(paddle.equal(paddle.argmax(logits, axis=1, keepdim=True), label), "float32")

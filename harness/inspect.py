@@ -1,0 +1,459 @@
+"""The training program of any configuration and rank count, without a GPU: what it runs, moves and computes.
+
+Counting: bytes are the unique inputs and outputs of an operator (a variable that it reads and writes counts once);
+views and operators without data count as none and are no kernel operators; what a convolution reads of the gradient
+that it adds to (addto) is left out and shown by itself. FLOPs are those of convolutions and matrix products, a
+multiply-add being two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import env
+
+ROOT = Path(__file__).resolve().parents[1]
+GIB, MIB = 2**30, 2**20
+
+# Operators that move no data: views, and those that only order or name buffers.
+NO_DATA = {
+    "depend",
+    "share_buffer",
+    "c_sync_calc_stream",
+    "c_sync_comm_stream",
+    "c_wait_comm",
+    "c_wait_compute",
+    "reshape2",
+    "flatten2",
+    "flatten_contiguous_range",
+    "squeeze2",
+    "unsqueeze2",
+}
+NO_DATA |= {f"{name}_grad" for name in NO_DATA}
+TRANSPOSES = {"transpose", "transpose2", "transpose_grad", "transpose2_grad", "transfer_layout"}
+CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
+PRODUCTS = {"mul", "matmul", "matmul_v2"}
+OPTIMIZER_ROLE, BACKWARD_ROLE = 2, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Data-sheet peaks of a GPU; `link_bytes_per_s` is NVLink in one direction."""
+
+    name: str
+    memory_gib: int
+    flops_per_s: dict[str, float]  # by arithmetic of the product
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    source: str
+
+
+V100_SHEET = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
+A100_SHEET = (
+    "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-"
+    "r4-web.pdf"
+)
+DEVICES = (
+    Device(
+        name="V100",
+        memory_gib=32,
+        flops_per_s={"float32": 15.7e12, "float16": 125e12},
+        memory_bytes_per_s=900e9,
+        link_bytes_per_s=150e9,
+        source=V100_SHEET,
+    ),
+    Device(
+        name="A100",
+        memory_gib=40,
+        flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
+        memory_bytes_per_s=1555e9,
+        link_bytes_per_s=300e9,
+        source=A100_SHEET,
+    ),
+    Device(
+        name="A100",
+        memory_gib=80,
+        flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
+        memory_bytes_per_s=2039e9,
+        link_bytes_per_s=300e9,
+        source=A100_SHEET,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one operator moves and computes."""
+
+    index: int
+    kind: str
+    role: int
+    moved_bytes: int
+    flops: int
+    is_kernel: bool
+
+
+def _names(op: Any) -> set[str]:
+    names: set[str] = set()
+    for slots, of in ((op.input_names, op.input), (op.output_names, op.output)):
+        for slot in slots:
+            if slot != "XShape":
+                names.update(of(slot))
+    return names
+
+
+def _flops(op: Any, block: Any) -> int:
+    kind = op.type.removesuffix("_grad")
+    if kind in CONVOLUTIONS:
+        out = block.var(op.input("Output@GRAD")[0] if op.type != kind else op.output("Output")[0])
+        weights = block.var(op.input("Filter")[0]).shape  # [out, in / groups, height, width]
+        layout = op.attr("data_format")
+        channels = out.shape[3] if layout == "NHWC" else out.shape[1]
+        once = 2 * math.prod(out.shape) // channels * math.prod(weights)
+    elif kind in PRODUCTS:
+        out = block.var(op.input("Out@GRAD")[0] if op.type != kind else op.output("Out")[0])
+        once = 2 * math.prod(out.shape) * block.var(op.input("Y")[0]).shape[0]
+    else:
+        return 0
+    # The gradients by the input and by the weights cost one forward pass each.
+    return once * (sum(1 for slot in op.output_names if op.output(slot)) if op.type != kind else 1)
+
+
+def works(main: Any) -> list[Work]:
+    """Every operator of a program's main block, in order."""
+    from harness.passes import size_bytes
+
+    block = main.global_block()
+    found = []
+    for index, op in enumerate(block.ops):
+        is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
+        moved = 0
+        if is_kernel and op.type != "c_allreduce_sum":  # its bytes are counted by bucket
+            variables = (block._find_var_recursive(name) for name in _names(op))
+            moved = sum(size_bytes(v) for v in variables if v is not None and v.shape)
+        found.append(
+            Work(
+                index=index,
+                kind=op.type,
+                role=op.attr("op_role"),
+                moved_bytes=moved,
+                flops=_flops(op, block),
+                is_kernel=is_kernel,
+            )
+        )
+    return found
+
+
+def buckets(main: Any) -> list[dict[str, Any]]:
+    """Each gradient all-reduce: its size, and the share of the gradient operators that are done when it is issued."""
+
+    block = main.global_block()
+    content = {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
+    sources = {op.output("Out")[0]: op.input("X")[0] for op in block.ops if op.type == "cast"}
+    found = []
+    backward = [w for w in works(main) if w.role & BACKWARD_ROLE and w.is_kernel and w.kind.endswith("_grad")]
+    moved = sum(w.moved_bytes for w in backward)
+    for index, op in enumerate(block.ops):
+        if op.type != "c_allreduce_sum":
+            continue
+        name = op.input("X")[0]
+        members = content.get(name) or content.get(sources.get(name, "")) or [name]
+        variable = block.var(name)
+        elements = sum(math.prod(block.var(m).shape) for m in members)
+        before = [w for w in backward if w.index < index]
+        found.append(
+            {
+                "mib": elements * size_bytes_of(variable) / MIB,
+                "dtype": str(variable.dtype).rpartition(".")[2],
+                "gradients": len(members),
+                "operator": index,
+                "issued_after_operators": len(before) / len(backward),
+                "bytes_left_to_hide_it": 1 - sum(w.moved_bytes for w in before) / moved,
+                "ring": op.attr("ring_id"),
+            }
+        )
+    return found
+
+
+def size_bytes_of(variable: Any) -> int:
+    """Bytes of one element."""
+    from harness.passes import BYTES
+
+    return BYTES[variable.dtype]
+
+
+def describe(main: Any) -> dict[str, Any]:
+    """Counts of a program, the keys of `--json` that need no device."""
+    all_works = works(main)
+    kinds = Counter(w.kind for w in all_works)
+    found = buckets(main)
+    moved, addto = sum(w.moved_bytes for w in all_works), _addto_bytes(main)
+    by_kind: Counter[str] = Counter()
+    for work in all_works:
+        by_kind[work.kind] += work.moved_bytes
+    return {
+        "operators": dict(kinds.most_common()),
+        "kernel_operators": sum(w.is_kernel for w in all_works),
+        "all_operators": len(all_works),
+        "transposes": sum(n for kind, n in kinds.items() if kind in TRANSPOSES),
+        "casts": kinds["cast"],
+        "all_reduces": kinds["c_allreduce_sum"],
+        "all_reduce_mib": sum(b["mib"] for b in found),
+        "buckets": found,
+        "fused": {kind: n for kind, n in kinds.items() if kind.startswith(("fused_", "merged_"))},
+        "bytes_gib": moved / GIB,
+        "bytes_gb": moved / 1e9,
+        "addto_reads_gb": addto / 1e9,
+        "bytes_gb_by_operator": {k: n / 1e9 for k, n in by_kind.most_common() if n >= 5e6},
+        "flops": sum(w.flops for w in all_works),
+    }
+
+
+def _addto_bytes(main: Any) -> int:
+    """What convolutions read of the gradients that they add to."""
+    from harness.passes import size_bytes
+
+    block = main.global_block()
+    return sum(
+        size_bytes(block.var(op.output("Input@GRAD")[0]))
+        for op in block.ops
+        if op.type == "conv2d_grad" and op.has_attr("use_addto") and op.attr("use_addto")
+    )
+
+
+# ---- roofline ------------------------------------------------------------------------------------------------------
+
+
+def estimate(main: Any, *, math_mode: str, batch: int, ranks: int, device: Device) -> dict[str, Any] | None:
+    """Roofline of a step on `device`: an upper bound on its images/s; None where it lacks the arithmetic.
+
+    Each operator takes the longer of its FLOPs at the peak and its bytes at the peak. An all-reduce of b bytes takes
+    2 (n - 1) / n b at NVLink's peak, beginning when its last gradient is made and the one before is done; the
+    optimizer waits for the last. Beyond one node (8 ranks) nothing is estimated: the network has no data sheet here.
+    """
+    if math_mode not in device.flops_per_s or ranks > 8:
+        return None
+    peak = device.flops_per_s[math_mode]
+    sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
+    compute_s = link_free_s = flops_s = bytes_s = 0.0
+    waited = False
+    for work in works(main):
+        if work.index in sizes:
+            link_free_s = max(link_free_s, compute_s) + (
+                2 * (ranks - 1) / ranks * sizes[work.index] / device.link_bytes_per_s
+            )
+            continue
+        if work.role & OPTIMIZER_ROLE and not waited:
+            exposed_s, waited = max(0.0, link_free_s - compute_s), True
+            compute_s += exposed_s
+        by_flops_s, by_bytes_s = work.flops / peak, work.moved_bytes / device.memory_bytes_per_s
+        flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
+        compute_s += max(by_flops_s, by_bytes_s)
+    return {
+        "images_per_s": batch * ranks / compute_s,
+        "step_time_s": compute_s,
+        "flops_time_s": flops_s,
+        "bytes_time_s": bytes_s,
+        "exposed_all_reduce_s": exposed_s if waited else 0.0,
+        "peaks": dataclasses.asdict(device) | {"flops_per_s": peak, "flops_per_s_of": math_mode},
+        "kind": "roofline at data-sheet peaks, an upper bound; not measured",
+    }
+
+
+def published(device: Device, *, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
+    """Published throughput of ResNet-50 by Paddle on the same device, precision, batch and rank count."""
+    wanted = {
+        "model": "resnet50_v1.5",
+        "metric": "throughput",
+        "accelerator": device.name,
+        "batch_per_device": str(batch),
+        "devices": str(ranks),
+    }
+    names = {"fp32": {"fp32"}, "tf32": {"tf32"}, "amp_o1": {"amp_o1", "amp"}, "amp_o2": {"amp_o2", "amp"}}
+    with (ROOT / "scoring" / "published.csv").open(newline="", encoding="utf-8") as file:
+        return [
+            {"images_per_s": float(row["value"]), "source": row["source"], "table": row["table"]}
+            for row in csv.DictReader(file)
+            if all(row[k] == v for k, v in wanted.items())
+            and row["precision"] in names.get(precision, set())
+            and row["framework"].startswith("Paddle")
+            and row["accelerator_memory_gib"] in ("", str(device.memory_gib))
+        ]
+
+
+def estimates(main: Any, *, precision: str, dtype: str, batch: int, ranks: int) -> list[dict[str, Any]]:
+    """The roofline on each device, with its error against the published figures."""
+    math_mode = "tf32" if precision == "tf32" else dtype
+    found = []
+    for device in DEVICES:
+        roofline = estimate(main, math_mode=math_mode, batch=batch, ranks=ranks, device=device)
+        figures = published(device, precision=precision, batch=batch, ranks=ranks)
+        name = f"{device.name} {device.memory_gib} GB"
+        if roofline:
+            figures = [f | {"error": roofline["images_per_s"] / f["images_per_s"] - 1} for f in figures]
+        found.append({"device": name} | (roofline or {"images_per_s": None}) | {"published": figures})
+    return found
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+def system_environment(system: str) -> dict[str, str]:
+    """What `config_<system>.sh` exports.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    config = ROOT / f"config_{system}.sh"
+    if not config.is_file():
+        known = sorted(p.stem.removeprefix("config_") for p in ROOT.glob("config_*.sh"))
+        raise ValueError(f"--system {system}: there is no config_{system}.sh; there are: {', '.join(known)}")
+    known_names = {env.variable(f.name) for f in dataclasses.fields(env.Job)}
+    done = subprocess.run(
+        ["bash", "-euc", f'set -a; source "{config}" >/dev/null; env -0'],
+        env={"PATH": os.defpath, "HOME": "/"},
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"{config.name}: {done.stderr.decode(errors='replace').strip()}: correct the file")
+    pairs = (entry.partition("=") for entry in done.stdout.decode().split("\0") if entry)
+    return {name: value for name, _, value in pairs if name in known_names}
+
+
+def build(job: env.Job, *, ranks: int) -> tuple[Any, Any, Any]:
+    """Training program, start-up program and loss of rank 0 of `ranks`, as the job's workload builds them.
+
+    Raises:
+        ValueError: the job asks for what cannot be built.
+    """
+    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
+    import paddle
+
+    from harness import program
+
+    paddle.enable_static()
+    config = importlib.import_module(f"{job.package}.config")
+    train = importlib.import_module(f"{job.package}.train")
+    recipe = config.recipe(job.recipe, global_batch=job.batchsize * ranks, image_size=job.image_size)
+    plan = dataclasses.replace(program.plan(job), ranks_listen=False)
+    schedule = recipe.make_schedule(
+        samples=job.batchsize * ranks * 100, global_batch=job.batchsize * ranks, epochs=recipe.epochs
+    )
+    return train.training_program(job, recipe, plan, schedule, seed=1)
+
+
+def inspect(job: env.Job, *, ranks: int) -> dict[str, Any]:
+    """All that `python -m harness.inspect` says of a job.
+
+    Raises:
+        ValueError: the job asks for what cannot be built.
+    """
+    from harness import program
+
+    main, _, _ = build(job, ranks=ranks)
+    plan = program.plan(job)
+    head = {
+        "system": job.dgxsystem,
+        "workload": job.workload,
+        "recipe": job.recipe,
+        "precision": job.precision,
+        "layout": plan.layout,
+        "batch_per_device": job.batchsize,
+        "ranks": ranks,
+        "strategy": job.strategy,
+    }
+    figures = estimates(main, precision=job.precision, dtype=plan.precision.dtype, batch=job.batchsize, ranks=ranks)
+    return head | describe(main) | {"verified": program.verified(main), "estimate": figures}
+
+
+def text(found: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [
+        f"{found['workload']} {found['recipe']} {found['precision']} {found['layout']}, "
+        f"{found['batch_per_device']} images a device, rank 0 of {found['ranks']}",
+        "",
+        f"operators      {found['kernel_operators']} kernel operators, {found['all_operators']} in all",
+        f"casts          {found['casts']}",
+        f"transposes     {found['transposes']}",
+        f"fused          {', '.join(f'{k} {n}' for k, n in found['fused'].items()) or 'none'}",
+        f"bytes a step   {found['bytes_gb']:.2f} GB ({found['bytes_gib']:.2f} GiB), and {found['addto_reads_gb']:.2f} "
+        "GB that addto reads",
+        f"FLOPs a step   {found['flops'] / 1e12:.3f} TFLOP",
+        f"all-reduces    {found['all_reduces']}, {found['all_reduce_mib']:.1f} MiB a step",
+    ]
+    lines += [
+        f"  {b['mib']:8.2f} MiB {b['dtype']} of {b['gradients']} gradients, issued after "
+        f"{100 * b['issued_after_operators']:.0f} % of the gradient operators, "
+        f"{100 * b['bytes_left_to_hide_it']:.0f} % of their bytes are left to hide it"
+        for b in found["buckets"]
+    ]
+    lines.append("verified       " + "; ".join(found["verified"]))
+    lines.append("roofline       data-sheet peaks, an upper bound, not measured")
+    for entry in found["estimate"]:
+        if entry["images_per_s"] is None:
+            lines.append(f"  {entry['device']}: no estimate (no such arithmetic, or beyond one node)")
+            continue
+        figures = [
+            f"{f['images_per_s']:g} published ({f['table']}), error {100 * f['error']:+.0f} %"
+            for f in entry["published"]
+        ]
+        lines.append(f"  {entry['device']}: {entry['images_per_s']:.0f} images/s; {'; '.join(figures) or 'no figure'}")
+    lines += ["", "operator                                count      GB"]
+    by_kind = found["bytes_gb_by_operator"]
+    lines += [f"{kind:38} {count:6} {by_kind.get(kind, 0.0):7.2f}" for kind, count in found["operators"].items()]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """`python -m harness.inspect`: the training program of a configuration, built without a GPU."""
+    parser = argparse.ArgumentParser(prog="python -m harness.inspect", description=main.__doc__)
+    parser.add_argument("--system", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
+    parser.add_argument("--workload", help=f"one of {', '.join(env.WORKLOADS)}")
+    parser.add_argument("--precision", help=f"one of {', '.join(env.PRECISIONS)}")
+    parser.add_argument("--batch", help="images a device; the config's if not given")
+    parser.add_argument("--ranks", help="ranks of the job; the config's if not given")
+    parser.add_argument("--recipe", help="the config's if not given")
+    parser.add_argument("--strategy", help="value of STRATEGY; the config's if not given")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args()
+    asked = {
+        "DGXSYSTEM": args.system,
+        "WORKLOAD": args.workload,
+        "PRECISION": args.precision,
+        "BATCHSIZE": args.batch,
+        "RECIPE": args.recipe,
+        "STRATEGY": args.strategy,
+    }
+    try:
+        variables = system_environment(args.system) | {k: v for k, v in asked.items() if v is not None}
+        job, _ = env.read(variables)
+        ranks = job.world_size
+        if args.ranks is not None:
+            if not args.ranks.isdecimal() or int(args.ranks) < 1:
+                raise ValueError(f"--ranks {args.ranks}: must be a whole number of at least 1")
+            ranks = int(args.ranks)
+        env.export({"GLOG_minloglevel": "2"})
+        found = inspect(job, ranks=ranks)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(found, indent=1) if args.json else text(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

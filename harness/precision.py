@@ -1,0 +1,149 @@
+"""Arithmetic of a training program: which operators run in half precision, its loss scaling, its image layout.
+
+Levels are Paddle's: O1 keeps FP32 parameters and casts them before each convolution and matrix product; O2 holds
+them in half precision with FP32 master copies in the optimizer. In both, batch statistics, the loss and everything
+outside `half_region` are FP32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import static
+
+# Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
+# 0.8 after two steps with a gradient that is not finite.
+FIRST_LOSS_SCALE = 32768.0
+GOOD_STEPS, BAD_STEPS, GROWTH, BACKOFF = 1000, 2, 2.0, 0.8
+BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduce_mean", "reduce_sum"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """One value of PRECISION; `level` is empty where all is FP32."""
+
+    name: str
+    level: str = ""  # "", O1, O2
+    dtype: str = "float32"  # of convolutions and matrix products
+
+    @property
+    def is_half(self) -> bool:
+        """Whether convolutions run in half precision."""
+        return bool(self.level)
+
+    @property
+    def layout(self) -> str:
+        """Image layout for which cuDNN has its fastest kernels."""
+        return "NHWC" if self.is_half else "NCHW"
+
+    @property
+    def input_dtype(self) -> str:
+        """What the input pipeline emits; it has no bfloat16."""
+        return "float16" if self.dtype == "float16" else "float32"
+
+
+PRECISIONS = {
+    p.name: p
+    for p in (
+        Precision(name="fp32"),
+        Precision(name="tf32"),  # the same program: NVIDIA_TF32_OVERRIDE decides (harness/env.py)
+        Precision(name="amp_o1", level="O1", dtype="float16"),
+        Precision(name="amp_o2", level="O2", dtype="float16"),
+        Precision(name="bf16", level="O2", dtype="bfloat16"),
+    )
+}
+
+
+def half_region() -> Any:
+    """`with half_region():` around the operators of a network that may run in half precision."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(static.amp.fp16_guard())
+    return stack
+
+
+def _lists(precision: Precision) -> Any:
+    return static.amp.CustomOpLists(custom_black_list=set(BLACK_LIST), dtype=precision.dtype)
+
+
+def decorate(optimizer: Any, precision: Precision, *, loss_scale: float) -> Any:
+    """The optimizer with loss scaling and casts; `loss_scale` 0 is dynamic, bfloat16 needs none."""
+    if not precision.is_half:
+        return optimizer
+    dynamic = loss_scale == 0 and precision.dtype == "float16"
+    first = FIRST_LOSS_SCALE if dynamic else loss_scale or 1.0
+    settings = {
+        "amp_lists": _lists(precision),
+        "level": precision.level,
+        "dtype": precision.dtype,
+        "master_weight": precision.level == "O2" or None,
+        "init_loss_scaling": first,
+        "use_dynamic_loss_scaling": dynamic,
+        "incr_every_n_steps": GOOD_STEPS,
+        "decr_every_n_nan_or_inf": BAD_STEPS,
+        "incr_ratio": GROWTH,
+        "decr_ratio": BACKOFF,
+        "use_amp_guard": precision.level == "O2",
+    }
+    return static.amp.decorate(optimizer, **settings)
+
+
+def cast_evaluation(main: static.Program, precision: Precision) -> None:
+    """Gives an evaluation program the parameter types of its training program."""
+    if not precision.is_half:
+        return
+    static.amp.cast_model_to_fp16(
+        main,
+        _lists(precision),
+        use_fp16_guard=precision.level == "O2",
+        dest_type=paddle.base.core.VarDesc.VarType.FP16
+        if precision.dtype == "float16"
+        else paddle.base.core.VarDesc.VarType.BF16,
+        level=precision.level,
+    )
+    feed_half(main, precision)
+
+
+def feed_half(main: static.Program, precision: Precision) -> int:
+    """Feeds in half precision what the program would cast first; returns how many inputs.
+
+    The network must be built on a float32 input all the same: Paddle's layers give their parameters the input's type.
+    """
+    if precision.input_dtype != "float16":
+        return 0
+    block, names = main.global_block(), {}
+    for index in reversed(range(len(block.ops))):
+        op = block.ops[index]
+        if op.type == "cast" and block.var(op.input("X")[0]).is_data and op.attr("out_dtype") == paddle.float16:
+            names[op.output("Out")[0]] = op.input("X")[0]
+            block._remove_op(index, sync=False)
+    for op in block.ops:
+        for name in names.keys() & set(op.input_arg_names):
+            op.desc._rename_input(name, names[name])
+    for name in names.values():
+        readers = [op.type for op in block.ops if name in op.input_arg_names]
+        assert readers, f"nothing reads {name}"
+        block.var(name).desc.set_dtype(paddle.float16)
+    block._sync_with_cpp()
+    return len(names)
+
+
+def cast_startup(main: static.Program, startup: static.Program) -> None:
+    """Lets the start-up program leave each parameter in its type of the training program.
+
+    The optimizer's FP32 masters are copied from the parameters before that, so they lose nothing.
+    """
+    block = startup.global_block()
+    for parameter in main.all_parameters():
+        if parameter.dtype == paddle.float32:
+            continue
+        wide = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
+        block.append_op(type="assign", inputs={"X": [parameter.name]}, outputs={"Out": [wide]})
+        block.append_op(
+            type="cast",
+            inputs={"X": [wide]},
+            outputs={"Out": [parameter.name]},
+            attrs={"in_dtype": wide.dtype, "out_dtype": parameter.dtype},
+        )

@@ -1,0 +1,326 @@
+"""Proof, read off a built training program, that it is data-parallel SGD of what was asked for.
+
+The gradient of each parameter is followed from the loss to the optimizer as a value (times it was summed over the
+ranks, factor on it): both must be (once, 1 / ranks) when the optimizer reads it, with the loss scale taken off again.
+Every operator of the backward pass is linear in the gradient that it receives, so it hands the value on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.optimizers import OptimizerConfig, is_decayed
+from harness.strategy import Strategy
+
+UPDATES = {"sgd": {"momentum", "merged_momentum"}, "lars": {"lars_momentum"}}
+ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
+BACKWARD, OPTIMIZE, LOSS = 1, 2, 256
+EMPTY = "@EMPTY@"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient:
+    """What happened to a gradient so far."""
+
+    sums: int = 0  # over the ranks
+    factor: float = 1.0  # without the loss scale
+    scaled: int = 0  # power of the loss scale on it
+
+
+class Refused(ValueError):
+    """The program is not what was asked for."""
+
+
+def gradients(main: Any, *, ranks: int) -> dict[str, Gradient]:
+    """{parameter: its gradient as the optimizer reads it}.
+
+    Raises:
+        Refused: a gradient is summed or scaled not exactly once, is written again after its sum, or is not used.
+    """
+    block = main.global_block()
+    values: dict[str, Gradient] = {}
+    slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
+    buffer_of: dict[str, str] = {}
+    summed: set[str] = set()
+    used: dict[str, Gradient] = {}
+    scale_names = _loss_scales(block)
+    for op in block.ops:
+        role, kind = op.attr("op_role"), op.type
+        outputs = [n for n in op.output_arg_names if n != EMPTY]
+        if kind == "coalesce_tensor":
+            buffer = op.output("FusedOutput")[0]
+            slices[buffer] = op.output("Output")
+            buffer_of.update(dict.fromkeys(op.output("Output"), buffer))
+        elif role == BACKWARD | LOSS:
+            values[outputs[0]] = Gradient()
+        elif kind == "c_allreduce_sum":
+            name = op.input("X")[0]
+            members = slices.get(name, [name])
+            for member in members:
+                if member in values:
+                    values[member] = _summed(values[member])
+                    summed.add(member)
+                elif role & BACKWARD and member in buffer_of:
+                    raise Refused(f"{member} is summed over the ranks before it is computed")
+        elif kind in ("c_reduce_sum", "c_broadcast") and role & BACKWARD:
+            raise Refused(f"{op.input('X')[0]} goes through {kind}: this is not an all-reduce")
+        elif kind in ALL_UPDATES:
+            _use(op, values, used)
+        elif kind == "cast" and op.input("X")[0] in slices:
+            slices[outputs[0]] = slices[op.input("X")[0]]  # a bucket that travels in another type
+        elif kind == "cast" and outputs[0] in slices:
+            continue  # and comes back
+        elif kind == "check_finite_and_unscale":
+            for source, name in zip(op.input("X"), op.output("Out"), strict=True):
+                values[name] = _unscaled(source, values, ranks)
+        elif kind == "update_loss_scaling":
+            values.update({name: values[source] for source, name in zip(op.input("X"), op.output("Out"), strict=True)})
+        elif role & (BACKWARD | OPTIMIZE):
+            _pass_on(op, kind, outputs, values, scale_names, summed)
+    wanted = {p.name for p in main.all_parameters() if p.trainable}
+    if wanted - used.keys():
+        raise Refused(
+            f"no optimizer updates {sorted(wanted - used.keys())[0]} and {len(wanted - used.keys()) - 1} more"
+        )
+    for parameter, value in used.items():
+        _check(parameter, value, ranks)
+    return used
+
+
+def _loss_scales(block: Any) -> set[str]:
+    return {n for op in block.ops if op.type == "check_finite_and_unscale" for n in op.input("Scale")}
+
+
+def _summed(value: Gradient) -> Gradient:
+    return Gradient(sums=value.sums + 1, factor=value.factor, scaled=value.scaled)
+
+
+def _unscaled(source: str, values: dict[str, Gradient], ranks: int) -> Gradient:
+    if source not in values:
+        raise Refused(f"{source} is unscaled but no gradient reaches it")
+    value = values[source]
+    if ranks > 1 and value.sums != 1:
+        raise Refused(f"{source} is looked at for infinities before its sum over the ranks: they would differ")
+    return Gradient(sums=value.sums, factor=value.factor, scaled=value.scaled - 1)
+
+
+def _pass_on(
+    op: Any,
+    kind: str,
+    outputs: list[str],
+    values: dict[str, Gradient],
+    scale_names: set[str],
+    summed: set[str],
+) -> None:
+    """Any operator that is linear in the gradients that it reads."""
+    sources = [n for n in op.input_arg_names if n in values]
+    if kind == "depend":
+        sources = op.input("X")
+    met = {values[n] for n in sources if n in values}
+    if not met:
+        return
+    if len(met) > 1:
+        raise Refused(f"{kind} joins gradients of different sums or scales: {sorted(sources)[:2]}")
+    value = met.pop()
+    if kind == "scale":
+        value = Gradient(sums=value.sums, factor=value.factor * op.attr("scale"), scaled=value.scaled)
+    if kind == "elementwise_mul_grad" and scale_names.intersection(op.input_arg_names):
+        value = Gradient(sums=value.sums, factor=value.factor, scaled=value.scaled + 1)
+    for name in outputs:
+        if (
+            name in summed
+            and kind not in ("depend", "update_loss_scaling", "scale")
+            and not op.attr("op_role") & OPTIMIZE
+        ):
+            raise Refused(f"{name} is written by {kind} after its sum over the ranks")
+        values[name] = value
+
+
+def _use(op: Any, values: dict[str, Gradient], used: dict[str, Gradient]) -> None:
+    for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
+        if gradient not in values:
+            raise Refused(f"the optimizer reads {gradient}, which no gradient of the loss reaches")
+        if parameter in used:
+            raise Refused(f"{parameter} is updated twice")
+        used[parameter] = values[gradient]
+
+
+def _check(parameter: str, value: Gradient, ranks: int) -> None:
+    sums = 1 if ranks > 1 else 0
+    if value.sums != sums:
+        raise Refused(
+            f"the gradient of {parameter} is summed over the ranks {value.sums} times, not {sums}: the ranks would "
+            "train apart"
+        )
+    if abs(value.factor * ranks - 1.0) > 1e-6:
+        raise Refused(f"the gradient of {parameter} is scaled by {value.factor:g}, not by 1/{ranks}")
+    if value.scaled:
+        raise Refused(f"the gradient of {parameter} still has the loss scale on it ({value.scaled:+d})")
+
+
+def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
+    """{operator that updates parameters: parameters}, which is the asked optimizer with its momentum and decay.
+
+    Raises:
+        Refused: another optimizer, momentum or decay; or a half-precision parameter without an FP32 master.
+    """
+    found: dict[str, int] = {}
+    for op in main.global_block().ops:
+        if op.type not in ALL_UPDATES:
+            continue
+        names = op.input("Param")
+        found[op.type] = found.get(op.type, 0) + len(names)
+        if op.type not in UPDATES[config.kind]:
+            raise Refused(f"the recipe asks for {config.kind}, the program updates {names[0]} by {op.type}")
+        if abs(op.attr("mu") - config.momentum) > 1e-6:
+            raise Refused(f"momentum of {names[0]} is {op.attr('mu'):g}, not {config.momentum:g}")
+        for number, name in enumerate(names):
+            decay = _decay(op, number)
+            wanted = config.weight_decay if config.decay_bn_and_bias or is_decayed(name) else 0.0
+            if abs(decay - wanted) > 1e-6 * max(wanted, 1e-3):
+                raise Refused(f"weight decay of {name} is {decay:g}, not {wanted:g}")
+        if any(str(main.global_block().var(n).dtype).endswith("16") for n in names):
+            masters = op.input("MasterParam")
+            if len(masters) != len(names) or not op.attr("multi_precision"):
+                raise Refused(f"{names[0]} is in half precision and has no FP32 master")
+    return found
+
+
+def _decay(op: Any, number: int) -> float:
+    if op.type == "lars_momentum":
+        return float(op.attr("lars_weight_decay")[number])
+    if op.type == "merged_momentum":
+        methods = op.attr("regularization_method")
+        return float(op.attr("regularization_coeff")[number]) if methods and methods[number] == "l2_decay" else 0.0
+    return float(op.attr("regularization_coeff")) if op.attr("regularization_method") == "l2_decay" else 0.0
+
+
+_STATISTICS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
+_PRODUCTS = {"conv2d": "Filter", "depthwise_conv2d": "Filter", "mul": "Y", "matmul_v2": "Y"}
+
+
+def arithmetic(main: Any, dtype: str) -> None:
+    """Products run in `dtype`; batch statistics, the loss and the updated weights are FP32.
+
+    Raises:
+        Refused: one does not.
+    """
+    block = main.global_block()
+
+    def type_of(name: str) -> str:
+        return str(block.var(name).dtype).rpartition(".")[2]
+
+    for op in block.ops:
+        kind = op.type.removesuffix("_grad")
+        if kind in _PRODUCTS and type_of(op.input(_PRODUCTS[kind])[0]) != dtype:
+            raise Refused(f"{op.type} of {op.input(_PRODUCTS[kind])[0]} is not in {dtype}")
+        if op.type in _STATISTICS:
+            for slot in ("Scale", "Bias", "Mean", "Variance"):
+                if type_of(op.input(slot)[0]) != "float32":
+                    raise Refused(f"{op.input(slot)[0]} of {op.type} is not in float32")
+        if op.type == "softmax_with_cross_entropy" and type_of(op.input("Logits")[0]) != "float32":
+            raise Refused("the loss is not computed in float32")
+        if op.type in ALL_UPDATES:
+            for name in (*op.input("Velocity"), *op.input("MasterParam")):
+                if type_of(name) != "float32":
+                    raise Refused(f"{name} of {op.type} is not in float32")
+
+
+# Operators that the executor runs without a kernel of their own.
+NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init"}
+_TYPE_NAMES = {
+    "float16": "::paddle::platform::float16",
+    "bfloat16": "::paddle::platform::bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "int32": "int",
+    "int64": "int64_t",
+    "bool": "bool",
+    "uint8": "uint8_t",
+    "int8": "int8_t",
+    "int16": "int16_t",
+}
+
+
+def kernels(main: Any, device: str) -> int:
+    """Number of operators, all of which this Paddle has a kernel for on `device` in the type of their data.
+
+    Raises:
+        Refused: one has none.
+    """
+    import paddle
+
+    core = paddle.base.core
+    registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
+    place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
+    block = main.global_block()
+    for op in block.ops:
+        if op.type in NO_KERNEL:
+            continue
+        types = {t.partition("[")[2].partition("]")[0] for t in registered.get(op.type, []) if place in t}
+        types |= {
+            _TYPE_NAMES.get(t.rpartition(", ")[2].rstrip(")"), "")
+            for t in bare.get(op.type, [])  # the few operators that the first list leaves out, `cast` for one
+            if t.startswith(f"({device.upper()},")
+        }
+        names = [n for slot in op.input_names for n in op.input(slot)] or list(op.output_arg_names)
+        used = {str(block.var(n).dtype).rpartition(".")[2] for n in names if n != EMPTY and block.has_var(n)}
+        if not types or not any(_TYPE_NAMES[t] in types for t in used):
+            raise Refused(f"this Paddle has no {device} kernel of {op.type} for {', '.join(sorted(used))}")
+    return len(block.ops)
+
+
+def communicators(startup: Any, *, ranks: int, rings: int) -> None:
+    """Every ring that the buckets use joins all ranks.
+
+    Raises:
+        Refused: one does not.
+    """
+    sizes = {op.attr("ring_id"): op.attr("nranks") for op in startup.global_block().ops if op.type == "c_comm_init"}
+    for ring in range(rings):
+        if sizes.get(ring) != ranks:
+            raise Refused(f"communicator {ring} joins {sizes.get(ring, 0)} ranks, not {ranks}")
+
+
+def knobs(main: Any, asked: Strategy, *, limit_mib: float) -> list[str]:
+    """What each knob changed, in words.
+
+    Raises:
+        Refused: a knob that is on changed nothing.
+    """
+    block = main.global_block()
+    kinds: dict[str, int] = {}
+    for op in block.ops:
+        kinds[op.type] = kinds.get(op.type, 0) + 1
+    said = []
+    effects = {
+        "fuse_bn_act_ops": ("fused_batch_norm_act", asked.fuse_bn_act_ops),
+        "fuse_bn_add_act_ops": ("fused_bn_add_activation", asked.fuse_bn_add_act_ops),
+        "enable_addto": ("share_buffer", asked.enable_addto),
+        "merged_optimizer": ("merged_momentum", asked.merged_optimizer and "lars_momentum" not in kinds),
+    }
+    if not asked.fuse_bn_add_act_ops:
+        effects["fuse_elewise_add_act_ops"] = ("fused_elemwise_add_activation", asked.fuse_elewise_add_act_ops)
+    for knob, (kind, is_on) in effects.items():
+        if is_on and not kinds.get(kind):
+            raise Refused(f"STRATEGY: {knob} is on and the program has no {kind}: the pass found nothing to change")
+        if is_on:
+            said.append(f"{knob} made {kinds[kind]} {kind}")
+    if asked.enable_addto and (kinds.get("sum") or kinds.get("grad_add")):
+        raise Refused("STRATEGY: enable_addto is on and sums of gradients are left")
+    for op in block.ops:
+        if op.type == "coalesce_tensor" and len(op.input("Input")) > 1:
+            size = sum(_mib(block, n, op.output("Output")[0]) for n in op.input("Input"))
+            if size > limit_mib * 1.000001:
+                raise Refused(f"STRATEGY: a bucket has {size:.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+    return said
+
+
+def _mib(block: Any, parameter: str, gradient: str) -> float:
+    from harness.passes import BYTES, MIB
+
+    elements = 1
+    for extent in block.var(parameter).shape:
+        elements *= extent
+    return float(elements * BYTES[block.var(gradient).dtype]) / MIB
