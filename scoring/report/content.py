@@ -61,6 +61,7 @@ class StepTime:
     data_wait_s: float | None
     all_reduce_s: float | None
     all_reduce_note: str
+    rest: str  # what `rest_s` is: computation, and what could not be told from it
 
     @property
     def rest_s(self) -> float:
@@ -253,7 +254,9 @@ def build(
         if len(rows := _scaling(members)) > 1:
             scaling.append(tuple(rows))
             mixture.extend(hazards.of_mixture([run.record for member in members for run in member.runs]))
-    chosen, note = curves(timed[-1].record, published)
+    # Of the largest shape that has any: the others are its smaller ones, or of models without published figures.
+    beside = [curves(group.record, published) for group in reversed(timed)]
+    chosen, note = next((found for found in beside if found[0]), beside[0])
     named = protocol or _window(timed[-1].runs)
     return Report(
         groups=tuple(timed),
@@ -394,17 +397,31 @@ def _with_step_times(groups: list[Group]) -> list[Group]:
         if total is None:
             found.append(group)
             continue
-        exposed: float | None = None
-        why = note
-        if group.record.devices == 1:
-            exposed, why = 0.0, "one device: nothing to exchange"
-        elif model is not None:
-            nodes, devices = group.record.nodes or 1, group.record.devices or 1
-            exposed = min(sum(model.all_reduce_s(nodes, devices // nodes)), total - (wait or 0.0))
-            why = "estimated by the scaling model fitted on the device counts of this report"
-        step = StepTime(total_s=total, data_wait_s=wait, all_reduce_s=exposed, all_reduce_note=why)
+        exposed, why, rest = _all_reduce(group.record, model, note)
+        if exposed is not None:
+            exposed = min(exposed, total - (wait or 0.0))
+        rest += " and data wait" if wait is None else ""
+        step = StepTime(total_s=total, data_wait_s=wait, all_reduce_s=exposed, all_reduce_note=why, rest=rest)
         found.append(replace(group, step_time=step))
     return found
+
+
+def _all_reduce(record: Record, model: scale.Model | None, why_none: str) -> tuple[float | None, str, str]:
+    """(exposed all-reduce time of a step in seconds, how it is known or why not, what the rest of the step is)."""
+    devices, nodes = record.devices, record.nodes or 1
+    if devices == 1:
+        return 0.0, "one device: nothing to exchange", "computation"
+    if model is None or devices is None:
+        return None, why_none, "computation and all-reduce"
+    within, between = model.all_reduce_s(nodes, devices // nodes)
+    if len(model.devices_per_node) > 1:
+        why = "estimated by the scaling model fitted on the device counts of this report"
+        return within + between, why, "computation"
+    if nodes == 1:
+        why = "not estimated: all runs have as many devices a node, which hides the exchange within it"
+        return None, why, "computation and all-reduce"
+    why = "estimated between nodes only, by the scaling model fitted on the node counts of this report"
+    return between, why, "computation and all-reduce in a node"
 
 
 def _step_total(group: Group) -> tuple[float | None, float | None]:
@@ -493,6 +510,14 @@ def _scaling(groups: Sequence[Group]) -> list[ScalingRow]:
             )
         )
     return rows
+
+
+def _ratio_interval(ratio: float, above: tuple[float, float], below: tuple[float, float]) -> tuple[float, float] | None:
+    """Interval of a quotient from those of its parts, taken as independent; None where one reaches 0."""
+    if min(*above, *below) <= 0:
+        return None
+    half = math.hypot(*(math.log(high / low) / 2 for low, high in (above, below)))
+    return ratio * math.exp(-half), ratio * math.exp(half)
 
 
 def _family(model: str | None) -> str | None:

@@ -60,6 +60,7 @@ def _group(group: Group) -> dict[str, Any]:
             "all_reduce_s": step.all_reduce_s,
             "all_reduce_note": step.all_reduce_note,
             "rest_s": step.rest_s,
+            "rest": step.rest,
         },
         "runs": [_run(run) for run in group.runs],
     }

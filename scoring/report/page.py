@@ -29,6 +29,7 @@ from scoring.report.content import (
     timeline,
 )
 from scoring.report.text import interval, number, percent, visible
+from scoring.score import positions
 
 # What each state of a check looks like: a mark that is told apart without colour, and its word.
 STATES = {
@@ -179,13 +180,10 @@ class Page:
         result = group.score
         tiles: list[Child] = []
         if result is not None:
-            low_high = interval(result.interval_95, "none")
+            between = f"{interval(result.interval_95)} ({result.interval_method})"
+            bounds = f"95 % interval {between if result.interval_95 else result.interval_method}"
             runs = f"{len(result.runs)} run{'s' * (len(result.runs) > 1)}"
-            tiles.append(
-                tile(
-                    number(result.value), result.unit, f"95 % interval {low_high} ({result.interval_method})", main=True
-                )
-            )
+            tiles.append(tile(number(result.value), result.unit, bounds, main=True))
             tiles.append(tile(runs, "", f"protocol {result.protocol.name}: {result.protocol.describe()}"))
         else:
             tiles.append(tile("no figure", "", group.problem or "", main=True))
@@ -212,21 +210,22 @@ class Page:
             for check in report.checks
         ]
         rows = []
-        for member in report.groups:
-            for run in member.runs:
-                rows.append(
-                    [
-                        self.run_name(run),
-                        number(run.figure.value, "no figure") if run.figure else "no figure",
-                        member.score.unit if member.score else "",
-                        self.field(run, "devices"),
-                        self.field(run, "batch_per_device"),
-                        self.field(run, "precision"),
-                        str(run.figure.windows) if run.figure else "",
-                        self.span(run, run.figure.first_line, run.figure.last_line) if run.figure else "",
-                        visible(run.record.file),
-                    ]
-                )
+        member_of = {run.number: member for member in report.groups for run in member.runs}
+        for run in report.runs:
+            member = member_of[run.number]
+            rows.append(
+                [
+                    self.run_name(run),
+                    number(run.figure.value, "no figure") if run.figure else "no figure",
+                    member.score.unit if member.score else "",
+                    self.field(run, "devices"),
+                    self.field(run, "batch_per_device"),
+                    self.field(run, "precision"),
+                    str(run.figure.windows) if run.figure else "",
+                    self.span(run, run.figure.first_line, run.figure.last_line) if run.figure else "",
+                    visible(run.record.file),
+                ]
+            )
         warnings = [
             [warning.rule.replace("_", " "), warning.message, self.at(warning.file, warning.line)]
             for warning in self.warnings()
@@ -349,15 +348,14 @@ class Page:
         if not timed:
             return [tag("p", f"{NOT_MEASURED.capitalize()}: the logs hold no step times.", class_="absent")]
         bars, rows = [], []
+        counts = {group.record.devices for group, _ in timed}
+        distinct = len(timed) > 1 and len(counts) == len(timed) and None not in counts
         for at, (group, step) in enumerate(timed, 1):
-            rest = "computation" if step.all_reduce_s is not None else "computation and all-reduce"
-            if step.data_wait_s is None:
-                rest += " and data wait"
-            shares: list[tuple[str, float]] = [(rest, step.rest_s * 1000)]
+            shares: list[tuple[str, str, float]] = [("rest", step.rest, step.rest_s * 1000)]
             if step.all_reduce_s:
-                shares.append(("all-reduce (estimate)", step.all_reduce_s * 1000))
+                shares.append(("exchange", "all-reduce (estimate)", step.all_reduce_s * 1000))
             if step.data_wait_s is not None:
-                shares.append(("data wait", step.data_wait_s * 1000))
+                shares.append(("wait", "data wait", step.data_wait_s * 1000))
             devices = group.record.devices
             bars.append(
                 (f"{devices} dev." if devices and len(timed) > 1 else f"{at}" if len(timed) > 1 else "", shares)
@@ -366,7 +364,7 @@ class Page:
             note = step.all_reduce_note + (f" ({size:,.1f} MiB of gradients are summed in a step)" if size else "")
             rows.append(
                 [
-                    group.name,
+                    group.name if distinct or len(timed) == 1 else f"{at}: {group.name}",
                     number(step.total_s * 1000),
                     f"{number(step.rest_s * 1000)} ({percent(step.rest_s / step.total_s)})",
                     "not estimated"
@@ -380,7 +378,7 @@ class Page:
                 ]
             )
         words = [
-            f"{name or group.name}: " + ", ".join(f"{part} {number(value)} ms" for part, value in shares)
+            f"{name or group.name}: " + ", ".join(f"{part} {number(value)} ms" for _, part, value in shares)
             for (name, shares), (group, _) in zip(bars, timed, strict=True)
         ]
         svg = plots.step_times(
@@ -502,7 +500,7 @@ class Page:
         losses = [(f"run {run.number}", run, loss_points(run)) for run in self.report.runs]
         losses = [(name, run, points) for name, run, points in losses if points]
         if losses:
-            by_step = all(window.step is not None for _, run, _ in losses for window in run.record.windows)
+            by_step = all(None not in positions(run.record) for _, run, _ in losses)
             words = "; ".join(
                 f"{name} from {points[0][1]:.4g} to {points[-1][1]:.4g} in {len(points)} values"
                 for name, _, points in losses
@@ -514,6 +512,7 @@ class Page:
                 series=[(name, points) for name, _, points in losses],
                 x="step" if by_step else "printed row",
                 y="loss",
+                whole_x=True,
                 markers=len(losses[0][2]) <= 60,
             )
             rows = [
@@ -581,7 +580,7 @@ class Page:
                 self.field(run, "status"),
             ]
             for run in self.report.runs
-            if run.record.format == "mllog"
+            if run.record.format == "mllog" and run.record.mode != "throughput"
         ]
         head = ["run", "time to train", "from", "of it in training steps", "status"]
         return [
@@ -864,12 +863,14 @@ def with_loss(run: Run) -> list[Window]:
 
 
 def loss_points(run: Run) -> list[tuple[float, float]]:
-    """(step or row, loss), thinned to what a plot can show."""
-    windows = with_loss(run)
-    by_step = all(window.step is not None for window in run.record.windows)
-    points = [(float(w.step or 0) if by_step else float(at), float(w.loss or 0)) for at, w in enumerate(windows, 1)]
-    stride = max(1, len(points) // 400)
-    return points[::stride]
+    """(steps done, or row; loss), thinned to what a plot can show."""
+    done = positions(run.record)
+    points = [
+        (float(at if None in done else step or 0), window.loss)
+        for at, (window, step) in enumerate(zip(run.record.windows, done, strict=True), 1)
+        if window.loss is not None and math.isfinite(window.loss)
+    ]
+    return points[:: max(1, len(points) // 400)]
 
 
 def quality_x(at: int, quality: Any) -> float:

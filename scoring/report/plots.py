@@ -262,34 +262,36 @@ def step_times(
     name: str,
     title: str,
     description: str,
-    bars: Sequence[tuple[str, Sequence[tuple[str, float]]]],
+    bars: Sequence[tuple[str, Sequence[tuple[str, str, float]]]],
 ) -> str:
-    """One bar a group of its parts' milliseconds; every part named once, in the order of its first use."""
-    parts = list(dict.fromkeys(part for _, shares in bars for part, _ in shares))
-    hatches = ("", "////", "....", "xxxx")
+    """One bar a group, of (kind, name, milliseconds) parts; kinds are rest, exchange and wait, in that order."""
+    looks = {"rest": (("", 0), ("", 2), ("", 4), ("", 5)), "exchange": (("....", 3),), "wait": (("////", 1),)}
+    parts = [
+        (kind, part, look)
+        for kind, known in looks.items()
+        for part, look in zip(
+            dict.fromkeys(part for _, shares in bars for k, part, _ in shares if k == kind), known, strict=False
+        )
+    ]
     rows = -(-len(parts) // 2)  # of the legend
-    with plot(
-        name=name,
-        title=title,
-        description=description,
-        height=1.0 + 0.2 * rows + 0.36 * len(bars),
-        top=0.2 + 0.2 * rows,
-    ) as drawing:
+    height = 1.0 + 0.2 * rows + 0.36 * len(bars)
+    with plot(name=name, title=title, description=description, height=height, top=0.2 + 0.2 * rows) as drawing:
         axes = drawing.axes
-        for index, part in enumerate(parts):
-            left = [sum(value for name, value in shares if parts.index(name) < index) for _, shares in bars]
-            width = [sum(value for name, value in shares if name == part) for _, shares in bars]
+        left = [0.0] * len(bars)
+        for kind, part, (hatch, color) in parts:
+            width = [sum(value for k, n, value in shares if (k, n) == (kind, part)) for _, shares in bars]
             axes.barh(
                 range(len(bars)),
                 width,
                 left=left,
                 height=0.6,
-                color=SERIES[index],
+                color=SERIES[color],
                 edgecolor=SURFACE,
-                hatch=hatches[index % 4],
+                hatch=hatch,
                 linewidth=0.8,
                 label=part,
             )
+            left = [start + more for start, more in zip(left, width, strict=True)]
         axes.set_yticks(range(len(bars)), [label for label, _ in bars])
         axes.set_ylim(len(bars) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
@@ -319,9 +321,14 @@ def scaling(
         for index, (label, points) in enumerate(ours):
             axes.plot(*zip(*points, strict=True), label=label, **(style(index) | {"linewidth": 2.4, "markersize": 7}))
         if logarithmic:
-            axes.set_yscale("log")
-            from matplotlib.ticker import NullFormatter
+            from matplotlib.ticker import LogLocator, NullFormatter
 
+            values = [value for _, points in (*ours, *published) for _, value in points]
+            low, high = min(values) / 1.25, max(values) * 1.25
+            subs = (1, 2, 3, 5, 7) if high / low < 15 else (1, 3) if high / low < 200 else (1,)
+            axes.set_yscale("log")
+            axes.set_ylim(low, high)
+            axes.yaxis.set_major_locator(LogLocator(subs=subs))
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.axhline(100, color=MUTED, linewidth=0.8)
