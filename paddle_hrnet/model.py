@@ -14,7 +14,6 @@ than the transposes that NCHW costs.
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,8 @@ import paddle
 from paddle import static
 from paddle.nn import functional
 from paddle.nn.initializer import Constant, Initializer, KaimingNormal, Normal
+
+from harness.weights import read_pdparams
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64
@@ -225,12 +226,7 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, np.ndar
     Raises:
         ValueError: the file cannot be read, or layers of the model are absent from it or have another shape there.
     """
-    try:
-        loaded = paddle.load(str(path), return_numpy=True)
-    except (OSError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(
-            f"{path}: cannot be read as Paddle weights ({error}): set PRETRAINED to a .pdparams"
-        ) from error
+    loaded = read_pdparams(path)
     whole_model = any(name.startswith("backbone.") for name in loaded)
     values, wrong = {}, []
     for variable in program.list_vars():
