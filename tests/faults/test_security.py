@@ -1,0 +1,145 @@
+"""What docs/security.md claims, where no other test holds it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import jobs
+from tests.harness import small
+
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FORBIDDEN_ATTRIBUTES = {"full_load", "unsafe_load", "load_all"}
+
+
+def sources(repository: Path) -> list[Path]:
+    """The project's Python files, without its tests."""
+    done = subprocess.run(["git", "-C", repository, "ls-files", "*.py"], capture_output=True, text=True, check=True)
+    files = [repository / line for line in done.stdout.split() if not line.startswith("tests/")]
+    assert len(files) > 20
+    return [file for file in files if file.exists()]
+
+
+def _loader(call: ast.Call, text: str) -> str:
+    """Source of a yaml.load's Loader, and of the line that defines it where it is a name."""
+    source = "".join(ast.unparse(k.value) for k in call.keywords if k.arg == "Loader")
+    return source + "".join(re.findall(rf"^{source} = .*$", text, re.MULTILINE) if source.isidentifier() else [])
+
+
+def findings(path: Path) -> list[str]:
+    """Calls by which data becomes code."""
+    found, text = [], path.read_text()
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module.partition(".")[0]]
+        bad = [name for name in names if name in FORBIDDEN_MODULES]
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name) and function.id in FORBIDDEN_CALLS:
+                bad.append(function.id)
+            if isinstance(function, ast.Attribute):
+                owner = function.value.id if isinstance(function.value, ast.Name) else ""
+                unsafe = function.attr == "load" and "SafeLoader" not in _loader(node, text)
+                if owner == "yaml" and (function.attr in FORBIDDEN_ATTRIBUTES or unsafe):
+                    bad.append(f"yaml.{function.attr}")
+                if owner in ("np", "numpy") and function.attr == "load":
+                    pickles = [k for k in node.keywords if k.arg == "allow_pickle"]
+                    if any(not (isinstance(k.value, ast.Constant) and k.value.value is False) for k in pickles):
+                        bad.append("numpy.load with pickle")
+                if owner == "paddle" and function.attr == "load":
+                    bad.append("paddle.load, which unpickles")
+            if any(
+                k.arg == "shell" and not (isinstance(k.value, ast.Constant) and not k.value.value)
+                for k in node.keywords
+            ):
+                bad.append("shell=True")
+        found += [f"{path}:{getattr(node, 'lineno', 0)}: {name}" for name in bad]
+    return found
+
+
+def test_no_data_becomes_code(repository):
+    found = [line for path in sources(repository) for line in findings(path)]
+    # The one reader of a pickle takes arrays only: tests/harness/test_weights.py.
+    assert [line for line in found if not re.search(r"harness/weights\.py:\d+: pickle$", line)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from joblib import load",
+        "eval('1')",
+        "yaml.load(x)",
+        "yaml.load(x, Loader=yaml.Loader)",
+        "L = yaml.Loader\nyaml.load(x, Loader=L)",
+        "yaml.full_load(x)",
+        "np.load(f, allow_pickle=True)",
+        "paddle.load(f)",
+        "subprocess.run(x, shell=True)",
+    ],
+)
+def test_the_search_finds_it(tmp_path, text):
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    assert findings(path)
+
+
+def test_every_locked_package_has_a_hash(repository):
+    locks = sorted((repository / "locks").glob("*.lock"))
+    assert len(locks) >= 3
+    for lock in locks:
+        text = re.sub(r"\\\n\s*", " ", lock.read_text())
+        for line in filter(None, (line.split(" #")[0].strip() for line in text.splitlines())):
+            if line.startswith("#"):
+                continue
+            assert re.match(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==\S+.* --hash=sha256:[0-9a-f]{64}", line), (
+                f"{lock}: {line[:80]}"
+            )
+    setup = (repository / "launch" / "setup.sh").read_text()
+    assert "--require-hashes" in setup and "--no-deps" in setup
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_no_secret_of_the_environment_is_left_anywhere(tmp_path):
+    secrets = {"AWS_SECRET_ACCESS_KEY": "c2VjcmV0LWtleQ", "HF_TOKEN": "hf_zzTOPsecretzz", "PASSWORD": "pa55-w0rd-x"}
+    done = jobs.run_and_time(**jobs.TINY, LOGDIR=tmp_path / "logs", **secrets)
+    assert done.returncode == 0, done.stderr
+    files = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert len(files) >= 3, "log, messages, telemetry"
+    for path in files:
+        content = path.read_bytes()
+        for name, value in secrets.items():
+            assert name.encode() not in content and value.encode() not in content, f"{path} holds {name}"
+    dry = jobs.run_and_time("--dry-run", **jobs.TINY, LOGDIR=tmp_path / "logs2", **secrets)
+    assert dry.returncode == 0 and not any(name in dry.stdout for name in secrets), "mpirun carries none of them"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_ranks_of_one_node_listen_on_loopback_only(tmp_path):
+    log = tmp_path / "result_0.txt"
+    process = small.start(log, small.data_set(tmp_path / "data"))
+    until = time.monotonic() + 150
+    while not (log.is_file() and log.read_text().count("step_window") >= 2):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    listening = [
+        (p.name(), c.laddr.ip)
+        for p in psutil.Process(process.pid).children(recursive=True)
+        for c in p.net_connections("inet")
+        if c.status == psutil.CONN_LISTEN
+    ]
+    small.kill_all(process)
+    assert listening, "gloo listens"
+    assert [entry for entry in listening if entry[1] not in ("127.0.0.1", "::1")] == []
