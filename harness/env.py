@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-WORKLOADS = {"rn50": "paddle_rn50"}
+WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
 
 
@@ -48,6 +48,7 @@ class Job:
     data: str = _var("`real`, or `synthetic`: one batch made once", "real", choices=("real", "synthetic"))
     datadir: str = _var("data set in ImageNet's layout; empty: the embedded digits", "")
     image_size: int = _var("side of the square training crop in pixels; 0: the recipe's", 0, least=0)
+    pretrained: str = _var("hrnet: weights to start from, a .pdparams file of PaddleSeg; empty: none", "")
     logdir: str = _var("folder of the results", "results")
     nexp: int = _var("trials, one log each", 1, least=1)
     on_failure: str = _var("after a failed trial `stop`, or `go_on`", "stop", choices=("stop", "go_on"))

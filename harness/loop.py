@@ -135,7 +135,7 @@ class Evaluator:
 
     executor: static.Executor
     main: static.Program
-    totals: tuple[str, ...]  # names of the variables [1] that it adds to
+    totals: tuple[str, ...]  # names of the variables that it adds to
     feed: Feed
     ranks: Ranks
 
@@ -144,17 +144,19 @@ class Evaluator:
         self._reset()
         self.executor.run(self.main, feed=self.feed(batch), fetch_list=[])
 
-    def run(self, batches: Iterator[Any], *, steps: int) -> dict[str, float]:
-        """The totals over `steps` batches of every rank."""
+    def run(self, batches: Iterator[Any], *, steps: int) -> dict[str, Any]:
+        """The totals over `steps` batches of every rank, as float64: a number where the variable has one element."""
         self._reset()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"evaluating batch {step} of {steps}")
             self.executor.run(self.main, feed=self.feed(next(batches)), fetch_list=[])
         WATCHDOG.beat("adding up the evaluation over the ranks")
         scope = static.global_scope()
-        return {name: self.ranks.sum(float(np.array(scope.find_var(name).get_tensor()).sum())) for name in self.totals}
+        of_rank = {name: np.array(scope.find_var(name).get_tensor(), dtype=np.float64) for name in self.totals}
+        return {name: np.squeeze(self.ranks.comm.allreduce(total))[()] for name, total in of_rank.items()}
 
     def _reset(self) -> None:
         for name in self.totals:
-            tensor = static.global_scope().var(name).get_tensor()
-            tensor.set(np.zeros([1], dtype=np.float32), self.executor.place)
+            variable = self.main.global_block().var(name)
+            zeros = np.zeros(variable.shape, dtype=paddle.base.data_feeder.convert_dtype(variable.dtype))
+            static.global_scope().var(name).get_tensor().set(zeros, self.executor.place)

@@ -61,20 +61,26 @@ class Recipe:
         """Steps of the whole training."""
         return self.iterations or round(self.epochs * steps_per_epoch(samples, global_batch))
 
-    def make_schedule(self, *, samples: int, global_batch: int, total_steps: int) -> Schedule:
-        """Learning rate by step.
+    def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
+        """Learning rate by step; over `epochs` epochs of `samples` images where they are given.
 
         Raises:
             ValueError: the batch is larger than the data set, or the warm-up than the schedule.
         """
+        per_epoch = steps_per_epoch(samples, global_batch)
         return Schedule(
             kind=self.schedule,
             base=self.base_learning_rate,
-            warmup_steps=round(self.warmup_epochs * steps_per_epoch(samples, global_batch)),
-            total_steps=total_steps,
+            warmup_steps=round(self.warmup_epochs * per_epoch),
+            total_steps=epochs * per_epoch or self.total_steps(samples=samples, global_batch=global_batch),
             end=self.end_learning_rate,
             power=self.power,
         )
+
+    @property
+    def image_size(self) -> str:
+        """Training crop, as a checkpoint remembers it."""
+        return f"{self.image_width}x{self.image_height}"
 
     def is_eval_epoch(self, epoch: int, last: int) -> bool:
         """Whether an evaluation follows `epoch` (from 1); the last one is always followed by one."""
@@ -137,7 +143,7 @@ def scenes_small(global_batch: int) -> Recipe:
         classes=11,
         target_miou=0.70,
         eval_every_epochs=1,
-        base_learning_rate=0.1,
+        base_learning_rate=0.05,
         schedule="polynomial",
         power=0.9,
         epochs=6,

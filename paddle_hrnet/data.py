@@ -47,6 +47,7 @@ class ImageFormat:
 
     height: int  # pixels
     width: int
+    half: bool = False  # float16 in place of float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +194,7 @@ def _pipeline(*, source: Any, device: str, crop: ImageFormat, augmented: bool) -
         fill_values=0.0,  # mid-grey, after normalization
         mean=[MEAN] * 3,
         std=[STD] * 3,
-        dtype=types.FLOAT,
+        dtype=types.FLOAT16 if crop.half else types.FLOAT,
         output_layout="CHW",
     )
     return images, labels
@@ -239,7 +240,9 @@ def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Bat
     """A batch of noise, to warm up on and to measure the program without its input."""
     rng = np.random.default_rng(seed)
     return Batch(
-        image=rng.standard_normal((batch, 3, image.height, image.width), dtype=np.float32),
+        image=rng.standard_normal((batch, 3, image.height, image.width), dtype=np.float32).astype(
+            np.float16 if image.half else np.float32
+        ),
         label=rng.integers(0, classes, (batch, image.height, image.width), dtype=np.uint8),
         valid=np.ones(batch, dtype=np.float32),
         ids=np.zeros(batch, dtype=np.int64),

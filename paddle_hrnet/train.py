@@ -1,0 +1,265 @@
+"""Trains FCN-HRNetW18 on images in Cityscapes' layout: one rank of a job, read from top to bottom.
+
+Started on every rank by `python -m harness`, which has read the job and set up the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paddle
+from mlperf_logging.mllog import constants as keys
+from paddle import static
+
+from harness import checkpoint, events, precision, program, ranks, sampling, session, sync_bn, telemetry
+from harness.env import Job
+from harness.loop import Evaluator, Trainer
+from harness.progress import Progress
+from harness.schedules import Schedule
+from paddle_hrnet import config, data, metric, scenes
+from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
+
+CONFUSION, COUNTED = "eval.confusion", "eval.counted"
+
+
+def main(job: Job, origins: dict[str, Any]) -> None:
+    """Runs the job on this rank.
+
+    Raises:
+        ValueError: the job asks for what cannot be done.
+        RunError: training failed.
+    """
+    # ---- configuration: all of it is checked before a log is begun
+    me = ranks.start(job)
+    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    plan = program.plan(job)
+    name, root = data_set(job, me)
+    train_pairs = data.read_list(root, "train", recipe.classes)
+    eval_pairs = data.read_list(root, "val", recipe.classes)
+    steps = sampling.steps_per_epoch(len(train_pairs), job.global_batch)
+    # Training ends with the epoch of its last step; the rate has reached its end before.
+    epochs = job.max_epochs or -(-recipe.total_steps(samples=len(train_pairs), global_batch=job.global_batch) // steps)
+    schedule = recipe.make_schedule(samples=len(train_pairs), global_batch=job.global_batch, epochs=job.max_epochs)
+    run = session.identity(job, recipe, train_samples=len(train_pairs), epochs=epochs)
+    start = checkpoint.find(job, me, run)
+    seed = start.position.seed if start.position else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
+    total_steps = epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
+
+    log_path = Path(job.result_file) if me.is_first else None
+    with (
+        events.open_log(log_path) as log,
+        Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
+        checkpoint.Keeper(job, me, log, start=start, run=run, seed=seed, steps_per_epoch=steps) as keeper,
+        telemetry.sampling(job, me) as sampler,
+    ):
+        dataset = {
+            "name": name,
+            "train_samples": len(train_pairs),
+            "eval_samples": len(eval_pairs),
+            "synthetic": job.data == "synthetic",
+        }
+        session.preamble(log, job, origins, me, recipe=recipe, dataset=dataset)
+        log.event(keys.SEED, seed)
+        log.event(keys.TRAIN_SAMPLES, len(train_pairs))
+        log.event(keys.EVAL_SAMPLES, len(eval_pairs))
+        log.event(keys.GLOBAL_BATCH_SIZE, job.global_batch)
+        log.event(keys.GRADIENT_ACCUMULATION_STEPS, 1)
+        log.event(keys.MODEL_BN_SPAN, job.global_batch if recipe.sync_bn else job.batchsize)
+        session.log_optimizer(log, schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
+
+        # ---- programs
+        ranks.connect(job, me)
+        paddle.enable_static()
+        place = paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace()
+        executor = static.Executor(place)
+        model, image = model_and_image(recipe, plan)
+        whole = data.first_size(eval_pairs)
+        # The seeds of the ranks differ on purpose: rank 0's weights are broadcast.
+        training, startup, loss = training_program(job, recipe, plan, schedule, seed=seed + me.rank + 1)
+        evaluation = static.Program()
+        with static.program_guard(evaluation, static.Program()):
+            evaluation_totals(whole, recipe, model)
+            precision.cast_evaluation(evaluation, plan.precision)
+        log.section("program", program.summary(training))
+
+        trainer = Trainer(
+            executor=executor,
+            main=training,
+            loss=loss,
+            feed=lambda batch: {"image": batch.image, "label": batch.label},
+            global_batch=job.global_batch,
+            print_steps=job.print_steps,
+            ranks=me,
+            log=log,
+            progress=progress,
+            keeper=keeper,
+            sampler=sampler,
+        )
+        evaluator = Evaluator(
+            executor=executor,
+            main=evaluation,
+            totals=(CONFUSION, COUNTED),
+            feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
+            ranks=me,
+        )
+
+        # ---- warm-up on synthetic data; afterwards the start-up program sets all state anew
+        synthetic = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=seed + me.rank)
+        executor.run(startup)
+        trainer.warm_up(synthetic)
+        if job.mode == "train":
+            evaluator.warm_up(data.synthetic(whole, batch=recipe.eval_batch, classes=recipe.classes, seed=seed))
+        executor.run(startup)
+        if job.pretrained:
+            static.set_program_state(training, pretrained_weights(Path(job.pretrained), training))
+        program.broadcast_parameters(training, me)
+        checkpoint.restore(start, training, me)
+
+        # ---- input: nothing is read before the first batch is asked for
+        training_plan = sampling.training_plan(
+            len(train_pairs),
+            batch=job.batchsize,
+            rank=me.rank,
+            ranks=me.size,
+            seed=seed,
+            epoch=start.epoch,
+            first_step=start.epoch_step,
+        )
+        evaluation_plan = sampling.evaluation_plan(
+            len(eval_pairs), batch=recipe.eval_batch, rank=me.rank, ranks=me.size
+        )
+        reader = data.ReaderConfig(
+            device=job.device,
+            device_id=me.local_rank,
+            threads=job.data_threads_per_rank,
+            seed=seed,
+        )
+        train_loader = data.Loader(
+            train_pairs, training_plan, reader, batch=job.batchsize, image=image, augment=recipe.augmentation
+        )
+        eval_loader = data.Loader(eval_pairs, evaluation_plan, reader, batch=recipe.eval_batch, image=whole)
+        batches: Iterator[data.Batch] = itertools.repeat(synthetic) if job.data == "synthetic" else train_loader
+
+        def evaluate() -> float:
+            batches_of_rank = sampling.evaluation_steps(len(eval_pairs), recipe.eval_batch * me.size)
+            totals = evaluator.run(eval_loader, steps=batches_of_rank)
+            assert totals[COUNTED] == len(eval_pairs), "evaluation must see every image exactly once"
+            return metric.mean_iou(totals[CONFUSION])
+
+        # ---- the timed run
+        session.run_summary(log, job, model="fcn_hrnetw18", resumed=start.position is not None)
+        session.start_clock(log, me)
+        if job.mode == "throughput":
+            session.measure(job, trainer, batches)
+        else:
+            session.train_to_target(
+                trainer,
+                batches,
+                evaluate,
+                epochs=epochs,
+                steps_per_epoch=steps,
+                eval_epochs=[e for e in range(1, epochs + 1) if recipe.is_eval_epoch(e, epochs)],
+                target=recipe.target_miou,
+                progress=progress,
+                start=start,
+            )
+        me.barrier()
+        log.stop(keys.RUN_STOP, {"status": "success"})
+        session.log_telemetry(log, me, sampler)
+        train_loader.close()
+        eval_loader.close()
+
+
+def data_set(job: Job, me: ranks.Ranks) -> tuple[str, Path]:
+    """Name and folder of the data set; the embedded one is made here, once on each node."""
+    if job.datadir:
+        return Path(job.datadir).name, Path(job.datadir)
+    folder = Path(job.data_cache) / scenes.NAME
+    if me.local_rank == 0:
+        scenes.prepare(folder)
+    me.barrier()
+    return scenes.NAME, folder
+
+
+def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelConfig, data.ImageFormat]:
+    """Network of the recipe and its training crop.
+
+    Raises:
+        ValueError: the plan asks for NHWC.
+    """
+    if plan.layout != "NCHW":
+        raise ValueError(f"LAYOUT={plan.layout}: FCN-HRNetW18 is built in NCHW only, see paddle_hrnet/model.py")
+    model = ModelConfig(
+        classes=recipe.classes,
+        head_bias=recipe.head_bias,
+        bn_momentum=recipe.bn_momentum,
+        weight_std=recipe.weight_std,
+    )
+    image = data.ImageFormat(
+        height=recipe.image_height, width=recipe.image_width, half=plan.precision.input_dtype == "float16"
+    )
+    return model, image
+
+
+def training_program(
+    job: Job, recipe: config.Recipe, plan: program.Plan, schedule: Schedule, *, seed: int
+) -> tuple[static.Program, static.Program, static.Variable]:
+    """Training program of one rank, its start-up program and its loss; fleet must know the ranks."""
+    model, image = model_and_image(recipe, plan)
+    training, startup = static.Program(), static.Program()
+    startup.random_seed = seed
+    with static.program_guard(training, startup):
+        loss = training_loss(image, job.batchsize, recipe, model)
+        if recipe.sync_bn and job.world_size > 1:
+            sync_bn.span_ranks(training)
+        program.minimize(loss, recipe.optimizer, schedule, plan=plan)
+    return training, startup, loss
+
+
+def training_loss(image: data.ImageFormat, batch: int, recipe: config.Recipe, model: ModelConfig) -> static.Variable:
+    """Mean cross entropy [] over the pixels of a batch that are not ignored, appended to the default program."""
+    pixels = static.data("image", [batch, 3, image.height, image.width], "float32")
+    with precision.half_region():
+        logits = fcn_hrnet_w18(pixels, model, training=True)
+    label = static.data("label", [batch, image.height, image.width], "uint8")
+    label = paddle.unsqueeze(paddle.cast(label, "int64"), 1)
+    return paddle.nn.functional.cross_entropy(logits, label, axis=1, ignore_index=config.IGNORED)
+
+
+def evaluation_totals(whole: data.ImageFormat, recipe: config.Recipe, model: ModelConfig) -> None:
+    """Adds a batch's confusion matrix and counted images to CONFUSION and COUNTED, by operators of the program."""
+    batch, classes = recipe.eval_batch, recipe.classes
+    pixels = static.data("image", [batch, 3, whole.height, whole.width], "float32")
+    label = static.data("label", [batch, whole.height, whole.width], "uint8")
+    valid = static.data("valid", [batch], "float32")
+    with precision.half_region():
+        logits = evaluation_logits(pixels, recipe, model)
+    for name, value, shape in (
+        (CONFUSION, metric.confusion_matrix(logits, label, classes), [classes, classes]),
+        (COUNTED, paddle.cast(paddle.sum(valid, keepdim=True), "int64"), [1]),
+    ):
+        block = static.default_main_program().global_block()
+        total = block.create_var(name=name, shape=shape, dtype="int64", persistable=True)
+        paddle.assign(total + value, output=total)
+
+
+def evaluation_logits(pixels: static.Variable, recipe: config.Recipe, model: ModelConfig) -> static.Variable:
+    """Logits [N, K, H, W], summed over the recipe's sizes of the image and, with `eval_flip`, its mirror image."""
+    height, width = pixels.shape[2:]
+    total = None
+    for scale in recipe.eval_scales:
+        size = [int(height * scale + 0.5), int(width * scale + 0.5)]
+        scaled = pixels
+        if scale != 1.0:
+            scaled = paddle.nn.functional.interpolate(pixels, size, mode="bilinear", align_corners=False)
+        for mirrored in (False, True) if recipe.eval_flip else (False,):
+            logits = fcn_hrnet_w18(paddle.flip(scaled, [3]) if mirrored else scaled, model, training=False)
+            logits = paddle.flip(logits, [3]) if mirrored else logits
+            if scale != 1.0:
+                logits = paddle.nn.functional.interpolate(logits, [height, width], mode="bilinear", align_corners=False)
+            total = logits if total is None else total + logits
+    return total

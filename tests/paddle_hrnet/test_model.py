@@ -1,0 +1,167 @@
+"""FCN-HRNetW18 against PaddleSeg's own."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+
+from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, paddleseg_name, pretrained_weights
+
+
+@pytest.fixture(autouse=True)
+def _static() -> None:
+    paddle.enable_static()
+
+
+def build(
+    config: ModelConfig, *, batch: int = 1, height: int = 64, width: int = 96, training: bool = False
+) -> tuple[static.Program, static.Program, str]:
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        logits = fcn_hrnet_w18(static.data("image", [batch, 3, height, width], "float32"), config, training=training)
+    assert logits.shape == (batch, config.classes, height, width)
+    return main, startup, logits.name
+
+
+def parameters(main: static.Program) -> tuple[int, int]:
+    """Trainable ones, and all with BN statistics."""
+    count = {v.name: int(np.prod(v.shape)) for v in main.list_vars() if v.persistable and paddleseg_name(v.name)}
+    trainable = {p.name for p in main.all_parameters() if p.trainable}
+    return sum(count[name] for name in trainable), sum(count.values())
+
+
+def flops(main: static.Program) -> int:
+    """FLOPs as `paddle.flops` counts them: multiply-adds of convolutions with their biases, and 2 for each value of a
+    batch normalization; all else is free.
+    """
+    block, total = main.global_block(), 0
+    for op in block.ops:
+        if op.type == "conv2d":
+            out = int(np.prod(block.var(op.output("Output")[0]).shape))
+            total += out * int(np.prod(block.var(op.input("Filter")[0]).shape[1:]))
+        elif op.type == "batch_norm":
+            total += 2 * int(np.prod(block.var(op.output("Y")[0]).shape))
+        elif op.type == "elementwise_add" and op.input("Y")[0].endswith(".b"):
+            total += int(np.prod(block.var(op.output("Out")[0]).shape))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("bias", "trainable", "whole", "flop"),
+    [(True, 9_641_119, 9_675_595, 37_169_432_576), (False, 9_640_830, 9_675_306, 37_159_962_624)],
+)
+def test_parameters_and_flops(bias: bool, trainable: int, whole: int, flop: int) -> None:
+    main = build(ModelConfig(classes=19, head_bias=bias), height=512, width=1024)[0]
+    assert parameters(main) == (trainable, whole)
+    assert flops(main) == flop
+
+
+def test_has_fewer_operators_than_a_plain_construction() -> None:
+    main = build(ModelConfig(classes=19), height=512, width=1024, training=True)[0]
+    kinds = Counter(op.type for op in main.global_block().ops)
+    assert sum(kinds.values()) < 1092
+    assert kinds["conv2d"] == kinds["batch_norm"] + 1
+    assert "shape" not in kinds and "transpose2" not in kinds
+
+
+def test_building_twice_shares_the_weights() -> None:
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        image = static.data("image", [1, 3, 32, 32], "float32")
+        for _ in range(2):
+            fcn_hrnet_w18(image, ModelConfig(classes=3), training=False)
+    assert parameters(main) == parameters(build(ModelConfig(classes=3))[0])
+
+
+# ---- PaddleSeg's own weights and outputs
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("paddleseg") is None:
+        reason = "paddleseg is not installed: launch/setup.sh bench"
+        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("peer")
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("paddleseg_peer.py")), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["evaluated", "trained"])
+def test_outputs_agree_with_paddleseg(peer: Path, mode: str) -> None:
+    outputs = np.load(peer / "outputs.npz")
+    main, startup, logits = build(ModelConfig(classes=19), batch=2, training=mode == "trained")
+    executor = static.Executor(paddle.CPUPlace())
+    with static.scope_guard(static.Scope()):
+        executor.run(startup)
+        static.set_program_state(main, pretrained_weights(peer / "weights.pdparams", main))
+        (ours,) = executor.run(main, feed={"image": outputs["image"]}, fetch_list=[logits])
+    assert np.abs(outputs[mode]).max() > 0.1
+    np.testing.assert_allclose(ours, outputs[mode], rtol=0, atol=1e-4 * np.abs(outputs[mode]).max())
+
+
+@pytest.mark.slow
+def test_flops_are_those_of_paddles_counter(peer: Path) -> None:
+    for bias, theirs in zip((True, False), np.load(peer / "outputs.npz")["flops"], strict=True):
+        assert flops(build(ModelConfig(classes=19, head_bias=bias), height=512, width=1024)[0]) == theirs
+
+
+@pytest.mark.slow
+def test_backbone_weights_leave_the_head_as_it_is(peer: Path) -> None:
+    main = build(ModelConfig(classes=5))[0]
+    values = pretrained_weights(peer / "backbone.pdparams", main)
+    model = {v.name for v in main.list_vars() if v.persistable and paddleseg_name(v.name)}
+    assert set(values) == {name for name in model if name.startswith("backbone.")}
+
+
+# ---- what is wrong with a file of weights
+
+
+def weights_of(main: static.Program) -> dict[str, np.ndarray]:
+    return {
+        paddleseg_name(v.name): np.zeros(v.shape, dtype=np.float32)
+        for v in main.list_vars()
+        if v.persistable and paddleseg_name(v.name)
+    }
+
+
+def test_a_mismatch_names_the_layers(tmp_path: Path) -> None:
+    main = build(ModelConfig(classes=19))[0]
+    state = weights_of(main)
+    assert len(pretrained_weights(saved(tmp_path, state), main)) == 1531
+    del state["backbone.la1.bb_layer2_1.conv1._conv.weight"]
+    state["head.cls.weight"] = np.zeros([21, 270, 1, 1], dtype=np.float32)
+    with pytest.raises(ValueError, match="2 layers do not fit") as caught:
+        pretrained_weights(saved(tmp_path, state), main)
+    assert "backbone.la1.bb_layer2_1.conv1._conv.weight is absent" in str(caught.value)
+    assert "head.cls.weight is [21, 270, 1, 1] there and [19, 270, 1, 1] here" in str(caught.value)
+
+
+def saved(folder: Path, state: dict[str, np.ndarray]) -> Path:
+    path = folder / "weights.pdparams"
+    paddle.save(state, str(path))
+    return path
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no weights"])
+def test_a_file_that_holds_no_weights(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "weights.pdparams"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"weights\.pdparams: no weights of Paddle .*set PRETRAINED"):
+        pretrained_weights(path, build(ModelConfig(classes=3))[0])
