@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 
 from harness import checkpoint, env, sampling
 from harness.checkpoint import Position
+from harness.errors import RunError
+from harness.events import RunLog
 from tests import jobs
 from tests.harness import small
 
@@ -189,6 +192,114 @@ def test_samples_are_seen_once_each(ranks):
     assert samples(4, epoch=2, first_step=1) == straight[6:]
     assert samples(5, epoch=1, first_step=5) == straight[5:]  # after an epoch's last step
     assert sorted(i for step in straight[:5] for i in step) == list(range(40))
+
+
+# ---- the keeper, on a program of one layer
+
+
+@pytest.fixture(scope="module")
+def layer():
+    """A training program with its state in Paddle's scope: a weight, a bias, BN statistics, momentum."""
+    import paddle
+    from paddle import static
+
+    paddle.enable_static()
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        hidden = static.nn.batch_norm(static.nn.fc(static.data("x", [4, 3], "float32"), 2))
+        paddle.optimizer.Momentum(0.1).minimize(paddle.mean(hidden))
+    static.Executor(paddle.CPUPlace()).run(startup)
+    yield main
+    paddle.disable_static()
+
+
+def keeper(one_rank, folder: Path, log: Path, **changes: object) -> tuple[checkpoint.Keeper, RunLog]:
+    settings = {"resume": "no", "checkpoint_epochs": 1, **changes}
+    lines = RunLog(log)
+    made = checkpoint.Keeper(
+        dataclasses.replace(job(folder), **settings),  # type: ignore[arg-type]
+        one_rank,
+        lines,
+        start=checkpoint.BEGINNING,
+        run=RUN,
+        seed=7,
+        steps_per_epoch=10,
+    )
+    return made, lines
+
+
+def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, layer):
+    from harness import program
+
+    folder = tmp_path / "kept"
+    made, _ = keeper(one_rank, folder, tmp_path / "result_0.txt", checkpoint_keep=2)
+    with made:
+        for epoch in (1, 2, 3):
+            made.epoch_ended(layer, epoch)
+            made._join()
+    assert [p.name for p in sorted(folder.iterdir())] == ["step_000000020.safetensors", "step_000000030.safetensors"]
+    arrays, metadata = checkpoint.read(folder / "step_000000030.safetensors")
+    assert metadata["position"] == dataclasses.asdict(
+        Position(step=30, epoch=4, epoch_step=0, seed=7, global_batch=32, ranks=1)
+    )
+    own = program.own_state(layer)
+    state = {(f"rank0/{name}" if name in own else name): np.array(tensor) for name, tensor in program.state(layer)}
+    assert len(own) == 2 and any("velocity" in name for name in state), "BN statistics and momentum"
+    assert set(arrays) == set(state) and all(np.array_equal(arrays[name], state[name]) for name in state)
+    (event, *_) = jobs.values(tmp_path / "result_0.txt", "checkpoint")[-1:]
+    assert event["step"] == 30 and event["blocked_s"] >= 0
+
+
+def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer):
+    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
+    with made:
+        assert made.window(layer, step=3, epoch=1) == 0.0
+        made._last_s -= 61
+        assert made.window(layer, step=14, epoch=2) > 0.0
+        made._join()
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(RunError, match=r"stopped by signal TERM after step 17; the last good checkpoint is .*017"):
+            made.window(layer, step=17, epoch=2)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    _, metadata = checkpoint.read(tmp_path / "kept" / "step_000000014.safetensors")
+    assert (metadata["position"]["epoch"], metadata["position"]["epoch_step"]) == (2, 4)
+
+
+def test_a_broken_state_is_never_written(tmp_path, one_rank, layer, capfd):
+    from paddle import CPUPlace
+
+    from harness import program
+
+    _, tensor = next(iter(program.state(layer)))
+    good = np.array(tensor)
+    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    try:
+        tensor.set(np.full_like(good, np.nan), CPUPlace())
+        with made:
+            made.epoch_ended(layer, 1)
+    finally:
+        tensor.set(good, CPUPlace())
+    assert not (tmp_path / "kept").exists()
+    warning = "warning: checkpoint not written: .* is not finite"
+    assert re.search(warning, capfd.readouterr().err)
+    assert re.search(warning, (tmp_path / "result_0.txt").read_text())
+
+
+def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path, one_rank, layer, capfd):
+    (tmp_path / "kept").write_text("a file")
+    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    with made:
+        made.epoch_ended(layer, 1)
+        made._join()
+        assert made.window(layer, step=11, epoch=2) == 0.0
+    assert "warning: checkpoint not written: [Errno" in capfd.readouterr().err
+
+
+def test_half_files_of_a_killed_run_are_cleared_away(tmp_path, one_rank):
+    half = tmp_path / ".step_000000010.safetensors.tmp"
+    half.write_bytes(b"half")
+    keeper(one_rank, tmp_path, tmp_path / "result_0.txt")
+    assert not half.exists()
 
 
 # ---- runs
