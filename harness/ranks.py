@@ -17,6 +17,7 @@ from typing import Any
 from mpi4py import MPI
 
 from harness import env
+from harness.errors import RunError
 from harness.watchdog import WATCHDOG
 
 
@@ -87,6 +88,16 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def _check_free(port: int) -> None:
+    """Fails if this process cannot bind `port`: Paddle's rendezvous would wait for it without an end."""
+    try:
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(("", port))
+    except OSError as error:
+        raise RunError(f"GLOO_PORT={port} on {socket.gethostname()}: {error.strerror}: set another, or 0") from error
+
+
 def _address(job: env.Job, ranks: Ranks) -> str:
     """An address of this node at which the other ranks reach it (many hosts resolve their own name to loopback)."""
     if job.dgxnnodes == 1:
@@ -113,6 +124,8 @@ def connect(job: env.Job, ranks: Ranks) -> None:
     if job.device == "cpu" and ranks.size > 1:
         import paddle
 
+        if ranks.is_first and job.gloo_port:
+            _check_free(job.gloo_port)
         port = ranks.broadcast(job.gloo_port or _free_port())
         host = endpoints[0].rpartition(":")[0]
         with _elsewhere():

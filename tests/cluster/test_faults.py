@@ -1,0 +1,157 @@
+"""What breaks in a job of several containers ends it everywhere, in time, with a reason, and leaves nothing."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import jobs
+import pytest
+from containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
+
+# From the fault to the last node's end, in seconds: seen within 20 (launch/nodes.py LOST_S), ranks stopped within 20
+# (STOP_S); the rest is a loaded machine's.
+ENDS_WITHIN_S = 60
+TINY = {**ENDLESS_JOB, "BATCHSIZE": "2"}
+
+
+def start_two(nodes: Nodes) -> tuple[str, str]:
+    """Two nodes that train until something ends them."""
+    second, first = nodes.start(1, 2, **TINY), nodes.start(0, 2, **TINY)
+    nodes.until_trains(2)
+    return first, second
+
+
+def assert_aborted(nodes: Nodes, reason: str) -> None:
+    """The log is closed as aborted, with a reason that says what happened."""
+    (stop,) = [event for event in jobs.mllog(nodes.log(2)) if event["key"] == "run_stop"]
+    assert stop["metadata"]["status"] == "aborted"
+    assert reason in jobs.values(nodes.log(2), "abort_reason")[-1]
+
+
+def test_a_killed_container_ends_the_job(nodes: Nodes) -> None:
+    first, second = start_two(nodes)
+    docker("kill", second)
+    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) != 0
+    assert_aborted(nodes, "")
+
+
+def test_the_first_node_killed_ends_the_others(nodes: Nodes) -> None:
+    first, second = start_two(nodes)
+    docker("kill", first)
+    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) == 1
+    assert "the first node, node0, was lost" in nodes.output(second)
+
+
+def test_a_node_cut_off_the_network_ends_the_job_on_both_sides(nodes: Nodes) -> None:
+    first, second = start_two(nodes)
+    docker("network", "disconnect", nodes.network, second)
+    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) == 1
+    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
+    assert_aborted(nodes, "node 1 (node1) was lost")
+
+
+def test_docker_stop_ends_the_job_in_order(nodes: Nodes) -> None:
+    first, second = start_two(nodes)
+    docker("stop", "--time", str(ENDS_WITHIN_S), first, timeout_s=ENDS_WITHIN_S + 10)
+    assert nodes.wait(first, timeout_s=5) == 128 + signal.SIGTERM
+    assert nodes.wait(second, timeout_s=10) == 128 + signal.SIGTERM
+    assert_aborted(nodes, "SIGTERM")
+
+
+def test_a_node_that_never_comes_is_named(nodes: Nodes) -> None:
+    first = nodes.start(0, 2, NODE_WAIT_S="8")
+    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
+    assert "1 of 2 nodes did not join within 8 s: node1 (node 1): its name does not resolve" in nodes.output(first)
+
+
+def test_a_wrong_key_is_refused_by_both_sides(nodes: Nodes, tmp_path: Path) -> None:
+    second = nodes.start(1, 2, key=nodes.new_key(tmp_path / "other_key"), NODE_WAIT_S="30")
+    first = nodes.start(0, 2, NODE_WAIT_S="30")
+    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
+    assert "answers with another key than this job's" in nodes.output(first)
+    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) == 1
+    assert "did not come within 30 s" in nodes.output(second)
+
+
+def test_a_name_that_does_not_resolve_is_named(nodes: Nodes) -> None:
+    first = nodes.start(0, 2, HOSTS="node0,no-such-host", NODE_WAIT_S="5")
+    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
+    assert "no-such-host (node 1): its name does not resolve" in nodes.output(first)
+
+
+def test_a_hostfile_with_a_duplicate_is_wrong_use(nodes: Nodes, tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("node0 slots=1\nnode0\n")
+    first = nodes.start(0, 2, options=("--volume", f"{hostfile}:/hosts:ro"), HOSTS="", HOSTFILE="/hosts")
+    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 2
+    assert "names node0 more than once" in nodes.output(first)
+
+
+# In a container as on a host, ports below this one are root's.
+PRIVILEGED = ("--sysctl", "net.ipv4.ip_unprivileged_port_start=1024")
+
+
+def test_an_sshd_that_cannot_bind_its_port_says_so(nodes: Nodes) -> None:
+    second = nodes.start(1, 2, options=PRIVILEGED, SSH_PORT="80")
+    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) == 1
+    assert "Bind to port 80" in nodes.output(second)
+
+
+def test_a_rank_that_cannot_bind_its_port_ends_the_job(nodes: Nodes) -> None:
+    job = {**GOLDEN_JOB, "GLOO_PORT": "80"}
+    second = nodes.start(1, 2, options=PRIVILEGED, **job)
+    first = nodes.start(0, 2, options=PRIVILEGED, **job)
+    assert nodes.wait(first, timeout_s=2 * ENDS_WITHIN_S) != 0
+    assert "GLOO_PORT=80" in nodes.output(first)
+    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) != 0
+
+
+def ssh(nodes: Nodes, *arguments: str, key: Path) -> subprocess.CompletedProcess[str]:
+    """ssh from another container of the network to the waiting node1."""
+    return run(
+        *("docker", "run", "--rm", "--network", nodes.network, "--user", "12345:12345", "--tmpfs", "/tmp"),
+        *("--volume", f"{key}:/key:ro", IMAGE, "bash", "-c"),
+        "mkdir /tmp/extrausers && echo 'job:x:12345:12345::/tmp:/bin/bash' >/tmp/extrausers/passwd && "
+        "exec ssh -i /key -p 2222 "
+        '-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=5 "$@"',
+        *("ssh", *arguments),
+        check=False,
+    )
+
+
+@pytest.fixture
+def waiting(nodes: Nodes) -> str:
+    """A node above 0 that waits for a first node."""
+    name = nodes.start(1, 2, NODE_WAIT_S="600")
+    deadline = time.monotonic() + 60
+    while "waiting on port" not in nodes.output(name):
+        assert time.monotonic() < deadline, nodes.output(name)
+        time.sleep(0.2)
+    return name
+
+
+def test_a_waiting_node_lets_in_the_jobs_key_alone_and_forwards_nothing(
+    nodes: Nodes, waiting: str, tmp_path: Path
+) -> None:
+    good, other = nodes.key, nodes.new_key(tmp_path / "other_key")
+    assert ssh(nodes, "job@node1", "echo in", key=good).stdout == "in\n"
+    for user in ("job", "root", "mpiuser"):
+        refused = ssh(nodes, "-o", "BatchMode=yes", f"{user}@node1", "echo in", key=other)
+        assert refused.returncode == 255
+        assert "Permission denied (publickey)." in refused.stderr  # no other way is offered: no password
+    assert ssh(nodes, "-o", "BatchMode=yes", "root@node1", "echo in", key=good).returncode == 255
+    for forward in (("-W", "127.0.0.1:2222"), ("-o", "ExitOnForwardFailure=yes", "-R", "9000:127.0.0.1:2222", "-N")):
+        refused = ssh(nodes, *forward, "job@node1", key=good)
+        assert refused.returncode == 255, refused
+        assert "prohibited" in refused.stderr or "forwarding failed" in refused.stderr
+    assert "PTY allocation request failed" in ssh(nodes, "-tt", "job@node1", "true", key=good).stderr
+    docker("stop", "--time", "20", waiting)
+    assert nodes.wait(waiting, timeout_s=5) == 128 + signal.SIGTERM
+
+
+def test_a_node_listens_only_while_the_job_runs(nodes: Nodes) -> None:
+    second, first = nodes.start(1, 2, **GOLDEN_JOB), nodes.start(0, 2, **GOLDEN_JOB)
+    assert nodes.wait(first, timeout_s=240) == 0, nodes.output(first)
+    assert nodes.wait(second, timeout_s=10) == 0
+    assert ssh(nodes, "job@node1", "true", key=nodes.key).returncode == 255
