@@ -40,6 +40,7 @@ _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
+    "BF16": "<u2",  # numpy has no such type: Paddle gives its bits
     "I64": "<i8",
     "I32": "<i4",
     "I16": "<i2",
@@ -229,8 +230,6 @@ def restore(start: Start, main: Any, ranks: Ranks) -> None:
     """
     if start.position is None:
         return
-    import paddle
-
     from harness import program
 
     own = program.own_state(main)
@@ -240,14 +239,14 @@ def restore(start: Start, main: Any, ranks: Ranks) -> None:
             value = arrays.get(f"rank0/{name}" if name in own else name)
             if value is None or list(value.shape) != tensor.shape():
                 raise ValueError(f"{start.path}: has no {name} of this program's shape: set RESUME=no")
-            tensor.set(value, paddle.CPUPlace())
+            program.assign(tensor, value)
     program.broadcast_parameters(main, ranks)
     for name, tensor in program.state(main):
         if name in own:
             parts = [arrays[f"rank{r}/{name}"] for r in range(start.position.ranks)] if ranks.is_first else []
             if len(parts) != ranks.size and ranks.is_first:
                 parts = [np.mean(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)] * ranks.size
-            tensor.set(ranks.comm.scatter(parts or None), paddle.CPUPlace())
+            program.assign(tensor, ranks.comm.scatter(parts or None))
     program.step_schedule(main).step(start.position.step)
 
 

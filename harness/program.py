@@ -259,13 +259,18 @@ def own_state(main: static.Program) -> set[str]:
     }
 
 
+def assign(tensor: Any, value: np.ndarray) -> None:
+    """Gives a tensor a value, on the device where it is."""
+    place = tensor._place()
+    tensor.set(value, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())
+
+
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
     """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing)."""
     for _, tensor in state(main):
         value = np.array(tensor)
         ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision
-        place = tensor._place()
-        tensor.set(value, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())
+        assign(tensor, value)
 
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
