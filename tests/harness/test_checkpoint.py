@@ -207,7 +207,8 @@ def layer():
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         hidden = static.nn.batch_norm(static.nn.fc(static.data("x", [4, 3], "float32"), 2))
-        paddle.optimizer.Momentum(0.1).minimize(paddle.mean(hidden))
+        rate = paddle.optimizer.lr.LambdaDecay(0.1, lambda step: 0.5**step)
+        paddle.optimizer.Momentum(rate).minimize(paddle.mean(hidden))
     static.Executor(paddle.CPUPlace()).run(startup)
     yield main
     paddle.disable_static()
@@ -248,6 +249,25 @@ def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, layer):
     assert set(arrays) == set(state) and all(np.array_equal(arrays[name], state[name]) for name in state)
     (event, *_) = jobs.values(tmp_path / "result_0.txt", "checkpoint")[-1:]
     assert event["step"] == 30 and event["blocked_s"] >= 0
+
+
+def test_restore_gives_the_state_back(tmp_path, one_rank, layer):
+    """Of a run of two ranks, on one: its BN statistics are the mean of theirs, all else is as it was."""
+    from harness import program
+
+    own = program.own_state(layer)
+    before = {name: np.array(tensor) for name, tensor in program.state(layer)}
+    arrays = {name: value + 1 for name, value in before.items() if name not in own}
+    for rank in (0, 1):
+        arrays |= {f"rank{rank}/{name}": before[name] + 10 * rank for name in own}
+    position = dataclasses.replace(POSITION, step=3)
+    checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), layer, one_rank)
+    after = {name: np.array(tensor) for name, tensor in program.state(layer)}
+    assert all(np.array_equal(after[name], before[name] + (5 if name in own else 1)) for name in before)
+    assert layer.lr_scheduler.last_epoch == 3 and layer.lr_scheduler.last_lr == 0.1 * 0.5**3
+    del arrays[next(name for name in arrays if "velocity" in name)]
+    with pytest.raises(ValueError, match=r"a: has no .*velocity.* of this program's shape"):
+        checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), layer, one_rank)
 
 
 def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer):
