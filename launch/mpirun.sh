@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Runs a job over several hosts from one head node, which reaches them by ssh: one run_and_time.sh on each, in a container of
-# image CONT, or with --no-container in this checkout, which then is at the same path on every host.
+# image CONT, or with --no-container in this checkout, which is at one path on every host.
 #
 #   CONT=paddle-reference DGXSYSTEM=2xDGX1 DATADIR=/data/imagenet launch/mpirun.sh --hosts node1,node2
 #
 #   --hosts A,B      hosts, the first node first; or --hostfile FILE, one a line
 #   --ssh COMMAND    how the head node reaches a host (default: ssh)
 #   --no-container   bare: the checkout's run_and_time.sh with its .venv
+#   --workdir DIR    where the checkout is on the hosts (default: where it is here)
 #   --dry-run        print each host's command and the resolved configuration, run nothing
 #
 # A key is made for the job, goes to the hosts through ssh, and is removed there when the job ends, also where this script
@@ -17,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/variables.sh
 refuse() { echo "error: $1" >&2; exit 2; }
 
-hosts="" bare="" dry_run="" ssh=(ssh)
+hosts="" bare="" dry_run="" workdir=${PWD} ssh=(ssh)
 while (($#)); do
   case $1 in
     --hosts) hosts=${2:?--hosts needs names}; shift 2 ;;
@@ -26,8 +27,9 @@ while (($#)); do
       hosts=$(hosts_of_file "$2"); shift 2 ;;
     --ssh) read -ra ssh <<<"${2:?--ssh needs a command}"; shift 2 ;;
     --no-container) bare=1; shift ;;
+    --workdir) workdir=${2:?--workdir needs a folder}; shift 2 ;;
     --dry-run) dry_run=1; shift ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) refuse "unknown argument $1; see --help" ;;
   esac
 done
@@ -48,7 +50,7 @@ command_of() {
   local container="" command=() variable
   NODE_RANK=$1
   if [[ -n ${bare} ]]; then
-    command=(env -C "${PWD}")
+    command=(env -C "${workdir}")
     for variable in $(job_variables); do command+=("${variable}=${!variable}"); done
     command+=(./run_and_time.sh)
   else

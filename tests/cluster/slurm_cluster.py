@@ -1,0 +1,151 @@
+"""A real SLURM of two nodes on one machine: slurmctld, munge and two slurmd, each in its own network namespace."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jobs
+from containers import run
+
+NODES = {"slurm1": "10.231.7.1", "slurm2": "10.231.7.2"}
+TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare")
+CONFIG = """ClusterName=test
+SlurmctldHost=slurm1
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/linear
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=30
+NodeName=slurm[1-2] CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=slurm[1-2] Default=YES MaxTime=INFINITE State=UP
+"""
+# A node has its own host name and its own /tmp, as nodes do; the checkout and what its .venv points to stay in sight.
+ENTER = """hostname {node}
+venv=$(realpath {repository}/.venv)
+for kept in {repository} "$venv"; do
+  mkdir -p {folder}/kept.{node}$kept
+  mount --bind $kept {folder}/kept.{node}$kept
+done
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+for kept in {repository} "$venv"; do
+  [ -d $kept ] || {{ mkdir -p $kept && mount --bind {folder}/kept.{node}$kept $kept; }}
+done
+"""
+
+
+class Slurm:
+    """The running cluster; commands are given on its first node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "slurm.conf"
+
+    def command(self, *command: str, check: bool = True, **environment: str) -> str:
+        done = run(
+            *("ip", "netns", "exec", "slurm1", *command), check=check, SLURM_CONF=str(self.config), **environment
+        )
+        return done.stdout.strip()
+
+    def submit(self, *options: str, **environment: str) -> str:
+        """Number of the job that launch/slurm.sub became."""
+        output = self.folder / "job_%j.txt"
+        arguments = ("--parsable", "--nodes", "2", "--time", "20", "--output", str(output), *options)
+        return self.command("sbatch", *arguments, "launch/slurm.sub", **environment)
+
+    def output(self, job: str) -> str:
+        path = self.folder / f"job_{job}.txt"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+
+    def wait(self, job: str, *, timeout_s: float) -> str:
+        """Final state of a job, as "COMPLETED 0:0"."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            facts = dict(
+                word.split("=", 1)
+                for word in self.command("scontrol", "show", "job", "--oneliner", job).split()
+                if "=" in word
+            )
+            if facts["JobState"] not in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"):
+                return f"{facts['JobState']} {facts['ExitCode']}"
+            assert time.monotonic() < deadline, f"{facts['JobState']} after {timeout_s} s: {self.output(job)}"
+            time.sleep(0.5)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def start(folder: Path) -> Iterator[Slurm]:
+    """Starts the cluster in `folder`, which every node sees, and removes it."""
+    slurm = Slurm(folder)
+    for name in ("state", "spool.slurm1", "spool.slurm2"):
+        (folder / name).mkdir(parents=True)
+    slurm.config.write_text(CONFIG.format(folder=folder))
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o400)
+    for path in (folder, folder / "munge.key"):
+        shutil.chown(path, "root", "root")
+    with contextlib.ExitStack() as stack:
+
+        def background(*command: str) -> subprocess.Popen[bytes]:
+            log = stack.enter_context((folder / "daemons.log").open("ab"))
+            environment = {**os.environ, "SLURM_CONF": str(slurm.config)}
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            stack.callback(stop, process)
+            return process
+
+        files = ("--key-file", "munge.key"), ("--socket", "munge.socket"), ("--pid-file", "munge.pid")
+        options = [word for option, name in files for word in (option, str(folder / name))]
+        seed = ("--seed-file", str(folder / "munge.seed"), "--log-file", str(folder / "munge.log"))
+        background("munged", "--foreground", "--force", *options, *seed)
+
+        hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {node}\n" for node, address in NODES.items())
+        for node in NODES:
+            run("ip", "netns", "add", node)
+            stack.callback(run, "ip", "netns", "del", node)
+            etc = Path("/etc/netns") / node
+            etc.mkdir(parents=True, exist_ok=True)
+            stack.callback(shutil.rmtree, etc)
+            (etc / "hosts").write_text(hosts)
+        first, second = NODES
+        run("ip", "link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
+        for node, address in NODES.items():
+            run("ip", "-n", node, "address", "add", f"{address}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                run("ip", "-n", node, "link", "set", device, "up")
+
+        def on_node(node: str, command: str) -> None:
+            enter = ENTER.format(node=node, folder=folder, repository=jobs.REPOSITORY)
+            inside = ("unshare", "--mount", "--uts", "bash", "-euc", f"{enter}\nexec {command}")
+            background("ip", "netns", "exec", node, *inside)
+
+        on_node(first, "slurmctld -D")
+        for node in NODES:
+            on_node(node, f"slurmd -D -N {node}")
+        deadline = time.monotonic() + 60
+        while slurm.command("sinfo", "--noheader", "--format=%t %D", check=False) != "idle 2":
+            assert time.monotonic() < deadline, (folder / "daemons.log").read_text()[-3000:]
+            time.sleep(0.5)
+        yield slurm

@@ -1,0 +1,124 @@
+"""launch/mpirun.sh: hosts reached by ssh, with containers started on them and, in containers as hosts, without."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jobs
+import pytest
+from containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
+
+PORT = 2200  # of the hosts' own sshd
+
+
+@pytest.fixture
+def hosts(nodes: Nodes, tmp_path: Path) -> Iterator[str]:
+    """node0 and node1: containers as plain hosts with an sshd, where the image's checkout is at the same path.
+
+    Yields the head node's ssh command.
+    """
+    key = tmp_path / "login_key"
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    public = key.with_suffix(".pub").read_text()
+    sshd = (
+        f"cd /tmp && cp /login_key host_key && chmod 600 host_key && echo '{public.strip()}' >authorized_keys && "
+        f"exec /usr/sbin/sshd -D -e -p {PORT} -o HostKey=/tmp/host_key -o AuthorizedKeysFile=/tmp/authorized_keys "
+        "-o StrictModes=no -o UsePAM=no -o PidFile=none"
+    )
+    os.chown(key, 1000, 1000)
+    os.chown(nodes.logdir, 1000, 1000)
+    for rank in (0, 1):
+        name = f"{nodes.network}-host{rank}"
+        docker(
+            *("run", "--detach", "--name", name, "--network", nodes.network, "--hostname", f"node{rank}", "--init"),
+            *("--network-alias", f"node{rank}", "--volume", f"{key}:/login_key:ro"),
+            *("--volume", f"{nodes.logdir}:{nodes.logdir}", IMAGE, "bash", "-c", sshd),
+        )
+        nodes.names.append(name)
+    config = tmp_path / "ssh_config"
+    entries = [
+        f"Host node{rank}\nHostName {address(nodes, rank)}\nUser mpiuser\nPort {PORT}\n"
+        f"IdentityFile {tmp_path}/head_key\n"
+        "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
+        for rank in (0, 1)
+    ]
+    config.write_text("".join(entries))
+    (tmp_path / "head_key").write_bytes(key.read_bytes())
+    (tmp_path / "head_key").chmod(0o600)
+    yield f"ssh -F {config}"
+
+
+def address(nodes: Nodes, rank: int) -> str:
+    """A host's address on its private network."""
+    return docker(
+        "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", f"{nodes.network}-host{rank}"
+    )
+
+
+def in_hosts(nodes: Nodes, script: str) -> list[str]:
+    """Output of a shell script in each host."""
+    return [docker("exec", f"{nodes.network}-host{rank}", "bash", "-c", script) for rank in (0, 1)]
+
+
+NOTHING_LEFT = (
+    "ls -d /dev/shm/job-key.* /tmp/job-key.* /tmp/nodes-* 2>/dev/null; "
+    "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | "
+    "grep -E 'harness|prted|nodes.py|sshd_config'; true"
+)
+
+
+def command(nodes: Nodes, ssh: str, *arguments: str) -> list[str]:
+    return ["launch/mpirun.sh", "--hosts", nodes.hosts(2), "--ssh", ssh, *arguments]
+
+
+def test_bare_hosts_train_and_nothing_is_left(nodes: Nodes, hosts: str) -> None:
+    job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
+    run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), timeout_s=300, **job)
+    (summary,) = jobs.values(nodes.log(2), "run_summary")
+    assert (summary["devices"], summary["nodes"]) == (2, 2)
+    assert in_hosts(nodes, NOTHING_LEFT) == ["", ""]
+
+
+def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, hosts: str) -> None:
+    job = {**ENDLESS_JOB, "BATCHSIZE": "2", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
+    head = subprocess.Popen(
+        command(nodes, hosts, "--no-container", "--workdir", "/workspace"),
+        env={**os.environ, **job},
+        cwd=jobs.REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    nodes.until_trains(2)
+    head.send_signal(signal.SIGKILL)
+    head.wait()
+    deadline = time.monotonic() + 60
+    while (left := in_hosts(nodes, NOTHING_LEFT)) != ["", ""]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.5)
+    (stop,) = [event for event in jobs.mllog(nodes.log(2)) if event["key"] == "run_stop"]
+    assert stop["metadata"]["status"] == "aborted"
+
+
+def test_containers_are_started_on_the_hosts(nodes: Nodes, tmp_path: Path) -> None:
+    """Both hosts are this machine, reached by an ssh that is its shell; the containers have a network of their own."""
+    shell = tmp_path / "ssh"
+    shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
+    shell.chmod(0o755)
+    job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
+    done = run(*command(nodes, str(shell)), timeout_s=300, CONT=IMAGE, CONT_NETWORK=nodes.network, **job)
+    (summary,) = jobs.values(nodes.log(2), "run_summary")
+    assert (summary["devices"], summary["nodes"]) == (2, 2), done.stdout
+    assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
+    assert not list(Path("/dev/shm").glob("job-key.*"))
+
+
+def test_a_host_that_cannot_be_reached_ends_the_job(nodes: Nodes, hosts: str) -> None:
+    job = {**GOLDEN_JOB, "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
+    docker("rm", "--force", f"{nodes.network}-host1")
+    done = run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), timeout_s=90, check=False, **job)
+    assert done.returncode != 0
+    assert "node 1 (node1) ended with status 255" in done.stderr
