@@ -200,6 +200,7 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, A
         for entry in entries:
             if entry["verdict"] not in ("pass", "fail") or not all(
                 {"rule", "severity", "line", "expected", "actual", "fix"} <= set(finding)
+                and type(finding["line"]) in (int, type(None))
                 for finding in entry["findings"]
             ):
                 raise KeyError
@@ -312,14 +313,13 @@ def global_scale(record: Record) -> int:
 
 
 def rate(record: Record, window: Window) -> float | None:
-    """images/s of all devices in a window; None where the log does not hold what it takes."""
-    if window.images_per_s is not None:
-        return window.images_per_s
-    if window.printed_rate is not None:
-        return window.printed_rate * global_scale(record)
-    if window.printed_step_time_s and record.batch_per_device:
-        return record.batch_per_device * (record.devices or 1) / window.printed_step_time_s
-    return None
+    """images/s of all devices in a window; None where the log does not hold what it takes, or nonsense."""
+    found = window.images_per_s
+    if found is None and window.printed_rate is not None:
+        found = window.printed_rate * global_scale(record)
+    elif found is None and window.printed_step_time_s and record.batch_per_device:
+        found = record.batch_per_device * (record.devices or 1) / window.printed_step_time_s
+    return found if found is not None and 0 < found < math.inf else None
 
 
 def seconds_per_step(window: Window) -> float | None:

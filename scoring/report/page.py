@@ -84,14 +84,9 @@ def table(head: Sequence[Child], rows: Sequence[Sequence[Child]], *, caption: st
     heads = tag(
         "tr", [tag("th", cell, scope="col", class_="n" if at in right else None) for at, cell in enumerate(head)]
     )
-    return tag(
-        "div",
-        tag("table", tag("caption", caption), tag("thead", heads), tag("tbody", cells)),
-        class_="scroll",
-        tabindex="0",
-        role="region",
-        aria_label=caption,
-    )
+    inner = tag("table", tag("thead", heads), tag("tbody", cells))
+    box = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return tag("div", tag("p", caption, class_="caption"), box)
 
 
 def figure(svg: str, caption: Child, data: Html | None = None) -> Html:
@@ -603,9 +598,10 @@ class Page:
                     if (value := read(w)) is not None
                 ]
                 if got:
-                    series.append((f"run {run.number}", [(float(step), value) for step, value in got]))
+                    thinned = got[:: max(1, len(got) // 400)]
+                    series.append((f"run {run.number}", [(float(step), value) for step, value in thinned]))
             if series:
-                words = "; ".join(f"{label} at most {number(max(v for _, v in p))} {unit}" for label, p in series)
+                words = "; ".join(f"{label} up to {number(max(v for _, v in p))} {unit}" for label, p in series)
                 svg = plots.lines(
                     name=name, title=title, description=words, series=series, x="step", y=unit, from_zero=True
                 )
@@ -747,6 +743,7 @@ class Page:
             "status",
         )
         shown: dict[str, int] = {}  # tables of earlier runs: their text and number
+        absent = tag("span", "not said", class_="absent")
         for run in self.report.runs:
             record = run.record
             facts: list[tuple[str, Child]] = [
@@ -754,7 +751,7 @@ class Page:
                 ("SHA-256 of the log", tag("code", record.sha256)),
                 ("read as", f"{record.format}, {record.lines:,} lines"),
                 *((name.replace("_", " "), self.field(run, name)) for name in fields),
-                ("seed", self.line(run, run.seed[1], str(run.seed[0])) if run.seed else "not said"),
+                ("seed", self.line(run, run.seed[1], str(run.seed[0])) if run.seed else absent),
             ]
             source = section(record, "source")
             if source:

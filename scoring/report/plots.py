@@ -273,7 +273,8 @@ def step_times(
             dict.fromkeys(part for _, shares in bars for k, part, _ in shares if k == kind), known, strict=False
         )
     ]
-    rows = -(-len(parts) // 2)  # of the legend
+    columns = 1 if any(len(part) > 26 for _, part, _ in parts) else 2
+    rows = -(-len(parts) // columns)  # of the legend
     height = 1.0 + 0.2 * rows + 0.36 * len(bars)
     with plot(name=name, title=title, description=description, height=height, top=0.2 + 0.2 * rows) as drawing:
         axes = drawing.axes
@@ -297,7 +298,7 @@ def step_times(
         axes.grid(visible=False, axis="y")
         thousands(axes.xaxis)
         drawing.label(x="time of a step in ms", y="")
-        axes.legend(labelcolor=INK, loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=2, columnspacing=1.2)
+        axes.legend(labelcolor=INK, loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=columns, columnspacing=1.2)
     return drawing.svg
 
 

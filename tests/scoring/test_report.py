@@ -8,6 +8,7 @@ import fcntl
 import io
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -158,6 +159,9 @@ def assert_self_contained(page: Parsed) -> None:
 def test_page_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write_log(tmp_path / "result_0.txt")
     page = page_of(tmp_path, log)
+    first = (tmp_path / "report.html").read_bytes()
+    page_of(tmp_path, log)
+    assert (tmp_path / "report.html").read_bytes() == first  # the same runs give the same page
     assert_self_contained(page)
     text = "".join(page.text)
     # 12 windows of 5 steps, skip 20 steps: 8 windows of 160 images in 2.55 s and 2.5 s alternately.
@@ -377,6 +381,42 @@ def test_mlperf_submission(published_logs: Path, tmp_path: Path, capsys: pytest.
     quality = next(check for check in values["verdict"]["checks"] if check["subject"] == "Quality")
     assert quality["state"] == "doubt"  # one aborted run of five is allowed
     assert_self_contained(page_of(tmp_path, *runs, "--protocol", "mlperf"))
+
+
+def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = random.Random(8)
+    whole = write_log(tmp_path / "whole.txt", telemetry=True).read_bytes()
+    seen = Counter[int]()
+    for number_ in range(60):
+        data = bytearray(whole)
+        for _ in range(draw.choice((1, 3, 30))):
+            at = draw.randrange(len(data))
+            kind = draw.randrange(4)
+            if kind == 0:
+                data[at] = draw.randrange(256)
+            elif kind == 1:
+                del data[at : at + draw.randrange(1, 400)]
+            elif kind == 2:  # a number becomes another
+                digits = re.search(rb": -?[\d.]+", bytes(data[at:]))
+                if digits:
+                    new = draw.choice((b": 0", b": -1", b": 1e400", b": null", b": 1e-300", b": 9" + b"9" * 30))
+                    data[at + digits.start() : at + digits.end()] = new
+            else:
+                data[at:at] = draw.choice((b"\n", b"\r", b"\0", b"<svg onload=alert(1)>", b"\xff\xfe", whole[:500]))
+        log = tmp_path / f"damaged_{number_}.txt"
+        log.write_bytes(data)
+        form = ["--html", str(tmp_path / "damaged.html")] if number_ % 10 == 0 else ["--json"]
+        code = main(["report", str(log), *form])
+        out, err = capsys.readouterr()
+        seen[code] += 1
+        assert code in (0, 1, 2)
+        assert (code == 0) == (err == ""), err
+        assert err.count("\n") <= 1
+        if code != 2 and form[0] == "--json":
+            json.loads(out, parse_constant=pytest.fail)
+        elif code != 2:
+            assert_self_contained(Parsed((tmp_path / "damaged.html").read_text(encoding="utf-8")))
+    assert seen[0] > 10
 
 
 # ------------------------------------------------------------------------------------------------- wrong use
