@@ -1,0 +1,276 @@
+"""Cityscapes' layout by DALI: pairs, geometry, labels, and files that are not what they should be."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from harness import sampling
+from harness.errors import RunError
+from paddle_hrnet import data
+from paddle_hrnet.config import Augmentation
+
+HEIGHT, WIDTH = 96, 160
+BLOCK = 16  # pixels: the label of a pixel is the number of its block
+PLAIN = Augmentation(colour=0.0, hue_degrees=0.0)
+CLASSES = (HEIGHT // BLOCK) * (WIDTH // BLOCK)
+
+
+def coordinates() -> tuple[np.ndarray, np.ndarray]:
+    """An image whose pixel (y, x) is (x, y, 255 - x), and the number of each pixel's block."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    return np.stack([x, y, 255 - x], axis=-1).astype(np.uint8), block_of(y, x).astype(np.uint8)
+
+
+def block_of(y: Any, x: Any) -> Any:
+    return y // BLOCK * (WIDTH // BLOCK) + x // BLOCK
+
+
+def write(root: Path, part: str, name: str, image: Image.Image, label: Image.Image, kind: str = "labelTrainIds") -> str:
+    """A pair in Cityscapes' folders; the line of a list."""
+    paths = (f"leftImg8bit/{part}/town/{name}_leftImg8bit.png", f"gtFine/{part}/town/{name}_gtFine_{kind}.png")
+    for path, picture in zip(paths, (image, label), strict=True):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        picture.save(root / path)
+    return " ".join(paths)
+
+
+def pair() -> tuple[Image.Image, Image.Image]:
+    image, label = coordinates()
+    return Image.fromarray(image), Image.fromarray(label)
+
+
+def training(root: Path, *, augment: Augmentation, batch: int = 4, **crop: int) -> data.Loader:
+    pairs = data.read_list(root, "train", CLASSES)
+    plan = sampling.training_plan(len(pairs), batch=batch, rank=0, ranks=1, seed=3)
+    reader = data.ReaderConfig(device="cpu", device_id=0, threads=1, seed=3)
+    return data.Loader(pairs, plan, reader, batch=batch, image=data.ImageFormat(**crop), augment=augment)
+
+
+def evaluation(root: Path, *, rank: int = 0, ranks: int = 1, batch: int = 2, classes: int = CLASSES) -> data.Loader:
+    pairs = data.read_list(root, "val", classes)
+    plan = sampling.evaluation_plan(len(pairs), batch=batch, rank=rank, ranks=ranks)
+    reader = data.ReaderConfig(device="cpu", device_id=0, threads=1, seed=3)
+    return data.Loader(pairs, plan, reader, batch=batch, image=data.first_size(pairs))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for i in range(4):
+        write(tmp_path, "train", f"t{i}", *pair())
+    for i in range(5):
+        write(tmp_path, "val", f"v{i}", *pair())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("augment", "crop"),
+    [
+        (PLAIN, {"height": 64, "width": 96}),
+        (PLAIN, {"height": 160, "width": 256}),  # padded at the small scales, cropped at the large ones
+        (
+            Augmentation(scale_min=1.0, scale_max=1.0, flip=1.0, colour=0.0, hue_degrees=0.0),
+            {"height": 64, "width": 96},
+        ),
+    ],
+)
+def test_image_and_label_stay_aligned(root: Path, augment: Augmentation, crop: dict[str, int]) -> None:
+    loader = training(root, augment=augment, **crop)
+    compared = padded = mirrored = 0
+    for batch in itertools.islice(loader, 8):
+        assert batch.image.shape == (4, 3, *crop.values())
+        assert batch.label.shape == (4, *crop.values())
+        for image, label in zip(batch.image * data.STD + data.MEAN, batch.label, strict=True):
+            x, y, inverse = image
+            inside = label != 255
+            np.testing.assert_allclose((x + inverse)[inside], 255, atol=1.01)  # each is rounded
+            np.testing.assert_allclose(image[:, ~inside], data.MEAN, atol=0.01)
+            # Half a block from its edges both kinds of interpolation know the block for certain.
+            sure = inside & (np.abs(x % BLOCK - (BLOCK - 1) / 2) < 5) & (np.abs(y % BLOCK - (BLOCK - 1) / 2) < 5)
+            np.testing.assert_array_equal(label[sure], block_of(np.rint(y), np.rint(x))[sure])
+            compared += int(sure.sum())
+            padded += int((~inside).sum())
+            columns = x[0][inside[0]]
+            mirrored += bool(columns[0] > columns[-1])
+    loader.close()
+    assert compared > 10_000
+    assert (padded > 0) == (augment.scale_min * HEIGHT < crop["height"])
+    assert mirrored == 32 if augment.flip == 1 else 4 < mirrored < 28
+
+
+def test_scales_are_the_recipes(root: Path) -> None:
+    """Neighbouring columns of the coordinate image differ by 1 / scale."""
+    loader = training(root, augment=Augmentation(flip=0.0, colour=0.0, hue_degrees=0.0), height=32, width=80)
+    seen = set()
+    for batch in itertools.islice(loader, 40):
+        for image in batch.image:
+            scale = 78 / (float(image[0, 16, 79] - image[0, 16, 1]) * data.STD)
+            seen.add(round(scale / 0.25) * 0.25)
+            assert abs(scale / 0.25 - round(scale / 0.25)) < 0.3  # the ends are rounded to whole numbers
+    loader.close()
+    assert seen == {0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0}
+
+
+def test_colours_change_the_image_only(root: Path) -> None:
+    loaders = [
+        training(root, augment=Augmentation(colour=colour, hue_degrees=hue), height=64, width=96)
+        for colour, hue in ((0.0, 0.0), (0.4, 25.0))
+    ]
+    plain, turned = (next(loader) for loader in loaders)
+    for loader in loaders:
+        loader.close()
+    np.testing.assert_array_equal(plain.label, turned.label)
+    assert np.abs(plain.image - turned.image).max() > 0.1
+
+
+def test_a_sample_looks_the_same_at_any_rank_count(root: Path) -> None:
+    seen: list[dict[int, np.ndarray]] = []
+    for ranks in (1, 2):
+        images: dict[int, np.ndarray] = {}
+        for rank in range(ranks):
+            pairs = data.read_list(root, "train", CLASSES)
+            plan = sampling.training_plan(len(pairs), batch=4 // ranks, rank=rank, ranks=ranks, seed=5)
+            reader = data.ReaderConfig(device="cpu", device_id=0, threads=1, seed=5)
+            loader = data.Loader(
+                pairs,
+                plan,
+                reader,
+                batch=4 // ranks,
+                image=data.ImageFormat(height=64, width=64),
+                augment=Augmentation(),
+            )
+            batch = next(loader)
+            images |= {int(i): image.copy() for i, image in zip(batch.ids, batch.image, strict=True)}
+            loader.close()
+        seen.append(images)
+    assert seen[0].keys() == seen[1].keys() == set(range(4))
+    for i in range(4):
+        np.testing.assert_array_equal(seen[0][i], seen[1][i])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_evaluation_sees_each_whole_image_once(root: Path, ranks: int) -> None:
+    counted: list[int] = []
+    image, label = coordinates()
+    for rank in range(ranks):
+        loader = evaluation(root, rank=rank, ranks=ranks)
+        for batch in itertools.islice(loader, sampling.evaluation_steps(5, 2 * ranks)):
+            for i in range(2):
+                if batch.valid[i]:
+                    counted.append(int(batch.ids[i]))
+                    np.testing.assert_array_equal(batch.label[i], label)
+                    shown = batch.image[i].transpose(1, 2, 0) * data.STD + data.MEAN
+                    np.testing.assert_allclose(shown, image, atol=0.01)
+                else:
+                    assert (batch.label[i] == 255).all()
+        loader.close()
+    assert sorted(counted) == list(range(5))
+
+
+def test_label_ids_become_train_ids_where_only_they_are_there(tmp_path: Path) -> None:
+    ids = np.arange(35, dtype=np.uint8).reshape(5, 7)
+    ids[4, 6] = 255  # the licence plates' -1
+    image = Image.new("RGB", (7, 5))
+    write(tmp_path, "val", "a", image, Image.fromarray(ids), kind="labelIds")
+    write(tmp_path, "val", "b", image, Image.fromarray(np.full((5, 7), 11, np.uint8)), kind="labelIds")
+    write(tmp_path, "val", "b", image, Image.fromarray(np.full((5, 7), 3, np.uint8)))
+    loader = evaluation(tmp_path, classes=19)
+    batch = next(loader)
+    loader.close()
+    trained = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9, 23: 10, 24: 11, 25: 12, 26: 13}
+    trained |= {27: 14, 28: 15, 31: 16, 32: 17, 33: 18}
+    assert batch.label[0].ravel().tolist() == [trained.get(i, 255) for i in ids.ravel().tolist()]
+    assert (batch.label[1] == 3).all()
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.list", "train_list.txt"])
+def test_a_list_file_decides(root: Path, name: str) -> None:
+    line = write(root, "train", "listed", *pair())
+    (root / name).write_text(f"{line}\n\n")
+    assert data.read_list(root, "train", CLASSES).images == ("leftImg8bit/train/town/listed_leftImg8bit.png",)
+
+
+# ---- bad input: one line that names the file and what to do
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the list is empty"),
+        ("one/path.png\n", r"train\.txt:1: 'one/path\.png' has not two paths: write 'image label'"),
+        ("a b c\n", r"train\.txt:1: .* has not two paths"),
+        ("{image} gtFine/none.png\n", r"train\.txt:1: .*gtFine/none\.png is absent"),
+        ("none.png {label}\n", r"train\.txt:1: .*none\.png is absent"),
+    ],
+)
+def test_bad_lists(root: Path, text: str, said: str) -> None:
+    image, label = write(root, "train", "t0", *pair()).split()
+    (root / "train.txt").write_text(text.format(image=image, label=label))
+    with pytest.raises(ValueError, match=said) as caught:
+        data.read_list(root, "train", CLASSES)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
+        data.read_list(tmp_path, "train", 19)
+
+
+def changed(root: Path, kind: str) -> str:
+    """Spoils pair t2; what must be said."""
+    image, label = coordinates()
+    picture, labels = Image.fromarray(image), Image.fromarray(label)
+    image_path = root / "leftImg8bit/train/town/t2_leftImg8bit.png"
+    label_path = root / "gtFine/train/town/t2_gtFine_labelTrainIds.png"
+    if kind == "another size":
+        labels.resize((WIDTH, HEIGHT - 1)).save(label_path)
+        return f"{label_path}: is 160 x 95 pixels but its image 160 x 96: replace"
+    if kind == "label out of range":
+        label[:] = 60
+        Image.fromarray(label).save(label_path)
+        return f"{label_path}: holds the label 60, "
+    if kind == "alpha":
+        picture.convert("RGBA").save(image_path)
+        return f"{image_path}: has 8 bits of RGB with alpha a pixel, must have 8 of RGB: convert it"
+    if kind == "palette":
+        labels.convert("P").save(label_path)
+        return f"{label_path}: has 8 bits of a palette a pixel, must have 8 of greyscale: convert it"
+    if kind == "truncated":
+        image_path.write_bytes(image_path.read_bytes()[:-200])
+        return f"{image_path}: is truncated ("
+    if kind == "no PNG":
+        picture.save(image_path, format="JPEG")
+        return f"{image_path}: is no PNG file: convert it"
+    if kind == "damaged":
+        content = bytearray(image_path.read_bytes())
+        content[60:100] = bytes(40)
+        image_path.write_bytes(content)
+        return f"{image_path}: cannot be decoded ("
+    raise AssertionError(kind)
+
+
+KINDS = ["another size", "label out of range", "alpha", "palette", "truncated", "no PNG", "damaged"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_file_is_named(root: Path, kind: str) -> None:
+    said = changed(root, kind)
+    loader = training(root, augment=PLAIN, height=64, width=96)
+    with pytest.raises(RunError) as caught:
+        next(loader)
+    loader.close()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_evaluation_images_have_one_size(root: Path) -> None:
+    write(root, "val", "v9", Image.new("RGB", (32, 32)), Image.new("L", (32, 32)))
+    loader = evaluation(root, batch=6)
+    with pytest.raises(
+        RunError, match=r"v9_leftImg8bit\.png: is 32 x 32 pixels but the first evaluation image 160 x 96"
+    ):
+        next(loader)
+    loader.close()

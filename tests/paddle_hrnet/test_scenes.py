@@ -1,0 +1,40 @@
+"""The embedded scenes."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from paddle_hrnet import data, scenes
+
+
+def test_layout_and_labels(tmp_path: Path) -> None:
+    root = scenes.prepare(tmp_path / scenes.NAME)
+    train, val = (data.read_list(root, part, scenes.CLASSES) for part in ("train", "val"))
+    assert (len(train), len(val)) == (scenes.TRAIN, scenes.EVAL)
+    pixels = np.zeros(scenes.CLASSES, dtype=np.int64)
+    for image, label in zip(val.images, val.labels, strict=True):
+        with Image.open(root / image) as opened:
+            assert (opened.mode, opened.size) == ("RGB", (scenes.WIDTH, scenes.HEIGHT))
+        with Image.open(root / label) as opened:
+            values = np.asarray(opened)
+        assert values.shape == (scenes.HEIGHT, scenes.WIDTH)
+        assert 1 <= len(set(np.unique(values)) - {scenes.GROUND}) <= 2
+        pixels += np.bincount(values.ravel(), minlength=scenes.CLASSES)
+    assert len(pixels) == scenes.CLASSES and (pixels > 0).all()
+    assert 0.5 < pixels[scenes.GROUND] / pixels.sum() < 0.9
+    made = (root / "val.txt").stat().st_mtime_ns
+    assert scenes.prepare(root) == root
+    assert (root / "val.txt").stat().st_mtime_ns == made
+
+
+def test_a_scene_is_decided_by_its_random_numbers() -> None:
+    digit = np.zeros((8, 8))
+    digit[2:6, 3:5] = 1
+    first, again, other = (scenes.scene([(digit, 1), (digit, 1)], np.random.default_rng(seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first[0], again[0])
+    np.testing.assert_array_equal(first[1], again[1])
+    assert (first[0] != other[0]).any()
+    ink = first[1] == 1
+    assert ink.any()
+    assert np.abs(first[0][ink].astype(float).mean(0) - first[0][~ink].astype(float).mean(0)).min() > 30
