@@ -83,6 +83,7 @@ class Job:
     hang_timeout_s: int = _var("seconds without progress after which a rank ends the run; 0: never", 300, least=0)
     telemetry_s: int = _var("seconds between two samples of each node's sensors; 0: none", 1, least=0)
     telemetry_prometheus: str = _var("text file for node_exporter, rewritten with each sample; empty: none", "")
+    profile: str = _var("`steps:a-b`: trace steps a to b; the run may then not be published", "")
     hosts: str = _var("the nodes' names, comma-separated, the first node first", "")
     node_rank: int = _var("this node's number, from 0", 0, least=0)
     hostfile: str = _var("file with the name of one node a line, instead of `HOSTS`", "")
@@ -126,8 +127,22 @@ def _check(job: Job) -> None:
         raise ValueError(f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu")
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
+    if job.profile:
+        traced_steps(job.profile)
     if job.mode == "throughput" and job.resume == "auto":
         raise ValueError("RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train")
+
+
+def traced_steps(text: str) -> tuple[int, int]:
+    """First and last step of PROFILE.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = re.fullmatch(r"steps:(\d{1,9})-(\d{1,9})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"PROFILE={text!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25")
+    return int(match[1]), int(match[2])
 
 
 def variable(name: str) -> str:

@@ -19,6 +19,7 @@ from harness.events import RunLog
 from harness.progress import Progress
 from harness.ranks import Ranks
 from harness.telemetry import Sampler
+from harness.tracing import Tracer
 from harness.watchdog import WATCHDOG, Clock
 
 Feed = Callable[[Any], dict[str, Any]]
@@ -56,6 +57,7 @@ class Trainer:
     progress: Progress
     keeper: Keeper | None = None  # of the run's checkpoints
     sampler: Sampler | None = None  # of this node's sensors
+    tracer: Tracer | None = None  # of PROFILE
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Any) -> None:
@@ -79,13 +81,18 @@ class Trainer:
         rate = program.step_schedule(self.main)
         started = time.perf_counter()
         for step in range(1, steps + 1):
-            before = time.perf_counter()
             WATCHDOG.beat(f"reading the input of step {done + step}")
+            if self.tracer:
+                self.tracer.begin(done + step)
+            before = time.perf_counter()
             batch = next(batches)
-            window.data_wait_s += time.perf_counter() - before
+            ready = time.perf_counter()
+            window.data_wait_s += ready - before
             due = step % self.print_steps == 0 or step == steps
             WATCHDOG.beat(f"computing step {done + step}")
             fetched = self.executor.run(self.main, feed=self.feed(batch), fetch_list=[self.loss] if due else [])
+            if self.tracer:
+                self.tracer.end(done + step, before, ready)
             rate.step()
             window.steps += 1
             window.images += self.global_batch

@@ -100,7 +100,7 @@ def run_summary(log: RunLog, job: Job, *, model: str, resumed: bool = False) -> 
             "mode": job.mode,
             "data": job.data,
             "resumed": resumed,
-            "profiled": False,
+            "profiled": bool(job.profile),
             "framework": f"paddlepaddle {paddle.__version__}",
             "model": model,
         },

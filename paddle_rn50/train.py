@@ -16,7 +16,7 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import checkpoint, events, precision, program, ranks, sampling, session, telemetry
+from harness import checkpoint, events, precision, program, ranks, sampling, session, telemetry, tracing
 from harness.env import Job
 from harness.loop import Evaluator, Trainer
 from harness.progress import Progress
@@ -97,6 +97,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
             progress=progress,
             keeper=keeper,
             sampler=sampler,
+            tracer=tracing.tracer(job, me),
         )
         evaluator = Evaluator(
             executor=executor,

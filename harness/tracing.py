@@ -1,0 +1,63 @@
+"""Traces some steps of a run: PROFILE=steps:a-b. A run that was traced is marked and may not be published.
+
+Rank 0 writes `<log without .txt>.trace.json`, in Chrome's trace format (chrome://tracing, Perfetto): for each step what
+it waited for input and what the executor took on the host. On a GPU Paddle's profiler, which needs CUDA, adds
+`<log without .txt>.kernels.trace.json` with operators and kernels; the two share no clock.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import env
+
+if TYPE_CHECKING:
+    from harness.env import Job
+    from harness.ranks import Ranks
+
+
+class Tracer:
+    """Records steps `first` to `last` (both counted from 1, both included)."""
+
+    def __init__(self, first: int, last: int, log: Path, *, on_gpu: bool) -> None:
+        self._first, self._last = first, last
+        self._path = log.with_name(f"{log.name.removesuffix('.txt')}.trace.json")
+        self._kernels = self._path.with_name(self._path.name.replace(".trace.", ".kernels.trace.")) if on_gpu else None
+        self._events: list[dict[str, Any]] = []
+        self._profiler: Any = None
+
+    def begin(self, step: int) -> None:
+        """Before a step."""
+        if step == self._first and self._kernels:
+            from paddle import profiler
+
+            target = profiler.ProfilerTarget
+            self._profiler = profiler.Profiler(targets=[target.CPU, target.GPU], on_trace_ready=self._export)
+            self._profiler.start()
+
+    def _export(self, profiler: Any) -> None:
+        profiler.export(str(self._kernels), "json")
+
+    def end(self, step: int, began_s: float, ready_s: float) -> None:
+        """After a step that began at `began_s` and had its input at `ready_s`, by time.perf_counter."""
+        if not self._first <= step <= self._last:
+            return
+        ended_s = time.perf_counter()
+        for name, begin_s, end_s in (("input", began_s, ready_s), ("executor", ready_s, ended_s)):
+            event = {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
+            self._events.append(event | {"args": {"step": step}})
+        if step == self._last:
+            if self._profiler:
+                self._profiler.stop()
+            self._path.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
+
+
+def tracer(job: Job, ranks: Ranks) -> Tracer | None:
+    """Rank 0's tracer where the job asks for one."""
+    if not job.profile or not ranks.is_first:
+        return None
+    first, last = env.traced_steps(job.profile)
+    return Tracer(first, last, Path(job.result_file), on_gpu=job.device == "gpu")

@@ -1,0 +1,50 @@
+"""PROFILE traces steps to a Chrome trace and marks the run; telemetry of the same run says what it cost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+
+from harness import env
+from tests import jobs
+from tests.harness import small
+
+
+@pytest.mark.parametrize("text", ["steps", "steps:3", "steps:0-2", "steps:5-4", "5-6", "steps:1-2;rm"])
+def test_wrong_use(text):
+    with pytest.raises(ValueError, match="PROFILE="):
+        env.read({"PROFILE": text})
+    assert env.traced_steps("steps:20-25") == (20, 25)
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_traced_run(tmp_path):
+    log, data = tmp_path / "result_0.txt", small.data_set(tmp_path / "data")
+    throughput = {"MODE": "throughput", "WARMUP_STEPS": 1, "MEASURED_STEPS": 4, "PROFILE": "steps:2-3"}
+    done = small.train(log, data, **throughput)
+    assert done.returncode == 0, done.stderr
+    events = json.loads((tmp_path / "result_0.trace.json").read_text())["traceEvents"]
+    assert [(e["name"], e["args"]["step"]) for e in events] == [(n, s) for s in (2, 3) for n in ("input", "executor")]
+    assert all(e["ph"] == "X" and e["dur"] > 0 for e in events)
+    assert all(b["ts"] >= a["ts"] + a["dur"] - 1 for a, b in itertools.pairwise(events)), "one after the other"
+    windows = jobs.values(log, "step_window")
+    executor_s = sum(e["dur"] for e in events if e["name"] == "executor") / 1e6
+    assert executor_s <= sum(w["time_s"] for w in windows[1:3])
+    assert jobs.values(log, "run_summary")[0]["profiled"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "compliance", "check", str(log), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=jobs.REPOSITORY,
+        check=False,
+    )
+    assert "run-profiled" in {f["rule"] for f in json.loads(checked.stdout)["files"][0]["findings"]}
+
+    (summary,) = jobs.values(log, "telemetry_summary")
+    samples = [json.loads(line) for line in (tmp_path / "result_0.node0.telemetry.jsonl").read_text().splitlines()]
+    assert summary["samples"] == len(samples) or summary["samples"] + 1 == len(samples)
+    assert 0 < summary["sampler_cpu_share"] < 1 and summary["joules_per_image"] is None
