@@ -19,6 +19,7 @@ MAX_ROW_CHARS = 2_048  # no row is longer; a search over more could take very lo
 MAX_ROWS = 32_768  # beyond, neighbouring rows are merged, so that memory stays bounded
 EXACT_ROWS = 8_192  # of the start of a run are never merged: the warm-up is cut there
 MERGED_ROWS = 12_288  # room for rows that stand for several; the rest is for those not merged yet
+FIRST_GROUP = 16  # rows that are merged into one at first; it doubles as often as that room is full
 MAX_PROBLEMS = 20
 
 _CUT = "\x03"  # stands after a last line without an end: a number right before it may be half of one
@@ -137,7 +138,7 @@ class Builder:
         self.header: dict[str, Any] = {}
         self.truncated: bool | None = None
         self._merged = 0  # rows after the first EXACT_ROWS that stand for several
-        self._group = 2  # printed rows that one of them stands for
+        self._group = FIRST_GROUP  # printed rows that one of them stands for
 
     def fact(self, name: str, value: Any, line: int) -> None:
         """The log says `value` of `name`; its first word stands."""
@@ -166,7 +167,7 @@ class Builder:
         """Forget the rows: others count instead."""
         self.rows.clear()
         self.epochs.clear()
-        self._merged, self._group = 0, 2
+        self._merged, self._group = 0, FIRST_GROUP
 
     def row(
         self,
