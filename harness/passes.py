@@ -46,9 +46,12 @@ def insert(
     for name, variables in outputs.items():
         desc.set_output(name, variables)
     for name, value in attrs.items():
-        if name == "dtype":
-            value = int(value)
-        desc._set_attr(name, value)
+        if isinstance(value, bool):
+            desc._set_bool_attr(name, value)  # else it becomes a number where the operator declares no attributes
+        elif isinstance(value, float):
+            desc._set_float32_attr(name, value)
+        else:
+            desc._set_attr(name, _plain(value))
     desc.check_attrs()  # fills in the defaults
     op = Operator(block, desc)
     block.ops.insert(index, op)
@@ -232,7 +235,7 @@ def _all_reduce(block: Any, bucket: Bucket, fused: str, *, half: bool, ring: int
         steps.append(("cast", {"X": [sent]}, {"Out": [fused]}, back))
     steps += [("depend", {"X": [g], "Dep": [fused]}, {"Out": [g]}, {}) for g in bucket.gradients]
     for kind, inputs, outputs, attrs in reversed(steps):
-        insert(block, at, kind, inputs, outputs, **{k: _plain(v) for k, v in attrs.items()}, op_role=BACKWARD)
+        insert(block, at, kind, inputs, outputs, **attrs, op_role=BACKWARD)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,219 @@
+"""The training program: its losses are those of the plain program whatever it is made of, and what is wrong is found."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+
+from harness import verify
+from harness.passes import insert
+from tests.harness import lower, programs
+
+PLAIN = "fuse_elewise_add_act_ops=0,merged_optimizer=0"
+STEPS = 10
+
+
+@cache
+def plain_losses() -> tuple[float, ...]:
+    """Losses of the program that fleet builds for one rank without any fusion, NCHW in FP32."""
+    return tuple(programs.losses(programs.build(knobs=PLAIN), STEPS))
+
+
+def lowered_losses(built: programs.Built, *, ranks: int, half: bool, steps: int = STEPS) -> list[float]:
+    lower.lower(built.main, built.startup, ranks=ranks)
+    layout, channels = ("NHWC", 4) if half else ("NCHW", 3)
+    return programs.losses(built, steps, layout=layout, channels=channels)
+
+
+@pytest.mark.parametrize("name", ["fp32", "amp_o1", "amp_o2", "bf16"])
+def test_the_gpu_program_lowered_to_a_cpu_trains_as_the_plain_program_does(name: str) -> None:
+    built = programs.build(name=name, device="gpu", ranks=8, knobs="fuse_grad_size_in_MB=0.01")
+    half = name != "fp32"
+    if name in ("amp_o1", "amp_o2"):
+        assert built.kinds("fused_batch_norm_act", "fused_bn_add_activation") == [9, 4]
+        assert built.main.global_block().var("image").dtype == paddle.float16
+    assert built.kinds("share_buffer")[0] > 0
+    assert built.kinds("c_allreduce_sum")[0] > 4
+    losses = lowered_losses(built, ranks=8, half=half)
+    assert np.allclose(losses, plain_losses(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("wrong", ["residual swapped", "master left out", "all-reduce missed", "unscaled"])
+def test_lowering_shows_wrong_wiring(wrong: str) -> None:
+    built = programs.build(name="amp_o2", device="gpu", ranks=8)
+    block = built.main.global_block()
+    for index, op in enumerate(block.ops):
+        if wrong == "residual swapped" and op.type == "fused_bn_add_activation":
+            x, z = op.input("X"), op.input("Z")
+            if block.var(x[0]).shape == block.var(z[0]).shape:
+                op.desc.set_input("X", z)
+                op.desc.set_input("Z", x)
+                break
+        if wrong == "master left out" and op.type == "merged_momentum" and op.input("MasterParam"):
+            for slot in ("Param", "Grad", "Velocity", "MasterParam", "LearningRate"):
+                op.desc.set_input(slot, op.input(slot)[1:])
+            for slot in ("ParamOut", "VelocityOut", "MasterParamOut"):
+                op.desc.set_output(slot, op.output(slot)[1:])
+            for attr in ("regularization_method", "regularization_coeff"):
+                op.desc._set_attr(attr, op.attr(attr)[1:])
+            break
+        if wrong == "all-reduce missed" and op.type == "c_allreduce_sum":
+            block._remove_op(index)
+            break
+        if wrong == "unscaled" and op.type == "scale" and op.attr("op_role") == 1:
+            block._remove_op(index)
+            break
+    losses = lowered_losses(built, ranks=8, half=True, steps=3)
+    assert not np.allclose(losses, plain_losses()[:3], rtol=1e-4, atol=0)
+
+
+def test_fusions_change_no_loss() -> None:
+    built = programs.build()
+    assert built.kinds("fused_elemwise_add_activation", "elementwise_add", "merged_momentum", "momentum") == [
+        4,
+        1,
+        1,
+        0,
+    ]
+    assert np.allclose(programs.losses(built, STEPS), plain_losses(), rtol=1e-5, atol=0)
+
+
+def test_bucket_sizes_change_no_loss() -> None:
+    large = ((256, 1), (512, 1))  # 19 MB of gradients
+    found = {}
+    for mib in (1, 16):
+        built = programs.build(ranks=2, device="gpu", knobs=f"fuse_grad_size_in_MB={mib}", stages=large)
+        sizes = [op for op in built.main.global_block().ops if op.type == "coalesce_tensor"]
+        lower.lower(built.main, built.startup, ranks=2)
+        found[mib] = (len(sizes), programs.losses(built, STEPS))
+    assert found[1][0] > found[16][0] >= 2
+    assert np.allclose(found[1][1], found[16][1], rtol=1e-5, atol=0)
+
+
+def test_nhwc_and_nchw_differ_as_a_rounding_of_the_input_does() -> None:
+    steps = 3
+
+    def rounded(step: int) -> dict[str, np.ndarray]:
+        feed = programs.images(step, layout="NCHW", channels=3)
+        return feed | {"image": np.nextafter(feed["image"], np.float32(np.inf))}
+
+    nchw = np.array(plain_losses()[:steps])
+    control = np.abs(np.array(programs.losses(programs.build(knobs=PLAIN), steps, feed=rounded)) - nchw)
+    nhwc = np.array(programs.losses(programs.build(layout="NHWC"), steps, layout="NHWC"))
+    assert np.all(np.abs(nhwc - nchw) <= 10 * np.maximum.accumulate(control) + 1e-6 * nchw)
+
+
+def _layer(kind: str, layout: str, x: np.ndarray, upstream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Output of a layer and the gradient by its input, both in NCHW."""
+    to, back = ((0, 2, 3, 1), (0, 3, 1, 2)) if layout == "NHWC" else ((0, 1, 2, 3), (0, 1, 2, 3))
+    main, startup = static.Program(), static.Program()
+    startup.random_seed = 3
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        image = static.data("x", x.transpose(to).shape, "float32")
+        image.stop_gradient = False
+        if kind.startswith("conv"):
+            kernel, stride = int(kind[4]), int(kind[6])
+            padding = (kernel - 1) // 2
+            y = static.nn.conv2d(image, 8, kernel, stride=stride, padding=padding, bias_attr=False, data_format=layout)
+        elif kind == "batch_norm":
+            y = static.nn.batch_norm(image, data_layout=layout)
+        elif kind == "max_pool":
+            y = paddle.nn.functional.max_pool2d(image, 3, stride=2, padding=1, data_format=layout)
+        else:
+            y = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=layout)
+        weights = upstream[:, :, : y.shape[to.index(2)], : y.shape[to.index(3)]].transpose(to)
+        gradient = static.data("g", weights.shape, "float32")
+        (dx,) = static.gradients(y, image, gradient)
+    executor = static.Executor(paddle.CPUPlace())
+    with static.scope_guard(static.Scope()):
+        executor.run(startup)
+        feed = {"x": np.ascontiguousarray(x.transpose(to)), "g": np.ascontiguousarray(weights)}
+        out, din = executor.run(main, feed=feed, fetch_list=[y, dx])
+    return out.transpose(back), din.transpose(back)
+
+
+@pytest.mark.parametrize("kind", ["conv1s1", "conv3s1", "conv3s2", "conv7s2", "batch_norm", "max_pool", "avg_pool"])
+def test_each_layer_is_the_same_in_both_layouts(kind: str) -> None:
+    paddle.enable_static()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
+    upstream = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
+    for nchw, nhwc in zip(*(_layer(kind, layout, x, upstream) for layout in ("NCHW", "NHWC")), strict=True):
+        assert np.abs(nchw - nhwc).max() <= 1e-6 * max(1.0, np.abs(nchw).max())
+
+
+# ---- what is wrong is refused
+
+
+def _broken(change: str) -> programs.Built:
+    built = programs.build(name="amp_o2", device="gpu", ranks=8)
+    block = built.main.global_block()
+    at = {op.type: i for i, op in reversed(list(enumerate(block.ops)))}
+    reduce_at = at["c_allreduce_sum"]
+    if change == "missed":
+        block._remove_op(reduce_at)
+    elif change == "twice":
+        name = block.ops[reduce_at].input("X")
+        insert(block, reduce_at, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
+    elif change == "too early":
+        name = block.ops[reduce_at].input("X")
+        block._remove_op(reduce_at)
+        insert(block, at["coalesce_tensor"] + 1, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
+        while block.ops[at["coalesce_tensor"]].type == "coalesce_tensor":
+            at["coalesce_tensor"] += 1
+    elif change == "scaled twice":
+        index = next(i for i, op in enumerate(block.ops) if op.type == "scale" and op.attr("op_role") == 1)
+        name = block.ops[index].output("Out")
+        insert(block, index + 1, "scale", {"X": name}, {"Out": name}, scale=0.125, op_role=1)
+    elif change == "loss scale left":
+        index = at["check_finite_and_unscale"]
+        block.ops[index].desc.set_output("Out", [f"{n}.lost" for n in block.ops[index].output("Out")])
+    return built
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("missed", "looked at for infinities before its sum"),
+        ("twice", "before its sum|summed over the ranks 2 times|different sums"),
+        ("too early", "summed over the ranks before it is computed|before its sum"),
+        ("scaled twice", "scaled by 0.015625, not by 1/8"),
+        ("loss scale left", "still has the loss scale|different sums"),
+    ],
+)
+def test_a_gradient_not_summed_and_scaled_once_is_refused(change: str, reason: str) -> None:
+    built = _broken(change)
+    with pytest.raises(verify.Refused, match=reason):
+        verify.gradients(built.main, ranks=8)
+
+
+def test_another_optimizer_momentum_or_decay_is_refused() -> None:
+    built = programs.build()
+    verify.optimizer(built.main, programs.SGD)
+    for change, reason in (
+        ({"momentum": 0.8}, "momentum of .* is 0.9, not 0.8"),
+        ({"weight_decay": 2e-4}, "weight decay of .* is 0.0001, not 0.0002"),
+        ({"decay_bn_and_bias": True}, "weight decay of .* is 0, not 0.0001"),
+        ({"kind": "lars"}, "asks for lars, the program updates .* by merged_momentum"),
+    ):
+        wanted = programs.replace(programs.SGD, **change)
+        with pytest.raises(verify.Refused, match=reason):
+            verify.optimizer(built.main, wanted)
+
+
+def test_an_operator_without_a_kernel_on_the_device_is_refused() -> None:
+    built = programs.build(name="amp_o2", device="gpu", ranks=2)
+    verify.kernels(built.main, "gpu")
+    with pytest.raises(verify.Refused, match="no cpu kernel of"):
+        verify.kernels(built.main, "cpu")
+
+
+def test_half_precision_is_where_it_belongs() -> None:
+    for name in ("amp_o1", "amp_o2"):
+        verify.arithmetic(programs.build(name=name, device="gpu", ranks=2).main, "float16")
+    with pytest.raises(verify.Refused, match="is not in float16"):
+        verify.arithmetic(programs.build().main, "float16")

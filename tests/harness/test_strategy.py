@@ -1,0 +1,120 @@
+"""Knobs of STRATEGY: each works and shows in the program, or is refused with its reason."""
+
+from __future__ import annotations
+
+import paddle
+import pytest
+
+from harness import program, strategy, verify
+from tests.harness import programs
+
+
+@pytest.mark.parametrize("name", sorted(strategy.REFUSED))
+def test_what_this_paddle_swallows_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is refused: .{{20}}"):
+        strategy.parse(f"{name}=1")
+
+
+def test_every_knob_of_fleetx_is_known() -> None:
+    fleetx = {
+        "conv_workspace_size_limit",
+        "cudnn_batchnorm_spatial_persistent",
+        "fuse_grad_size_in_MB",
+        "_fuse_grad_size_in_TFLOPS",
+        "cudnn_exhaustive_search",
+        "sync_nccl_allreduce",
+        "num_threads",
+        "num_iteration_per_drop_scope",
+        "enable_inplace",
+        "fuse_elewise_add_act_ops",
+        "fuse_bn_act_ops",
+        "nccl_comm_num",
+        "amp",
+        "auto",
+    }
+    assert fleetx <= strategy.knobs().keys() | strategy.REFUSED.keys()
+    assert not strategy.knobs().keys() & strategy.REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("fuse_grad_size_in_MB=0", "must be at least 0.001"),
+        ("fuse_grad_size_in_MB=nan", "must be at least 0.001"),
+        ("fuse_grad_size_in_MB=big", "must be a number"),
+        ("fuse_bn_act_ops=2", "must be 0 or 1"),
+        ("auto=1", "use auto alone"),
+        ("bogus=1", "no knob 'bogus'"),
+        ("nccl_comm_num=0", "must be at least 1"),
+    ],
+)
+def test_a_wrong_value_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        strategy.parse(text)
+
+
+def test_a_strategy_is_written_as_it_is_read() -> None:
+    for text in ("", "auto", "fuse_grad_size_in_MB=4,fuse_bn_act_ops=0", "cudnn_exhaustive_search=0,nccl_comm_num=2"):
+        chosen = strategy.parse(text)
+        assert strategy.parse(strategy.describe(chosen)) == chosen
+
+
+def test_every_flag_exists_and_is_set() -> None:
+    programs.build(knobs="conv_workspace_size_limit=1234,cudnn_exhaustive_search=0")
+    flags = strategy.Strategy().flags | {"FLAGS_max_inplace_grad_add": 0, "FLAGS_new_executor_serial_run": 0}
+    found = paddle.get_flags(list(flags))  # raises for one that does not exist
+    assert found["FLAGS_conv_workspace_size_limit"] == 1234
+    assert found["FLAGS_cudnn_exhaustive_search"] is False
+
+
+@pytest.mark.parametrize(
+    ("knobs", "precision", "device", "reason"),
+    [
+        ("fuse_bn_act_ops=1", "fp32", "gpu", "takes FP16 in NHWC only"),
+        ("fuse_bn_add_act_ops=1", "bf16", "gpu", "takes FP16 in NHWC only"),
+        ("enable_addto=1", "fp32", "cpu", "the gradients would be wrong"),
+        ("merged_optimizer=1", "bf16", "gpu", "no bfloat16 kernel"),
+    ],
+)
+def test_a_knob_is_refused_where_it_has_no_kernel(knobs: str, precision: str, device: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        programs.build(knobs=knobs, name=precision, device=device)
+
+
+def test_each_knob_changes_what_it_names() -> None:
+    base = programs.build(name="amp_o2", device="gpu", ranks=8)
+    kinds = ("fused_batch_norm_act", "fused_bn_add_activation", "share_buffer", "merged_momentum", "c_allreduce_sum")
+    assert base.kinds(*kinds)[:2] == [9, 4]
+    changed = {
+        "fuse_bn_act_ops=0": ("fused_batch_norm_act", 0),
+        "fuse_bn_add_act_ops=0": ("fused_bn_add_activation", 0),
+        "enable_addto=0": ("share_buffer", 0),
+        "merged_optimizer=0": ("merged_momentum", 0),
+    }
+    for knobs, (kind, count) in changed.items():
+        built = programs.build(name="amp_o2", device="gpu", ranks=8, knobs=knobs)
+        assert base.kinds(kind) != built.kinds(kind) == [count], knobs
+    rings = programs.build(name="amp_o2", device="gpu", ranks=8, knobs="nccl_comm_num=2,fuse_grad_size_in_MB=0.01")
+    used = {op.attr("ring_id") for op in rings.main.global_block().ops if op.type == "c_allreduce_sum"}
+    opened = {op.attr("ring_id") for op in rings.startup.global_block().ops if op.type == "c_comm_init"}
+    assert used == opened == {0, 1}
+    half = programs.build(device="gpu", ranks=8, knobs="fp16_allreduce=1")
+    block = half.main.global_block()
+    sent = [block.var(op.input("X")[0]).dtype for op in block.ops if op.type == "c_allreduce_sum"]
+    assert set(sent) == {paddle.float16}
+    verify.gradients(half.main, ranks=8)
+
+
+def test_a_knob_that_changed_nothing_is_refused() -> None:
+    built = programs.build(name="amp_o2", device="gpu", ranks=8, knobs="fuse_bn_act_ops=0,enable_addto=0")
+    asked = strategy.resolve(strategy.Strategy(), dtype="float16", layout="NHWC", device="gpu")
+    with pytest.raises(verify.Refused, match="fuse_bn_act_ops is on and the program has no fused_batch_norm_act"):
+        verify.knobs(built.main, asked, limit_mib=16)
+
+
+def test_what_auto_chose_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    built = programs.build(device="gpu", ranks=8, knobs="auto")
+    said = program.verified(built.main)
+    assert said[0].startswith("STRATEGY=auto chose ")
+    assert any("the program updates" in line and "lars_momentum" in line for line in said)
+    assert said[0] in capfd.readouterr().err
