@@ -63,6 +63,7 @@ class Trainer:
     def warm_up(self, batch: Any) -> None:
         """Runs both forms of a step, with and without fetching the loss, on a synthetic batch."""
         feed = self.feed(batch)
+        WATCHDOG.beat("warming up the training program")
         for fetch in ([], [self.loss]):
             self.executor.run(self.main, feed=feed, fetch_list=fetch)
 
@@ -148,6 +149,7 @@ class Evaluator:
 
     def warm_up(self, batch: Any) -> None:
         """Runs it once on a synthetic batch."""
+        WATCHDOG.beat("warming up the evaluation program")
         self._reset()
         self.executor.run(self.main, feed=self.feed(batch), fetch_list=[])
 

@@ -8,10 +8,13 @@ import os
 import platform
 import socket
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from harness import nvidia
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCK = REPOSITORY / "locks" / "run.lock"
@@ -59,6 +62,7 @@ def node() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "kernel": platform.release(),
         "gpus": _gpus(),
+        "topology": _topology(),
     }
 
 
@@ -67,6 +71,15 @@ def _cpu_name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def _topology() -> dict[str, Any] | None:
+    """How the GPUs of this node are linked, by `nvidia-smi topo -m`; None without GPUs or where it cannot be read."""
+    try:
+        found = nvidia.topology()
+    except ValueError:
+        return None
+    return None if found is None else asdict(found)
 
 
 def _gpus() -> list[dict[str, Any]]:

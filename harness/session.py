@@ -18,6 +18,7 @@ from harness.loop import Timing, Trainer
 from harness.progress import Progress
 from harness.ranks import Ranks
 from harness.schedules import Schedule
+from harness.watchdog import WATCHDOG
 
 
 def preamble(
@@ -40,6 +41,7 @@ def preamble(
     log.event(keys.SUBMISSION_STATUS, job.submission_status)
     log.event(keys.SUBMISSION_PLATFORM, job.submission_platform or job.dgxsystem)
     done = None
+    WATCHDOG.beat("flushing the page cache and building the programs")
     if ranks.local_rank == 0:
         done = caches.clear(wanted=bool(job.clear_caches), done_by_launcher=job.cache_cleared)
     for node in ranks.gather({"node": ranks.node, **done} if done else None):
@@ -109,6 +111,7 @@ def run_summary(log: RunLog, job: Job, *, model: str, resumed: bool = False) -> 
 
 def start_clock(log: RunLog, ranks: Ranks) -> None:
     """Ends the preparation; from here on training data may be touched. A barrier stands on both sides."""
+    WATCHDOG.beat("waiting for the other ranks to be ready")
     log.stop(keys.INIT_STOP)
     ranks.barrier()
     log.start(keys.RUN_START)
