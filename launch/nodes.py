@@ -430,13 +430,16 @@ def run_command(args: argparse.Namespace, folder: Folder, events: queue.Queue[tu
         "HOSTS": ",".join(args.hosts),
         "ABORT_REASON_FILE": str(reason),
         "PRTE_MCA_prte_default_hostfile": str(hostfile),
+        "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": f"ssh -F {folder.path}/ssh_config",
         "PRTE_MCA_prte_keep_fqdn_hostnames": "1",  # Kubernetes' names have dots
         "PRTE_MCA_oob_tcp_keepalive_time": str(ALIVE_S),
         "PRTE_MCA_oob_tcp_keepalive_intvl": str(ALIVE_S),
         "PRTE_MCA_oob_tcp_keepalive_probes": str(ALIVE_COUNT),
     }
-    command = subprocess.Popen(args.command, env=os.environ | settings, start_new_session=True)
+    # Under SLURM mpirun would start its daemons by srun, whose step is this very job's: it is to use ssh, as elsewhere.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_", "PMIX_"))}
+    command = subprocess.Popen(args.command, env=kept | settings, start_new_session=True)
 
     def watch() -> None:
         events.put(("exit", command.wait()))

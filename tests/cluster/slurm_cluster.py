@@ -12,9 +12,9 @@ import jobs
 from containers import run
 
 NODES = {"slurm1": "10.231.7.1", "slurm2": "10.231.7.2"}
-TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare")
+TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
 CONFIG = """ClusterName=test
-SlurmctldHost=slurm1
+SlurmctldHost=slurm1(10.231.7.1)
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
@@ -32,11 +32,13 @@ SelectType=select/linear
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=30
-NodeName=slurm[1-2] CPUs=2 State=UNKNOWN
+NodeName=slurm1 NodeAddr=10.231.7.1 CPUs=2 State=UNKNOWN
+NodeName=slurm2 NodeAddr=10.231.7.2 CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=slurm[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 # A node has its own host name and its own /tmp, as nodes do; the checkout and what its .venv points to stay in sight.
 ENTER = """hostname {node}
+mount --bind {folder}/hosts /etc/hosts
 venv=$(realpath {repository}/.venv)
 for kept in {repository} "$venv"; do
   mkdir -p {folder}/kept.{node}$kept
@@ -58,7 +60,7 @@ class Slurm:
 
     def command(self, *command: str, check: bool = True, **environment: str) -> str:
         done = run(
-            *("ip", "netns", "exec", "slurm1", *command), check=check, SLURM_CONF=str(self.config), **environment
+            *("nsenter", "--net=/run/netns/slurm1", *command), check=check, SLURM_CONF=str(self.config), **environment
         )
         return done.stdout.strip()
 
@@ -121,14 +123,11 @@ def start(folder: Path) -> Iterator[Slurm]:
         seed = ("--seed-file", str(folder / "munge.seed"), "--log-file", str(folder / "munge.log"))
         background("munged", "--foreground", "--force", *options, *seed)
 
-        hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {node}\n" for node, address in NODES.items())
+        addresses = "".join(f"{address} {node}\n" for node, address in NODES.items())
+        (folder / "hosts").write_text("127.0.0.1 localhost\n" + addresses)
         for node in NODES:
             run("ip", "netns", "add", node)
             stack.callback(run, "ip", "netns", "del", node)
-            etc = Path("/etc/netns") / node
-            etc.mkdir(parents=True, exist_ok=True)
-            stack.callback(shutil.rmtree, etc)
-            (etc / "hosts").write_text(hosts)
         first, second = NODES
         run("ip", "link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
         for node, address in NODES.items():
@@ -139,7 +138,7 @@ def start(folder: Path) -> Iterator[Slurm]:
         def on_node(node: str, command: str) -> None:
             enter = ENTER.format(node=node, folder=folder, repository=jobs.REPOSITORY)
             inside = ("unshare", "--mount", "--uts", "bash", "-euc", f"{enter}\nexec {command}")
-            background("ip", "netns", "exec", node, *inside)
+            background("nsenter", f"--net=/run/netns/{node}", *inside)
 
         on_node(first, "slurmctld -D")
         for node in NODES:
