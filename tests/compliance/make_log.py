@@ -37,13 +37,16 @@ class Log:
         self.now_ms += 1
 
 
-def _header(log: Log, *, dataset: str, samples: tuple[int, int], seed: int, batch: int, model: str) -> None:
+def _header(
+    log: Log, *, dataset: str, samples: tuple[int, int], seed: int, batch: int, model: str, target: float
+) -> None:
     log.header("log", {"format": "paddle-reference-log", "version": 1})
     source = {"commit": "0" * 40, "dirty": False, "lock_sha256": "1" * 64, "image_digest": None}
     log.header("source", source)
     config = {
         "BATCHSIZE": {"value": batch, "origin": "config_CPU.sh"},
         "SEED": {"value": seed, "origin": "environment"},
+        "RECIPE.target_top1": {"value": target, "origin": f"paddle_{model}/config.py"},
         "RECIPE.base_learning_rate": {"value": 0.1, "origin": f"paddle_{model}/config.py"},
     }
     log.header("config", config)
@@ -71,11 +74,12 @@ def run(
     summary: dict[str, Any] | None = None,
     platform: str = "CPU",
     org: str = "Example",
+    target: float | None = 0.9,
 ) -> str:
     """A log as the training side writes it; the default is a run on the embedded digits."""
     log = Log()
     folder = "rn50" if benchmark == "resnet" else "hrnet"
-    _header(log, dataset="uci-digits-64", samples=samples, seed=seed, batch=batch, model=folder)
+    _header(log, dataset="uci-digits-64", samples=samples, seed=seed, batch=batch, model=folder, target=target)
     log.event("submission_benchmark", benchmark)
     log.event("submission_org", org)
     log.event("submission_division", division)

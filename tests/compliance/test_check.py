@@ -150,6 +150,8 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
     ("target-status", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.76, 3), "*"),
     ("target-status", make_log.closed_run, lambda log: _reached_and_lost(log), "*"),
+    ("target-status", lambda: make_log.run(target=0.97), lambda log: log, "*"),
+    ("target-status", lambda: make_log.run(status="aborted"), lambda log: log, "*"),
     ("run-status", make_log.run, lambda log: log.metadata("run_stop", status="aborted"), "run_stop"),
     ("rank-zero", make_log.run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
     ("rank-zero", make_log.run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
@@ -249,7 +251,7 @@ def test_throughputs_of_other_submitters_are_compared_with_their_epochs(publishe
 
 def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
     path = tmp_path / "result_0.txt"
-    path.write_text(make_log.run())
+    path.write_text(make_log.run(target=None))
     _, [file] = check(capsys, path)
     notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
     assert notes["eval-schedule"] == "not applied: not a closed run"

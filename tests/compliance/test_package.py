@@ -267,7 +267,7 @@ def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit,
     logs = five(tmp_path, commit)
     _edit(logs, 7, lambda log: log.metadata("run_stop", status="aborted"))  # the slowest
     assert build(logs, description(tmp_path), tmp_path / "out") == 0
-    assert "| no: fails run-status |" in (tmp_path / "out" / "Example" / "README.md").read_text()
+    assert "| no: fails run-status, target-status |" in (tmp_path / "out" / "Example" / "README.md").read_text()
     assert main(["verify", str(tmp_path / "out" / "Example")]) == 0
 
 

@@ -1,9 +1,9 @@
 """Any bytes are safe to check: no traceback, no hang, bounded memory, nothing of the log raw on the terminal."""
 
 import json
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import fuzz
@@ -74,42 +74,55 @@ def test_the_corpus_reaches_a_pass_and_many_rules() -> None:
     assert len(CORPUS) > 50
     broken: set[str] = set()
     passed = 0
+    ruleset = rules.load("4.0.0")
     for path in CORPUS:
         data = path.read_bytes()
         text = fuzz.fragments(data[1:]) if data.startswith(fuzz.FRAGMENTS) else data
-        found, _ = check_entries(log.read_text(text), rules.load("4.0.0"))
+        found, _ = check_entries(log.read_text(text), ruleset)
         broken |= {finding.rule for finding in found if finding.severity == "error"}
         passed += all(finding.severity != "error" for finding in found)
     assert passed >= 3
     assert len(broken) > 50
 
 
-def test_the_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(HERE / "fuzz.py"), "-runs=1500", "-seed=7", "-max_len=2000", "-timeout=10", str(tmp_path),
-         str(HERE / "corpus")],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+def _fuzz(runs: int, inputs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "known").mkdir()
+    for path in inputs:
+        shutil.copy(path, tmp_path / "known")
+    options = [
+        f"-runs={runs}",
+        "-seed=7",
+        "-max_len=6000",
+        "-timeout=60",
+        str(tmp_path / "new"),
+        str(tmp_path / "known"),
+    ]
+    command = [sys.executable, str(HERE / "fuzz.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "INFO: Instrumenting compliance.check" in done.stderr
 
 
-def _peak_mib(path: Path) -> tuple[int, float, float]:
+def test_the_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path) -> None:
+    _fuzz(200, [path for path in CORPUS if path.stat().st_size < 300], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_fuzzer_finds_nothing_in_a_long_run(tmp_path: Path) -> None:
+    _fuzz(5_000, CORPUS, tmp_path)
+
+
+def _check(path: Path) -> tuple[int, float]:
+    """Exit status of `check`, and its peak memory in MiB (VmHWM: ru_maxrss would include the parent's, before exec)."""
     code = (
-        "import resource, sys; from compliance.__main__ import main; status = main(['check', sys.argv[1]]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr); sys.exit(status)"
+        "import re, sys; from compliance.__main__ import main; status = main(['check', sys.argv[1]]);"
+        "peak = re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1];"
+        "print(int(peak) / 1024, file=sys.stderr); sys.exit(status)"
     )
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=HERE.parents[1],
-        timeout=120,
-    )
-    assert "Traceback" not in done.stderr
-    return done.returncode, float(done.stderr), time.monotonic() - start
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parents[1], timeout=120)
+    return done.returncode, float(done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +131,9 @@ def _peak_mib(path: Path) -> tuple[int, float, float]:
         b":::MLLOG " + b"x" * 10_000_000,
         b"x" * 10_000_000 + b":::MLLOG {}",
         b":::MLLOG " * 1_100_000,
-        b":::MLLOG \n" * 500_000,
+        b":::MLLOG \n" * 200_000,
         b"# {" * 3_000_000,
-        b"# {\n" * 500_000,
+        b"# {\n" * 200_000,
         b"\r" * 10_000_000,
         b"\n" * 10_000_000,
         b"\0" * 10_000_000,
@@ -128,13 +141,13 @@ def _peak_mib(path: Path) -> tuple[int, float, float]:
         b":::MLLOG " + b"[" * 1_000_000,
         b':::MLLOG {"key": "seed", "value": ' + b"9" * 1_000_000 + b"}\n",
         b':::MLLOG {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "eval_accuracy", "value": 0.5, '
-        b'"metadata": {"epoch_num": 1}}\n' * 60_000,
+        b'"metadata": {"epoch_num": 1}}\n' * 30_000,
         bytes(range(256)) * 40_000,
     ],
     ids=lambda content: repr(content[:12]),
 )
 def test_hostile_files_take_little_memory_and_time(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(content)
-    status, peak_mib, _ = _peak_mib(tmp_path / "log")
+    status, peak_mib = _check(tmp_path / "log")
     assert status == 1
     assert peak_mib < 150

@@ -106,7 +106,7 @@ def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_p
     assert whole["minutes"] == pytest.approx(sum(minutes[1:4]) / 3, rel=1e-15)
     texts[0] = Altered(texts[0]).metadata("run_stop", status="aborted").text
     status, one = score(capsys, write(tmp_path, *texts))
-    assert (status, one["runs"][0]["dropped"]) == (0, "fails run-status")
+    assert (status, one["runs"][0]["dropped"]) == (0, "fails run-status, target-status")
     assert one["minutes"] == pytest.approx(sum(minutes[2:5]) / 3, rel=1e-15)
     texts[1] = Altered(texts[1]).repeat("run_start").text
     status, two = score(capsys, write(tmp_path, *texts))
