@@ -56,6 +56,7 @@ CHECKPOINT_GIB = 0.25  # ResNet-50 with momentum: 205 MB
 LOG_GIB = 0.1
 OPEN_FILES = 4096
 CLOCK_S = 0.5
+LISTS = ("{}_list.txt", "{}.txt", "{}.list")  # ImageNet's, and those that PaddleSeg's tools write
 LISTING_S = 3.0  # for comparing lists with the folders of a large data set
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
 
@@ -178,32 +179,36 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def _data(root: Path) -> dict[str, Any]:
-    """The list files of a data set against its folders, and samples decoded."""
-    lists: dict[str, Any] = {}
-    for name in ("train_list.txt", "val_list.txt"):
-        path = root / name
-        if not path.is_file():
-            lists[name] = {"error": f"{path}: no such file"}
-            continue
-        content = path.read_bytes()
-        lines = [line.split() for line in content.decode("utf-8", errors="replace").splitlines() if line.strip()]
+    """The lists of a data set against its folders, and samples decoded; without lists, Cityscapes' folders."""
+    parts: dict[str, Any] = {}
+    for part in ("train", "val"):
+        found = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
+        if found:
+            content = found[0].read_bytes()
+            name, lines = found[0].name, [line.split() for line in content.decode(errors="replace").splitlines()]
+        else:
+            images = sorted((root / "leftImg8bit" / part).glob("*/*.png"))
+            name, lines = f"leftImg8bit/{part}", [[image.relative_to(root).as_posix()] for image in images]
+            content = "\n".join(line[0] for line in lines).encode()
         files = [word for line in lines for word in line if not word.isdecimal()]
-        absent, looked_at = _absent(root, files)
-        bad = next(
-            (f"{root / f}: {e}" for f in {files[i] for i in (0, len(files) // 2, -1)} if (e := _decode(root / f))), ""
-        )
-        lists[name] = (
-            {
-                "lines": len(lines),
-                "sha256": hashlib.sha256(content).hexdigest(),
-                "looked_at": looked_at,
-                "absent": absent,
-                "undecodable": bad,
+        if not files:
+            parts[part] = {
+                "error": f"{root}: names no {part} sample: it has no {LISTS[0].format(part)} or an empty one"
             }
-            if files
-            else {"error": f"{path}: names no file"}
-        )
-    return lists
+            continue
+        absent, looked_at = _absent(root, files)
+        samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
+        undecodable = [f"{root / file}: {error}" for file in samples if (error := _decode(root / file))]
+        parts[part] = {
+            "name": name,
+            "samples": sum(bool(line) for line in lines),
+            "files": len(files),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "looked_at": looked_at,
+            "absent": absent,
+            "undecodable": "; ".join(undecodable),
+        }
+    return parts
 
 
 def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
@@ -218,15 +223,20 @@ def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
                 return absent[:3], count
             directory = root / folder
             present[folder] = set(os.listdir(directory)) if directory.is_dir() else set()  # noqa: PTH208
-        if name not in present[folder]:
+        # Labels of Cityscapes are there in one of two numberings.
+        if name not in present[folder] and _other_label(name) not in present[folder]:
             absent.append(file)
     return absent[:3], len(files)
+
+
+def _other_label(name: str) -> str:
+    return name.replace("_labelTrainIds.", "_labelIds.")
 
 
 def _decode(path: Path) -> str:
     """Why an image cannot be decoded; empty if it can."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path if path.exists() else path.with_name(_other_label(path.name))) as image:
             image.load()
     except (OSError, SyntaxError, ValueError) as error:
         return " ".join(str(error).split())
@@ -504,23 +514,23 @@ def _judge_data(facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
         what = "synthetic" if job.data == "synthetic" else "the embedded digits, made at the first start"
         yield _result("data.lists", True, what, "a data set", "")
         return
-    for name, entry in facts["data"].items():
+    for entry in facts["data"].values():
         if "error" in entry:
             yield _result("data.lists", False, entry["error"], "a list of samples", "set DATADIR to a whole data set")
             continue
-        checked = "" if entry["looked_at"] >= entry["lines"] else f", the first {entry['looked_at']} looked at"
+        checked = "" if entry["looked_at"] == entry["files"] else f", the first {entry['looked_at']} files looked at"
+        absent = f", absent: {', '.join(entry['absent'])}" if entry["absent"] else ""
         yield _result(
             "data.lists",
             not entry["absent"],
-            f"{name}: {entry['lines']} samples{checked}"
-            + (f", absent: {', '.join(entry['absent'])}" if entry["absent"] else ""),
+            f"{entry['name']}: {entry['samples']} samples{checked}{absent}",
             "every listed file is there",
             "restore the absent files or take them off the list",
         )
         yield _result(
             "data.decode",
             not entry["undecodable"],
-            f"{name}: {entry['undecodable'] or 'first, middle and last sample decoded'}",
+            f"{entry['name']}: {entry['undecodable'] or 'first, middle and last sample decoded'}",
             "samples that can be decoded",
             "replace the file",
         )

@@ -142,6 +142,25 @@ def test_data_set_that_misses_a_file(tmp_path):
     assert status(list(doctor._judge_data(machine(V100, data=facts), env.Job())), "data.lists") == "fatal"
 
 
+def test_cityscapes_with_and_without_lists(tmp_path):
+    from PIL import Image
+
+    for part in ("train", "val"):
+        for folder, end in (("leftImg8bit", "leftImg8bit"), ("gtFine", "gtFine_labelIds")):
+            path = tmp_path / folder / part / "town" / f"town_0_{end}.png"
+            path.parent.mkdir(parents=True)
+            Image.new("L", (4, 4)).save(path)
+    facts = doctor._data(tmp_path)
+    assert all(entry["samples"] == entry["files"] == 1 and not entry["undecodable"] for entry in facts.values())
+    label = "gtFine/{0}/town/town_0_gtFine_labelTrainIds.png"
+    for part in ("train", "val"):
+        line = f"leftImg8bit/{part}/town/town_0_leftImg8bit.png {label.format(part)}\n"
+        (tmp_path / f"{part}.txt").write_text(line)
+    facts = doctor._data(tmp_path)
+    assert all(e["name"] == f"{part}.txt" and e["files"] == 2 for part, e in facts.items())
+    assert not any(entry["absent"] or entry["undecodable"] for entry in facts.values())
+
+
 # ---- recorded machines
 
 
