@@ -598,9 +598,7 @@ def _compliance(runs: Sequence[Run]) -> Check:
     owed = [run for run in runs if run.record.format == "mllog" and run.record.mode != "throughput"]
     missing = [run for run in owed if run.findings is None]
     if missing:
-        text = (
-            f"{_of(missing, runs)} not checked; give the findings of `python -m compliance check --json` by --findings"
-        )
+        text = f"not checked: {_of(missing, runs)}; give what `python -m compliance check --json` finds by --findings"
         return Check(state="unknown", subject="Compliance", text=text)
     if checked:
         return Check(state="good", subject="Compliance", text=f"{_of(checked, runs)} passed the check")

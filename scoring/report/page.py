@@ -75,7 +75,14 @@ def tag(name: str, *children: Child, **attributes: str | int | None) -> Html:
     return Html(f"<{name}{given}>{flat(children)}</{name}>")
 
 
-def table(head: Sequence[Child], rows: Sequence[Sequence[Child]], *, caption: str, numeric: Iterable[int] = ()) -> Html:
+def table(
+    head: Sequence[Child],
+    rows: Sequence[Sequence[Child]],
+    *,
+    caption: str,
+    numeric: Iterable[int] = (),
+    id: str | None = None,
+) -> Html:
     """A table in a box of its own that scrolls sideways on a phone; columns `numeric` are set flush right."""
     right = set(numeric)
     cells = [
@@ -86,7 +93,7 @@ def table(head: Sequence[Child], rows: Sequence[Sequence[Child]], *, caption: st
     )
     inner = tag("table", tag("thead", heads), tag("tbody", cells))
     box = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
-    return tag("div", tag("p", caption, class_="caption"), box)
+    return tag("div", tag("p", caption, class_="caption"), box, id=id)
 
 
 def figure(svg: str, caption: Child, data: Html | None = None) -> Html:
@@ -178,7 +185,14 @@ class Page:
             between = f"{interval(result.interval_95)} ({result.interval_method})"
             bounds = f"95 % interval {between if result.interval_95 else result.interval_method}"
             runs = f"{len(result.runs)} run{'s' * (len(result.runs) > 1)}"
-            tiles.append(tile(number(result.value), result.unit, bounds, main=True))
+            tiles.append(
+                tile(
+                    number(result.value),
+                    result.unit,
+                    [bounds, ". ", tag("a", "From these lines", href="#runs")],
+                    main=True,
+                )
+            )
             tiles.append(tile(runs, "", f"protocol {result.protocol.name}: {result.protocol.describe()}"))
         else:
             tiles.append(tile("no figure", "", group.problem or "", main=True))
@@ -186,12 +200,19 @@ class Page:
         if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):
             factor, unit = plots.time_unit(max(times))
             kind = "run_start to run_stop" + (f", median of {len(times)} runs" if len(times) > 1 else "")
-            tiles.append(tile(number(statistics.median(times) / factor), unit, f"time to train: {kind}"))
-        final = [run.record.quality[-1] for run in group.runs if run.record.quality]
+            tiles.append(
+                tile(
+                    number(statistics.median(times) / factor),
+                    unit,
+                    [f"time to train: {kind}. ", tag("a", "From these lines", href="#times")],
+                )
+            )
+        final = [(run.record.quality[-1], run) for run in group.runs if run.record.quality]
         if final:
-            worst = min(final, key=lambda quality: quality.value)
+            worst, of_run = min(final, key=lambda item: item[0].value)
             which = "final" if len(final) == 1 else f"lowest final of {len(final)} runs"
-            tiles.append(tile(f"{worst.value:.4g}", "", f"{worst.name}, {which}"))
+            link = self.line(of_run, worst.line)
+            tiles.append(tile(f"{worst.value:.4g}", "", [f"{worst.name}, {which}: ", link]))
         checks = [
             tag(
                 "li",
@@ -239,6 +260,7 @@ class Page:
                 rows,
                 caption="Each run under the protocol, and the lines that its figure comes from",
                 numeric=(1, 3, 4, 6),
+                id="runs",
             ),
             self.group_table(),
             table(["doubt", "what it means here", "where"], warnings, caption="Doubts about the figures")
@@ -575,12 +597,12 @@ class Page:
                 self.field(run, "status"),
             ]
             for run in self.report.runs
-            if run.record.format == "mllog" and run.record.mode != "throughput"
+            if (run.record.format == "mllog" or run.record.run_time_s is not None) and run.record.mode != "throughput"
         ]
         head = ["run", "time to train", "from", "of it in training steps", "status"]
         return [
             tag("div", panels, class_="panels"),
-            table(head, rows, caption="Time from run_start to run_stop", numeric=(1, 3)) if rows else None,
+            table(head, rows, caption="Time from run_start to run_stop", numeric=(1, 3), id="times") if rows else None,
         ]
 
     def telemetry(self) -> list[Child]:
@@ -590,20 +612,25 @@ class Page:
             ("power", "Power", lambda window: window.power_w, "W"),
         )
         for name, title, read, unit in kinds:
-            series = []
+            series, most = [], []
             for run in self.report.runs:
-                got = [
-                    (w.step or at, value)
-                    for at, w in enumerate(run.record.windows, 1)
-                    if (value := read(w)) is not None
-                ]
+                windows = enumerate(run.record.windows, 1)
+                got = [(float(w.step or at), value) for at, w in windows if (value := read(w)) is not None]
                 if got:
-                    thinned = got[:: max(1, len(got) // 400)]
-                    series.append((f"run {run.number}", [(float(step), value) for step, value in thinned]))
+                    series.append((f"run {run.number}", got[:: max(1, len(got) // 400)]))
+                    most.append(f"run {run.number} up to {number(max(value for _, value in got))} {unit}")
             if series:
-                words = "; ".join(f"{label} up to {number(max(v for _, v in p))} {unit}" for label, p in series)
+                words = "; ".join(most)
                 svg = plots.lines(
-                    name=name, title=title, description=words, series=series, x="step", y=unit, from_zero=True
+                    name=name,
+                    title=title,
+                    description=words,
+                    series=series,
+                    x="step",
+                    y=unit,
+                    from_zero=True,
+                    whole_x=True,
+                    markers=len(series[0][1]) <= 60,
                 )
                 panels.append(figure(svg, f"{title}: {words}."))
         rows = [
@@ -631,7 +658,7 @@ class Page:
 
     def mean_power(self, run: Run) -> Child:
         watts = [window.power_w for window in run.measured if window.power_w is not None]
-        return f"{number(statistics.fmean(watts))} W" if watts else NOT_MEASURED
+        return [f"{number(statistics.fmean(watts))} W, ", self.measured_lines(run)] if watts else NOT_MEASURED
 
     def variance(self) -> list[Child]:
         panels: list[Child] = []
@@ -656,6 +683,7 @@ class Page:
                     percent(share),
                     [interval(result.interval_95), tag("small", f" {result.interval_method}")],
                     " / ".join(number(q * 1000) for q in quantiles(per_step)) if per_step else NOT_MEASURED,
+                    [self.measured_lines(run) for run in group.runs],
                 ]
             )
             if not finite or not math.isfinite(result.value):
@@ -678,7 +706,7 @@ class Page:
             )
             panels.append(figure(svg, f"{words}. Dots: windows; diamonds: runs."))
         head = ["system", "figure", "unit", "runs", "range of runs", "standard deviation", "of the figure"]
-        head += ["95 % interval", "ms a step: 5, 50, 95 % of windows"]
+        head += ["95 % interval", "ms a step: 5, 50, 95 % of windows", "from lines"]
         if not rows:
             return [tag("p", "Not measured: there is no figure.", class_="absent")]
         return [
@@ -823,7 +851,7 @@ class Page:
 # ------------------------------------------------------------------------------------------------- helpers
 
 
-def tile(value: str, unit: str, text: str, *, main: bool = False) -> Html:
+def tile(value: str, unit: str, text: Child, *, main: bool = False) -> Html:
     """A figure set large, with its unit and what it is."""
     return tag(
         "div",
@@ -862,8 +890,9 @@ def with_loss(run: Run) -> list[Window]:
 def loss_points(run: Run) -> list[tuple[float, float]]:
     """(steps done, or row; loss), thinned to what a plot can show."""
     done = positions(run.record)
+    by_row = None in done
     points = [
-        (float(at if None in done else step or 0), window.loss)
+        (float(at if by_row else step or 0), window.loss)
         for at, (window, step) in enumerate(zip(run.record.windows, done, strict=True), 1)
         if window.loss is not None and math.isfinite(window.loss)
     ]

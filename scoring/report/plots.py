@@ -249,7 +249,8 @@ def lines(
         if whole_x:
             from matplotlib.ticker import MaxNLocator
 
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+        thousands(axes.xaxis)
         thousands(axes.yaxis)
         drawing.label(x=x, y=y)
         if len(series) > 1 or target is not None:
