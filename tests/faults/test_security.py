@@ -130,7 +130,7 @@ def test_no_secret_of_the_environment_is_left_anywhere(tmp_path):
 def test_ranks_of_one_node_listen_on_loopback_only(tmp_path):
     log = tmp_path / "result_0.txt"
     process = small.start(log, small.data_set(tmp_path / "data"))
-    until = time.monotonic() + 150
+    until = time.monotonic() + 300
     while not (log.is_file() and log.read_text().count("step_window") >= 2):
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.05)
