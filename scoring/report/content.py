@@ -34,14 +34,13 @@ class Run:
     header_lines: dict[str, int]  # section: line
     seed: tuple[int, int] | None  # value and line
     figure: RunFigure | None = None
+    span: tuple[int, int] = (1, 0)  # first and last line that may hold a measured window
     findings: dict[str, Any] | None = None  # the file's entry of `python -m compliance check --json`
 
     @property
     def measured(self) -> list[Window]:
         """The windows that the figure comes from."""
-        if self.figure is None:
-            return []
-        first, last = self.figure.first_line, self.figure.last_line
+        first, last = self.span
         return [w for w in self.record.windows if first <= w.line <= last and w.phase != "warmup"]
 
     @property
@@ -303,8 +302,21 @@ def _scored(runs: list[Run], protocol: Protocol | None, skip: int | None) -> Gro
     except InputError as error:
         problem = str(error)
     if result is not None:
-        runs = [replace(run, figure=figure) for run, figure in zip(runs, result.runs, strict=True)]
+        runs = [
+            replace(run, figure=figure, span=_span(run.record, figure, wanted))
+            for run, figure in zip(runs, result.runs, strict=True)
+        ]
     return Group(name=_name(runs[0].record), runs=tuple(runs), score=result, problem=problem)
+
+
+def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
+    """First and last line of the windows that the figure speaks of."""
+    first = figure.first_line
+    if protocol.over_steps == "between_stamps":
+        first += 1  # the row of the first stamp ends before the measurement begins
+    elif protocol.over_steps == "epoch_rates":  # an epoch's row follows its windows
+        first = max((epoch.line for epoch in record.epochs if epoch.line < first), default=0) + 1
+    return first, figure.last_line
 
 
 def global_scale(record: Record) -> int:

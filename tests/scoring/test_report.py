@@ -419,6 +419,42 @@ def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path, capsys: pyt
     assert seen[0] > 10
 
 
+@pytest.mark.parametrize(
+    ("protocol", "first", "last"),
+    [
+        ("window", "window 5", "window 30"),  # skips 20 steps of windows of 5
+        ("dlperf", "window 5", "window 24"),  # between the stamps of step 20 and step 120
+        ("perf", "window 11", "window 30"),  # skips 10 windows
+    ],
+)
+def test_measured_part_of_the_curve(protocol: str, first: str, last: str, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt", windows=30)
+    code = 1 if protocol == "dlperf" else 0  # it asks for six runs
+    assert main(["report", str(log), "--protocol", protocol, "--html", str(tmp_path / "report.html")]) == code
+    rows = re.findall(
+        r'<tr><td><a href="#run-1-line-(\d+)"[^>]*>\d+</a></td>(?:<td[^>]*>[^<]*</td>){5}<td>(yes|no)</td></tr>',
+        (tmp_path / "report.html").read_text(),
+    )
+    lines = [line for line, text in enumerate(log.read_text().splitlines(), 1) if "step_window" in text]
+    assert [int(line) for line, _ in rows] == lines
+    measured = [f"window {at}" for at, (_, is_measured) in enumerate(rows, 1) if is_measured == "yes"]
+    assert (measured[0], measured[-1]) == (first, last)
+
+
+def test_measured_epochs(published_logs: Path, tmp_path: Path) -> None:
+    log = published_logs / "ngc_mxnet_v100_gpu1_fp32_bs128.log"
+    page = page_of(tmp_path, log, "--protocol", "ngc-mxnet")
+    assert "389.54" in page.by_id["verdict"]
+    lines = log.read_text().splitlines()
+    rows = re.findall(
+        r'line-(\d+)"[^>]*>\d+</a></td>(?:<td[^>]*>[^<]*</td>){5}<td>(yes|no)', (tmp_path / "report.html").read_text()
+    )
+    assert {("Epoch: 0 " in lines[int(line) - 1], measured) for line, measured in rows} == {
+        (True, "no"),
+        (False, "yes"),
+    }
+
+
 # ------------------------------------------------------------------------------------------------- wrong use
 
 
