@@ -273,6 +273,18 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
         assign(tensor, value)
 
 
+def average_statistics(main: static.Program, ranks: Ranks) -> None:
+    """Gives every rank the mean of the ranks' BN statistics, so that one model is evaluated and not one a rank."""
+    tensors = [tensor for name, tensor in state(main) if name in own_state(main)]
+    if ranks.size == 1 or not tensors:
+        return
+    values = [np.array(tensor) for tensor in tensors]
+    total = ranks.comm.allreduce(np.concatenate([value.ravel() for value in values]).astype(np.float64))
+    means = np.split(total / ranks.size, np.cumsum([value.size for value in values])[:-1])
+    for tensor, value, mean in zip(tensors, values, means, strict=True):
+        assign(tensor, mean.reshape(value.shape).astype(value.dtype))
+
+
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 from mlperf_logging.mllog import constants as keys
 
-from harness import caches, provenance, telemetry
+from harness import caches, program, provenance, telemetry
 from harness.checkpoint import BEGINNING, Start
 from harness.env import Job
 from harness.errors import RunError
@@ -164,6 +164,7 @@ def train_to_target(
             if trainer.keeper and epoch < last:
                 trainer.keeper.epoch_ended(trainer.main, epoch)
         log.start(keys.EVAL_START, {"epoch_num": last})
+        program.average_statistics(trainer.main, trainer.ranks)
         quality = evaluate()
         log.stop(keys.EVAL_STOP, {"epoch_num": last})
         log.event(keys.EVAL_ACCURACY, quality, {"epoch_num": last})

@@ -84,6 +84,26 @@ for step in range(2):
     for name, gradient in expected.items():
         applied = (before[name] - after[name]) / RATE
         np.testing.assert_allclose(applied, gradient, rtol=1e-3, atol=3e-6, err_msg=f"{name} at step {step}")
+
+# Each rank's BN statistics follow its own samples; before an evaluation all take their mean.
+normalized, normalized_startup = static.Program(), static.Program()
+with static.program_guard(normalized, normalized_startup):
+    static.nn.batch_norm(static.data("x", [BATCH, 3, 8, 8], "float32"), momentum=0.5)
+executor.run(normalized_startup)
+executor.run(normalized, feed={"x": x[me.rank] * (1 + me.rank)}, fetch_list=[])
+names = program.own_state(normalized)
+assert len(names) == 2
+
+
+def statistics() -> dict[str, np.ndarray]:
+    return {name: np.array(tensor) for name, tensor in program.state(normalized) if name in names}
+
+
+own = me.gather(statistics())
+program.average_statistics(normalized, me)
+for name, value in statistics().items():
+    assert not np.allclose(own[0][name], own[1][name])
+    np.testing.assert_allclose(value, (own[0][name] + own[1][name]) / 2, rtol=1e-6)
 counts = program.summary(main)
 assert counts["all_reduces"] >= 1
 print(f"rank {me.rank} agrees", flush=True)
