@@ -46,10 +46,11 @@ def main() -> int:
     score = _ask("scoring", "score", *args.logs, "--protocol", "window", "--runs", str(len(args.logs)))
     failed = False
     findings: list[str] = []
+    checked: list[str] = []
     if not args.throughput:
         last = [record["quality"][-1]["value"] for record in records]
         table.add_row("quality", _range(last, "{:.4f}") + " top-1")
-        table.add_row("time to train", _range([record["run_time_s"] for record in records], "{:.1f} s"))
+        table.add_row("time to train", _range([r["run_stop_s"] - r["run_start_s"] for r in records], "{:.1f} s"))
     low, high = score["interval_95"]
     over = f"{score['runs']} runs" if score["runs"] > 1 else f"{score['windows']} windows of 1 run"
     table.add_row("throughput", f"{score['value']:.2f} {score['unit']}, 95 % interval {low:.2f} to {high:.2f} ({over})")
@@ -59,7 +60,10 @@ def main() -> int:
     if args.throughput:
         table.add_row("check", "not applicable: a throughput run is no training result")
     else:
-        verdicts = _ask("compliance", "check", *args.logs)["files"]
+        answer = _ask("compliance", "check", *args.logs)
+        report.with_name("findings.json").write_text(json.dumps(answer, indent=1), encoding="utf-8")
+        checked = ["--findings", str(report.with_name("findings.json"))]
+        verdicts = answer["files"]
         failed = any(file["verdict"] != "pass" for file in verdicts)
         table.add_row("check", ", ".join(file["verdict"] for file in verdicts) + " (ruleset 4.0.0)")
         for file in verdicts:
@@ -69,7 +73,7 @@ def main() -> int:
                 if f["severity"] == "error"
             ]
     table.add_row("log", "\n".join(args.logs))
-    _ask("scoring", "report", *args.logs, "--html", str(report))
+    _ask("scoring", "report", *args.logs, *checked, "--html", str(report))
     table.add_row("report", str(report))
     Console(highlight=False).print(table)
     for warning in score["warnings"]:
