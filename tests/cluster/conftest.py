@@ -10,8 +10,10 @@ import containers
 import pytest
 from containers import need, run
 
-# Options of launch/build_image.sh that this site needs, as "--ca FILE --index URL".
-BUILD_OPTIONS = os.environ.get("IMAGE_BUILD_OPTIONS", "").split()
+# Options of launch/build_image.sh that this site needs; by default the CA certificates that pip itself is told to trust.
+BUILD_OPTIONS = os.environ.get(
+    "IMAGE_BUILD_OPTIONS", f"--ca {ca}" if (ca := os.environ.get("PIP_CERT")) else ""
+).split()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
