@@ -8,5 +8,8 @@ export DGXNNODES="${DGXNNODES:-1}"
 export DGXNGPU="${DGXNGPU:-2}" # processes, each with its share of the cores
 
 ## Work of one device
-export BATCHSIZE="${BATCHSIZE:-16}"
+case "${WORKLOAD:-rn50}" in
+  hrnet) export BATCHSIZE="${BATCHSIZE:-4}" ;;
+  *) export BATCHSIZE="${BATCHSIZE:-16}" ;;
+esac
 export PRECISION="${PRECISION:-fp32}"

@@ -12,8 +12,10 @@ export THREADS="${THREADS:-4}"
 export DATA_THREADS="${DATA_THREADS:-6}" # of 8 cores a GPU
 
 ## Work of one device
-export RECIPE="${RECIPE:-nvidia_cosine}"
-export BATCHSIZE="${BATCHSIZE:-256}"
+case "${WORKLOAD:-rn50}" in
+  hrnet) export RECIPE="${RECIPE:-cityscapes_80k}" BATCHSIZE="${BATCHSIZE:-2}" ;; # 8 for RECIPE=cityscapes_benchmark
+  *) export RECIPE="${RECIPE:-nvidia_cosine}" BATCHSIZE="${BATCHSIZE:-256}" ;;
+esac
 export PRECISION="${PRECISION:-amp_o2}"
 
 ## Container

@@ -61,7 +61,7 @@ class Recipe:
         """Steps of the whole training."""
         return self.iterations or round(self.epochs * steps_per_epoch(samples, global_batch))
 
-    def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
+    def make_schedule(self, *, samples: int, global_batch: int, epochs: float | None = None) -> Schedule:
         """Learning rate by step; over `epochs` epochs of `samples` images where they are given.
 
         Raises:
@@ -72,7 +72,8 @@ class Recipe:
             kind=self.schedule,
             base=self.base_learning_rate,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=epochs * per_epoch or self.total_steps(samples=samples, global_batch=global_batch),
+            total_steps=round((epochs or 0) * per_epoch)
+            or self.total_steps(samples=samples, global_batch=global_batch),
             end=self.end_learning_rate,
             power=self.power,
         )
@@ -143,7 +144,7 @@ def scenes_small(global_batch: int) -> Recipe:
         classes=11,
         target_miou=0.70,
         eval_every_epochs=1,
-        base_learning_rate=0.05,
+        base_learning_rate=0.02,
         schedule="polynomial",
         power=0.9,
         epochs=6,

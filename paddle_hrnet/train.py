@@ -5,6 +5,7 @@ Started on every rank by `python -m harness`, which has read the job and set up 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import secrets
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     # ---- configuration: all of it is checked before a log is begun
     me = ranks.start(job)
     recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-    plan = program.plan(job)
+    plan = in_nchw(job, program.plan(job))
     name, root = data_set(job, me)
     train_pairs = data.read_list(root, "train", recipe.classes)
     eval_pairs = data.read_list(root, "val", recipe.classes)
@@ -186,14 +187,19 @@ def data_set(job: Job, me: ranks.Ranks) -> tuple[str, Path]:
     return scenes.NAME, folder
 
 
-def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelConfig, data.ImageFormat]:
-    """Network of the recipe and its training crop.
+def in_nchw(job: Job, plan: program.Plan) -> program.Plan:
+    """The plan in the one layout of this model, see `paddle_hrnet/model.py`.
 
     Raises:
-        ValueError: the plan asks for NHWC.
+        ValueError: the job asks for the other one.
     """
-    if plan.layout != "NCHW":
-        raise ValueError(f"LAYOUT={plan.layout}: FCN-HRNetW18 is built in NCHW only, see paddle_hrnet/model.py")
+    if job.layout == "NHWC":
+        raise ValueError("LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only: leave LAYOUT empty")
+    return dataclasses.replace(plan, layout="NCHW")
+
+
+def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelConfig, data.ImageFormat]:
+    """Network of the recipe and its training crop."""
     model = ModelConfig(
         classes=recipe.classes,
         head_bias=recipe.head_bias,
@@ -210,6 +216,7 @@ def training_program(
     job: Job, recipe: config.Recipe, plan: program.Plan, schedule: Schedule, *, seed: int
 ) -> tuple[static.Program, static.Program, static.Variable]:
     """Training program of one rank, its start-up program and its loss; fleet must know the ranks."""
+    plan = in_nchw(job, plan)
     model, image = model_and_image(recipe, plan)
     training, startup = static.Program(), static.Program()
     startup.random_seed = seed
