@@ -37,7 +37,7 @@ from typing import NoReturn
 REPOSITORY = Path(__file__).resolve().parents[1]
 ALIVE_S, ALIVE_COUNT = 5, 3  # a keepalive each ALIVE_S; a peer that misses ALIVE_COUNT of them is gone
 LOST_S = ALIVE_S * (ALIVE_COUNT + 1)  # so a cut network is seen within this time
-STOP_S = 20  # from SIGTERM to SIGKILL; trials.sh needs half of it, and SLURM kills after 30 s
+STOP_S = 25  # from SIGTERM to SIGKILL; trials.sh needs half of it, and SLURM kills after 30 s
 CONNECTING = 64  # ssh connections that the first node opens at the same time
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 

@@ -10,7 +10,7 @@ import containers
 import pytest
 from containers import need, run
 
-# Options of launch/build_image.sh that this site needs; by default the CA certificates that pip itself is told to trust.
+# Options of launch/build_image.sh that this site needs; by default the CA certificates that pip is told to trust.
 BUILD_OPTIONS = os.environ.get(
     "IMAGE_BUILD_OPTIONS", f"--ca {ca}" if (ca := os.environ.get("PIP_CERT")) else ""
 ).split()
