@@ -13,11 +13,12 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from compliance.log import Event, Header, read_text
 
@@ -57,14 +58,14 @@ class Run:
         """Adds more of the log."""
         for entry in read_text(data):
             if isinstance(entry, Header) and entry.section == "config" and isinstance(entry.value, dict):
-                self.config = {name: item["value"] for name, item in entry.value.items() if isinstance(item, dict)}
+                self.config = {n: item.get("value") for n, item in entry.value.items() if isinstance(item, dict)}
             elif isinstance(entry, Event):
                 self._take(entry)
 
     def _take(self, event: Event) -> None:
         self.events[event.key] = event.value
         self.last_ms = float(event.time_ms)
-        if event.key == "step_window" and isinstance(event.value, dict):
+        if event.key == "step_window" and _is_window(event.value):
             self.windows = [*self.windows, (event.value, event.metadata)][-MEAN_OF:]
         elif event.key == "abort_reason":
             self.reason = str(event.value)
@@ -79,10 +80,13 @@ class Run:
         """Steps of the whole run, as far as its configuration says."""
         get = self.config.get
         if get("MODE") == "throughput":
-            return int(get("WARMUP_STEPS", 0)) + int(get("MEASURED_STEPS", 0))
+            warmup, measured = get("WARMUP_STEPS"), get("MEASURED_STEPS")
+            return int(warmup + measured) if _is_number(warmup) and _is_number(measured) else None
         samples, batch = self.events.get("train_samples"), self.events.get("global_batch_size")
         epochs = get("MAX_EPOCHS") or get("RECIPE.epochs")
-        return math.ceil(epochs) * (samples // batch) if samples and batch and epochs else None
+        if not (_is_number(samples) and _is_number(batch) and _is_number(epochs) and batch):
+            return None
+        return math.ceil(epochs) * int(samples // batch)
 
     def state(self) -> dict[str, Any]:
         """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
@@ -91,7 +95,7 @@ class Run:
         images_per_s = sum(w["images"] for w, _ in self.windows) / time_s if time_s else None
         step, total = metadata.get("step"), self.total_steps
         left_s = None
-        if step and total and time_s and self.phase not in ("finished", "aborted"):
+        if _is_number(step) and total and time_s and self.phase not in ("finished", "aborted"):
             left_s = round((total - step) * time_s / sum(w["steps"] for w, _ in self.windows), 1)
         return {
             "phase": self.phase,
@@ -146,8 +150,23 @@ class View:
         return {"log": str(self._log.path), **self._run.state(), "nodes": nodes}
 
 
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_window(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        _is_number(value.get(n)) for n in ("steps", "images", "time_s", "data_wait_s")
+    )
+
+
 def _or_dash(value: Any, form: str) -> str:
-    return "-" if value is None else form.format(value)
+    return form.format(value) if _is_number(value) else "-"
+
+
+def _plain(text: Any) -> Text:
+    """Text of a log, which may hold anything, without what a terminal would obey."""
+    return Text("".join(c if c.isprintable() else "?" for c in str(text)))
 
 
 def draw(state: dict[str, Any], now_s: float) -> Group:
@@ -155,9 +174,9 @@ def draw(state: dict[str, Any], now_s: float) -> Group:
     run = Table(show_header=False, box=None, pad_edge=False)
     running = state["phase"] not in ("finished", "aborted")
     silent_s = now_s - (state["last_event_s"] or now_s)
-    run.add_row("log", state["log"])
+    run.add_row("log", _plain(state["log"]))
     silent = f", nothing new for {silent_s:.0f} s" if running and silent_s > SILENT_S else ""
-    run.add_row("state", f"{state['phase']}{': ' + state['reason'] if state['reason'] else ''}{silent}")
+    run.add_row("state", _plain(f"{state['phase']}{': ' + state['reason'] if state['reason'] else ''}{silent}"))
     run.add_row(
         "step",
         f"{_or_dash(state['step'], '{}')} of {_or_dash(state['total_steps'], '{}')}, "
@@ -169,7 +188,7 @@ def draw(state: dict[str, Any], now_s: float) -> Group:
     run.add_row("quality", f"{_or_dash(state['quality'], '{:.4f}')} (target {_or_dash(state['target'], '{:.4f}')})")
     if running:
         run.add_row("time left", _or_dash(state["left_s"], "{:.0f} s at most"))
-    if state["summary"]:
+    if isinstance(state["summary"], dict):
         summary = state["summary"]
         run.add_row("peak GPU memory", _or_dash(summary.get("peak_gpu_memory_mib"), "{:.0f} MiB"))
         run.add_row("energy", _or_dash(summary.get("joules_per_image"), "{:.3f} J an image"))
@@ -184,7 +203,7 @@ def _nodes_table(nodes: list[dict[str, Any]], now_s: float, running: bool) -> Ta
         table.add_column(column, justify="left" if column in ("node", "held back by") else "right")
     for node in nodes:
         age_s = now_s - node["time_s"]
-        name = node["node"] + (f" (silent for {age_s:.0f} s)" if running and age_s > SILENT_S else "")
+        name = _plain(node["node"] + (f" (silent for {age_s:.0f} s)" if running and age_s > SILENT_S else ""))
         host = (name, f"{node['cpu_percent']:.0f} %", f"{node['memory_used_gib']:.1f} GiB")
         if not node["gpus"]:
             table.add_row(*host, "none")
@@ -197,7 +216,7 @@ def _nodes_table(nodes: list[dict[str, Any]], now_s: float, running: bool) -> Ta
                 _or_dash(gpu["power_w"], "{:.0f} W"),
                 _or_dash(gpu["sm_clock_mhz"], "{} MHz"),
                 _or_dash(gpu["temperature_c"], "{} C"),
-                ", ".join(gpu["throttle"]),
+                _plain(", ".join(gpu["throttle"])),
             )
     return table
 

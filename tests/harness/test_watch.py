@@ -121,6 +121,26 @@ def test_any_bytes(tmp_path):
     assert done.returncode == 0 and "training" in done.stdout, done.stderr
 
 
+def test_a_log_that_lies(tmp_path):
+    """Values of other kinds, markup, and what a terminal would obey."""
+    log = tmp_path / "result_0.txt"
+    config = {"MODE": {"value": 1}, "MAX_EPOCHS": {"value": "x"}, "RECIPE.target_top1": {"value": [1]}, "A": {}}
+    log.write_text(
+        f"# {json.dumps({'config': config})}\n"
+        + event("train_samples", "many")
+        + event("step_window", {"steps": "5", "images": None})
+        + event("step_window", 3)
+        + event("eval_accuracy", {"a": 1})
+        + window("last")
+        + event("telemetry_summary", "none")
+        + event("abort_reason", "[red]\x1b]0;title\x07\x1b[2J[/red]")
+    )
+    done = command(str(tmp_path), "--once")
+    assert done.returncode == 0, done.stderr
+    assert "[red]?]0;title??[2J[/red]" in done.stdout and "\x1b" not in done.stdout
+    assert "step        - of -" in done.stdout and "quality     - (target -)" in done.stdout
+
+
 def test_wrong_use(tmp_path):
     done = command(str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
