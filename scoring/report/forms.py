@@ -8,8 +8,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from scoring.report.commands import commands
 from scoring.report.content import Group, Report, Run
-from scoring.report.page import commands
 from scoring.report.text import cell, interval, markdown, number, percent
 
 

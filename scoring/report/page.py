@@ -5,16 +5,15 @@ Each number that stands in a log is a link to the quoted line at the end of the 
 
 from __future__ import annotations
 
-import html
 import math
-import shlex
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
 from scoring.record import Record, Window
 from scoring.report import plots
+from scoring.report.commands import commands
 from scoring.report.content import (
     NOT_MEASURED,
     Group,
@@ -22,12 +21,12 @@ from scoring.report.content import (
     Report,
     Run,
     all_reduce_mib,
-    config_of,
     rate,
     seconds_per_step,
     section,
     timeline,
 )
+from scoring.report.markup import Child, Html, figure, flat, table, tag, tile
 from scoring.report.text import interval, number, percent, visible
 from scoring.score import positions
 
@@ -41,65 +40,6 @@ STATES = {
 }
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 OPEN_PANELS = 6  # plots of runs that stand open; those of more runs are folded
-
-
-class Html(str):
-    """Text that is HTML already; any other `str` is escaped when it goes into a tag."""
-
-
-Child = Html | str | int | float | None | Sequence[Any]
-
-
-def flat(children: Iterable[Child]) -> str:
-    """Children as HTML: escaped, unless they are HTML."""
-    out: list[str] = []
-    for child in children:
-        if child is None:
-            continue
-        if isinstance(child, Html):
-            out.append(child)
-        elif isinstance(child, str | int | float):
-            out.append(html.escape(visible(child, limit=100_000)))
-        else:
-            out.append(flat(child))
-    return "".join(out)
-
-
-def tag(name: str, *children: Child, **attributes: str | int | None) -> Html:
-    """An element; `class_` is its class, a `_` within an attribute's name its `-`."""
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(visible(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    return Html(f"<{name}{given}>{flat(children)}</{name}>")
-
-
-def table(
-    head: Sequence[Child],
-    rows: Sequence[Sequence[Child]],
-    *,
-    caption: str,
-    numeric: Iterable[int] = (),
-    id: str | None = None,
-) -> Html:
-    """A table in a box of its own that scrolls sideways on a phone; columns `numeric` are set flush right."""
-    right = set(numeric)
-    cells = [
-        tag("tr", [tag("td", cell, class_="n" if at in right else None) for at, cell in enumerate(row)]) for row in rows
-    ]
-    heads = tag(
-        "tr", [tag("th", cell, scope="col", class_="n" if at in right else None) for at, cell in enumerate(head)]
-    )
-    inner = tag("table", tag("thead", heads), tag("tbody", cells))
-    box = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
-    return tag("div", tag("p", caption, class_="caption"), box, id=id)
-
-
-def figure(svg: str, caption: Child, data: Html | None = None) -> Html:
-    """A plot, what it shows in words, and its numbers as a table."""
-    folded = tag("details", tag("summary", "numbers of this plot"), data) if data else None
-    return tag("figure", Html(svg), tag("figcaption", caption), folded)
 
 
 class Page:
@@ -851,16 +791,6 @@ class Page:
 # ------------------------------------------------------------------------------------------------- helpers
 
 
-def tile(value: str, unit: str, text: Child, *, main: bool = False) -> Html:
-    """A figure set large, with its unit and what it is."""
-    return tag(
-        "div",
-        tag("p", tag("span", value, class_="value"), " ", tag("span", unit, class_="unit")),
-        tag("p", text, class_="what"),
-        class_="tile main" if main else "tile",
-    )
-
-
 def headline_text(group: Group) -> str:
     """The first figure in a few words."""
     return f"{number(group.score.value)} {group.score.unit}" if group.score else "no figure"
@@ -974,57 +904,3 @@ def leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
     if isinstance(content, list) and any(isinstance(item, dict | list) for item in content):
         return [pair for at, value in enumerate(content) for pair in leaves(value, f"{path}[{at}]")]
     return [(path, str(content))]
-
-
-NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
-
-
-def commands(report: Report, command: Sequence[str]) -> list[tuple[str, str]]:
-    """(what it does, the command): to run it again, to check it, to score it, to write this report."""
-    found: list[tuple[str, str]] = []
-    for run in report.runs:
-        config = config_of(run.record)
-        if "DGXSYSTEM" not in config:
-            continue
-        given = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")} | {
-            name: entry.get("value")
-            for name, entry in config.items()
-            if entry.get("origin") == "environment" and name not in NOT_REPEATED
-        }
-        if run.seed:
-            given["SEED"] = run.seed[0]
-        exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in given.items())
-        source = section(run.record, "source")
-        checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n" if source.get("commit") else ""
-        dirty = (
-            " Its source tree had uncommitted changes, which the commit does not hold." if source.get("dirty") else ""
-        )
-        found.append((f"Run {run.number} again, with its seed.{dirty}", f"{checkout}{exports} ./run_and_time.sh"))
-    logs = [visible(run.record.file, 4096) for run in report.runs]
-    if any(run.record.format == "mllog" for run in report.runs):
-        found.append(("Check the logs.", shlex.join(["python", "-m", "compliance", "check", *logs])))
-    for group in report.groups:
-        name = report.protocol.name
-        scored = [
-            "python",
-            "-m",
-            "scoring",
-            "score",
-            *(visible(r.record.file, 4096) for r in group.runs),
-            "--protocol",
-            name,
-        ]
-        found.append((f"Score {group.name}.", shlex.join([*scored, *score_options(command)])))
-    found.append(
-        ("Write this report.", shlex.join(["python", "-m", "scoring", "report", *(visible(c, 4096) for c in command)]))
-    )
-    return found
-
-
-def score_options(command: Sequence[str]) -> list[str]:
-    """Of the report's own options those that `score` takes too."""
-    found: list[str] = []
-    for at, word in enumerate(command):
-        if word.partition("=")[0] in ("--skip", "--runs", "--devices", "--batch", "--format"):
-            found += [word] if "=" in word else list(command[at : at + 2])
-    return found

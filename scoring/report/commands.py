@@ -1,0 +1,62 @@
+"""The commands that make a report's runs, checks and figures again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from scoring.report.content import Report, config_of, section
+from scoring.report.text import visible
+
+NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
+
+
+def commands(report: Report, command: Sequence[str]) -> list[tuple[str, str]]:
+    """(what it does, the command): to run it again, to check it, to score it, to write this report."""
+    found: list[tuple[str, str]] = []
+    for run in report.runs:
+        config = config_of(run.record)
+        if "DGXSYSTEM" not in config:
+            continue
+        given = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")} | {
+            name: entry.get("value")
+            for name, entry in config.items()
+            if entry.get("origin") == "environment" and name not in NOT_REPEATED
+        }
+        if run.seed:
+            given["SEED"] = run.seed[0]
+        exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in given.items())
+        source = section(run.record, "source")
+        checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n" if source.get("commit") else ""
+        dirty = (
+            " Its source tree had uncommitted changes, which the commit does not hold." if source.get("dirty") else ""
+        )
+        found.append((f"Run {run.number} again, with its seed.{dirty}", f"{checkout}{exports} ./run_and_time.sh"))
+    logs = [visible(run.record.file, 4096) for run in report.runs]
+    if any(run.record.format == "mllog" for run in report.runs):
+        found.append(("Check the logs.", shlex.join(["python", "-m", "compliance", "check", *logs])))
+    for group in report.groups:
+        name = report.protocol.name
+        scored = [
+            "python",
+            "-m",
+            "scoring",
+            "score",
+            *(visible(r.record.file, 4096) for r in group.runs),
+            "--protocol",
+            name,
+        ]
+        found.append((f"Score {group.name}.", shlex.join([*scored, *score_options(command)])))
+    found.append(
+        ("Write this report.", shlex.join(["python", "-m", "scoring", "report", *(visible(c, 4096) for c in command)]))
+    )
+    return found
+
+
+def score_options(command: Sequence[str]) -> list[str]:
+    """Of the report's own options those that `score` takes too."""
+    found: list[str] = []
+    for at, word in enumerate(command):
+        if word.partition("=")[0] in ("--skip", "--runs", "--devices", "--batch", "--format"):
+            found += [word] if "=" in word else list(command[at : at + 2])
+    return found
