@@ -8,8 +8,5 @@ export DGXNNODES="${DGXNNODES:-1}"
 export DGXNGPU="${DGXNGPU:-2}" # processes, each with its share of the cores
 
 ## Work of one device
-case "${WORKLOAD:-rn50}" in
-  hrnet) export BATCHSIZE="${BATCHSIZE:-4}" ;;
-  *) export BATCHSIZE="${BATCHSIZE:-16}" ;;
-esac
+export BATCHSIZE="${BATCHSIZE:-$([[ ${WORKLOAD:-rn50} == hrnet ]] && echo 4 || echo 16)}"
 export PRECISION="${PRECISION:-fp32}"

@@ -12,10 +12,8 @@ export THREADS="${THREADS:-4}"
 export DATA_THREADS="${DATA_THREADS:-6}" # of 8 cores a GPU
 
 ## Work of one device
-case "${WORKLOAD:-rn50}" in
-  hrnet) export RECIPE="${RECIPE:-cityscapes_80k}" BATCHSIZE="${BATCHSIZE:-2}" ;; # 8 for RECIPE=cityscapes_benchmark
-  *) export RECIPE="${RECIPE:-nvidia_cosine}" BATCHSIZE="${BATCHSIZE:-256}" ;;
-esac
+export RECIPE="${RECIPE:-$([[ ${WORKLOAD:-rn50} == hrnet ]] && echo cityscapes_80k || echo nvidia_cosine)}"
+export BATCHSIZE="${BATCHSIZE:-$([[ ${WORKLOAD:-rn50} == hrnet ]] && echo 2 || echo 256)}"
 export PRECISION="${PRECISION:-amp_o2}"
 
 ## Container

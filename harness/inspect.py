@@ -310,8 +310,8 @@ def estimates(main: Any, *, precision: str, dtype: str, batch: int, ranks: int) 
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def system_environment(system: str) -> dict[str, str]:
-    """What `config_<system>.sh` exports.
+def system_environment(system: str, workload: str = "rn50") -> dict[str, str]:
+    """What `config_<system>.sh` exports for this workload.
 
     Raises:
         ValueError: there is no such file.
@@ -323,7 +323,7 @@ def system_environment(system: str) -> dict[str, str]:
     known_names = {env.variable(f.name) for f in dataclasses.fields(env.Job)}
     done = subprocess.run(
         ["bash", "-euc", f'set -a; source "{config}" >/dev/null; env -0'],
-        env={"PATH": os.defpath, "HOME": "/"},
+        env={"PATH": os.defpath, "HOME": "/", "WORKLOAD": workload},
         cwd=ROOT,
         capture_output=True,
         check=False,
@@ -341,13 +341,14 @@ def build(job: env.Job, *, ranks: int) -> tuple[Any, Any, Any]:
         ValueError: the job asks for what cannot be built.
     """
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
+    # Before Paddle: loaded after its library, Python's own hashlib corrupts memory with this wheel.
+    train = importlib.import_module(f"{job.package}.train")
+    config = importlib.import_module(f"{job.package}.config")
     import paddle
 
     from harness import program
 
     paddle.enable_static()
-    config = importlib.import_module(f"{job.package}.config")
-    train = importlib.import_module(f"{job.package}.train")
     recipe = config.recipe(job.recipe, global_batch=job.batchsize * ranks, image_size=job.image_size)
     plan = dataclasses.replace(program.plan(job), ranks_listen=False)
     schedule = recipe.make_schedule(
@@ -439,7 +440,7 @@ def main() -> int:
         "STRATEGY": args.strategy,
     }
     try:
-        variables = system_environment(args.system) | {k: v for k, v in asked.items() if v is not None}
+        variables = system_environment(args.system, args.workload) | {k: v for k, v in asked.items() if v is not None}
         job, _ = env.read(variables)
         ranks = job.world_size
         if args.ranks is not None:
