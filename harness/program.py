@@ -140,7 +140,7 @@ def minimize(
             main, limit_mib=knobs.fuse_grad_size_in_MB, half=knobs.fp16_allreduce, rings=knobs.nccl_comm_num
         )
     precisions.cast_startup(main, startup)
-    main.verified = _verify(main, startup, optimizer, knobs, plan.precision, ranks=fleet.worker_num())
+    main.verified = _verify(main, startup, optimizer, knobs, plan, ranks=fleet.worker_num())
     if plan.device == "cpu":
         sync_bn.on_cpu(main, fleet.worker_num())
         for program in (startup, main):
@@ -163,7 +163,7 @@ def _verify(
     startup: static.Program,
     optimizer: OptimizerConfig,
     knobs: Strategy,
-    precision: Precision,
+    plan: Plan,
     *,
     ranks: int,
 ) -> list[str]:
@@ -176,7 +176,7 @@ def _verify(
         return _auto_chose(main, optimizer, ranks=ranks)
     followed = verify.gradients(main, ranks=ranks)
     updates = verify.optimizer(main, optimizer)
-    verify.arithmetic(main, precision.dtype)
+    verify.arithmetic(main, plan.precision.dtype)
     summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
     said = [
         f"{len(followed)} gradients {summed}scaled by 1/{ranks} once",
@@ -184,7 +184,7 @@ def _verify(
     ]
     if ranks > 1:
         verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
-    return said + verify.knobs(main, knobs, limit_mib=knobs.fuse_grad_size_in_MB)
+    return said + verify.knobs(main, knobs, asked=plan.strategy)
 
 
 def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:

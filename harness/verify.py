@@ -283,11 +283,11 @@ def communicators(startup: Any, *, ranks: int, rings: int) -> None:
             raise Refused(f"communicator {ring} joins {sizes.get(ring, 0)} ranks, not {ranks}")
 
 
-def knobs(main: Any, asked: Strategy, *, limit_mib: float) -> list[str]:
-    """What each knob changed, in words.
+def knobs(main: Any, on: Strategy, *, asked: Strategy) -> list[str]:
+    """What each knob that is `on` changed, in words; `asked` are the user's own.
 
     Raises:
-        Refused: a knob that is on changed nothing.
+        Refused: a knob that was asked for changed nothing, or not what it names.
     """
     block = main.global_block()
     kinds: dict[str, int] = {}
@@ -295,20 +295,21 @@ def knobs(main: Any, asked: Strategy, *, limit_mib: float) -> list[str]:
         kinds[op.type] = kinds.get(op.type, 0) + 1
     said = []
     effects = {
-        "fuse_bn_act_ops": ("fused_batch_norm_act", asked.fuse_bn_act_ops),
-        "fuse_bn_add_act_ops": ("fused_bn_add_activation", asked.fuse_bn_add_act_ops),
-        "enable_addto": ("share_buffer", asked.enable_addto),
-        "merged_optimizer": ("merged_momentum", asked.merged_optimizer and "lars_momentum" not in kinds),
+        "fuse_bn_act_ops": "fused_batch_norm_act",
+        "fuse_bn_add_act_ops": "fused_bn_add_activation",
+        "fuse_elewise_add_act_ops": "fused_elemwise_add_activation",
+        "enable_addto": "share_buffer",
+        "merged_optimizer": "merged_momentum",
     }
-    if not asked.fuse_bn_add_act_ops:
-        effects["fuse_elewise_add_act_ops"] = ("fused_elemwise_add_activation", asked.fuse_elewise_add_act_ops)
-    for knob, (kind, is_on) in effects.items():
-        if is_on and not kinds.get(kind):
+    for knob, kind in effects.items():
+        if not getattr(on, knob):
+            continue
+        if getattr(asked, knob) and not kinds.get(kind):
             raise Refused(f"STRATEGY: {knob} is on and the program has no {kind}: the pass found nothing to change")
-        if is_on:
-            said.append(f"{knob} made {kinds[kind]} {kind}")
-    if asked.enable_addto and (kinds.get("sum") or kinds.get("grad_add")):
-        raise Refused("STRATEGY: enable_addto is on and sums of gradients are left")
+        said.append(f"{knob} made {kinds[kind]} {kind}" if kinds.get(kind) else f"{knob} found nothing to change")
+    if on.enable_addto and (kinds.get("sum") or kinds.get("grad_add")):
+        said.append(f"enable_addto left {kinds.get('sum', 0) + kinds.get('grad_add', 0)} sums of gradients")
+    limit_mib = on.fuse_grad_size_in_MB
     for op in block.ops:
         if op.type == "coalesce_tensor" and len(op.input("Input")) > 1:
             size = sum(_mib(block, n, op.output("Output")[0]) for n in op.input("Input"))

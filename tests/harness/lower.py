@@ -47,6 +47,9 @@ def _widen(program: static.Program) -> None:
                 op.desc._set_attr(name, int(paddle.float32))
 
 
+Variables = dict[str, list[str]]
+
+
 class _Lowering:
     def __init__(self, main: static.Program, ranks: int) -> None:
         self.block, self.ranks, self.at, self.made = main.global_block(), ranks, 0, 0

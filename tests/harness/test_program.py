@@ -1,4 +1,4 @@
-"""The training program: its losses are those of the plain program whatever it is made of, and what is wrong is found."""
+"""The training program: its losses are those of the plain program, and what is wrong in it is found."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import paddle
 import pytest
+from paddle.distributed.fleet.base import distributed_strategy
 
 from harness import program, strategy, verify
 from tests.harness import programs
@@ -107,12 +108,18 @@ def test_each_knob_changes_what_it_names() -> None:
 
 def test_a_knob_that_changed_nothing_is_refused() -> None:
     built = programs.build(name="amp_o2", device="gpu", ranks=8, knobs="fuse_bn_act_ops=0,enable_addto=0")
-    asked = strategy.resolve(strategy.Strategy(), dtype="float16", layout="NHWC", device="gpu")
+    on = strategy.resolve(strategy.Strategy(), dtype="float16", layout="NHWC", device="gpu")
+    assert "fuse_bn_act_ops found nothing to change" in verify.knobs(built.main, on, asked=strategy.Strategy())
     with pytest.raises(verify.Refused, match="fuse_bn_act_ops is on and the program has no fused_batch_norm_act"):
-        verify.knobs(built.main, asked, limit_mib=16)
+        verify.knobs(built.main, on, asked=strategy.parse("fuse_bn_act_ops=1"))
+    programs.build(name="amp_o2", device="gpu", ranks=8, knobs="fuse_bn_act_ops=1")
+    with pytest.raises(verify.Refused, match="fuse_elewise_add_act_ops is on"):  # batch norm took every add
+        programs.build(name="amp_o2", device="gpu", ranks=8, knobs="fuse_elewise_add_act_ops=1")
 
 
-def test_what_auto_chose_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_auto_chose_is_said(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Paddle leaves its automatic mode for good once a process has set any other knob, as tests before this one did.
+    monkeypatch.setattr(distributed_strategy, "non_auto_func_called", True)
     built = programs.build(device="gpu", ranks=8, knobs="auto")
     said = program.verified(built.main)
     assert said[0].startswith("STRATEGY=auto chose ")
