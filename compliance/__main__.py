@@ -64,13 +64,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return _COMMANDS[options.command](options)
+    except BrokenPipeError:  # the reader of our output went away: `check ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
         message = findings.printable(str(error), 1000)
         print(f"compliance {options.command}: {message}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def _ruleset(parser: argparse.ArgumentParser) -> None:

@@ -50,6 +50,12 @@ _TYPES = {
 _EVENT_TYPES = {"_stop": "INTERVAL_END", "_start": "INTERVAL_START"}  # by the end of the key
 
 
+def _types(key: str) -> tuple[str | None, str]:
+    """The type of a key's value, None for any, and of its event."""
+    wanted = _TYPES.get(key) or (_NUMBER if key.startswith(("sgd_", "lars_")) else None)
+    return wanted, _EVENT_TYPES.get(key[-5:]) or _EVENT_TYPES.get(key[-6:]) or "POINT_IN_TIME"
+
+
 def _has_type(value: Any, wanted: str) -> bool:
     if wanted is _TEXT:
         return isinstance(value, str) and bool(value.strip()) and value.isprintable()
@@ -99,6 +105,7 @@ class Run:
 
 @dataclass
 class _KeyState:
+    types: tuple[str | None, str]
     count: int = 0
     value: Any = None
     line: int = 0
@@ -110,10 +117,18 @@ class _KeyState:
 @dataclass
 class _RowState:
     row: Row
+    only_metadata: tuple[str, ...] | None  # the row asks for no more than one of these
     any_met: bool = False
     failures: list[Finding] = field(default_factory=list)
     failed: int = 0
     tensors: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+def _only_metadata(row: Row) -> tuple[str, ...] | None:
+    others = (row.value, row.any_value, row.order, row.minutes_since_first)
+    if any(others) or set(row.metadata) != {"one_of"}:
+        return None
+    return tuple(row.metadata["one_of"])
 
 
 class Checker:
@@ -126,12 +141,12 @@ class Checker:
         self.found: list[Finding] = []
         self.found_counts: dict[str, int] = {}
         self.headers: dict[str, Any] = {}
-        self.keys: dict[str, _KeyState] = {row.key: _KeyState() for row in ruleset.rows}
+        self.keys: dict[str, _KeyState] = {row.key: _KeyState(_types(row.key)) for row in ruleset.rows}
         for key in ("seed", "run_summary", "abort_reason"):
-            self.keys.setdefault(key, _KeyState())
+            self.keys.setdefault(key, _KeyState(_types(key)))
         self.rows: dict[str, list[_RowState]] = {}
         for row in ruleset.rows:
-            self.rows.setdefault(row.key, []).append(_RowState(row))
+            self.rows.setdefault(row.key, []).append(_RowState(row, _only_metadata(row)))
         self.events = 0
         self.unreadable = 0
         self.last_ms: int | float = -math.inf
@@ -241,16 +256,19 @@ class Checker:
             state.value, state.line = value, event.line
         elif not state.differs and value != state.value:
             state.differs = True
+        metadata = event.metadata
         for row_state in self.rows.get(key, ()):
-            self._apply(row_state, event)
-        self._check_types(event)
+            names = row_state.only_metadata  # most rows of most events
+            if names is None or metadata.keys().isdisjoint(names):
+                self._apply(row_state, event)
+        wanted, kind = state.types
+        if event.event_type != kind or wanted is not None:
+            self._check_types(event, wanted, kind)
 
-    def _check_types(self, event: Event) -> None:
+    def _check_types(self, event: Event, wanted: str | None, kind: str) -> None:
         key, value = event.key, event.value
-        wanted = _TYPES.get(key) or (_NUMBER if key.startswith(("sgd_", "lars_")) else None)
         if wanted is not None and not _has_type(value, wanted):
             self._breach("value-type", event.line, f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
-        kind = _EVENT_TYPES.get(key[-5:]) or _EVENT_TYPES.get(key[-6:]) or "POINT_IN_TIME"
         if event.event_type != kind:
             self._breach(
                 "event-type", event.line, f"{key} is of type {event.event_type or 'unknown'}", f"{key}: {kind}"
@@ -299,8 +317,6 @@ class Checker:
         constraint, metadata = state.row.metadata, event.metadata
         names = constraint.get("one_of", ())
         good = not names or not metadata.keys().isdisjoint(names)
-        if good and len(constraint) == 1 and names:
-            return  # most rows, for most events
         good = good and all(name in metadata for name in constraint.get("all_of", ()))
         good = good and all(
             other in metadata for name, other in constraint.get("beside", {}).items() if name in metadata

@@ -81,7 +81,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_scan = _decoder.raw_decode
+_scan_once = _decoder.scan_once  # type: ignore[attr-defined]  # raw_decode less its words for an error; StopIteration where there is no value
+_NUMBERS = frozenset({int, float})
 
 
 def parse_json(text: str) -> Any:
@@ -263,6 +266,28 @@ def _rank(prefix: bytes) -> int | None:
 
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list[Entry]:
     """The event of `raw`, which starts with the token and ends with its line (or the next token), or what is wrong."""
+    try:
+        text = raw.decode()
+        if text.startswith(":::MLLOG {") and raw.count(b"{") + raw.count(b"[") <= MAX_NESTING:
+            fields, end = _scan_once(text, 9)
+            if end == len(text):
+                event_type, time_ms = fields["event_type"], fields["time_ms"]
+                key, metadata = fields["key"], fields["metadata"]
+                if (
+                    type(key) is str
+                    and type(metadata) is dict
+                    and event_type in EVENT_TYPES
+                    and type(time_ms) in _NUMBERS
+                    and -(2**63) < time_ms < 2**63
+                ):
+                    return Event(key, fields["value"], metadata, time_ms, event_type, line, offset, rank)
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        pass  # said below, with its reason
+    return _doubtful_event(raw, line, offset, rank)
+
+
+def _doubtful_event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
+    """The same, told in full."""
     found: list[Entry] = []
     try:
         text = raw.decode()
@@ -277,16 +302,15 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list
     if not text.startswith(":::MLLOG "):
         return problem("json", "no space after :::MLLOG: the official parser overlooks it")
     try:
-        fields, end = _scan(text, 9 if text.startswith("{", 9) else WHITESPACE.match(text, 9).end())
-        if raw.count(b"{") + raw.count(b"[") > MAX_NESTING:
-            _check_nesting(fields)
+        fields, end = _scan(text, WHITESPACE.match(text, 9).end())
+        _check_nesting(fields)
     except _DuplicateKeyError as error:
         return problem("duplicate-key", str(error))
     except RecursionError:
         return problem("json", f"nested more than {MAX_NESTING} deep")
     except ValueError as error:
         return problem("json", f"no JSON object: {error}")
-    if end != len(text) and (rest := text[end:].strip(" \t")):
+    if rest := text[end:].strip(" \t"):
         for code in _ANSI_RESET:
             rest = rest.replace(code, "")
         what = "text" if rest.strip() else "a colour code"
@@ -301,11 +325,10 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list
     if type(event_type) is not str or event_type not in EVENT_TYPES:
         problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}")
         event_type = ""
-    if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
+    if type(time_ms) not in _NUMBERS or not -(2**63) < time_ms < 2**63:
         return problem("fields", "time_ms is no number of 64 bits")
     if type(key) is not str:
         return problem("fields", "key is no text")
     if type(metadata) is not dict:
         return problem("fields", "metadata is no JSON object")
-    event = Event(key, value, metadata, time_ms, event_type, line, offset, rank)
-    return [*found, event] if found else event
+    return [*found, Event(key, value, metadata, time_ms, event_type, line, offset, rank)]

@@ -39,6 +39,8 @@ def command(options: argparse.Namespace) -> int:
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
     """What a re-check of the package at `folder` finds. Nothing in `folder` is written or trusted."""
+    if strange := _strange_files(folder):
+        return strange
     answers = _check_hashes(folder)
     try:
         manifest = read_description(folder / MANIFEST)
@@ -89,19 +91,24 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
     return answers
 
 
+def _strange_files(folder: Path) -> list[Answer]:
+    """Links, pipes and the like: nothing of such a package is read."""
+    return [
+        Answer(
+            check="files", status="fail", message=f"{printable(path.relative_to(folder).as_posix())} is no regular file"
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or not (path.is_file() or path.is_dir())
+    ]
+
+
 def _check_hashes(folder: Path) -> list[Answer]:
-    answers = []
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            name = printable(path.relative_to(folder).as_posix())
-            answers.append(Answer(check=HASHES, status="fail", message=f"{name} is no regular file"))
-    if answers:
-        return answers
     listed = (folder / HASHES).read_bytes() if (folder / HASHES).is_file() else b""
     there = hashes(folder).encode()
     if listed == there:
         message = f"{there.count(10)} files; the id of the package is {sha256(folder / HASHES)}"
         return [Answer(check=HASHES, status="ok", message=message)]
+    answers = []
     said, found = ({line[66:]: line[:64] for line in text.split(b"\n") if line} for text in (listed, there))
     for file in sorted({*said, *found}):
         if said.get(file) != found.get(file):
