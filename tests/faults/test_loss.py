@@ -7,7 +7,7 @@ import pytest
 from tests import jobs
 from tests.harness import small
 
-# The job as it is, but for one weight of one rank, which turns to NaN after the first epoch (a bad memory cell).
+# The job as it is, but for one weight, which turns to NaN after the first epoch (a bad memory cell).
 SCRIPT = """
 import sys
 from unittest import mock
@@ -20,9 +20,9 @@ def spoil(self, main, epoch):
     from paddle import CPUPlace
     from harness import program
     for name, tensor in program.state(main):
-        if tensor.shape() == [64, 3, 7, 7]:
+        if len(tensor.shape()) == 2:  # the classifier: an earlier NaN may hide behind a ReLU, which gives 0 for it
             value = np.array(tensor)
-            value[0, 0, 0, 0] = np.nan
+            value[0, 0] = np.nan
             tensor.set(value, CPUPlace())
 with mock.patch.object(checkpoint.Keeper, "epoch_ended", spoil):
     sys.exit(rank.main())
