@@ -564,7 +564,9 @@ def curves(record: Record, published: Sequence[Published]) -> tuple[list[Curve],
         if 1 not in rows or len(rows) < 2:
             continue
         ordered = tuple(rows[devices] for devices in sorted(rows))
-        name = framework.removeprefix("NGC ").split(".post")[0].split(" (")[0]
+        name, _, by = framework.removeprefix("NGC ").removesuffix(")").split(".post")[0].partition(" (")
+        if by:  # such as `Paddle (NVIDIA)`
+            name = f"{by} {name}" if len(by) < 8 else by
         mixed = " mixed" if len({row.framework for row in ordered}) > 1 else ""  # of software versions
         batch_text = f"bs{batch}" if batch else None
         label = " ".join(part for part in (name + mixed, accelerator, batch_text, strategy) if part)

@@ -374,6 +374,17 @@ def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:
     assert "not checked" not in page.by_id["verdict"]
 
 
+def test_published_curves_have_names_of_their_own(published_logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for log in (
+        "ngc_pytorch_v100_gpu1_amp_bs256.log",
+        "paddleclas_a100_gpu1_fp32_bs256.log",
+        "mmseg_v100_gpu8_fp32_bs8.log",
+    ):
+        labels = [curve["label"] for curve in values_of(capsys, published_logs / log, "--devices", 8)["published"]]
+        assert len(labels) == len(set(labels))
+        assert labels or log.startswith("mmseg")  # whose log does not name its model
+
+
 def test_mlperf_submission(published_logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
     values = values_of(capsys, *runs, "--protocol", "mlperf")
