@@ -51,9 +51,9 @@ def main() -> int:
         last = [record["quality"][-1]["value"] for record in records]
         table.add_row("quality", _range(last, "{:.4f}") + " top-1")
         table.add_row("time to train", _range([r["run_stop_s"] - r["run_start_s"] for r in records], "{:.1f} s"))
-    low, high = score["interval_95"]
-    over = f"{score['runs']} runs" if score["runs"] > 1 else f"{score['windows']} windows of 1 run"
-    table.add_row("throughput", f"{score['value']:.2f} {score['unit']}, 95 % interval {low:.2f} to {high:.2f} ({over})")
+    interval = "95 % interval {:.2f} to {:.2f}".format(*score["interval_95"]) if score["interval_95"] else "no interval"
+    throughput = f"{score['value']:.2f} {score['unit']}, {interval} ({score['interval_method']})"
+    table.add_row("throughput", throughput)
     windows = [window for record in records for window in record["windows"] if window["phase"] != "warmup"]
     waited, time_s = sum(w["data_wait_s"] for w in windows), sum(w["seconds"] for w in windows)
     table.add_row("data wait", f"{100 * waited / time_s:.2f} % of the step time")
