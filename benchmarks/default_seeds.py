@@ -16,7 +16,7 @@ from pathlib import Path
 import ratios
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import jobs
+from tests import jobs
 
 LIMIT_S = {"rn50": 240, "hrnet": 300}
 

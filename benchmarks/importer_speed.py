@@ -41,7 +41,7 @@ print(json.dumps([wall_s, cpu_s, memory_mb, sum(window.rows for window in record
 
 def write(path: Path, name: str, *, dense: bool, megabytes: float) -> None:
     """A log of about that size: one run's rows over and over, as a restarted job writes them."""
-    import samples
+    from tests.scoring import samples
 
     text = samples.WRITERS[name](samples.run_of(samples.steady(2000), epoch_steps=1000))
     opening, rows = [], []
@@ -87,8 +87,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.short:
         args.mb, args.repeats = 1, 1
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "scoring")]
-    import samples
+    sys.path.insert(0, str(ROOT))
+    from tests.scoring import samples
 
     results = []
     with tempfile.TemporaryDirectory() as folder:

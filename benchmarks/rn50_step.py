@@ -14,8 +14,8 @@ from pathlib import Path
 
 import ratios
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
-import jobs  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests import jobs
 
 BATCH, SIDE = 8, 224
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import containers
 import pytest
-from containers import need, run
+
+from tests.cluster import containers
+from tests.cluster.containers import need, run
 
 # Options of launch/build_image.sh that this site needs; by default the CA certificates that pip is told to trust.
 BUILD_OPTIONS = os.environ.get(

@@ -5,8 +5,9 @@ import subprocess
 import time
 from pathlib import Path
 
-import jobs
 import pytest
+
+from tests import jobs
 
 IMAGE = "paddle-reference:test"
 USER = 12345  # no user of the image: any --user must do

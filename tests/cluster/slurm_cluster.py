@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import jobs
-from containers import run
+from tests import jobs
+from tests.cluster.containers import run
 
 NODES = {"slurm1": "10.231.7.1", "slurm2": "10.231.7.2"}
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-import jobs
 import pytest
-from containers import GOLDEN_JOB, Nodes
+
+from tests import jobs
+from tests.cluster.containers import GOLDEN_JOB, Nodes
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -5,9 +5,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import jobs
 import pytest
-from containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
+
+from tests import jobs
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
 
 # From the fault to the last node's end, in seconds: seen within 20 (launch/nodes.py LOST_S), ranks stopped within 25
 # (STOP_S); the rest is slack for a loaded machine.

@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jobs
 import pytest
-from containers import GOLDEN_JOB, USER, docker, run
+
+from tests import jobs
+from tests.cluster.containers import GOLDEN_JOB, USER, docker, run
 
 LIMIT_BYTES = 7.6e9
 

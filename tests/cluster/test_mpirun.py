@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import jobs
 import pytest
-from containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
+
+from tests import jobs
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
 
 PORT = 2200  # of the hosts' own sshd
 

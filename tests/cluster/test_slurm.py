@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import jobs
 import pytest
-import slurm_cluster
-from containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, need
-from slurm_cluster import Slurm
+
+from tests import jobs
+from tests.cluster import slurm_cluster
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, need
+from tests.cluster.slurm_cluster import Slurm
 
 SYSTEM = "2xCPU"
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import make_log
 import pytest
-from altered import Altered
 
 from compliance import rules
 from compliance.__main__ import main
+from tests.compliance import make_log
+from tests.compliance.altered import Altered
 
 Alter = Callable[[Altered], Altered]
 STRICT = rules.load("4.0.0").strict

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import make_log
-import official_checker
 import pytest
-from altered import TOKEN, Altered
 
 from compliance import rules
 from compliance.check import check_file
+from tests.compliance import make_log, official_checker
+from tests.compliance.altered import TOKEN, Altered
 
 HRNET = rules.RULES / "training_4.0.0" / "official_hrnet.yaml"
 VALUES = (

@@ -3,11 +3,11 @@
 import io
 import os
 
-import make_log
 import pytest
 
 from compliance import log
 from compliance.log import Event, Header, Problem
+from tests.compliance import make_log
 
 EVENT = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "a", "value": 1, "metadata": {}}'
 LINE = f":::MLLOG {EVENT}"

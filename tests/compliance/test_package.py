@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import make_log
 import pytest
-from altered import Altered
 
 from compliance import package
 from compliance.__main__ import main
 from compliance.system import FIELDS
 from compliance.verify import verify
+from tests.compliance import make_log
+from tests.compliance.altered import Altered
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fuzz
-import make_log
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.compliance import fuzz, make_log
 
 HERE = Path(__file__).parent
 CORPUS = sorted((HERE / "corpus").iterdir())

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import make_log
 import pytest
-from altered import Altered
 
 from compliance import convergence
 from compliance.__main__ import main
 from compliance.system import FIELDS
+from tests.compliance import make_log
+from tests.compliance.altered import Altered
 
 
 def score(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import jobs
 import pytest
+
+from tests import jobs
 
 
 @pytest.mark.xdist_group("ranks")

@@ -75,7 +75,7 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
     assert 0 < found["exposed_all_reduce_s"] < found["step_time_s"]
     assert inspect.estimate(built.main, math_mode="tf32", batch=4, ranks=8, device=v100) is None
     assert inspect.estimate(built.main, math_mode="float16", batch=4, ranks=16, device=v100) is None
-    figures = inspect.published(v100, precision="fp32", batch=256, ranks=1)
+    figures = inspect.published(v100, workload="rn50", precision="fp32", batch=256, ranks=1)
     assert [f["images_per_s"] for f in figures] == [393.561]
 
 

@@ -3,12 +3,12 @@
 from collections import Counter
 from pathlib import Path
 
-import jobs
 import paddle
 import pytest
 from paddle import static
 
 from harness import sync_bn
+from tests import jobs
 
 
 @pytest.mark.xdist_group("ranks")

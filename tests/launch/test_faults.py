@@ -9,10 +9,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import jobs
 import pytest
 
 from paddle_rn50 import digits
+from tests import jobs
 
 pytestmark = pytest.mark.xdist_group("ranks")
 ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}

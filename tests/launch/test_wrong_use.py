@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import jobs
 import pytest
+
+from tests import jobs
 
 
 def refused(logdir: Path, message: str, **variables: str | int) -> None:

@@ -9,9 +9,10 @@ must break it.
 import json
 from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
+
+from tests import jobs
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_losses.json").read_text())["losses"]
 JOB = {

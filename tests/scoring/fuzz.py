@@ -8,17 +8,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 def main() -> None:
     import atheris
 
     with atheris.instrument_imports(include=["scoring"]):
-        import samples
-        import test_fuzz
-
         from scoring.importers import FORMATS
+        from tests.scoring import samples, test_fuzz
     names = sorted(FORMATS)
     if len(sys.argv) > 1 and (folder := Path(sys.argv[-1])).is_dir() and not any(folder.iterdir()):
         for at, name in enumerate(names):

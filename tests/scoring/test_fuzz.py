@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 
 import pytest
-import samples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from scoring.__main__ import main
 from scoring.importers import FORMATS, describe, jsonable, read_record
 from scoring.record import InputError
 from scoring.score import TooFewRunsError, score
+from tests.scoring import samples
 
 SETTINGS = settings(
     max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import samples
 
 from scoring.importers import FORMATS, read_record, recognise
 from scoring.record import InputError, Record
+from tests.scoring import samples
 
 ANSI = "\x1b[33m"
 

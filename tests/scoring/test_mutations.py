@@ -10,11 +10,11 @@ import types
 from pathlib import Path
 
 import pytest
-import samples
 
 from scoring import importers, protocols
 from scoring.importers import Format, read_record
 from scoring.score import run_figure
+from tests.scoring import samples
 
 COSTS = "loss, cost_text, wait_text, rate_text"
 WINDOW = 'value.get("steps")), _amount(value.get("time_s"))'

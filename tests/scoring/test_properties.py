@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import samples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from scoring import protocols
 from scoring.importers import FORMATS, read_record
 from scoring.record import InputError
 from scoring.score import run_figure
+from tests.scoring import samples
 
 SETTINGS = settings(
     max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]

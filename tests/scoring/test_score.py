@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import samples
 
 from scoring import hazards, protocols, spread
 from scoring.__main__ import main
 from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
 from scoring.score import TooFewRunsError, score
+from tests.scoring import samples
 
 Command = Callable[..., tuple[int, dict[str, Any], str]]
 
