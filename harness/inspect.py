@@ -272,10 +272,13 @@ def estimate(main: Any, *, math_mode: str, batch: int, ranks: int, device: Devic
     }
 
 
-def published(device: Device, *, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
-    """Published throughput of ResNet-50 by Paddle on the same device, precision, batch and rank count."""
+MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
+
+
+def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
+    """Published throughput of the workload by Paddle on the same device, precision, batch and rank count."""
     wanted = {
-        "model": "resnet50_v1.5",
+        "model": MODELS[workload],
         "metric": "throughput",
         "accelerator": device.name,
         "batch_per_device": str(batch),
@@ -293,13 +296,13 @@ def published(device: Device, *, precision: str, batch: int, ranks: int) -> list
         ]
 
 
-def estimates(main: Any, *, precision: str, dtype: str, batch: int, ranks: int) -> list[dict[str, Any]]:
+def estimates(main: Any, *, workload: str, precision: str, dtype: str, batch: int, ranks: int) -> list[dict[str, Any]]:
     """The roofline on each device, with its error against the published figures."""
     math_mode = "tf32" if precision == "tf32" else dtype
     found = []
     for device in DEVICES:
         roofline = estimate(main, math_mode=math_mode, batch=batch, ranks=ranks, device=device)
-        figures = published(device, precision=precision, batch=batch, ranks=ranks)
+        figures = published(device, workload=workload, precision=precision, batch=batch, ranks=ranks)
         name = f"{device.name} {device.memory_gib} GB"
         if roofline:
             figures = [f | {"error": roofline["images_per_s"] / f["images_per_s"] - 1} for f in figures]
@@ -377,7 +380,14 @@ def inspect(job: env.Job, *, ranks: int) -> dict[str, Any]:
         "ranks": ranks,
         "strategy": job.strategy,
     }
-    figures = estimates(main, precision=job.precision, dtype=plan.precision.dtype, batch=job.batchsize, ranks=ranks)
+    figures = estimates(
+        main,
+        workload=job.workload,
+        precision=job.precision,
+        dtype=plan.precision.dtype,
+        batch=job.batchsize,
+        ranks=ranks,
+    )
     return head | describe(main) | {"verified": program.verified(main), "estimate": figures}
 
 
@@ -423,7 +433,7 @@ def main() -> int:
     """`python -m harness.inspect`: the training program of a configuration, built without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m harness.inspect", description=main.__doc__)
     parser.add_argument("--system", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
-    parser.add_argument("--workload", help=f"one of {', '.join(env.WORKLOADS)}")
+    parser.add_argument("--workload", default="rn50", help=f"one of {', '.join(env.WORKLOADS)}; rn50 if not given")
     parser.add_argument("--precision", help=f"one of {', '.join(env.PRECISIONS)}")
     parser.add_argument("--batch", help="images a device; the config's if not given")
     parser.add_argument("--ranks", help="ranks of the job; the config's if not given")
