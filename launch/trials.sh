@@ -9,6 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
 readonly KILL_AFTER_S=10 # from asking the ranks to end, which takes a window of steps and a checkpoint, to ending them
+# The ranks of one node talk through shared memory: then none of them listens on the network.
+((DGXNNODES > 1)) || export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm}"
 mpirun_pid=""
 signal=""
 deadline=0
