@@ -19,4 +19,5 @@ export PRECISION="${PRECISION:-amp_o2}"
 ## Container
 export CONT_GPUS="${CONT_GPUS:-all}"
 export CONT_SHM_SIZE="${CONT_SHM_SIZE:-8g}" # NCCL's buffers between GPUs without a direct link
+export CONT_MEMLOCK="${CONT_MEMLOCK:--1}" # RDMA and GPU copies lock memory
 export CONT_IPC="${CONT_IPC:-private}"

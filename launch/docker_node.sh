@@ -7,8 +7,8 @@
 #
 # Mounts DATADIR (read-only) and LOGDIR at their own paths and JOB_KEY as a secret; runs as the calling user on a read-only
 # root with a /tmp of its own. The container goes when this script goes. May be told CONT_NETWORK (default: host), CONT_NAME
-# (the container's name) and CONT_HOST (its node's name on a network of its own); CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE and
-# CONT_IPC come from the system's config file.
+# (the container's name) and CONT_HOST (its node's name on a network of its own); CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE,
+# CONT_MEMLOCK and CONT_IPC come from the system's config file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/variables.sh
@@ -42,12 +42,13 @@ network=${CONT_NETWORK:-host}
 digest=$(docker image inspect --format '{{.Id}}' "${CONT}" 2>/dev/null || true)
 logdir=$(realpath -m "${LOGDIR:-results}")
 run=(docker run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
-  --read-only --tmpfs /tmp:exec --security-opt no-new-privileges --ulimit memlock=-1 --ulimit stack=67108864
+  --read-only --tmpfs /tmp:exec --security-opt no-new-privileges
   --mount "type=bind,src=${logdir},dst=${logdir}" --env "LOGDIR=${logdir}" --env "IMAGE_DIGEST=${digest}")
 # On the host's network the container has its node's name already.
 [[ ${network} == host ]] || run+=(--hostname "${CONT_HOST:-${name}}" --network-alias "${CONT_HOST:-${name}}")
 [[ -z ${CONT_SHM_SIZE:-} ]] || run+=(--shm-size "${CONT_SHM_SIZE}")
 [[ -z ${CONT_IPC:-} ]] || run+=(--ipc "${CONT_IPC}")
+[[ -z ${CONT_MEMLOCK:-} ]] || run+=(--ulimit "memlock=${CONT_MEMLOCK}")
 [[ -z ${CONT_GPUS:-} ]] || run+=(--gpus "${CONT_GPUS}")
 for device in ${CONT_DEVICES:-}; do run+=(--device "${device}"); done
 if [[ -n ${DATADIR:-} ]]; then
