@@ -8,11 +8,14 @@ outside `half_region` are FP32.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import paddle
 from paddle import static
+from paddle.static.amp import fp16_utils
 
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
 # 0.8 after two steps with a gradient that is not finite.
@@ -62,6 +65,24 @@ def half_region() -> Any:
     stack = contextlib.ExitStack()
     stack.enter_context(static.amp.fp16_guard())
     return stack
+
+
+@contextlib.contextmanager
+def fp32_statistics() -> Iterator[None]:
+    """Keeps scale, bias and statistics of `sync_batch_norm` in FP32, as Paddle does for `batch_norm` alone."""
+    inputs, outputs = fp16_utils._keep_fp32_input, fp16_utils._keep_fp32_output
+
+    def keep_input(op: Any, name: str) -> bool:
+        return name != "X" if op.type == "sync_batch_norm" else inputs(op, name)
+
+    def keep_output(op: Any, name: str) -> bool:
+        return name != "Y" if op.type == "sync_batch_norm" else outputs(op, name)
+
+    with (
+        mock.patch.object(fp16_utils, "_keep_fp32_input", keep_input),
+        mock.patch.object(fp16_utils, "_keep_fp32_output", keep_output),
+    ):
+        yield
 
 
 def _lists(precision: Precision) -> Any:

@@ -126,6 +126,7 @@ def minimize(
         inner = precisions.decorate(inner, plan.precision, loss_scale=plan.loss_scale)
     strategy = _fleet_strategy(knobs)
     with (
+        precisions.fp32_statistics(),
         contextlib.redirect_stdout(sys.stderr),  # fleet prints what it found to the user's screen
         contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
     ):

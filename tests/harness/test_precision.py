@@ -122,3 +122,21 @@ def test_an_evaluation_program_takes_the_parameters_of_its_training_program() ->
             assert block.var(total).dtype == paddle.float32
             writer = next(op for op in block.ops if total in op.output_arg_names)
             assert block.var(writer.input_arg_names[0]).dtype == paddle.float32
+
+
+def test_statistics_over_the_ranks_stay_in_fp32() -> None:
+    from unittest import mock
+
+    from harness import program, sync_bn
+
+    minimize = program.minimize
+
+    def spanning(loss: static.Variable, *arguments: object, **settings: object) -> None:
+        sync_bn.span_ranks(loss.block.program)
+        minimize(loss, *arguments, **settings)
+
+    with mock.patch.object(program, "minimize", spanning):
+        built = programs.build(name="amp_o2", device="gpu", ranks=2)  # verified as it is built
+    block = built.main.global_block()
+    assert built.kinds("batch_norm", "fused_batch_norm_act", "sync_batch_norm") == [0, 0, 15]
+    assert block.var("stem.bn.w").dtype == paddle.float32
