@@ -93,6 +93,7 @@ class _Reader:
         self.epochs: dict[Any, dict[str, Any]] = {}
         self.train_samples: int | None = None
         self.global_batch: tuple[int, int] | None = None
+        self.benchmark: tuple[str, int] | None = None
         self.has_windows = False
 
     def header(self, header: Header) -> None:
@@ -220,10 +221,12 @@ class _Reader:
 
     def model(self, event: Event) -> None:
         if isinstance(event.value, str):
-            self.build.fact("model", event.value, event.line)
+            self.benchmark = (event.value, event.line)
 
     def finish(self) -> None:
         build = self.build
+        if self.benchmark:  # the name of the benchmark stands where no run_summary names the model
+            build.fact("model", *self.benchmark)
         for number, entry in self.epochs.items():
             images = entry.get("images")
             if images is None and entry.get("seconds"):
