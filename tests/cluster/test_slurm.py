@@ -45,7 +45,7 @@ def key_and_ranks_left(results: Path) -> list[str]:
                 os.getpid()
             ):
                 processes.append(process.joinpath("cmdline").read_text().replace("\0", " "))
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, or not ours
             continue
     return [*map(str, results.glob(".job_key*")), *processes]
 
