@@ -143,7 +143,7 @@ def weights_of(main: static.Program) -> dict[str, np.ndarray]:
 def test_a_mismatch_names_the_layers(tmp_path: Path) -> None:
     main = build(ModelConfig(classes=19))[0]
     state = weights_of(main)
-    assert len(pretrained_weights(saved(tmp_path, state), main)) == 1531
+    assert len(pretrained_weights(saved(tmp_path, state), main)) == 1533
     del state["backbone.la1.bb_layer2_1.conv1._conv.weight"]
     state["head.cls.weight"] = np.zeros([21, 270, 1, 1], dtype=np.float32)
     with pytest.raises(ValueError, match="2 layers do not fit") as caught:
