@@ -3,9 +3,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-for name in "${@:-run dev cuda bench}"; do
-  for lock in ${name}; do
-    uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
-      --custom-compile-command launch/lock.sh --output-file "locks/${lock}.lock" "locks/${lock}.in"
-  done
+locks=("$@")
+((${#locks[@]})) || locks=(run dev cuda bench peers)
+for lock in "${locks[@]}"; do
+  options=()
+  [[ "${lock}" != peers ]] || options=(--no-deps)
+  uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate "${options[@]}" \
+    --custom-compile-command launch/lock.sh --output-file "locks/${lock}.lock" "locks/${lock}.in"
 done

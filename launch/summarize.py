@@ -75,7 +75,7 @@ def main() -> int:
     table.add_row("log", "\n".join(args.logs))
     _ask("scoring", "report", *args.logs, *checked, "--html", str(report))
     table.add_row("report", str(report))
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=120).print(table)
     for warning in score["warnings"]:
         print(f"warning: {warning['rule']}: {warning['message']}")
     for finding in findings:

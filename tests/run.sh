@@ -13,7 +13,7 @@ for argument in "$@"; do
   esac
 done
 
-launch/setup.sh run dev
+launch/setup.sh run dev peers
 PATH="${PWD}/.venv/bin:${PATH}"
 
 if [[ "${markers}" != cluster && ${#arguments[@]} -eq 0 ]]; then

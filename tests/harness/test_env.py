@@ -82,7 +82,7 @@ def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
 def test_a_config_only_exports_what_has_a_reader(config: Path) -> None:
     """A config file holds exports and nothing else, sources cleanly, and each of its exports is read somewhere."""
     lines = [line.split("#")[0].strip() for line in config.read_text().splitlines()]
-    allowed = re.compile(r'export [A-Z][A-Z0-9_]*=("[^"]*"|[^ ;&|]*)|source "?[\w${}/\[\]().: "]*config_\w+\.sh"?')
+    allowed = re.compile(r'export [A-Z][A-Za-z0-9_]*=("[^"]*"|[^ ;&|]*)|source "?[\w${}/\[\]().: "]*config_\w+\.sh"?')
     for line in filter(None, lines):
         assert allowed.fullmatch(line), f"{config.name}: {line!r} is no export"
     done = subprocess.run(
