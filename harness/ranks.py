@@ -6,7 +6,9 @@ MPI starts the ranks and carries small host-side values. Gradients go by NCCL on
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -105,6 +107,23 @@ def _address(job: env.Job, ranks: Ranks) -> str:
     return socket.gethostbyname(job.hosts.split(",")[ranks.rank // job.dgxngpu])
 
 
+def _check_name() -> None:
+    """Fails if this host's own name does not resolve, which gloo needs."""
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError as error:
+        raise RunError(
+            f"this host's own name, {socket.gethostname()}, does not resolve: add it to /etc/hosts"
+            " (docker: not with --network none)"
+        ) from error
+
+
+def _end_with_parent() -> None:
+    """Has Linux kill this process when the rank that forked it dies: mpirun waits for whoever holds its pipes."""
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def _elsewhere() -> Iterator[None]:
     """Makes a temporary folder the working directory: Paddle's rendezvous writes `http.log` there, or hangs."""
@@ -128,5 +147,7 @@ def connect(job: env.Job, ranks: Ranks) -> None:
             _check_free(job.gloo_port)
         port = ranks.broadcast(job.gloo_port or _free_port())
         host = endpoints[0].rpartition(":")[0]
+        _check_name()
+        os.register_at_fork(after_in_child=_end_with_parent)  # Paddle forks helpers for the rendezvous
         with _elsewhere():
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

@@ -76,7 +76,7 @@ def test_paddle_opens_every_cuda_library(image: str) -> None:
 def test_the_default_job_needs_no_argument_and_passes_the_official_checker(image: str, tmp_path: Path) -> None:
     name = f"default{os.getpid()}"
     try:
-        docker("run", "--name", name, "--network", "none", image, "./run_and_time.sh", timeout_s=900)
+        docker("run", "--name", name, image, "./run_and_time.sh", timeout_s=900)
         docker("cp", f"{name}:/workspace/results/CPU/rn50/result_0.txt", str(tmp_path))
     finally:
         run("docker", "rm", "--force", name, check=False)
@@ -118,3 +118,13 @@ def test_losses_are_the_hosts_under_any_user(image: str, tmp_path: Path, options
     log = results / "CPU" / "rn50" / "result_0.txt"
     assert log.stat().st_uid == USER
     assert jobs.losses(log) == jobs.losses(on_host)  # to the last digit: one machine, one set of libraries
+
+
+def test_a_host_without_a_name_is_refused_and_ends(image: str) -> None:
+    name = f"nameless{os.getpid()}"
+    try:
+        done = run("docker", "run", "--name", name, "--network", "none", image, "./run_and_time.sh", check=False)
+    finally:
+        run("docker", "rm", "--force", name, check=False)
+    assert done.returncode == 1
+    assert "own name" in done.stderr and "does not resolve" in done.stderr
