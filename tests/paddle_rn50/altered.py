@@ -16,12 +16,12 @@ CHANGE = sys.argv[1]
 job, _ = env.read()
 env.export(env.runtime(job))
 
-from harness import program, schedules  # noqa: E402 - Paddle reads the environment when it is loaded
+from harness import loader, program, schedules  # noqa: E402 - Paddle reads the environment when it is loaded
 from paddle_rn50 import data  # noqa: E402
 
 if CHANGE == "rounding":
-    to_feed = data.Loader._to_feed
-    data.Loader._to_feed = lambda self, images: np.nextafter(to_feed(self, images), np.float32(np.inf))
+    to_feed = loader.to_feed
+    loader.to_feed = lambda images, device: np.nextafter(to_feed(images, device), np.float32(np.inf))
 elif CHANGE == "gradient":  # the all-reduce is lost: every rank follows its own gradient
     program.NCCL_ONLY = (*program.NCCL_ONLY, "c_allreduce_sum")
 elif CHANGE == "schedule":  # the warm-up starts one step late
