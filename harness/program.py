@@ -27,7 +27,7 @@ from harness import strategy as strategies
 from harness.env import Job
 from harness.optimizers import OptimizerConfig, is_decayed
 from harness.precision import Precision
-from harness.ranks import Ranks
+from harness.ranks import Ranks, elsewhere
 from harness.schedules import Schedule
 from harness.strategy import Strategy
 
@@ -128,6 +128,7 @@ def minimize(
     with (
         precisions.fp32_statistics(),
         contextlib.redirect_stdout(sys.stderr),  # fleet prints what it found to the user's screen
+        elsewhere(),  # its sharding writes its programs to files
         contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
     ):
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")

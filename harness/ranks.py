@@ -125,8 +125,8 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _elsewhere() -> Iterator[None]:
-    """Makes a temporary folder the working directory: Paddle's rendezvous writes `http.log` there, or hangs."""
+def elsewhere() -> Iterator[None]:
+    """Makes a temporary folder the working directory: Paddle leaves files there, and hangs where it cannot."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -149,5 +149,5 @@ def connect(job: env.Job, ranks: Ranks) -> None:
         host = endpoints[0].rpartition(":")[0]
         _check_name()
         os.register_at_fork(after_in_child=_end_with_parent)  # Paddle forks helpers for the rendezvous
-        with _elsewhere():
+        with elsewhere():
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")
