@@ -204,7 +204,11 @@ def _drop_evaluation(log: Altered, number: int) -> Altered:
     return log.drop("eval_start", number).drop("eval_stop", number).drop("eval_accuracy", number)
 
 
-@pytest.mark.parametrize(("rule", "start", "alter", "key"), OFFICIAL + OURS, ids=lambda v: v if isinstance(v, str) else getattr(v, "__name__", ""))
+@pytest.mark.parametrize(
+    ("rule", "start", "alter", "key"),
+    OFFICIAL + OURS,
+    ids=lambda v: v if isinstance(v, str) else getattr(v, "__name__", ""),
+)
 def test_a_log_that_breaks_a_rule_is_rejected_at_its_line(rule, start, alter, key, tmp_path: Path, capsys) -> None:
     log = alter(Altered(start()))
     path = tmp_path / "result_0.txt"
