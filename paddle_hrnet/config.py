@@ -155,7 +155,7 @@ def scenes_small(global_batch: int) -> Recipe:
         image_width=128,
         image_height=64,
         eval_batch=4,
-        # A mirrored digit is another one or none; with scales and colours the first epochs learned nothing.
+        # A mirrored digit is another one or none. No scales and colours yet: rate and augmentation were not told apart.
         augmentation=Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, colour=0.0, hue_degrees=0.0),
     )
 
