@@ -1,7 +1,7 @@
 """A training step of FCN-HRNetW18 on a CPU: the program of train.py against PaddleSeg's own model in dygraph.
 
 Both in FP32 with the same SGD on the same cores, batch 2, 128 x 128 crops, 11 classes. PaddleSeg needs the packages of
-locks/bench.lock. Each way runs in its own process.
+locks/peers.lock. Each way runs in its own process.
     python benchmarks/hrnet_step.py [--repeats N] [--short]
 """
 
@@ -10,13 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import ratios
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
-import jobs  # noqa: E402
+import training
 
 BATCH, SIDE = 2, 128
 
@@ -52,26 +48,8 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
 
     def ours() -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / "result.txt"
-            done = jobs.on_ranks(
-                1,
-                *("-m", "harness"),
-                WORKLOAD="hrnet",
-                MODE="throughput",
-                DATA="synthetic",
-                IMAGE_SIZE=side,
-                BATCHSIZE=BATCH,
-                WARMUP_STEPS=warm_up,
-                MEASURED_STEPS=steps,
-                PRINT_STEPS=steps,
-                THREADS=cores,
-                CLEAR_CACHES=0,
-                RESULT_FILE=log,
-            )
-            assert done.returncode == 0, done.stderr
-            measured = jobs.values(log, "step_window")[-1]
-            return measured["images"] / measured["time_s"]
+        job = {"IMAGE_SIZE": side, "BATCHSIZE": BATCH, "THREADS": cores}
+        return training.rate(steps=steps, warm_up=warm_up, WORKLOAD="hrnet", **job)
 
     def paddleseg() -> float:
         command = [sys.executable, "-c", PADDLESEG, *(str(n) for n in (BATCH, side, steps, warm_up))]

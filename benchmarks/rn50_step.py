@@ -9,13 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import ratios
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests import jobs
+import training
 
 BATCH, SIDE = 8, 224
 
@@ -45,26 +41,8 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
 
     def ours() -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / "result.txt"
-            done = jobs.on_ranks(
-                1,
-                *("-m", "harness"),
-                MODE="throughput",
-                DATA="synthetic",
-                RECIPE="nvidia_cosine",
-                IMAGE_SIZE=side,
-                BATCHSIZE=BATCH,
-                WARMUP_STEPS=warm_up,
-                MEASURED_STEPS=steps,
-                PRINT_STEPS=steps,
-                THREADS=cores,
-                CLEAR_CACHES=0,
-                RESULT_FILE=log,
-            )
-            assert done.returncode == 0, done.stderr
-            measured = jobs.values(log, "step_window")[-1]
-            return measured["images"] / measured["time_s"]
+        job = {"IMAGE_SIZE": side, "BATCHSIZE": BATCH, "THREADS": cores}
+        return training.rate(steps=steps, warm_up=warm_up, RECIPE="nvidia_cosine", **job)
 
     def torch(channels_last: int) -> float:
         command = [sys.executable, "-c", TORCH, *(str(n) for n in (BATCH, side, steps, warm_up, cores, channels_last))]
