@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import jobs
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def _folder(variable: str, default: Path) -> Path:
-    """The folder that `variable` names; its absence fails where skips are failures (TESTS_MUST_NOT_SKIP=1)."""
+    """The folder that `variable` names; which must be there."""
     folder = Path(os.environ.get(variable, default))
-    if not folder.is_dir():
-        reason = f"{folder} is absent: set {variable} to the folder"
-        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    jobs.need(folder.is_dir(), f"{folder} is absent: set {variable} to the folder")
     return folder
 
 

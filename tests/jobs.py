@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
@@ -32,12 +37,20 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
-def run_and_time(
-    *arguments: str, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
+def need(found: bool, what: str) -> None:
+    """Skips a test where a tool is absent, and fails it where skips are failures (TESTS_MUST_NOT_SKIP=1)."""
+    if not found:
+        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
+            pytest.fail(what)
+        pytest.skip(what)
+
+
+def run(
+    command: Sequence[str], *, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
-    """`./run_and_time.sh` as a user starts it."""
+    """A command, to its end, with `variables` in a clean environment."""
     return subprocess.run(
-        [str(cwd / "run_and_time.sh"), *arguments],
+        command,
         env=environment(**variables),
         cwd=cwd,
         stdin=subprocess.DEVNULL,
@@ -48,24 +61,87 @@ def run_and_time(
     )
 
 
+def begin(command: Sequence[str], **variables: str | int) -> subprocess.Popen[str]:
+    """A command, begun; in a session of its own, so that a test can end all of it.
+
+    It heeds SIGINT also where the tests run in a shell's background, which ignores it.
+    """
+    return subprocess.Popen(
+        ["env", "--default-signal=INT", *command],
+        env=environment(**variables),
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def checked(log: Path) -> tuple[int, dict[str, Any]]:
+    """Exit status of `compliance check`, and what it says of this log."""
+    done = run([sys.executable, "-m", "compliance", "check", str(log), "--json"])
+    report: dict[str, Any] = json.loads(done.stdout)["files"][0]
+    return done.returncode, report
+
+
+def run_and_time(
+    *arguments: str, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
+) -> subprocess.CompletedProcess[str]:
+    """`./run_and_time.sh` as a user starts it."""
+    return run([str(cwd / "run_and_time.sh"), *arguments], timeout_s=timeout_s, cwd=cwd, **variables)
+
+
+def _mpirun(ranks: int, *command: str) -> list[str]:
+    return [
+        str(Path(sys.executable).with_name("mpirun")),
+        *("-n", str(ranks), "--bind-to", "none", "--map-by", f"ppr:{ranks}:node:OVERSUBSCRIBE"),
+        *(sys.executable, *command),
+    ]
+
+
 def on_ranks(
     ranks: int, *command: str, timeout_s: float = 300, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
-    return subprocess.run(
-        [
-            str(Path(sys.executable).with_name("mpirun")),
-            *("-n", str(ranks), "--bind-to", "none", "--map-by", f"ppr:{ranks}:node:OVERSUBSCRIBE"),
-            *(sys.executable, *command),
-        ],
-        env=environment(DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables),
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return run(_mpirun(ranks, *command), timeout_s=timeout_s, DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+
+
+def begin_on_ranks(ranks: int, *command: str, **variables: str | int) -> subprocess.Popen[str]:
+    """The same, begun."""
+    return begin(_mpirun(ranks, *command), DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+
+
+def processes(logdir: Path) -> list[psutil.Process]:
+    """Living processes of the job that writes to `logdir`."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("LOGDIR") == str(logdir) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def launcher_of(logdir: Path) -> psutil.Process:
+    """The job's mpirun."""
+    (found,) = (process for process in processes(logdir) if process.name() in ("mpirun", "prterun"))
+    return found
+
+
+def rank_of(logdir: Path, rank: int) -> psutil.Process:
+    """A rank of the job, whose own helpers have its environment too."""
+    (found,) = (p for p in launcher_of(logdir).children() if p.environ().get("OMPI_COMM_WORLD_RANK") == str(rank))
+    return found
+
+
+def abort_reason(log: Path) -> str:
+    """The reason in a log that must end with run_stop aborted."""
+    events = mllog(log)
+    assert [e["key"] for e in events[-2:]] == ["abort_reason", "run_stop"]
+    assert events[-1]["metadata"]["status"] == "aborted"
+    assert sum(e["key"] == "run_stop" for e in events) == 1
+    assert events[-2]["value"]
+    return str(events[-2]["value"])
 
 
 def mllog(log: Path) -> list[dict[str, Any]]:

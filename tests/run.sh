@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# All tests that need no Docker:  ./tests/run.sh [--slow] [--cluster] [pytest's own arguments]
+# All tests that need no Docker:  ./tests/run.sh [--slow] [--cluster] [--coverage] [pytest's own arguments]
+# --coverage: also which lines of harness/ and paddle_*/ no test executed, in any process that the tests start
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 markers="not slow and not cluster"
 arguments=()
+workers=2
+coverage=""
 for argument in "$@"; do
   case "${argument}" in
     --slow) markers="${markers/not slow/slow or not slow}" ;;
-    --cluster) markers="cluster" ;;
+    --cluster) markers="cluster" workers=0 ;; # one test at a time: its containers share the machine's cores
+    --coverage) coverage=1 ;;
     *) arguments+=("${argument}") ;;
   esac
 done
@@ -26,4 +30,14 @@ if [[ "${markers}" != cluster && ${#arguments[@]} -eq 0 ]]; then
 fi
 echo "== tests"
 # A test that starts ranks has both cores of a small machine to itself: it is in the group "ranks".
-exec pytest -n 2 --dist loadgroup -m "${markers}" "${arguments[@]}"
+tests=(pytest -n "${workers}" --dist loadgroup -m "${markers}" "${arguments[@]}")
+[[ -n "${coverage}" ]] || exec "${tests[@]}"
+folder="$(mktemp -d)"
+trap 'rm -rf "${folder}"' EXIT
+export COVERAGE_FILE="${folder}/data" # of each process, beside each other
+status=0
+coverage run -m "${tests[@]}" || status=$?
+echo "== lines that no test executed"
+coverage combine --quiet || true # a process that was killed leaves half a file, which is left out
+coverage report --skip-covered --show-missing
+exit "${status}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -46,20 +45,9 @@ def train(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> s
 
 
 def start(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> subprocess.Popen[str]:
-    """The job, begun; in a session of its own, so that a test can end all of it."""
-    settings = {**TRAINING, "DGXNGPU": ranks, "RESULT_FILE": log, "DATADIR": data, "PYTHONPATH": jobs.REPOSITORY}
-    mpirun = str(Path(sys.executable).with_name("mpirun"))
-    place = ["--bind-to", "none", "--map-by", f"ppr:{ranks}:node:OVERSUBSCRIBE"]
-    return subprocess.Popen(
-        [mpirun, "-n", str(ranks), *place, sys.executable, "-m", "harness"],
-        env=jobs.environment(**{**settings, **variables}),
-        cwd=jobs.REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    """The job, begun."""
+    settings = {**TRAINING, "RESULT_FILE": log, "DATADIR": data}
+    return jobs.begin_on_ranks(ranks, "-m", "harness", **{**settings, **variables})
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
