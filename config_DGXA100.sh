@@ -16,6 +16,11 @@ export RECIPE="${RECIPE:-$([[ ${WORKLOAD:-rn50} == hrnet ]] && echo cityscapes_8
 export BATCHSIZE="${BATCHSIZE:-$([[ ${WORKLOAD:-rn50} == hrnet ]] && echo 2 || echo 256)}"
 export PRECISION="${PRECISION:-amp_o2}"
 
+## cuDNN, by Paddle's own flags (a knob of STRATEGY wins over them)
+export FLAGS_conv_workspace_size_limit="${FLAGS_conv_workspace_size_limit:-4000}" # MiB a convolution may use
+export FLAGS_cudnn_exhaustive_search="${FLAGS_cudnn_exhaustive_search:-1}"        # all algorithms, on the first step
+export FLAGS_cudnn_batchnorm_spatial_persistent="${FLAGS_cudnn_batchnorm_spatial_persistent:-1}"
+
 ## Container
 export CONT_GPUS="${CONT_GPUS:-all}"
 export CONT_SHM_SIZE="${CONT_SHM_SIZE:-8g}" # NCCL's buffers between GPUs without a direct link

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import socket
 import sys
 import time
 import traceback
+from typing import Any
 
-from harness import env
+from harness import env, nvidia
 from harness.errors import RunError
 
+MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
 LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes the log first
 
 
-def main() -> int:
-    """Runs the workload; an error ends all ranks, with a line `error: ...` on stderr."""
+def main(module: str = "train", **options: Any) -> int:
+    """Runs a module of the workload; an error ends all ranks, with a line `error: ...` on stderr."""
     try:
         job, origins = env.read()
         env.export(env.runtime(job))
+        _check_gpus(job)
         # Imported now: Paddle takes its settings from the environment when it is loaded.
-        importlib.import_module(f"{job.package}.train").main(job, origins)
+        importlib.import_module(f"{job.package}.{module}").main(job, origins, **options)
     except ValueError as error:
         return _abort(error, 2)
     except RunError as error:
@@ -30,13 +35,27 @@ def main() -> int:
     return 0
 
 
+def _check_gpus(job: env.Job) -> None:
+    """Says what Paddle would end the process for without a word.
+
+    Raises:
+        ValueError: this node has fewer GPUs than the job wants.
+    """
+    if job.device == "gpu":
+        with nvidia.opened() as (handles, absence):
+            if len(handles) < job.dgxngpu:
+                has = f"{socket.gethostname()} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
+                raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
+
+
 def _abort(error: Exception, code: int) -> int:
     from mpi4py import MPI
 
     text = " ".join(str(error).split()) or type(error).__name__
-    print(f"error: {text}", file=sys.stderr, flush=True)
-    if MPI.COMM_WORLD.Get_rank() > 0:
-        time.sleep(LOG_CLOSES_S)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # mpirun's, to the others: Paddle would print a stack
+    sys.stderr.write(f"error: {text}\n")  # at once: two ranks write into one file
+    sys.stderr.flush()
+    time.sleep(MPIRUN_READS_S if MPI.COMM_WORLD.Get_rank() == 0 else LOG_CLOSES_S)
     if MPI.COMM_WORLD.Get_size() > 1:
         MPI.COMM_WORLD.Abort(code)  # the others may wait for this rank in a collective
     return code

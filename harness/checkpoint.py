@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".safetensors"
 HEADER_LIMIT = 100_000_000  # bytes, as the format's own reader has it
+MIB = 2**20
+SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
 # mpirun kills its ranks at TERM and INT, so launch/trials.sh passes them on as USR1 and USR2.
 SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR1: "TERM", signal.SIGUSR2: "INT"}
 _DTYPES = {
@@ -283,6 +286,7 @@ class Keeper:
         self._last_s = time.monotonic()
         self._signal = 0
         self._handlers: dict[int, Any] = {}
+        self._copies: dict[str, np.ndarray] = {}  # kept, as memory taken and given back each time scatters the heap
         self._writer: threading.Thread | None = None
         self._failure = ""
         self._written: dict[str, Any] = {}  # of the last checkpoint, until it is logged
@@ -303,7 +307,9 @@ class Keeper:
     def last_good(self) -> str:
         """For a message: the last checkpoint that is whole; every rank must ask."""
         self._join()
-        text = f"the last good checkpoint is {self._kept[-1]}" if self._kept else "there is no checkpoint of this run"
+        text = "there is no checkpoint of this run"
+        if self._kept:
+            text = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on"
         return str(self._ranks.broadcast(text))
 
     def window(self, main: Any, *, step: int, epoch: int) -> float:
@@ -350,7 +356,11 @@ class Keeper:
             self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
             return
         self._join()
-        arrays = {name: np.array(tensor) for name, tensor in program.state(main) if name not in own}
+        for name, tensor in program.state(main):
+            if name not in own:
+                value = np.asarray(tensor)
+                np.copyto(self._copies.setdefault(name, np.empty_like(value)), value)
+        arrays = dict(self._copies)
         for rank, part in enumerate(of_ranks):
             arrays |= {f"rank{rank}/{name}": value for name, value in part.items()}
         position = Position(
@@ -370,13 +380,22 @@ class Keeper:
         started_s, step = time.monotonic(), metadata["position"]["step"]
         path = self._folder / f"step_{step:09d}{SUFFIX}"
         try:
+            # By a sum, which takes no memory: a mask's would stay with this thread's heap, and each checkpoint has one.
             broken = [
-                name for name, value in arrays.items() if value.dtype.kind == "f" and not np.isfinite(value).all()
+                name
+                for name, value in arrays.items()
+                if value.dtype.kind == "f" and not math.isfinite(np.sum(value, dtype=np.float64))
             ]
             if broken:
                 self._failure = f"not written: {broken[0]} is not finite"
                 return
             self._folder.mkdir(parents=True, exist_ok=True)
+            needed, free = sum(value.nbytes for value in arrays.values()) + SPARE, shutil.disk_usage(self._folder).free
+            if free < needed:
+                self._failure = (
+                    f"not written: {self._folder} has {free / MIB:.0f} MiB left, {needed / MIB:.0f} are needed"
+                )
+                return
             write(path, arrays, metadata)
             self._kept.append(path)
             while len(self._kept) > self._keep:
@@ -384,7 +403,7 @@ class Keeper:
             self._written = {
                 "step": step,
                 "file": path.name,
-                "mib": round(path.stat().st_size / 2**20, 1),
+                "mib": round(path.stat().st_size / MIB, 1),
                 "blocked_s": round(blocked_s, 4),
                 "write_s": round(time.monotonic() - started_s, 4),
             }

@@ -10,15 +10,16 @@ Our own events, all POINT_IN_TIME; times are seconds by the monotonic clock, `im
 | `run_summary` | devices, nodes, batch_per_device, precision, math_mode, mode, data, framework, model | |
 | `step_window` | steps, images, time_s, data_wait_s, loss, gpu_memory_mib, power_w | step, epoch_num, phase |
 | `epoch_throughput` | images, time_s, images_per_s = images / time_s, data_wait_s | epoch_num |
-| `telemetry_summary` | peak_gpu_memory_mib, energy_j, joules_per_image, samples, sampler_cpu_share | |
+| `telemetry_summary` | the highest memory and temperature of a GPU, energy: harness/telemetry.py's `summarize` | |
 | `checkpoint` | step, file, mib, blocked_s: what training waited for it, write_s: of the thread | |
 | `abort_reason` | one line of text | |
 | `clock_set` | seconds by which somebody set the system's clock (below 0: back); durations stay right | step |
 
 `time_s` of a window runs from the end of the last one (or the start of the epoch) to its own last step; evaluation is
 outside. `data_wait_s` is the part of it that rank 0 waited for input. `loss` is the mean over ranks of the last step's
-loss. `power_w` is that of the job's GPUs of rank 0's node at the last sample, `telemetry_summary` is defined in
-harness/telemetry.py. What was not measured is null.
+loss. `power_w` is that of the job's GPUs of rank 0's node at the last sample. `telemetry_summary` is defined in
+harness/telemetry.py; a run that failed has none, and its nodes' telemetry files beside the log tell what was sampled.
+What was not measured is null.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import argparse
 import contextlib
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +44,11 @@ OURS = 2  # frames between mllog and the caller of a method of RunLog
 
 class _Lines(logging.FileHandler):
     """Writes to the log; a line that cannot be written ends the run (logging would print and go on)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if not Path(self.baseFilename).exists():
+            raise OSError(f"{self.baseFilename}: the log is gone: it was removed or moved during the run")
 
     def handleError(self, record: logging.LogRecord) -> None:
         raise OSError(f"{self.baseFilename}: cannot write the log: {sys.exc_info()[1]}") from sys.exc_info()[1]
@@ -121,36 +128,43 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
         # A full disk takes no last line either: the trial loop says it again from outside.
         with contextlib.suppress(OSError):
             log.aborted(str(error) or type(error).__name__)
+        with contextlib.suppress(OSError):
+            log.close()
         raise
-    finally:
-        log.close()
+    log.close()
 
 
-def close_for_dead(path: Path, reason: str) -> None:
-    """Ends the log that a killed rank 0 left open; a log that has its `run_stop` stays as it is."""
+def close_for_dead(path: Path, reason: str) -> str:
+    """Ends the log that a killed rank 0 left open; one that has its `run_stop` stays as it is.
+
+    Returns:
+        Why the run ended: the log's own reason where it has one, else `reason`.
+    """
     if not path.is_file():
-        return
+        return reason
     content = path.read_bytes()
     if b'"key": "run_stop"' in content:
-        return
-    if content and not content.endswith(b"\n"):
-        with path.open("ab") as file:
+        own = re.search(rb'^:::MLLOG (\{.*"key": "abort_reason".*\})$', content, re.MULTILINE)
+        return str(json.loads(own[1])["value"]) if own else reason
+    with path.open("ab") as file:
+        if content and not content.endswith(b"\n"):
             file.write(b"\n")
     log = RunLog(path, append=True)
     log.aborted(reason)
     log.close()
+    return reason
 
 
 def main() -> int:
-    """`python -m harness.events LOG REASON`: closes the log of a run whose ranks are gone."""
+    """`python -m harness.events LOG REASON`: closes the log of a run whose ranks are gone, and prints why it ended."""
     parser = argparse.ArgumentParser(prog="python -m harness.events", description=main.__doc__)
     parser.add_argument("log", type=Path)
     parser.add_argument("reason")
     args = parser.parse_args()
     try:
-        close_for_dead(args.log, args.reason)
+        print(close_for_dead(args.log, args.reason))
     except OSError as error:
-        print(f"{args.log}: cannot be closed as aborted: {error}", file=sys.stderr)
+        print(f"{args.reason}; the log cannot be closed as aborted: {error.strerror}")
         return 1
     return 0
 

@@ -1,9 +1,9 @@
 """The training program of any configuration and rank count, without a GPU: what it runs, moves and computes.
 
-Counting: bytes are the unique inputs and outputs of an operator (a variable that it reads and writes counts once);
-views and operators without data count as none and are no kernel operators; what a convolution reads of the gradient
-that it adds to (addto) is left out and shown by itself. FLOPs are those of convolutions and matrix products, a
-multiply-add being two.
+Counting: bytes are the inputs of an operator, each once, and its outputs (a variable that it changes in place is read
+and written); views and operators without data count as none and are no kernel operators; what a convolution reads of
+the gradient that it adds to (addto) is left out and shown by itself. FLOPs are those of convolutions and matrix
+products, a multiply-add being two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from harness import env
 
 ROOT = Path(__file__).resolve().parents[1]
-GIB, MIB = 2**30, 2**20
+GIB, MIB, KIB = 2**30, 2**20, 2**10
 
 # Operators that move no data: views, and those that only order or name buffers.
 NO_DATA = {
@@ -45,6 +45,7 @@ NO_DATA |= {f"{name}_grad" for name in NO_DATA}
 TRANSPOSES = {"transpose", "transpose2", "transpose_grad", "transpose2_grad", "transfer_layout"}
 CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
 PRODUCTS = {"mul", "matmul", "matmul_v2"}
+NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
 OPTIMIZER_ROLE, BACKWARD_ROLE = 2, 1
 
 
@@ -56,10 +57,13 @@ class Device:
     memory_gib: int
     flops_per_s: dict[str, float]  # by arithmetic of the product
     memory_bytes_per_s: float
+    on_chip_bytes: int  # registers, shared memory and L2 cache, by the architecture's white paper
     link_bytes_per_s: float
     source: str
 
 
+# White papers: "NVIDIA Tesla V100 GPU Architecture" (WP-08608-001) and "NVIDIA A100 Tensor Core GPU Architecture",
+# the tables that compare the GPUs of each generation: SMs, register file, shared memory and L2 cache.
 V100_SHEET = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
 A100_SHEET = (
     "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-"
@@ -71,6 +75,7 @@ DEVICES = (
         memory_gib=32,
         flops_per_s={"float32": 15.7e12, "float16": 125e12},
         memory_bytes_per_s=900e9,
+        on_chip_bytes=(80 * (256 + 96) + 6144) * KIB,
         link_bytes_per_s=150e9,
         source=V100_SHEET,
     ),
@@ -79,6 +84,7 @@ DEVICES = (
         memory_gib=40,
         flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
         memory_bytes_per_s=1555e9,
+        on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
         link_bytes_per_s=300e9,
         source=A100_SHEET,
     ),
@@ -87,6 +93,7 @@ DEVICES = (
         memory_gib=80,
         flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
         memory_bytes_per_s=2039e9,
+        on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
         link_bytes_per_s=300e9,
         source=A100_SHEET,
     ),
@@ -101,17 +108,50 @@ class Work:
     kind: str
     role: int
     moved_bytes: int
+    again_bytes: tuple[int, ...]  # inputs that it must read twice where the chip cannot hold them
     flops: int
     is_kernel: bool
 
 
-def _names(op: Any) -> set[str]:
-    names: set[str] = set()
+def _members(block: Any) -> dict[str, list[str]]:
+    """Gradients in each buffer that is all-reduced, and in its copy of another type; a buffer has no shape itself."""
+    members = {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
+    for op in block.ops:
+        if op.type == "cast" and op.input("X")[0] in members:
+            members[op.output("Out")[0]] = members[op.input("X")[0]]
+    return members
+
+
+def _bytes(op: Any, block: Any, members: dict[str, list[str]]) -> int:
+    """Inputs, each once, and outputs."""
+    from harness.passes import size_bytes
+
+    moved = 0
     for slots, of in ((op.input_names, op.input), (op.output_names, op.output)):
-        for slot in slots:
-            if slot != "XShape":
-                names.update(of(slot))
-    return names
+        for name in {name for slot in slots if slot != "XShape" for name in of(slot)}:
+            variable = block._find_var_recursive(name)
+            if name in members:
+                moved += _elements(block, members[name]) * size_bytes_of(variable)
+            elif variable is not None and variable.shape:
+                moved += size_bytes(variable)
+    return moved
+
+
+def _elements(block: Any, names: list[str]) -> int:
+    return sum(math.prod(block.var(name).shape) for name in names)
+
+
+def _again(op: Any, block: Any) -> tuple[int, ...]:
+    """Image tensors that a normalization by the batch's statistics reads before it can begin, and again for its output.
+
+    Forward that is the image; backward the image and the gradient, whose sums over the batch are in each output value.
+    """
+    from harness.passes import size_bytes
+
+    if op.type.removesuffix("_grad") not in NORMALIZATIONS or (op.has_attr("is_test") and op.attr("is_test")):
+        return ()
+    slots = [slot for slot in ("X", "Y@GRAD") if slot in op.input_names and op.input(slot)]
+    return tuple(size_bytes(block.var(op.input(slot)[0])) for slot in slots)
 
 
 def _flops(op: Any, block: Any) -> int:
@@ -133,22 +173,19 @@ def _flops(op: Any, block: Any) -> int:
 
 def works(main: Any) -> list[Work]:
     """Every operator of a program's main block, in order."""
-    from harness.passes import size_bytes
-
     block = main.global_block()
+    members = _members(block)
     found = []
     for index, op in enumerate(block.ops):
         is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
-        moved = 0
-        if is_kernel and op.type != "c_allreduce_sum":  # its bytes are counted by bucket
-            variables = (block._find_var_recursive(name) for name in _names(op))
-            moved = sum(size_bytes(v) for v in variables if v is not None and v.shape)
+        moved = _bytes(op, block, members) if is_kernel else 0
         found.append(
             Work(
                 index=index,
                 kind=op.type,
                 role=op.attr("op_role"),
                 moved_bytes=moved,
+                again_bytes=_again(op, block) if is_kernel else (),
                 flops=_flops(op, block),
                 is_kernel=is_kernel,
             )
@@ -158,10 +195,8 @@ def works(main: Any) -> list[Work]:
 
 def buckets(main: Any) -> list[dict[str, Any]]:
     """Each gradient all-reduce: its size, and the share of the gradient operators that are done when it is issued."""
-
     block = main.global_block()
-    content = {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
-    sources = {op.output("Out")[0]: op.input("X")[0] for op in block.ops if op.type == "cast"}
+    in_buffer = _members(block)
     found = []
     backward = [w for w in works(main) if w.role & BACKWARD_ROLE and w.is_kernel and w.kind.endswith("_grad")]
     moved = sum(w.moved_bytes for w in backward)
@@ -169,14 +204,12 @@ def buckets(main: Any) -> list[dict[str, Any]]:
         if op.type != "c_allreduce_sum":
             continue
         name = op.input("X")[0]
-        members = content.get(name) or content.get(sources.get(name, "")) or [name]
-        variable = block.var(name)
-        elements = sum(math.prod(block.var(m).shape) for m in members)
+        members = in_buffer.get(name, [name])
         before = [w for w in backward if w.index < index]
         found.append(
             {
-                "mib": elements * size_bytes_of(variable) / MIB,
-                "dtype": str(variable.dtype).rpartition(".")[2],
+                "mib": _elements(block, members) * size_bytes_of(block.var(name)) / MIB,
+                "dtype": str(block.var(name).dtype).rpartition(".")[2],
                 "gradients": len(members),
                 "operator": index,
                 "issued_after_operators": len(before) / len(backward),
@@ -185,6 +218,11 @@ def buckets(main: Any) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _layout(main: Any) -> str:
+    """Image layout of the convolutions."""
+    return str(next(op.attr("data_format") for op in main.global_block().ops if op.type == "conv2d"))
 
 
 def size_bytes_of(variable: Any) -> int:
@@ -239,18 +277,20 @@ def _addto_bytes(main: Any) -> int:
 def estimate(main: Any, *, math_mode: str, batch: int, ranks: int, device: Device) -> dict[str, Any] | None:
     """Roofline of a step on `device`: an upper bound on its images/s; None where it lacks the arithmetic.
 
-    Each operator takes the longer of its FLOPs at the peak and its bytes at the peak. An all-reduce of b bytes takes
+    Each operator takes the longer of its FLOPs at the peak and its bytes at the peak; a normalization by the batch's
+    statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
     2 (n - 1) / n b at NVLink's peak, beginning when its last gradient is made and the one before is done; the
     optimizer waits for the last. Beyond one node (8 ranks) nothing is estimated: the network has no data sheet here.
     """
     if math_mode not in device.flops_per_s or ranks > 8:
         return None
     peak = device.flops_per_s[math_mode]
-    sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
     compute_s = link_free_s = flops_s = bytes_s = 0.0
     waited = False
-    for work in works(main):
-        if work.index in sizes:
+    sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
+    in_order = [(program is main, work) for program in main.update for work in works(program)]
+    for is_last, work in in_order:
+        if is_last and work.index in sizes:
             link_free_s = max(link_free_s, compute_s) + (
                 2 * (ranks - 1) / ranks * sizes[work.index] / device.link_bytes_per_s
             )
@@ -258,7 +298,9 @@ def estimate(main: Any, *, math_mode: str, batch: int, ranks: int, device: Devic
         if work.role & OPTIMIZER_ROLE and not waited:
             exposed_s, waited = max(0.0, link_free_s - compute_s), True
             compute_s += exposed_s
-        by_flops_s, by_bytes_s = work.flops / peak, work.moved_bytes / device.memory_bytes_per_s
+        again_bytes = sum(size for size in work.again_bytes if size > device.on_chip_bytes)
+        by_flops_s = work.flops / peak
+        by_bytes_s = (work.moved_bytes + again_bytes) / device.memory_bytes_per_s
         flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
         compute_s += max(by_flops_s, by_bytes_s)
     return {
@@ -337,13 +379,13 @@ def system_environment(system: str, workload: str = "rn50") -> dict[str, str]:
     return {name: value for name, _, value in pairs if name in known_names}
 
 
-def build(job: env.Job, *, ranks: int) -> tuple[Any, Any, Any]:
-    """Training program, start-up program and loss of rank 0 of `ranks`, as the job's workload builds them.
+def build(job: env.Job) -> tuple[Any, Any, Any]:
+    """Training program, start-up program and loss of rank 0 of the job, as its workload builds them.
 
     Raises:
         ValueError: the job asks for what cannot be built.
     """
-    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
+    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(job.world_size)])
     # Before Paddle: loaded after its library, Python's own hashlib corrupts memory with this wheel.
     train = importlib.import_module(f"{job.package}.train")
     config = importlib.import_module(f"{job.package}.config")
@@ -352,15 +394,13 @@ def build(job: env.Job, *, ranks: int) -> tuple[Any, Any, Any]:
     from harness import program
 
     paddle.enable_static()
-    recipe = config.recipe(job.recipe, global_batch=job.batchsize * ranks, image_size=job.image_size)
+    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
     plan = dataclasses.replace(program.plan(job), ranks_listen=False)
-    schedule = recipe.make_schedule(
-        samples=job.batchsize * ranks * 100, global_batch=job.batchsize * ranks, epochs=recipe.epochs
-    )
+    schedule = recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch, epochs=recipe.epochs)
     return train.training_program(job, recipe, plan, schedule, seed=1)
 
 
-def inspect(job: env.Job, *, ranks: int) -> dict[str, Any]:
+def inspect(job: env.Job) -> dict[str, Any]:
     """All that `python -m harness.inspect` says of a job.
 
     Raises:
@@ -368,17 +408,18 @@ def inspect(job: env.Job, *, ranks: int) -> dict[str, Any]:
     """
     from harness import program
 
-    main, _, _ = build(job, ranks=ranks)
+    main, _, _ = build(job)
     plan = program.plan(job)
     head = {
         "system": job.dgxsystem,
         "workload": job.workload,
         "recipe": job.recipe,
         "precision": job.precision,
-        "layout": plan.layout,
+        "layout": _layout(main),
         "batch_per_device": job.batchsize,
-        "ranks": ranks,
+        "ranks": job.world_size,
         "strategy": job.strategy,
+        "micro_steps": plan.strategy.gradient_merge,
     }
     figures = estimates(
         main,
@@ -386,16 +427,18 @@ def inspect(job: env.Job, *, ranks: int) -> dict[str, Any]:
         precision=job.precision,
         dtype=plan.precision.dtype,
         batch=job.batchsize,
-        ranks=ranks,
+        ranks=job.world_size,
     )
     return head | describe(main) | {"verified": program.verified(main), "estimate": figures}
 
 
 def text(found: dict[str, Any]) -> str:
     """The same for people."""
+    micro_steps = found["micro_steps"]
     lines = [
         f"{found['workload']} {found['recipe']} {found['precision']} {found['layout']}, "
         f"{found['batch_per_device']} images a device, rank 0 of {found['ranks']}",
+        *([f"counted is the last of {micro_steps} micro-steps, which has the update"] if micro_steps > 1 else []),
         "",
         f"operators      {found['kernel_operators']} kernel operators, {found['all_operators']} in all",
         f"casts          {found['casts']}",
@@ -448,17 +491,14 @@ def main() -> int:
         "BATCHSIZE": args.batch,
         "RECIPE": args.recipe,
         "STRATEGY": args.strategy,
+        "DGXNNODES": "1" if args.ranks else None,  # the program does not know nodes
+        "DGXNGPU": args.ranks,
     }
     try:
         variables = system_environment(args.system, args.workload) | {k: v for k, v in asked.items() if v is not None}
         job, _ = env.read(variables)
-        ranks = job.world_size
-        if args.ranks is not None:
-            if not args.ranks.isdecimal() or int(args.ranks) < 1:
-                raise ValueError(f"--ranks {args.ranks}: must be a whole number of at least 1")
-            ranks = int(args.ranks)
         env.export({"GLOG_minloglevel": "2"})
-        found = inspect(job, ranks=ranks)
+        found = inspect(job)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

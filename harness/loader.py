@@ -118,5 +118,7 @@ def _gpu_tensor(images: Any) -> Any:
     tensor = paddle.base.core.LoDTensor()
     tensor._set_dims(dense.shape())
     place = paddle.CUDAPlace(dense.device_id())
-    feed_ndarray(dense, tensor._mutable_data(place, to_paddle_type(dense)))
+    # On Paddle's stream, as DALI's own iterator does: the copy does not wait, and the step must come after it.
+    stream = paddle.device.cuda.current_stream(dense.device_id()).cuda_stream
+    feed_ndarray(dense, tensor._mutable_data(place, to_paddle_type(dense)), stream)
     return tensor

@@ -48,8 +48,6 @@ class Trainer:
 
     executor: static.Executor
     main: static.Program
-    loss: static.Variable
-    feed: Feed  # batch -> what the program is fed
     global_batch: int  # images
     print_steps: int  # steps of a window
     ranks: Ranks
@@ -61,16 +59,28 @@ class Trainer:
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Any) -> None:
-        """Runs both forms of a step, with and without fetching the loss, on a synthetic batch."""
-        feed = self.feed(batch)
+        """Runs a step on a synthetic batch."""
         WATCHDOG.beat("warming up the training program")
-        for fetch in ([], [self.loss]):
-            self.executor.run(self.main, feed=feed, fetch_list=fetch)
+        self._update(batch, read_loss=True)
+
+    def _update(self, batch: Any, *, read_loss: bool) -> float:
+        """One update of the parameters; the mean loss of its micro-steps, or nan where it is not read.
+
+        The loss stays in the scope and nothing is fetched: another list of fetches would be another program to the
+        executor, built and held beside the first.
+        """
+        programs, losses = program.of_update(self.main), []
+        feed = {"image": batch.image, "label": batch.label}
+        for main, part in zip(programs, parts(feed, len(programs)), strict=True):
+            self.executor.run(main, feed=part, fetch_list=[])
+            if read_loss:
+                losses.append(np.array(static.global_scope().find_var(self.main.loss).get_tensor()))
+        return float(np.mean(losses)) if read_loss else math.nan
 
     def run(self, batches: Iterator[Any], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
         """Trains `steps` steps and logs a window every `print_steps` of them and at the end.
 
-        Only there is the loss fetched: between, nothing makes the device wait for the host. `done` is the number of
+        Only there is the loss read: between, nothing makes the device wait for the host. `done` is the number of
         steps of the run before these.
 
         Raises:
@@ -91,14 +101,14 @@ class Trainer:
             window.data_wait_s += ready - before
             due = step % self.print_steps == 0 or step == steps
             WATCHDOG.beat(f"computing step {done + step}")
-            fetched = self.executor.run(self.main, feed=self.feed(batch), fetch_list=[self.loss] if due else [])
+            loss = self._update(batch, read_loss=due)
             if self.tracer:
                 self.tracer.end(done + step, before, ready)
             rate.step()
             window.steps += 1
             window.images += self.global_batch
             if due:
-                loss = self.ranks.mean(float(np.mean(fetched[0])))
+                loss = self.ranks.mean(loss)
                 now = time.perf_counter()
                 window.time_s, started = now - started, now
                 self._report(window, loss, step=done + step, epoch=epoch, phase=phase)
@@ -115,7 +125,7 @@ class Trainer:
             "time_s": round(window.time_s, 6),
             "data_wait_s": round(window.data_wait_s, 6),
             "loss": loss if math.isfinite(loss) else None,
-            "gpu_memory_mib": _gpu_memory_mib(),
+            "gpu_memory_mib": gpu_memory_mib(self.executor.place),
             "power_w": self.sampler.power_w if self.sampler else None,
         }
         if self.sampler:
@@ -130,11 +140,26 @@ class Trainer:
             raise RunError(f"loss is {loss} at step {step}: lower the learning rate or look at the data{kept}")
 
 
-def _gpu_memory_mib() -> float | None:
-    """Most memory that this rank's GPU allocator held; None on a CPU."""
-    if paddle.device.get_device() == "cpu":
+def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """The feed in equal parts of its samples; nothing is copied."""
+    if count == 1:
+        return [feed]
+    split = [_split(value, count) for value in feed.values()]
+    return [dict(zip(feed, part, strict=True)) for part in zip(*split, strict=True)]
+
+
+def _split(value: Any, count: int) -> list[Any]:
+    if isinstance(value, np.ndarray):
+        return np.split(value, count)
+    size = value.shape()[0] // count
+    return [value._slice(number * size, (number + 1) * size) for number in range(count)]
+
+
+def gpu_memory_mib(place: Any) -> float | None:
+    """Most memory that this rank's allocator held on its GPU; None on a CPU."""
+    if isinstance(place, paddle.CPUPlace):
         return None
-    return round(paddle.device.cuda.max_memory_reserved() / 2**20, 1)
+    return round(paddle.device.cuda.max_memory_reserved(place.get_device_id()) / 2**20, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +169,7 @@ class Evaluator:
     executor: static.Executor
     main: static.Program
     totals: tuple[str, ...]  # names of the variables that it adds to
-    feed: Feed
+    feed: Feed  # batch -> what the program is fed
     ranks: Ranks
 
     def warm_up(self, batch: Any) -> None:

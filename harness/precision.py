@@ -21,6 +21,7 @@ from paddle.static.amp import fp16_utils
 # 0.8 after two steps with a gradient that is not finite.
 FIRST_LOSS_SCALE = 32768.0
 GOOD_STEPS, BAD_STEPS, GROWTH, BACKOFF = 1000, 2, 2.0, 0.8
+WHITE_LIST = {"concat"}  # of branches of which O1 would take one FP32 source as a reason to cast all to FP32
 BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduce_mean", "reduce_sum"}
 
 
@@ -86,7 +87,11 @@ def fp32_statistics() -> Iterator[None]:
 
 
 def _lists(precision: Precision) -> Any:
-    return static.amp.CustomOpLists(custom_black_list=set(BLACK_LIST), dtype=precision.dtype)
+    lists = static.amp.CustomOpLists(
+        custom_white_list=set(WHITE_LIST), custom_black_list=set(BLACK_LIST), dtype=precision.dtype
+    )
+    lists.gray_list.add("sync_batch_norm")  # Paddle names batch_norm alone: O1 would run it in FP32
+    return lists
 
 
 def decorate(optimizer: Any, precision: Precision, *, loss_scale: float) -> Any:

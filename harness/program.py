@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 import paddle
 from paddle import static
+from paddle.base.framework import Block
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers.common import CollectiveHelper
 
@@ -25,6 +26,7 @@ from harness import passes, sync_bn, verify
 from harness import precision as precisions
 from harness import strategy as strategies
 from harness.env import Job
+from harness.inspect import buckets
 from harness.optimizers import OptimizerConfig, is_decayed
 from harness.precision import Precision
 from harness.ranks import Ranks, elsewhere
@@ -67,6 +69,13 @@ def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Prog
 
 
 @contextlib.contextmanager
+def _inserting_plainly() -> Iterator[None]:
+    """Lets fleet insert operators without comparing the whole program with C++'s each time, squared work."""
+    with mock.patch.object(Block, "_insert_op", Block._insert_op_without_sync):
+        yield
+
+
+@contextlib.contextmanager
 def _without_waiting() -> Iterator[None]:
     """Lets fleet build a program of N ranks without connecting to them."""
     with mock.patch("paddle.distributed.fleet.meta_optimizers.common.wait_server_ready", lambda endpoints: None):
@@ -84,18 +93,26 @@ class Plan:
     loss_scale: float = 0.0  # 0: dynamic
     ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
 
+    def micro_batch(self, batch: int) -> int:
+        """Images that a device computes at once, of `batch` for one update."""
+        return batch // self.strategy.gradient_merge
+
 
 def plan(job: Job) -> Plan:
     """The plan that a job's environment describes.
 
     Raises:
-        ValueError: STRATEGY names what is unknown or refused.
+        ValueError: STRATEGY names what is unknown or refused, or what does not go with the rest of the job.
     """
-    chosen = precisions.PRECISIONS[job.precision]
+    chosen, knobs = precisions.PRECISIONS[job.precision], strategies.parse(job.strategy)
+    if job.batchsize % knobs.gradient_merge:
+        raise ValueError(f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={job.batchsize}")
+    if knobs.perturb_input and job.mode == "train":
+        raise ValueError("STRATEGY: perturb_input=1 is a control of harness.tune: set MODE=throughput")
     return Plan(
         device=job.device,
         precision=chosen,
-        strategy=strategies.parse(job.strategy),
+        strategy=knobs,
         layout=job.layout or chosen.layout,
         loss_scale=float(job.loss_scale),
     )
@@ -118,6 +135,8 @@ def minimize(
     """
     plan = plan or Plan(device=device)
     main, startup = loss.block.program, static.default_startup_program()
+    loss.persistable = True  # so that it can be read after a step
+    main.loss = loss.name
     knobs = strategies.resolve(plan.strategy, dtype=plan.precision.dtype, layout=plan.layout, device=plan.device)
     # Read when gradients are added: without it enable_addto finds nothing to do.
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": 8 if knobs.enable_addto else 0})
@@ -129,25 +148,37 @@ def minimize(
         precisions.fp32_statistics(),
         contextlib.redirect_stdout(sys.stderr),  # fleet prints what it found to the user's screen
         elsewhere(),  # its sharding writes its programs to files
+        _inserting_plainly(),
         contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
     ):
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
         fleet.distributed_optimizer(inner).minimize(loss, startup)
     precisions.feed_half(main, plan.precision)
+    if knobs.perturb_input:
+        passes.perturb_input(main)
     if knobs.fuse_elewise_add_act_ops:
-        passes.simplify_add_relu(main)
+        passes.simplify_sums(main)
+    passes.spread_mean(main)
+    programs = [main]  # of an update, each once
+    if knobs.gradient_merge > 1:
+        programs = [passes.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
         _join_rings(startup, knobs.nccl_comm_num)
         passes.bucket_all_reduces(
             main, limit_mib=knobs.fuse_grad_size_in_MB, half=knobs.fp16_allreduce, rings=knobs.nccl_comm_num
         )
     precisions.cast_startup(main, startup)
+    main.update = programs[:-1] * (knobs.gradient_merge - 1) + [main]
     main.verified = _verify(main, startup, optimizer, knobs, plan, ranks=fleet.worker_num())
     if plan.device == "cpu":
-        sync_bn.on_cpu(main, fleet.worker_num())
-        for program in (startup, main):
+        for program in programs:
+            passes.convolve_gradients(program)
+            sync_bn.on_cpu(program, fleet.worker_num())
+            passes.thin_depends(program)
             _remove(program, NCCL_ONLY)
-    verify.kernels(main, plan.device)
+        _remove(startup, NCCL_ONLY)
+    for program in programs:
+        verify.kernels(program, plan.device)
 
 
 def _join_rings(startup: static.Program, rings: int) -> None:
@@ -176,14 +207,18 @@ def _verify(
     """
     if knobs.auto:
         return _auto_chose(main, optimizer, ranks=ranks)
-    followed = verify.gradients(main, ranks=ranks)
+    parts = knobs.gradient_merge
+    followed = verify.gradients(main, ranks=ranks, parts=parts)
     updates = verify.optimizer(main, optimizer)
     verify.arithmetic(main, plan.precision.dtype)
     summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
     said = [
-        f"{len(followed)} gradients {summed}scaled by 1/{ranks} once",
+        f"{len(followed)} gradients {summed}scaled by 1/{ranks * parts} once",
         f"{optimizer.kind} by {', '.join(f'{kind} of {n}' for kind, n in updates.items())}",
     ]
+    if parts > 1:
+        merged = verify.merged(main.update[0], main, ranks=ranks, parts=parts)
+        said.append(f"{merged} gradients of {parts} micro-steps merged before their sum")
     if ranks > 1:
         verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
     return said + verify.knobs(main, knobs, asked=plan.strategy)
@@ -209,6 +244,11 @@ def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int)
 def verified(main: static.Program) -> list[str]:
     """What `minimize` proved of the program, or what Paddle's automatic mode made of it."""
     return list(main.verified)
+
+
+def of_update(main: static.Program) -> list[static.Program]:
+    """The programs whose runs, in this order, make one update: `main` alone, or micro-steps and `main`."""
+    return list(main.update)
 
 
 def _fleet_strategy(knobs: Strategy) -> Any:
@@ -242,9 +282,13 @@ def step_schedule(main: static.Program) -> _StepSchedule:
 
 
 def state(main: static.Program) -> Iterator[tuple[str, Any]]:
-    """Name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale."""
+    """Name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale.
+
+    The loss is none of it, nor are the accumulators of merged gradients, which are zero between two updates.
+    """
     scope = static.global_scope()
-    for name in sorted(v.name for v in main.list_vars() if v.persistable and v.type == _DENSE):
+    kept = {v.name for v in main.list_vars() if v.persistable and v.type == _DENSE} - {getattr(main, "loss", "")}
+    for name in sorted(name for name in kept if not name.endswith(verify.MERGED)):
         variable = scope.find_var(name)
         tensor = variable.get_tensor() if variable is not None else None
         if tensor is not None and tensor._is_initialized():
@@ -291,11 +335,12 @@ _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
 
 
 def summary(main: static.Program) -> dict[str, Any]:
-    """Operators of a program by type and what was proved of it, for the log's header."""
+    """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
     counts = Counter(op.type for op in main.global_block().ops)
     return {
         "operators": dict(counts.most_common()),
         "all_reduces": counts.get("c_allreduce_sum", 0),
+        "all_reduce_mib": sum(bucket["mib"] for bucket in buckets(main)),
         "fused": {kind: n for kind, n in counts.items() if kind.startswith(("fused_", "merged_"))},
         "verified": verified(main),
     }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich import progress
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from harness import env
 
@@ -15,19 +16,27 @@ if TYPE_CHECKING:
     from harness.loop import Timing
 
 
+class _Bar(progress.Progress):
+    """A bar and an empty line: mpirun passes on whole lines, so that the bar's must end."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield from super().get_renderables()
+        yield ""
+
+
 class Progress:
     """Rank 0's output; `kind` is `bar`, `plain`, or `none` on the other ranks."""
 
     def __init__(self, kind: str, total_steps: int) -> None:
         self._kind, self._total_steps = kind, total_steps
-        self._bar: progress.Progress | None = None
+        self._bar: _Bar | None = None
         self._task: Any = None
 
     def __enter__(self) -> Progress:
         if self._kind == "bar":
             # mpirun stands between us and the terminal, so that rich cannot see it by itself.
             console = Console(file=sys.stdout, force_terminal=True, width=env.columns())
-            self._bar = progress.Progress(
+            self._bar = _Bar(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(bar_width=None),
                 progress.MofNCompleteColumn(),
@@ -35,6 +44,7 @@ class Progress:
                 progress.TimeRemainingColumn(),
                 console=console,
                 refresh_per_second=2,
+                redirect_stderr=False,  # what libraries say stays in its file
             )
             self._task = self._bar.add_task("starting", total=self._total_steps, rate="")
             self._bar.start()

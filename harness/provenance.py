@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 
 from harness import nvidia
 
@@ -82,24 +83,8 @@ def _topology() -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def _gpus() -> list[dict[str, Any]]:
+def _gpus(nvml: Any = pynvml) -> list[dict[str, Any]]:
     """Name, memory in GiB and driver of each GPU; empty without a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            {
-                "name": pynvml.nvmlDeviceGetName(h),
-                "memory_gib": round(pynvml.nvmlDeviceGetMemoryInfo(h).total / 2**30, 1),
-                "driver": driver,
-            }
-            for h in handles
-        ]
-    finally:
-        pynvml.nvmlShutdown()
+    with nvidia.opened(nvml) as (handles, _):
+        found = [nvidia.describe(handle, nvml) for handle in handles]
+    return [{key: gpu[key] for key in ("name", "memory_gib", "driver")} for gpu in found]

@@ -11,8 +11,10 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from mpi4py import MPI
 from harness import env
 from harness.errors import RunError
 from harness.watchdog import WATCHDOG
+
+PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,22 @@ class Ranks:
         self.comm.Barrier()
 
 
+@contextlib.contextmanager
+def lost_peer() -> Iterator[None]:
+    """Leaves the word to the launcher where another rank died: mpirun, which ends this one too, says which and how.
+
+    Raises:
+        RunError: mpirun did not.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != "std::exception":  # all that gloo says of it
+            raise
+        time.sleep(PEERS_END_S)
+        raise RunError(f"a rank was lost while {WATCHDOG.doing}") from error
+
+
 def start(job: env.Job) -> Ranks:
     """Joins the job.
 
@@ -75,6 +95,8 @@ def start(job: env.Job) -> Ranks:
         node=socket.gethostname(),
     )
     local.Free()
+    if env.is_rank():
+        _end_with_parent()  # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
     WATCHDOG.start(job.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != job.world_size:
         raise ValueError(
@@ -119,7 +141,7 @@ def _check_name() -> None:
 
 
 def _end_with_parent() -> None:
-    """Has Linux kill this process when the rank that forked it dies: mpirun waits for whoever holds its pipes."""
+    """Has Linux kill this process when the one that forked it dies."""
     pr_set_pdeathsig = 1  # linux/prctl.h
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
@@ -136,6 +158,17 @@ def elsewhere() -> Iterator[None]:
             os.chdir(here)
 
 
+def _meet_at(host: str) -> None:
+    """Has Paddle's server for the rendezvous listen on `host` alone; its own code takes every interface."""
+    from paddle.distributed.fleet.utils import http_server
+
+    def bind(server: HTTPServer) -> None:
+        server.server_address = (host, server.server_address[1])
+        HTTPServer.server_bind(server)
+
+    http_server.KVHTTPServer.server_bind = bind
+
+
 def connect(job: env.Job, ranks: Ranks) -> None:
     """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
     endpoints = ranks.gather(f"{_address(job, ranks)}:{_free_port()}")
@@ -148,6 +181,8 @@ def connect(job: env.Job, ranks: Ranks) -> None:
         port = ranks.broadcast(job.gloo_port or _free_port())
         host = endpoints[0].rpartition(":")[0]
         _check_name()
-        os.register_at_fork(after_in_child=_end_with_parent)  # Paddle forks helpers for the rendezvous
+        # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
+        os.register_at_fork(after_in_child=_end_with_parent)
         with elsewhere():
+            _meet_at(host)
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

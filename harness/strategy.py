@@ -19,7 +19,7 @@ def _knob(doc: str, default: Any, least: float | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """Knobs that work; None: on where the device and the precision have the kernels."""
+    """Knobs that work; None: on where the device and the precision have the kernels, or as the system's FLAGS_ say."""
 
     auto: bool = _knob("Paddle's automatic mode: it chooses, this program records what", False)
     fuse_grad_size_in_MB: float = _knob("MiB of gradients in one all-reduce at most (our own pass)", 16.0, 0.001)
@@ -30,25 +30,25 @@ class Strategy:
     enable_inplace: bool = _knob("Paddle's buffer_shared_inplace_pass", False)
     merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
     fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
+    gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)
-    conv_workspace_size_limit: int = _knob("MiB of workspace a cuDNN convolution may use", 4000, 0)
-    cudnn_exhaustive_search: bool = _knob("cuDNN tries its algorithms on the first step", True)
-    cudnn_batchnorm_spatial_persistent: bool = _knob("cuDNN's persistent batch norm kernels", True)
+    conv_workspace_size_limit: int | None = _knob("MiB of workspace a cuDNN convolution may use", None, 0)
+    cudnn_exhaustive_search: bool | None = _knob("cuDNN tries its algorithms on the first step", None)
+    cudnn_batchnorm_spatial_persistent: bool | None = _knob("cuDNN's persistent batch norm kernels", None)
+    perturb_input: bool = _knob("moves each input value by one rounding: the control of harness.tune", False)
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Paddle's flags that carry a knob."""
-        return {
-            "FLAGS_conv_workspace_size_limit": self.conv_workspace_size_limit,
-            "FLAGS_cudnn_exhaustive_search": self.cudnn_exhaustive_search,
-            "FLAGS_cudnn_batchnorm_spatial_persistent": self.cudnn_batchnorm_spatial_persistent,
-        }
+        """Paddle's flags that a knob sets in place of the system's config file."""
+        names = ("conv_workspace_size_limit", "cudnn_exhaustive_search", "cudnn_batchnorm_spatial_persistent")
+        return {f"FLAGS_{name}": getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 _NO_EXECUTOR = (
     "Paddle 2.6.2 has one executor, which reads no ExecutionStrategy: set FLAGS_new_executor_serial_run or the number "
     "of threads (THREADS) instead"
 )
+_HIERARCHY = "fleet's knob changes nothing; NCCL chooses rings or trees that reduce inside a node first (NCCL_ALGO)"
 # Read off the programs that fleet 2.6.2 builds (docs/program.md has the counts).
 REFUSED = {
     "_fuse_grad_size_in_TFLOPS": "no pass of Paddle 2.6.2 reads it: use fuse_grad_size_in_MB",
@@ -60,12 +60,11 @@ REFUSED = {
     "lars": "the optimizer belongs to the recipe: choose a RECIPE with LARS",
     "lamb": "the optimizer belongs to the recipe, and no recipe has LAMB",
     "sync_batch_norm": "fleet's knob changes nothing; the recipe says whether statistics span the ranks",
-    "use_hierarchical_allreduce": "fleet's knob changes nothing; NCCL itself reduces inside a node first",
-    "hierarchical_allreduce": "fleet's knob changes nothing; NCCL itself reduces inside a node first",
+    "use_hierarchical_allreduce": _HIERARCHY,
+    "hierarchical_allreduce": _HIERARCHY,
     "localsgd": "fleet's program keeps the all-reduce of every gradient beside it, so nothing is saved",
     "adaptive_localsgd": "fleet's program keeps the all-reduce of every gradient beside it, so nothing is saved",
     "dgc": "the momentum of its first steps differs from the recipe's, and it needs FP32 gradients on a GPU",
-    "gradient_merge": "fleet's program all-reduces each gradient by itself in it; use more ranks or a larger BATCHSIZE",
     "sharding": "it needs another program than the one that is verified here",
     "fuse_resunit": "this wheel has no such pass",
 }

@@ -16,8 +16,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import paddle
 from paddle import static
-from paddle.base.framework import Operator
+
+from harness.passes import insert
 
 FORWARD, BACKWARD = "sync_batch_norm", "sync_batch_norm_grad"
 
@@ -32,13 +34,23 @@ def span_ranks(main: static.Program) -> None:
 def on_cpu(main: static.Program, ranks: int) -> None:
     """Replaces the operators that have no CPU kernel by an equivalent of those that have one."""
     block = main.global_block()
+    shares: dict[str, float] = {}  # of a batch in the running statistics
     for index in reversed(range(len(block.ops))):
         op = block.ops[index]
         if op.type not in (FORWARD, BACKWARD):
             continue
         writer = _Writer(block, index, op, ranks)
-        (writer.forward if op.type == FORWARD else writer.backward)()
+        if op.type == FORWARD:
+            share = 1.0 - op.attr("momentum")
+            name = f"sync_bn.share_{share:g}"
+            shares[name] = share
+            writer.forward(name)
+        else:
+            writer.backward()
         block._remove_op(writer.index, sync=False)
+    for name, share in shares.items():
+        block.create_var(name=name, shape=[1], dtype="float32")
+        insert(block, 0, "fill_constant", {}, {"Out": [name]}, shape=[1], value=share, dtype=paddle.float32, op_role=0)
     block._sync_with_cpp()
 
 
@@ -56,21 +68,11 @@ class _Writer:
         # Holds the variance itself: only `backward`, which this class writes too, reads it.
         self.variance = op.output("SavedVariance")[0] if op.type == FORWARD else op.input("SavedVariance")[0]
 
-    def _var(self, name: str, size: int) -> str:
-        return self.block.create_var(name=f"{self.x}.sync_bn.{name}", shape=[size], dtype="float32").name
+    def _var(self, name: str, *shape: int) -> str:
+        return self.block.create_var(name=f"{self.x}.sync_bn.{name}", shape=list(shape), dtype="float32").name
 
     def _add(self, kind: str, inputs: dict[str, list[str]], outputs: dict[str, list[str]], **attrs: Any) -> None:
-        # By the descriptor: Paddle's own way checks each operator against its stack, and takes no gradients.
-        desc = self.block.desc._insert_op(self.index)
-        desc.set_type(kind)
-        for name, variables in inputs.items():
-            desc.set_input(name, variables)
-        for name, variables in outputs.items():
-            desc.set_output(name, variables)
-        for name, value in {**attrs, "op_role": self.op.attr("op_role")}.items():
-            (desc._set_bool_attr if isinstance(value, bool) else desc._set_attr)(name, value)
-        desc.check_attrs()  # fills in the defaults
-        self.block.ops.insert(self.index, Operator(self.block, desc))
+        insert(self.block, self.index, kind, inputs, outputs, **attrs, op_role=self.op.attr("op_role"))
         self.index += 1
 
     def _normalize(self, scale: str, bias: str, out: str) -> None:
@@ -93,14 +95,15 @@ class _Writer:
             data_layout=self.op.attr("data_layout"),
         )
 
-    def _sum_over_ranks(self, first: str, second: str, factor: float = 1.0) -> None:
-        """Both [C] become their sums over the ranks, times a factor."""
-        both = self._var("both", 2 * self.channels)
-        self._add("concat", {"X": [first, second]}, {"Out": [both]}, axis=0)
+    def _sum_over_ranks(self, first: str, second: str) -> str:
+        """Both [C] as one [2, C], summed over the ranks."""
+        both = self._var("both", 2, self.channels)
+        self._add("stack", {"X": [first, second]}, {"Y": [both]}, axis=0)
         self._add("c_allreduce_sum", {"X": [both]}, {"Out": [both]}, ring_id=0, use_calc_stream=True)
-        if factor != 1.0:
-            self._scale(both, both, factor)
-        self._add("split", {"X": [both]}, {"Out": [first, second]}, axis=0, num=2, sections=[])
+        return both
+
+    def _take_apart(self, both: str, first: str, second: str) -> None:
+        self._add("unstack", {"X": [both]}, {"Y": [first, second]}, axis=0, num=2)
 
     def _scale(self, x: str, out: str, factor: float, bias: float = 0.0) -> None:
         self._add("scale", {"X": [x]}, {"Out": [out]}, scale=factor, bias=bias, bias_after_scale=True)
@@ -108,10 +111,10 @@ class _Writer:
     def _binary(self, kind: str, x: str, y: str, out: str) -> None:
         self._add(kind, {"X": [x], "Y": [y]}, {"Out": [out]}, axis=-1)
 
-    def forward(self) -> None:
-        op, mean, variance, epsilon = self.op, self.mean, self.variance, self.op.attr("epsilon")
+    def forward(self, share: str) -> None:
+        op, mean, variance = self.op, self.mean, self.variance
         running_mean, running_variance = op.input("Mean")[0], op.input("Variance")[0]
-        # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance + epsilon).
+        # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance).
         self._add(
             "batch_norm",
             {
@@ -131,7 +134,7 @@ class _Writer:
             },
             is_test=False,
             use_global_stats=False,
-            epsilon=epsilon,
+            epsilon=0.0,  # so that the square of what it saves is 1 / variance; its Y is written again below
             momentum=1.0,  # the running statistics stay as they are
             data_layout=op.attr("data_layout"),
         )
@@ -139,13 +142,12 @@ class _Writer:
         self._add("pow", {"X": [variance]}, {"Out": [variance]}, factor=-2.0)
         self._add("square", {"X": [mean]}, {"Out": [square]})
         self._binary("elementwise_add", variance, square, variance)
-        self._sum_over_ranks(mean, variance, 1 / self.ranks)
+        both = self._sum_over_ranks(mean, variance)
+        self._scale(both, both, 1 / self.ranks)
+        self._take_apart(both, mean, variance)
         self._add("square", {"X": [mean]}, {"Out": [square]})
         self._binary("elementwise_sub", variance, square, variance)
-        self._scale(variance, variance, 1.0, -epsilon)
         self._normalize(op.input("Scale")[0], op.input("Bias")[0], op.output("Y")[0])
-        share = self._var("share", 1)
-        self._add("fill_constant", {}, {"Out": [share]}, shape=[1], value=1.0 - op.attr("momentum"), dtype=5)
         for batch, running in ((mean, running_mean), (variance, running_variance)):
             self._add("lerp", {"X": [running], "Y": [batch], "Weight": [share]}, {"Out": [running]})
 
@@ -153,12 +155,7 @@ class _Writer:
         op = self.op
         d_scale, d_bias = op.output("Scale@GRAD")[0], op.output("Bias@GRAD")[0]
         d_x, scale = op.output("X@GRAD")[0], op.input("Scale")[0]
-        straight = self.block.create_var(
-            name=f"{self.x}.sync_bn.straight", shape=self.block.var(self.x).shape, dtype="float32"
-        ).name
-        correction = self.block.create_var(
-            name=f"{self.x}.sync_bn.correction", shape=self.block.var(self.x).shape, dtype="float32"
-        ).name
+        straight, correction = (self._var(name, *self.block.var(self.x).shape) for name in ("straight", "correction"))
         self._add(
             "batch_norm_grad",
             {
@@ -179,16 +176,13 @@ class _Writer:
             momentum=op.attr("momentum"),
             data_layout=op.attr("data_layout"),
         )
-        sum_scale, sum_bias = self._var("sum_scale", self.channels), self._var("sum_bias", self.channels)
-        self._add("assign", {"X": [d_scale]}, {"Out": [sum_scale]})
-        self._add("assign", {"X": [d_bias]}, {"Out": [sum_bias]})
-        self._sum_over_ranks(sum_scale, sum_bias)
-        factor = self._var("factor", self.channels)  # - scale / sqrt(variance + epsilon) / m
-        self._scale(self.variance, factor, 1.0, op.attr("epsilon"))
+        both = self._sum_over_ranks(d_scale, d_bias)
+        factor = self._var("factor", self.channels)  # scale / (m sqrt(variance + epsilon))
+        self._scale(self.variance, factor, self.count**2, self.count**2 * op.attr("epsilon"))
         self._add("rsqrt", {"X": [factor]}, {"Out": [factor]})
         self._binary("elementwise_mul", factor, scale, factor)
-        self._scale(factor, factor, -1 / self.count)
-        self._binary("elementwise_mul", sum_scale, factor, sum_scale)
-        self._binary("elementwise_mul", sum_bias, factor, sum_bias)
+        self._binary("elementwise_mul", both, factor, both)
+        sum_scale, sum_bias = self._var("sum_scale", self.channels), self._var("sum_bias", self.channels)
+        self._take_apart(both, sum_scale, sum_bias)
         self._normalize(sum_scale, sum_bias, correction)
-        self._binary("elementwise_add", straight, correction, d_x)
+        self._binary("elementwise_sub", straight, correction, d_x)

@@ -48,6 +48,7 @@ class Sampler:
         self._images = 0
         self._samples, self._cpu_s, self._error = 0, 0.0, ""
         self._peak_memory_mib: float | None = None
+        self._peak_temperature_c: float | None = None
         self._power_w: float | None = None
 
     def __enter__(self) -> Sampler:
@@ -115,6 +116,9 @@ class Sampler:
         memory = [gpu["memory_mib"] for gpu in gpus if gpu["memory_mib"] is not None]
         if memory:
             self._peak_memory_mib = max(self._peak_memory_mib or 0.0, *memory)
+        temperatures = [gpu["temperature_c"] for gpu in gpus if gpu["temperature_c"] is not None]
+        if temperatures:
+            self._peak_temperature_c = max(self._peak_temperature_c or 0.0, *temperatures)
         power = [gpu["power_w"] for gpu in gpus]
         self._power_w = None if not power or None in power else round(sum(power), 3)
 
@@ -154,6 +158,7 @@ class Sampler:
             "node": self._node,
             "samples": self._samples,
             "peak_gpu_memory_mib": self._peak_memory_mib,
+            "peak_gpu_temperature_c": self._peak_temperature_c,
             "energy_j": end_j - self._energy_begin_j if measured else None,  # type: ignore[operator]
             "images": self._images,
             "sampler_cpu_s": round(self._cpu_s, 4),
@@ -168,12 +173,16 @@ def summarize(nodes: list[dict[str, Any]]) -> dict[str, Any]:
     Energy is that of the job's GPUs from the first step to the end of the run, evaluations included; images are those
     that were trained on, so that joules_per_image is what an image of training cost.
     """
-    peaks = [node["peak_gpu_memory_mib"] for node in nodes if node["peak_gpu_memory_mib"] is not None]
+    memory_mib, temperature_c = (
+        max((node[name] for node in nodes if node[name] is not None), default=None)
+        for name in ("peak_gpu_memory_mib", "peak_gpu_temperature_c")
+    )
     energies = [node["energy_j"] for node in nodes]
     energy_j = None if None in energies else sum(energies)
     images = nodes[0]["images"]
     return {
-        "peak_gpu_memory_mib": max(peaks) if peaks else None,
+        "peak_gpu_memory_mib": memory_mib,
+        "peak_gpu_temperature_c": temperature_c,
         "energy_j": None if energy_j is None else round(energy_j, 3),
         "joules_per_image": energy_j / images if energy_j is not None and images else None,
         "samples": sum(node["samples"] for node in nodes),

@@ -15,8 +15,9 @@ from harness.strategy import Strategy
 
 UPDATES = {"sgd": {"momentum", "merged_momentum"}, "lars": {"lars_momentum"}}
 ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
-BACKWARD, OPTIMIZE, LOSS = 1, 2, 256
+BACKWARD, OPTIMIZE, LOSS = 1, 2, 256  # bits of an operator's op_role
 EMPTY = "@EMPTY@"
+MERGED = ".merged"  # ends the name of a gradient's accumulator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +33,74 @@ class Refused(ValueError):
     """The program is not what was asked for."""
 
 
-def gradients(main: Any, *, ranks: int) -> dict[str, Gradient]:
-    """{parameter: its gradient as the optimizer reads it}.
+def gradients(main: Any, *, ranks: int, parts: int = 1) -> dict[str, Gradient]:
+    """{parameter: its gradient as the optimizer reads it}; the update is computed in `parts` micro-steps.
 
     Raises:
         Refused: a gradient is summed or scaled not exactly once, is written again after its sum, or is not used.
     """
+    used = _follow(main, ranks=ranks, scales=_loss_scales(main)).used
+    wanted = {p.name for p in main.all_parameters() if p.trainable}
+    if wanted - used.keys():
+        raise Refused(
+            f"no optimizer updates {sorted(wanted - used.keys())[0]} and {len(wanted - used.keys()) - 1} more"
+        )
+    for parameter, value in used.items():
+        _check(parameter, value, ranks=ranks, parts=parts)
+    return used
+
+
+def merged(micro: Any, main: Any, *, ranks: int, parts: int) -> int:
+    """Number of gradients that `parts` - 1 runs of `micro` and one of `main` sum up, each part once.
+
+    Raises:
+        Refused: one is left out, joined with a value of another scale, or lives on into the next update.
+    """
+    first, last = (_follow(program, ranks=ranks, scales=_loss_scales(main)) for program in (micro, main))
+    if first.used:
+        raise Refused(f"a micro-step updates {sorted(first.used)[0]}")
+    if first.merged != last.merged:
+        raise Refused("the micro-steps and the update do not merge the same gradients at the same scale")
+    if len(last.merged) != len(last.used):
+        raise Refused(f"{len(last.merged)} gradients are merged, {len(last.used)} are used")
+    cleared = {op.output("Out")[0]: i for i, op in enumerate(main.global_block().ops) if _is_clear(op)}
+    for program, into_total in ((micro, True), (main, False)):
+        for index, op in enumerate(program.global_block().ops):
+            if not _is_merge(op):
+                continue
+            gradient, total = op.input("X")[0], op.input("Y")[0]
+            if op.output("Out")[0] != (total if into_total else gradient):
+                raise Refused(f"the merged {gradient} is written to {op.output('Out')[0]}")
+            if not into_total and cleared.get(total, -1) < index:
+                raise Refused(f"{total} is not cleared after the update")
+    for gradient, value in last.merged.values():
+        if value.sums or abs(value.factor * ranks * parts - 1.0) > 1e-6:
+            raise Refused(f"{gradient} is merged after {value.sums} sums at the factor {value.factor:g}")
+    return len(last.merged)
+
+
+def _is_merge(op: Any) -> bool:
+    return bool(op.type == "elementwise_add" and op.input("Y")[0].endswith(MERGED))
+
+
+def _is_clear(op: Any) -> bool:
+    return bool(op.type == "fill_constant" and op.output("Out")[0].endswith(MERGED) and op.attr("value") == 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Followed:
+    used: dict[str, Gradient]  # parameter -> its gradient as the optimizer reads it
+    merged: dict[str, tuple[str, Gradient]]  # accumulator -> the gradient that joins it, and its value then
+
+
+def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
     block = main.global_block()
     values: dict[str, Gradient] = {}
     slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
     buffer_of: dict[str, str] = {}
     summed: set[str] = set()
     used: dict[str, Gradient] = {}
-    scale_names = _loss_scales(block)
+    merges: dict[str, tuple[str, Gradient]] = {}
     for op in block.ops:
         role, kind = op.attr("op_role"), op.type
         outputs = [n for n in op.output_arg_names if n != EMPTY]
@@ -54,6 +110,11 @@ def gradients(main: Any, *, ranks: int) -> dict[str, Gradient]:
             buffer_of.update(dict.fromkeys(op.output("Output"), buffer))
         elif role == BACKWARD | LOSS:
             values[outputs[0]] = Gradient()
+        elif _is_merge(op):
+            name, total = op.input("X")[0], op.input("Y")[0]
+            if total in merges or name not in values or name in summed:
+                raise Refused(f"{name} is merged twice, after its sum over the ranks, or before it is computed")
+            merges[total] = (name, values[name])
         elif kind == "c_allreduce_sum":
             name = op.input("X")[0]
             members = slices.get(name, [name])
@@ -77,19 +138,12 @@ def gradients(main: Any, *, ranks: int) -> dict[str, Gradient]:
         elif kind == "update_loss_scaling":
             values.update({name: values[source] for source, name in zip(op.input("X"), op.output("Out"), strict=True)})
         elif role & (BACKWARD | OPTIMIZE):
-            _pass_on(op, kind, outputs, values, scale_names, summed)
-    wanted = {p.name for p in main.all_parameters() if p.trainable}
-    if wanted - used.keys():
-        raise Refused(
-            f"no optimizer updates {sorted(wanted - used.keys())[0]} and {len(wanted - used.keys()) - 1} more"
-        )
-    for parameter, value in used.items():
-        _check(parameter, value, ranks)
-    return used
+            _pass_on(op, kind, outputs, values, scales, summed)
+    return _Followed(used=used, merged=merges)
 
 
-def _loss_scales(block: Any) -> set[str]:
-    return {n for op in block.ops if op.type == "check_finite_and_unscale" for n in op.input("Scale")}
+def _loss_scales(main: Any) -> set[str]:
+    return {n for op in main.global_block().ops if op.type == "check_finite_and_unscale" for n in op.input("Scale")}
 
 
 def _summed(value: Gradient) -> Gradient:
@@ -146,15 +200,15 @@ def _use(op: Any, values: dict[str, Gradient], used: dict[str, Gradient]) -> Non
         used[parameter] = values[gradient]
 
 
-def _check(parameter: str, value: Gradient, ranks: int) -> None:
+def _check(parameter: str, value: Gradient, *, ranks: int, parts: int) -> None:
     sums = 1 if ranks > 1 else 0
     if value.sums != sums:
         raise Refused(
             f"the gradient of {parameter} is summed over the ranks {value.sums} times, not {sums}: the ranks would "
             "train apart"
         )
-    if abs(value.factor * ranks - 1.0) > 1e-6:
-        raise Refused(f"the gradient of {parameter} is scaled by {value.factor:g}, not by 1/{ranks}")
+    if abs(value.factor * ranks * parts - 1.0) > 1e-6:
+        raise Refused(f"the gradient of {parameter} is scaled by {value.factor:g}, not by 1/{ranks * parts}")
     if value.scaled:
         raise Refused(f"the gradient of {parameter} still has the loss scale on it ({value.scaled:+d})")
 
@@ -309,6 +363,11 @@ def knobs(main: Any, on: Strategy, *, asked: Strategy) -> list[str]:
         said.append(f"{knob} made {kinds[kind]} {kind}" if kinds.get(kind) else f"{knob} found nothing to change")
     if on.enable_addto and (kinds.get("sum") or kinds.get("grad_add")):
         said.append(f"enable_addto left {kinds.get('sum', 0) + kinds.get('grad_add', 0)} sums of gradients")
+    if on.perturb_input:
+        moved = [op.input("X")[0] for op in block.ops if any(name.endswith(".moved") for name in op.output_arg_names)]
+        if not moved:
+            raise Refused("STRATEGY: perturb_input is on and no input is moved")
+        said.append(f"perturb_input moved {', '.join(moved)} by one rounding")
     limit_mib = on.fuse_grad_size_in_MB
     for op in block.ops:
         if op.type == "coalesce_tensor" and len(op.input("Input")) > 1:

@@ -25,17 +25,17 @@ class Watchdog:
     """Watches this process; `beat` says that it makes progress."""
 
     def __init__(self) -> None:
-        self._doing, self._beat_s = "starting", time.monotonic()
+        self.doing, self._beat_s = "starting", time.monotonic()
         self._stop = threading.Event()
 
     def beat(self, doing: str) -> None:
         """Progress was made, and `doing` is next (it costs two assignments)."""
-        self._doing, self._beat_s = doing, time.monotonic()
+        self.doing, self._beat_s = doing, time.monotonic()
 
     def start(self, limit_s: float, *, rank: int, node: str) -> None:
         """Watches from now on; a limit of 0 watches nothing."""
         if limit_s:
-            self.beat(self._doing)
+            self.beat(self.doing)
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
@@ -52,7 +52,7 @@ class Watchdog:
                 return
             if time.monotonic() - self._beat_s > limit_s:
                 sys.stderr.write(
-                    f"error: rank {rank} on {node} hangs: no progress for {limit_s:g} s while {self._doing}\n"
+                    f"error: rank {rank} on {node} hangs: no progress for {limit_s:g} s while {self.doing}\n"
                 )
                 sys.stderr.write("".join(f"[rank {rank}] {line}\n" for line in _stacks()))
                 sys.stderr.flush()

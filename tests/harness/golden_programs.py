@@ -1,18 +1,21 @@
 """Writes golden/programs.json: what `harness.inspect` counts in the programs of the published configurations.
 
-python -m tests.harness.golden_programs      after a change of the program that is meant; look at the difference
+python -m tests.harness.golden_programs [NAME...]   after a change of the program that is meant; look at the difference
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from harness import env, inspect
 
 GOLDEN = Path(__file__).with_name("golden") / "programs.json"
-# PaddlePaddle/Perf (V100 and A100, batch 256 on 1 and 8), FleetX (AMP, batch 128 on 8), DLPerf (FP32, batch 128 on 1).
+# System, precision, images a device, ranks and, for FCN-HRNetW18, the recipe. ResNet-50 as in PaddlePaddle/Perf (V100
+# and A100, batch 256 on 1 and 8), FleetX (AMP, batch 128 on 8), DLPerf (FP32, batch 128 on 1); FCN-HRNetW18 as in
+# PaddlePaddle/Perf (batch 8 on 1 and 8) and in PaddleSeg's recipe (batch 2).
 PUBLISHED = {
     "fp32_b256_n1": ("DGX1", "fp32", 256, 1),
     "fp32_b256_n8": ("DGX1", "fp32", 256, 8),
@@ -22,6 +25,11 @@ PUBLISHED = {
     "amp_o2_b256_n1": ("DGX1", "amp_o2", 256, 1),
     "amp_o2_b256_n8": ("DGXA100", "amp_o2", 256, 8),
     "tf32_b256_n8": ("DGXA100", "tf32", 256, 8),
+    "hrnet_fp32_b2_n1": ("DGX1", "fp32", 2, 1, "cityscapes_80k"),
+    "hrnet_fp32_b8_n1": ("DGX1", "fp32", 8, 1, "cityscapes_benchmark"),
+    "hrnet_fp32_b8_n8": ("DGX1", "fp32", 8, 8, "cityscapes_benchmark"),
+    "hrnet_amp_o1_b8_n8": ("DGX1", "amp_o1", 8, 8, "cityscapes_benchmark"),
+    "hrnet_amp_o2_b8_n8": ("DGX1", "amp_o2", 8, 8, "cityscapes_benchmark"),
 }
 KEPT = (
     "operators",
@@ -38,11 +46,13 @@ KEPT = (
 )
 
 
-def count(system: str, precision: str, batch: int, ranks: int) -> dict[str, Any]:
-    """The kept counts of one configuration."""
-    variables = inspect.system_environment(system) | {"PRECISION": precision, "BATCHSIZE": str(batch)}
+def count(system: str, precision: str, batch: int, ranks: int, hrnet: str = "") -> dict[str, Any]:
+    """The kept counts of one configuration: of ResNet-50, or of FCN-HRNetW18 by the recipe `hrnet`."""
+    workload = {"WORKLOAD": "hrnet", "RECIPE": hrnet} if hrnet else {}
+    variables = inspect.system_environment(system, "hrnet" if hrnet else "rn50") | workload
+    variables |= {"PRECISION": precision, "BATCHSIZE": str(batch), "DGXNNODES": "1", "DGXNGPU": str(ranks)}
     job, _ = env.read(variables)
-    main, _, _ = inspect.build(job, ranks=ranks)
+    main, _, _ = inspect.build(job)
     found = inspect.describe(main)
     kept = {key: found[key] for key in KEPT}
     buckets = [
@@ -55,8 +65,11 @@ def count(system: str, precision: str, batch: int, ranks: int) -> dict[str, Any]
 
 
 def main() -> None:
-    """Writes the file anew."""
-    golden = {name: count(*configuration) for name, configuration in PUBLISHED.items()}
+    """Writes the file anew, or the named programs in it."""
+    golden = json.loads(GOLDEN.read_text())
+    for name in sys.argv[1:] or PUBLISHED:
+        golden[name] = count(*PUBLISHED[name])
+        print(name, f"{golden[name]['kernel_operators']} kernel operators, {golden[name]['bytes_gb']} GB", flush=True)
     GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
 
 

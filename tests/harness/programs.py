@@ -12,7 +12,7 @@ import numpy as np
 import paddle
 from paddle import static
 
-from harness import env, precision, program, strategy
+from harness import env, loop, precision, program, strategy
 from harness.optimizers import OptimizerConfig
 from harness.schedules import Schedule
 from paddle_rn50 import config, model, train
@@ -112,8 +112,12 @@ def losses(
         executor.run(built.startup)
         set_weights(built, scope)
         for step in range(steps):
-            out = executor.run(built.main, feed=feed(step), fetch_list=[built.loss])
-            found.append(float(out[0]))
+            update = program.of_update(built.main)
+            out = [
+                executor.run(main, feed=part, fetch_list=[built.loss.name])
+                for main, part in zip(update, loop.parts(feed(step), len(update)), strict=True)
+            ]
+            found.append(float(np.mean(out)))
             built.main.lr_scheduler.step()
         last = {name: np.array(scope.find_var(name).get_tensor()) for name in fetch or []}
     return (found, last) if fetch else found

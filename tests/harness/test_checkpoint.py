@@ -9,8 +9,11 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -315,6 +318,35 @@ def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_pa
     assert "warning: checkpoint not written: [Errno" in capfd.readouterr().err
 
 
+def test_a_disk_with_too_little_room_is_never_filled(tmp_path, one_rank, layer, capfd, monkeypatch):
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda folder: SimpleNamespace(free=checkpoint.SPARE))
+    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    with made:
+        made.epoch_ended(layer, 1)
+    assert "kept has 64 MiB left, 64 are needed" in capfd.readouterr().err
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
+    """On a disk that stands still training goes on, past the next checkpoint too, which is then left out."""
+    goes, write = threading.Event(), checkpoint.write
+
+    def slow(*arguments: Any) -> None:
+        assert goes.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    with made:
+        made.epoch_ended(layer, 1)
+        assert made.window(layer, step=11, epoch=2) == 0.0
+        made.epoch_ended(layer, 2)
+        assert not (tmp_path / "kept" / "step_000000010.safetensors").exists(), "still being written"
+        goes.set()
+    assert [p.name for p in (tmp_path / "kept").iterdir()] == ["step_000000010.safetensors"]
+    assert "checkpoint of step 20 left out" in (tmp_path / "result_0.txt").read_text()
+
+
 def test_half_files_of_a_killed_run_are_cleared_away(tmp_path, one_rank):
     half = tmp_path / ".step_000000010.safetensors.tmp"
     half.write_bytes(b"half")
@@ -347,8 +379,11 @@ def whole_losses(log: Path) -> list[float]:
 def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     data = small.data_set(tmp_path / "data")
     straight = tmp_path / "straight" / "result_0.txt"
-    done = small.train(straight, data)
+    done = small.train(straight, data, CHECKPOINT_EPOCHS=1)
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
+    last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
+    assert f"the last good checkpoint is {last}" in done.stderr
+    checkpoint.read(last)  # the end did not overtake its writing
 
     first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
     process = small.start(first, data, CHECKPOINT_EPOCHS=1)
@@ -362,15 +397,9 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     assert whole_losses(first)[:10] + jobs.losses(second) == pytest.approx(jobs.losses(straight), rel=1e-6)
     assert jobs.values(second, "eval_accuracy") == jobs.values(straight, "eval_accuracy")[1:]
     assert jobs.values(second, "run_summary")[0]["resumed"] and not jobs.values(straight, "run_summary")[0]["resumed"]
-    checked = subprocess.run(
-        [sys.executable, "-m", "compliance", "check", str(second), "--json"],
-        capture_output=True,
-        text=True,
-        cwd=jobs.REPOSITORY,
-        check=False,
-    )
-    assert checked.returncode == 1
-    assert "run-resumed" in {f["rule"] for f in json.loads(checked.stdout)["files"][0]["findings"]}
+    status, checked = jobs.checked(second)
+    assert status == 1
+    assert "run-resumed" in {f["rule"] for f in checked["findings"]}
 
 
 @pytest.mark.slow
@@ -385,10 +414,9 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     (saved,) = checkpoint._newest_first(first.with_name("result_0.checkpoints"))
     step = len(jobs.losses(first))
     assert process.returncode != 0 and saved.name == f"step_{step:09d}.safetensors"
-    assert f"error: stopped by signal TERM after step {step}; the last good checkpoint is {saved}" in said
-    assert jobs.values(first, "abort_reason") == [
-        f"stopped by signal TERM after step {step}; the last good checkpoint is {saved}"
-    ]
+    good = f"the last good checkpoint is {saved}, from which RESUME=auto goes on"
+    assert f"error: stopped by signal TERM after step {step}; {good}" in said
+    assert jobs.values(first, "abort_reason") == [f"stopped by signal TERM after step {step}; {good}"]
     assert jobs.values(first, "checkpoint")[0]["step"] == step
 
     resume = {"RESUME": "auto", "CHECKPOINT_DIR": str(saved.parent)}

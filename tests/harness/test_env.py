@@ -101,3 +101,17 @@ def test_a_config_only_exports_what_has_a_reader(config: Path) -> None:
 
 def test_the_readme_has_every_variable(repository: Path) -> None:
     assert env.table() in (repository / "README.md").read_text(), "paste `python -m harness.env --table`"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "expected"),
+    [
+        ("AuthenticAMD", "fpu avx2 avx512f avx512dq avx512cd avx512bw avx512vl", {"MKL_DEBUG_CPU_TYPE": "7"}),
+        ("AuthenticAMD", "fpu avx2", {"MKL_DEBUG_CPU_TYPE": "5"}),
+        ("AuthenticAMD", "fpu avx2 avx512f", {"MKL_DEBUG_CPU_TYPE": "5"}),
+        ("GenuineIntel", "fpu avx2 avx512f avx512dq avx512cd avx512bw avx512vl", {}),
+    ],
+)
+def test_mkl_is_told_the_kernels_of_an_amd_cpu(vendor, flags, expected):
+    """No kernel is asked for that the CPU lacks: it would end the process."""
+    assert env.mkl_settings(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\nbugs\t\t:\n") == expected

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from unittest import mock
 
 import numpy as np
 import paddle
 import pytest
 from paddle import static
 
-from harness import verify
-from harness.passes import insert
+from harness import passes, program, verify
 from tests.harness import lower, programs
 
 PLAIN = "fuse_elewise_add_act_ops=0,merged_optimizer=0"
@@ -40,6 +40,26 @@ def test_the_gpu_program_lowered_to_a_cpu_trains_as_the_plain_program_does(name:
     assert built.kinds("c_allreduce_sum")[0] > 4
     losses = lowered_losses(built, ranks=8, half=half)
     assert np.allclose(losses, plain_losses(), rtol=1e-5, atol=0)
+
+
+def test_gradient_merge_of_the_gpu_program_trains_as_the_plain_one_does() -> None:
+    merge, batch = "gradient_merge=2", 2 * programs.BATCH
+    built = programs.build(
+        name="amp_o2", device="gpu", ranks=8, knobs=f"{merge},fuse_grad_size_in_MB=0.01", batch=batch
+    )
+    micro, main = program.of_update(built.main)
+    kinds = [op.type for op in micro.global_block().ops]
+    assert not {"c_allreduce_sum", "merged_momentum", "check_finite_and_unscale"}.intersection(kinds)
+    for part in (micro, main):
+        lower.lower(part, built.startup, ranks=8)
+    plain = programs.build(knobs=f"{PLAIN},{merge}", layout="NHWC", batch=batch)  # one layout: no value flips at a relu
+    losses, expected = (
+        programs.losses(
+            one, STEPS, feed=lambda step, c=channels: programs.images(step, layout="NHWC", channels=c, batch=batch)
+        )
+        for one, channels in ((built, 4), (plain, 3))
+    )
+    assert np.allclose(losses, expected, rtol=1e-5, atol=0), (losses, expected)
 
 
 @pytest.mark.parametrize("wrong", ["residual swapped", "master left out", "all-reduce missed", "unscaled"])
@@ -82,6 +102,14 @@ def test_fusions_change_no_loss() -> None:
     assert np.allclose(programs.losses(built, STEPS), plain_losses(), rtol=1e-5, atol=0)
 
 
+def test_input_gradients_by_convolution_change_no_loss() -> None:
+    built = programs.build()
+    with mock.patch.object(passes, "convolve_gradients", lambda main: 0):
+        plain = programs.build()
+    assert built.kinds("flip")[0] > 0 and plain.kinds("flip") == [0]
+    assert np.allclose(programs.losses(built, STEPS), programs.losses(plain, STEPS), rtol=1e-5, atol=0)
+
+
 def test_bucket_sizes_change_no_loss() -> None:
     large = ((256, 1), (512, 1))  # 19 MB of gradients
     found = {}
@@ -92,6 +120,28 @@ def test_bucket_sizes_change_no_loss() -> None:
         found[mib] = (len(sizes), programs.losses(built, STEPS))
     assert found[1][0] > found[16][0] >= 2
     assert np.allclose(found[1][1], found[16][1], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("merged", [0, 1])
+def test_an_update_on_a_cpu_waits_for_each_bucket_by_the_fewest_operators(merged: int) -> None:
+    """One for all parameters needs one `depend` a bucket; one a parameter, all of them. No reader loses its wait."""
+    large, knobs = ((256, 1), (512, 1)), f"merged_optimizer={merged},fuse_grad_size_in_MB=1"
+    gpu, cpu = (programs.build(ranks=2, device=device, knobs=knobs, stages=large) for device in ("gpu", "cpu"))
+    buckets = [set(op.output("Output")) for op in cpu.main.global_block().ops if op.type == "coalesce_tensor"]
+    assert len(buckets) > 1
+    waits: list[set[int]] = [set() for _ in buckets]  # the readers that wait for each bucket
+    reads: list[set[int]] = [set() for _ in buckets]
+    ops = cpu.main.global_block().ops
+    for index, op in enumerate(ops):
+        if op.type in ("momentum", "merged_momentum"):
+            for bucket, waiting, reading in zip(buckets, waits, reads, strict=True):
+                gradients = bucket.intersection(op.input("Grad"))
+                if gradients:
+                    reading.add(index)
+                if any(o.type == "depend" and o.input("X")[0] in gradients for o in ops[:index]):
+                    waiting.add(index)
+    assert waits == reads and all(reads)
+    assert cpu.kinds("depend")[0] == (len(buckets) if merged else gpu.kinds("depend")[0])
 
 
 def test_nhwc_and_nchw_differ_as_a_rounding_of_the_input_does() -> None:
@@ -146,6 +196,27 @@ def test_each_layer_is_the_same_in_both_layouts(kind: str) -> None:
         assert np.abs(nchw - nhwc).max() <= 1e-6 * max(1.0, np.abs(nchw).max())
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> None:
+    """dX = dOut / (height x width) everywhere; the last pooling, over less than the image, stays Paddle's."""
+    paddle.enable_static()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, 5, 7) if layout == "NCHW" else (2, 5, 7, 3)).astype(np.float32)
+    upstream = rng.standard_normal((2, 3, 1, 1) if layout == "NCHW" else (2, 1, 1, 3)).astype(np.float32)
+    main = static.Program()
+    with static.program_guard(main):
+        image, gradient = static.data("x", x.shape, "float32"), static.data("g", upstream.shape, "float32")
+        image.stop_gradient = False
+        mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=layout)
+        parts = paddle.nn.functional.avg_pool2d(image, 3, data_format=layout)
+        (dx,) = static.gradients(mean, image, gradient)
+        static.gradients(parts, image)
+    assert passes.spread_mean(main) == 1
+    assert [op.type for op in main.global_block().ops].count("pool2d_grad") == 1
+    (found,) = static.Executor(paddle.CPUPlace()).run(main, feed={"x": x, "g": upstream}, fetch_list=[dx.name])
+    np.testing.assert_allclose(found, np.broadcast_to(upstream / 35, x.shape), rtol=1e-6)
+
+
 # ---- what is wrong is refused
 
 
@@ -158,17 +229,19 @@ def _broken(change: str) -> programs.Built:
         block._remove_op(reduce_at)
     elif change == "twice":
         name = block.ops[reduce_at].input("X")
-        insert(block, reduce_at, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
+        passes.insert(block, reduce_at, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
     elif change == "too early":
         name = block.ops[reduce_at].input("X")
         block._remove_op(reduce_at)
-        insert(block, at["coalesce_tensor"] + 1, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
+        passes.insert(
+            block, at["coalesce_tensor"] + 1, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1
+        )
         while block.ops[at["coalesce_tensor"]].type == "coalesce_tensor":
             at["coalesce_tensor"] += 1
     elif change == "scaled twice":
         index = next(i for i, op in enumerate(block.ops) if op.type == "scale" and op.attr("op_role") == 1)
         name = block.ops[index].output("Out")
-        insert(block, index + 1, "scale", {"X": name}, {"Out": name}, scale=0.125, op_role=1)
+        passes.insert(block, index + 1, "scale", {"X": name}, {"Out": name}, scale=0.125, op_role=1)
     elif change == "loss scale left":
         index = at["check_finite_and_unscale"]
         block.ops[index].desc.set_output("Out", [f"{n}.lost" for n in block.ops[index].output("Out")])
@@ -189,6 +262,45 @@ def test_a_gradient_not_summed_and_scaled_once_is_refused(change: str, reason: s
     built = _broken(change)
     with pytest.raises(verify.Refused, match=reason):
         verify.gradients(built.main, ranks=8)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("left out of the micro-step", "do not merge the same gradients"),
+        ("left out of the update", "do not merge the same gradients"),
+        ("merged at another scale", "do not merge the same gradients"),
+        ("merged after the sum", "after its sum over the ranks"),
+        ("never cleared", "is not cleared after the update"),
+        ("overwritten", "is written to"),
+        ("updated early", "a micro-step updates"),
+    ],
+)
+def test_gradients_not_merged_once_are_refused(change: str, reason: str) -> None:
+    built = programs.build(name="amp_o2", device="gpu", ranks=8, knobs="gradient_merge=2")
+    micro, main = program.of_update(built.main)
+    assert verify.merged(micro, main, ranks=8, parts=2) == 47
+    block = (micro if change in ("left out of the micro-step", "overwritten", "updated early") else main).global_block()
+    at = next(i for i, op in enumerate(block.ops) if verify._is_merge(op))
+    name, total = block.ops[at].input("X"), block.ops[at].input("Y")
+    if change.startswith("left out"):
+        block._remove_op(at)
+    elif change == "merged at another scale":
+        passes.insert(block, at, "scale", {"X": name}, {"Out": name}, scale=0.5, op_role=1)
+    elif change == "merged after the sum":
+        where = next(i for i, op in enumerate(block.ops) if op.type == "depend" and op.input("X") == name)
+        passes.insert(block, where + 1, "elementwise_add", {"X": name, "Y": total}, {"Out": name}, axis=-1, op_role=1)
+        block._remove_op(at)
+    elif change == "never cleared":
+        block._remove_op(next(i for i, op in enumerate(block.ops) if op.output_arg_names == total))
+    elif change == "overwritten":
+        block.ops[at].desc.set_output("Out", name)
+    else:
+        update = next(op for op in main.global_block().ops if op.type == "merged_momentum")
+        inputs = {slot: update.input(slot) for slot in ("Param", "Grad", "Velocity", "LearningRate")}
+        passes.insert(block, len(block.ops), update.type, inputs, {}, mu=update.attr("mu"), op_role=2)
+    with pytest.raises(verify.Refused, match=reason):
+        verify.merged(micro, main, ranks=8, parts=2)
 
 
 def test_another_optimizer_momentum_or_decay_is_refused() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import paddle
 import pytest
 from paddle.distributed.fleet.base import distributed_strategy
 
-from harness import program, strategy, verify
+from harness import env, loop, program, strategy, verify
 from tests.harness import programs
+from tests.jobs import REPOSITORY
 
 
 @pytest.mark.parametrize("name", sorted(strategy.REFUSED))
@@ -47,11 +51,32 @@ def test_every_knob_of_fleetx_is_known() -> None:
         ("auto=1", "use auto alone"),
         ("bogus=1", "no knob 'bogus'"),
         ("nccl_comm_num=0", "must be at least 1"),
+        ("gradient_merge=0", "must be at least 1"),
     ],
 )
 def test_a_wrong_value_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         strategy.parse(text)
+
+
+def test_what_does_not_go_with_the_job_is_refused() -> None:
+    with pytest.raises(ValueError, match="gradient_merge=3: must divide BATCHSIZE=16"):
+        program.plan(env.Job(strategy="gradient_merge=3"))
+    with pytest.raises(ValueError, match="perturb_input=1 is a control"):
+        program.plan(env.Job(strategy="perturb_input=1"))
+    assert program.plan(env.Job(strategy="gradient_merge=4")).micro_batch(16) == 4
+
+
+def test_a_batch_is_split_without_a_copy() -> None:
+    array = np.arange(12, dtype=np.float32).reshape(6, 2)
+    tensor = paddle.base.core.LoDTensor()  # as the input pipeline of a GPU hands it over
+    tensor.set(array, paddle.CPUPlace())
+    parts = loop.parts({"image": tensor, "label": array}, 3)
+    for number, part in enumerate(parts):
+        assert part["image"]._ptr() == tensor._ptr() + number * array.nbytes // 3
+        assert part["label"].base is not None
+        for name in ("image", "label"):
+            assert np.array_equal(np.array(part[name]), array[2 * number : 2 * number + 2])
 
 
 def test_a_strategy_is_written_as_it_is_read() -> None:
@@ -60,11 +85,25 @@ def test_a_strategy_is_written_as_it_is_read() -> None:
         assert strategy.parse(strategy.describe(chosen)) == chosen
 
 
-def test_every_flag_exists_and_is_set() -> None:
-    programs.build(knobs="conv_workspace_size_limit=1234,cudnn_exhaustive_search=0")
-    flags = strategy.Strategy().flags | {"FLAGS_max_inplace_grad_add": 0, "FLAGS_new_executor_serial_run": 0}
-    found = paddle.get_flags(list(flags))  # raises for one that does not exist
-    assert found["FLAGS_conv_workspace_size_limit"] == 1234
+def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
+    of_systems = {
+        name
+        for config in REPOSITORY.glob("config_*.sh")
+        for name in re.findall(r"^export (FLAGS_\w+)=", config.read_text(), re.MULTILINE)
+    }
+    knobs = strategy.parse(
+        "conv_workspace_size_limit=1234,cudnn_exhaustive_search=0,cudnn_batchnorm_spatial_persistent=0"
+    )
+    assert knobs.flags.keys() == of_systems
+    # Raises for one that does not exist.
+    before = paddle.get_flags([*of_systems, "FLAGS_max_inplace_grad_add", "FLAGS_new_executor_serial_run"])
+    try:
+        paddle.set_flags({"FLAGS_conv_workspace_size_limit": 77, "FLAGS_cudnn_exhaustive_search": True})
+        programs.build(knobs="cudnn_exhaustive_search=0")
+        found = paddle.get_flags(list(of_systems))
+    finally:
+        paddle.set_flags(before)
+    assert found["FLAGS_conv_workspace_size_limit"] == 77
     assert found["FLAGS_cudnn_exhaustive_search"] is False
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -35,14 +33,8 @@ def test_a_traced_run(tmp_path):
     executor_s = sum(e["dur"] for e in events if e["name"] == "executor") / 1e6
     assert executor_s <= sum(w["time_s"] for w in windows[1:3])
     assert jobs.values(log, "run_summary")[0]["profiled"]
-    checked = subprocess.run(
-        [sys.executable, "-m", "compliance", "check", str(log), "--json"],
-        capture_output=True,
-        text=True,
-        cwd=jobs.REPOSITORY,
-        check=False,
-    )
-    assert "run-profiled" in {f["rule"] for f in json.loads(checked.stdout)["files"][0]["findings"]}
+    _, checked = jobs.checked(log)
+    assert "run-profiled" in {f["rule"] for f in checked["findings"]}
 
     (summary,) = jobs.values(log, "telemetry_summary")
     samples = [json.loads(line) for line in (tmp_path / "result_0.node0.telemetry.jsonl").read_text().splitlines()]

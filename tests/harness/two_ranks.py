@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from harness import env
@@ -106,4 +108,6 @@ for name, value in statistics().items():
     np.testing.assert_allclose(value, (own[0][name] + own[1][name]) / 2, rtol=1e-6)
 counts = program.summary(main)
 assert counts["all_reduces"] >= 1
+gradients = sum(math.prod(parameter.shape) for parameter in main.all_parameters() if parameter.trainable)
+assert counts["all_reduce_mib"] == gradients * 4 / 2**20
 print(f"rank {me.rank} agrees", flush=True)

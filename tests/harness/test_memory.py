@@ -1,0 +1,76 @@
+"""Out of memory ends in one line; on a CPU by a real limit, on a GPU by the texts of the installed Paddle."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import socket
+from pathlib import Path
+
+import paddle
+import pytest
+
+from harness import memory
+from harness.env import Job
+from harness.errors import RunError
+from tests import jobs
+
+LIMIT_KIB = 8_000_000  # of addresses: Paddle alone takes about half
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_batch_that_does_not_fit_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    settings = {**jobs.TINY, "IMAGE_SIZE": "64", "BATCHSIZE": "1400", "DATA": "synthetic", "DGXNGPU": "1"}
+    limited = ["bash", "-c", f"ulimit -v {LIMIT_KIB} && exec ./run_and_time.sh"]
+    done = jobs.run(limited, LOGDIR=str(tmp_path), **settings)
+    assert done.returncode == 1, done.stderr[-2000:]
+    log = tmp_path / "CPU" / "rn50" / "result_0.txt"
+    (reason,) = jobs.values(log, "abort_reason")
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
+        f"error: {reason} (log {log}, messages {log.with_suffix('.stderr')})"
+    ]
+    said = re.fullmatch(
+        r"out of memory at BATCHSIZE=1400 while warming up the training program: (\S+) has [\d.]+ of [\d.]+ GiB left, "
+        r"this rank holds ([\d.]+) GiB \(([\d.]+) of ([\d.]+) GiB of addresses\) and asked for ([\d.]+) GiB more: "
+        r"lower BATCHSIZE, or .*STRATEGY=gradient_merge=N.*",
+        reason,
+    )
+    assert said and said[1] == socket.gethostname(), reason
+    held, addresses, limit, asked = (float(text) for text in said.groups()[1:])
+    assert held < addresses <= limit == pytest.approx(LIMIT_KIB / 2**20, abs=0.01)
+    assert addresses + asked > limit - 0.02
+    assert jobs.mllog(log)[-1]["metadata"]["status"] == "aborted"
+
+
+def paddles_text() -> str:
+    """The format of the GPU allocator's error, as the installed Paddle holds it."""
+    library = Path(paddle.base.__file__).with_name("libpaddle.so")
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(b"\n\nOut of memory error on GPU %d. Cannot allocate %s memory on GPU %d, %s memory")
+        assert at > 0, "this Paddle words it otherwise"
+        return content[at : content.find(b"\0", at)].decode()
+
+
+def test_a_gpu_that_is_full_is_named_with_what_it_holds() -> None:
+    values = iter((3, "1.531250GB", 3, "30.911438GB", "416.625000MB", 3, ""))
+    text = re.sub("%[ds]", lambda _: str(next(values)), paddles_text())
+    where = "/paddle/paddle/fluid/memory/allocation/cuda_allocator.cc:86"
+    recorded = f"In user code:\n\n    ResourceExhaustedError: {text} (at {where})"
+    with pytest.raises(RunError) as error, memory.explained(Job(batchsize=512)):
+        raise MemoryError(recorded)
+    assert str(error.value) == (
+        f"out of memory at BATCHSIZE=512 while starting: GPU 3 of {socket.gethostname()} has 416.625000MB left, this "
+        "rank holds 30.911438GB and asked for 1.531250GB more: lower BATCHSIZE, or compute the update in parts: "
+        "STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
+    )
+
+
+def test_a_library_without_memory_is_told_from_other_errors() -> None:
+    cuda = "(External) CUDA error(2), out of memory. \n  [Hint: 'cudaErrorMemoryAllocation'.] (at gpu_context.cc:359)"
+    said = re.escape("too little left for a library (CUDA error(2), out of memory): lower IMAGE_SIZE")
+    with pytest.raises(RunError, match=said), memory.explained(Job(batchsize=1)):
+        raise OSError(cuda)
+    with pytest.raises(OSError, match="CUDNN_STATUS_EXECUTION_FAILED"), memory.explained(Job()):
+        raise OSError("(External) CUDNN error(8), CUDNN_STATUS_EXECUTION_FAILED.")
+    with pytest.raises(RunError, match=r"this rank holds [\d.]+ GiB"), memory.explained(Job()):
+        raise MemoryError("Unable to allocate 45.1 GiB for an array")  # as NumPy words it
