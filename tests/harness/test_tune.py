@@ -1,0 +1,250 @@
+"""The search for a strategy: what it tries, what it takes for better, and one real search on CPU ranks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import strategy, tune
+from scoring.record import Record, Window
+from tests import jobs
+
+CPU = {
+    "DGXSYSTEM": "CPU",
+    "DEVICE": "cpu",
+    "PRECISION": "fp32",
+    "STRATEGY": "",
+    "DGXNNODES": 1,
+    "DGXNGPU": 2,
+    "BATCHSIZE": 16,
+    "WORKLOAD": "rn50",
+    "RECIPE": "",
+    "DATA": "real",
+    "IMAGE_SIZE": 0,
+    "WARMUP_STEPS": 10,
+    "MEASURED_STEPS": 50,
+    "SEED": -1,
+}
+
+
+def command(*arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m harness.tune` as a user starts it."""
+    return jobs.run([sys.executable, "-m", "harness.tune", *arguments], timeout_s=timeout_s, **variables)
+
+
+# ---- what is tried
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_o1", "amp_o2", "bf16"])
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, ranks: int) -> None:
+    job = CPU | {"DEVICE": "gpu", "PRECISION": precision, "DGXNGPU": ranks}
+    dtype = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}.get(precision, "float16")
+    layout = "NCHW" if dtype == "float32" else "NHWC"
+    found = tune.candidates(job)
+    for candidate in found:
+        text = candidate.exports("nccl_comm_num=1").get("STRATEGY", "")
+        strategy.resolve(strategy.parse(text), dtype=dtype, layout=layout, device="gpu")
+    names = {candidate.name for candidate in found}
+    assert ("auto" in names) == (ranks == 8)
+    assert ("fuse_grad_size_in_MB=64" in names) == (ranks > 1)
+    assert ("fuse_bn_act_ops=0" in names) == precision.startswith("amp")
+
+
+def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
+    found = {candidate.name: candidate for candidate in tune.candidates(CPU | {"DGXNGPU": 4})}
+    assert found["DGXNGPU=2"].exports("enable_inplace=1") == {
+        "DGXNGPU": "2",
+        "BATCHSIZE": "32",
+        "STRATEGY": "enable_inplace=1,gradient_merge=2",
+    }
+    assert "DGXNGPU=3" not in found and "auto" not in found
+    of_another = {way.name for way in tune.candidates(CPU | {"STRATEGY": "fuse_grad_size_in_MB=4,merged_optimizer=0"})}
+    assert not of_another & {"fuse_grad_size_in_MB=4", "merged_optimizer=0"} and "fuse_grad_size_in_MB=1" in of_another
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "reason"),
+    [
+        (("--only", "bogus"), {}, "--only bogus: must be of enable_inplace=1,"),
+        (("--repeats", "2"), {}, "--repeats 2: must be at least 3"),
+        (("--batches", "32,x"), {}, "--batches 32,x: must be whole numbers"),
+        ((), {"STRATEGY": "auto"}, "it is measured as one of the strategies where it can run"),
+        ((), {"DGXNNODES": "2"}, "runs are started on this node alone"),
+        ((), {"BATCHSIZE": "0"}, "BATCHSIZE=0: must be at least 1"),
+        (("--name", "CPU"), {}, "config_CPU.sh: exists"),
+    ],
+)
+def test_wrong_use_ends_in_one_line(arguments: tuple[str, ...], variables: dict[str, str], reason: str) -> None:
+    done = command("--dry-run", *arguments, **variables)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.startswith("error: ") and reason in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_dry_run_prints_each_command_and_runs_nothing(tmp_path: Path) -> None:
+    done = command("--batches", "--dry-run", LOGDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    shown = re.findall(r"BATCHSIZE=(\d+) \S*run_and_time\.sh", done.stdout)
+    assert shown == ["32", "64", "96", "128", "160", "192", "224", "256"]
+    assert list(tmp_path.iterdir()) == []
+    done = command("--only", "enable_inplace=1", "--dry-run", LOGDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    *runs, summary = done.stdout.splitlines()
+    assert len(runs) == 3  # the base, the control and the strategy
+    assert "STRATEGY=perturb_input=1" in runs[1] and "STRATEGY=enable_inplace=1" in runs[2]
+    assert summary.startswith("5 turns of 2 runs and one control")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- what is taken for better
+
+
+class Machine:
+    """In place of real runs: (images/s of turn n, added to each loss) of each way, by a word of its command."""
+
+    def __init__(self, ways: dict[str, tuple[list[float], float]]) -> None:
+        self.ways, self.calls = ways, [0] * len(ways)
+
+    def run(self, command: list[str]) -> tuple[Record | None, str]:
+        where = next(word for word in command if word.startswith("LOGDIR=")).rpartition("/")[2]
+        index, name = next((i, name) for i, name in enumerate(self.ways) if name == where)
+        rates, shift = self.ways[name]
+        if not rates:
+            return None, "out of memory at BATCHSIZE=16"
+        rate = rates[self.calls[index] % len(rates)]
+        self.calls[index] += 1
+        windows = (
+            Window(line=1, phase="warmup", images=160, seconds=1.0, loss=2.0 + shift),
+            Window(line=2, phase="measured", images=100 * rate, seconds=100.0, loss=1.0 + shift),
+        )
+        nodes = [{"cpu": "a test's", "cores": 2, "gpus": []}]
+        header = {"source": {"commit": "c0ffee", "dirty": False}, "hardware": {"nodes": nodes}}
+        return Record(file="f", sha256="", lines=2, format="mllog", windows=windows, header=header), ""
+
+
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tuple[list[float], float]]) -> str:
+    """The config file of a search in which the ways have these rates and losses."""
+    names = {way.name.replace(" ", "-").replace("+", "-"): way.name for way in tune.candidates(CPU)}
+    only = ",".join(names[name] for name in ways if name in names)
+    monkeypatch.setattr(tune.Runner, "run", lambda self, command: machine.run(command))
+    machine = Machine(ways)
+    monkeypatch.setattr(tune, "described", lambda: CPU | {"LOGDIR": str(folder)})
+    monkeypatch.setattr(sys, "argv", ["tune", "--only", only, "--folder", str(folder)])
+    assert tune.main() == 0
+    return (folder / "config_CPU_tuned.sh").read_text()
+
+
+STEADY = [40.0, 40.2, 39.9, 40.1, 40.0]
+CONTROL = (STEADY[:1], 1e-5)
+
+
+def exports(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("export ")]
+
+
+def test_what_is_really_faster_is_written_with_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faster = [rate * 1.05 for rate in (40.1, 40.0, 40.0, 40.2, 40.1)]
+    ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (faster, 5e-5)}
+    text = searched(tmp_path, monkeypatch, ways)
+    assert exports(text) == ['export STRATEGY="${STRATEGY:-enable_inplace=1}"']
+    assert "commit c0ffee" in text and "a test's, 2 cores" in text and "chosen: enable_inplace=1" in text
+    assert text.startswith("# shellcheck shell=bash\n") and "\n# Throughput to expect: 42.0" in text
+    for config in ("config_CPU.sh", "config_CPU_tuned.sh"):
+        if config == "config_CPU.sh":
+            (tmp_path / config).write_text((jobs.REPOSITORY / config).read_text())
+    script = f'set -eu; source {tmp_path}/config_CPU_tuned.sh; echo "$STRATEGY $DGXNGPU"'
+    done = subprocess.run(["bash", "-c", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert done.stdout == "enable_inplace=1 2\n", done.stderr
+
+
+def test_what_trains_something_else_is_never_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = [2 * rate for rate in STEADY]
+    text = searched(
+        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (twice, 2e-4)}
+    )
+    assert exports(text) == [] and "refused: its losses differ by" in text and "chosen: the base" in text
+
+
+def test_what_is_within_the_spread_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = [38.0, 44.0, 39.0, 45.0, 40.0]
+    text = searched(
+        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (noisy, 0.0)}
+    )
+    assert exports(text) == [] and "no difference shown" in text and "measured again" not in text
+
+
+def test_a_lucky_screening_does_not_survive_the_second_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lucky = [rate * 1.05 for rate in STEADY] + STEADY
+    text = searched(
+        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (lucky, 0.0)}
+    )
+    assert exports(text) == [] and "measured again" in text and "chosen: the base" in text
+
+
+def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = {
+        "base": (STEADY, 0.0),
+        "control": CONTROL,
+        "fuse_grad_size_in_MB=1": ([rate * 1.02 for rate in STEADY], 0.0),
+        "fuse_grad_size_in_MB=4": ([rate * 1.04 for rate in STEADY], 0.0),  # the better of two that exclude each other
+        "FLAGS_new_executor_serial_run=0": ([rate * 1.03 for rate in STEADY], 0.0),
+        "fuse_grad_size_in_MB=4---FLAGS_new_executor_serial_run=0": ([rate * 1.08 for rate in STEADY], 0.0),
+        "enable_inplace=1": ([], 0.0),
+    }
+    text = searched(tmp_path, monkeypatch, ways)
+    assert exports(text) == [
+        'export FLAGS_new_executor_serial_run="${FLAGS_new_executor_serial_run:-0}"',
+        'export STRATEGY="${STRATEGY:-fuse_grad_size_in_MB=4}"',
+    ]
+    assert "enable_inplace=1                   refused: out of memory at BATCHSIZE=16" in text
+
+
+@pytest.mark.parametrize("missing", ["base", "control"])
+def test_without_a_base_or_a_control_nothing_is_chosen(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (STEADY, 0.0)}
+    with pytest.raises(AssertionError):
+        searched(tmp_path, monkeypatch, ways | {missing: ([], 0.0)})
+    assert f"error: the {missing} does not run: out of memory at BATCHSIZE=16\n" in capsys.readouterr().err
+    assert not list(tmp_path.glob("config_*.sh"))
+
+
+def test_the_allowed_difference_is_the_controls() -> None:
+    base = [tune.Measured(rate=1.0, losses=(2.0, 1.0, 1.0)), tune.Measured(rate=1.0, losses=(2.0, 1.0, 1.5))]
+    control: Any = [tune.Measured(rate=1.0, losses=(2.0, 1.001, 1.0))]
+    assert tune.allowed_loss(base, control) == pytest.approx([2e-6, 0.01 + 1e-6, 5.0 + 1e-6])
+
+
+# ---- the real thing
+
+TINY = {**jobs.TINY, "BATCHSIZE": "4", "RECIPE": "nvidia_cosine", "WARMUP_STEPS": "2", "MEASURED_STEPS": "4"}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.timeout(900)
+def test_a_search_on_cpu_ranks_ends_in_a_config_that_runs(tmp_path: Path) -> None:
+    ways = "fuse_grad_size_in_MB=1,DGXNGPU=1"
+    done = command("--only", ways, "--repeats", "3", "--folder", str(tmp_path), timeout_s=800, LOGDIR=tmp_path, **TINY)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = (tmp_path / "config_CPU_tuned.sh").read_text()
+    rows = {line.split()[1]: line for line in text.splitlines() if re.match(r"# \S+ +[\d.]+ \(", line)}
+    assert rows.keys() >= {"base", "fuse_grad_size_in_MB=1", "DGXNGPU=1"}, text
+    for name in ("fuse_grad_size_in_MB=1", "DGXNGPU=1"):
+        assert "refused" not in rows[name], "the same update must have the same losses"
+    assert len(list(tmp_path.glob("tune/*/screen_*/*/CPU/rn50/result_0.txt"))) == 3 * 3 + 1
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.timeout(300)
+def test_a_sweep_shows_what_does_not_fit_with_its_reason(tmp_path: Path) -> None:
+    done = command("--batches", "2,4000", "--repeats", "1", LOGDIR=str(tmp_path), **jobs.TINY)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"^ +2 +[\d.]+ +none: one turn +not measured$", done.stdout, re.M), done.stdout
+    assert re.search(r"^ +4000 +not measured: global batch 8000 is larger than", done.stdout, re.M), done.stdout
