@@ -1,25 +1,33 @@
 #!/usr/bin/env bash
 # The job of one node: set up, train NEXP trials, check each log, score them, print a table.
-#   ./run_and_time.sh [--dry-run] [--check]        what may be set: the table in README.md
+#   ./run_and_time.sh [--dry-run | --check | --acceptance [--short]]        what may be set: the table in README.md
+# --check: is the machine fit for the job?   --acceptance: does it compute right, and how fast? (15 minutes at most)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 dry_run=""
-check=()
+short=()
+instead=() # of the trials
 for argument in "$@"; do
   case "${argument}" in
     --dry-run) dry_run=1 ;;
-    --check) check=(--check) ;;
+    --check | --acceptance) instead=("${argument}") ;;
+    --short) short=(--short) ;;
     -h | --help)
-      sed -n '2,3s/^# *//p' "${BASH_SOURCE[0]}"
+      sed -n '2,4s/^# *//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
-      echo "error: unknown argument ${argument}: use --dry-run, --check or --help; a job is described by its environment" >&2
+      echo "error: unknown argument ${argument}: use --dry-run, --check, --acceptance or --help; a job is described by its environment" >&2
       exit 2
       ;;
   esac
 done
+if [[ -n "${short[*]}" && "${instead[*]}" != --acceptance ]]; then
+  echo "error: --short is a form of --acceptance: give both" >&2
+  exit 2
+fi
+instead+=("${short[@]}")
 
 # ---- configuration: the user's environment, then the system's file, then harness/env.py
 JOB_FROM_USER="${JOB_FROM_USER:-$(compgen -e | paste -sd ' ')}"
@@ -58,9 +66,9 @@ fi
 if ((DGXNNODES > 1 && NODE_RANK > 0)); then
   exec launch/nodes.sh serve
 fi
-job=(launch/trials.sh "${check[@]}")
+job=(launch/trials.sh "${instead[@]}")
 if ((DGXNNODES > 1)); then
-  job=(launch/nodes.sh lead launch/trials.sh "${check[@]}")
+  job=(launch/nodes.sh lead launch/trials.sh "${instead[@]}")
 fi
 # A container or a batch job signals this script alone, so it passes the signal on. (-m: or the child would ignore SIGINT.)
 set -m
@@ -75,7 +83,7 @@ while :; do # a trapped signal ends `wait` early
   kill -0 "${child}" 2>/dev/null || break
 done
 trap - TERM HUP INT
-if ((status != 0)) || [[ -n "${check[*]}" ]]; then
+if ((status != 0)) || [[ -n "${instead[*]}" ]]; then
   exit "${status}"
 fi
 

@@ -16,7 +16,7 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import checkpoint, events, precision, program, ranks, sampling, session, telemetry, tracing
+from harness import checkpoint, events, memory, precision, program, ranks, sampling, session, telemetry, tracing
 from harness.env import Job
 from harness.loop import Evaluator, Trainer
 from harness.progress import Progress
@@ -52,6 +52,8 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     log_path = Path(job.result_file) if me.is_first else None
     with (
         events.open_log(log_path) as log,
+        memory.explained(job),
+        ranks.lost_peer(),
         Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=run, seed=seed, steps_per_epoch=steps) as keeper,
         telemetry.sampling(job, me) as sampler,
@@ -67,8 +69,8 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         log.event(keys.TRAIN_SAMPLES, len(train_images))
         log.event(keys.EVAL_SAMPLES, len(eval_images))
         log.event(keys.GLOBAL_BATCH_SIZE, job.global_batch)
-        log.event(keys.GRADIENT_ACCUMULATION_STEPS, 1)
-        log.event(keys.MODEL_BN_SPAN, job.batchsize)
+        log.event(keys.GRADIENT_ACCUMULATION_STEPS, plan.strategy.gradient_merge)
+        log.event(keys.MODEL_BN_SPAN, plan.micro_batch(job.batchsize))
         session.log_optimizer(log, schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
 
         # ---- programs
@@ -78,7 +80,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         executor = static.Executor(place)
         model, image = model_and_image(recipe, plan)
         # The seeds of the ranks differ on purpose: rank 0's weights are broadcast.
-        training, startup, loss = training_program(job, recipe, plan, schedule, seed=seed + me.rank + 1)
+        training, startup, _ = training_program(job, recipe, plan, schedule, seed=seed + me.rank + 1)
         evaluation = static.Program()
         with static.program_guard(evaluation, static.Program()):
             evaluation_totals(image, job.batchsize, recipe, model)
@@ -88,8 +90,6 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         trainer = Trainer(
             executor=executor,
             main=training,
-            loss=loss,
-            feed=lambda batch: {"image": batch.image, "label": batch.label},
             global_batch=job.global_batch,
             print_steps=job.print_steps,
             ranks=me,
@@ -207,7 +207,7 @@ def training_program(
     training, startup = static.Program(), static.Program()
     startup.random_seed = seed
     with static.program_guard(training, startup):
-        loss = training_loss(image, job.batchsize, recipe, model)
+        loss = training_loss(image, plan.micro_batch(job.batchsize), recipe, model)
         program.minimize(loss, recipe.optimizer, schedule, plan=plan)
     return training, startup, loss
 

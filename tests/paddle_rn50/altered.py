@@ -1,11 +1,14 @@
-"""A rank of a job in which one thing is altered: `python altered.py CHANGE`, for the golden test's control and proof.
+"""A rank of a job in which one thing is altered: `python altered.py CHANGE`, for the golden losses' controls and proof.
 
-`rounding` moves every input pixel by one unit in the last place; the others are faults that the test must see.
+`rounding` moves every input pixel by one unit in the last place. `bits:N` rounds what each convolution and matrix
+product reads, forward and backward, to N bits of mantissa: 11 are those of FP16 and TF32. The others are faults that
+the test must see.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +25,16 @@ from paddle_rn50 import data  # noqa: E402
 if CHANGE == "rounding":
     to_feed = loader.to_feed
     loader.to_feed = lambda images, device: np.nextafter(to_feed(images, device), np.float32(np.inf))
+elif CHANGE.startswith("bits:"):
+    import rounded
+
+    minimize = program.minimize
+
+    def and_round(loss: Any, *args: Any, **kwargs: Any) -> None:
+        minimize(loss, *args, **kwargs)
+        rounded.round_products(loss.block, bits=int(CHANGE.removeprefix("bits:")))
+
+    program.minimize = and_round
 elif CHANGE == "gradient":  # the all-reduce is lost: every rank follows its own gradient
     program.NCCL_ONLY = (*program.NCCL_ONLY, "c_allreduce_sum")
 elif CHANGE == "schedule":  # the warm-up starts one step late

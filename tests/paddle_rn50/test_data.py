@@ -10,6 +10,7 @@ from harness import sampling
 from harness.errors import RunError
 from paddle_rn50 import data, digits
 from paddle_rn50.config import Augmentation
+from tests import jobs
 
 WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0, flip=0.0)
 
@@ -201,6 +202,12 @@ def test_a_bad_list_names_its_line(tmp_path: Path, content: str, message: str) -
         data.read_list(tmp_path, "train_list.txt", 10)
 
 
+def test_empty_lines_of_a_list_are_no_samples(tmp_path: Path) -> None:
+    write(tmp_path, [np.zeros((8, 8, 3), dtype=np.uint8)])
+    (tmp_path / "train_list.txt").write_text("\ntrain/0.jpeg 1\n\n")
+    assert data.read_list(tmp_path, "train_list.txt", 10).paths == ("train/0.jpeg",)
+
+
 def test_a_missing_data_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train_list.txt: no such file: DATADIR must hold"):
         data.read_list(tmp_path / "none", "train_list.txt", 10)
@@ -220,3 +227,20 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, damage: str) -> None:
         for _ in range(20):
             next(loader)
     loader.close()
+
+
+@pytest.mark.xdist_group("ranks")
+def test_synthetic_data_reads_no_image(tmp_path: Path) -> None:
+    """A stall of the input is found by comparison with `DATA=synthetic`: images that cannot be read do not matter."""
+    for part in ("train", "val"):
+        (tmp_path / f"{part}_list.txt").write_text("bad.jpeg 1\n" * 8)
+    (tmp_path / "bad.jpeg").write_text("no image")
+    log = tmp_path / "result.txt"
+    job = {**jobs.TINY, "BATCHSIZE": "2", "DATADIR": str(tmp_path), "RESULT_FILE": str(log)}
+    done = jobs.on_ranks(1, "-m", "harness", **job, DATA="synthetic")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(jobs.losses(log)) == 4
+    log.unlink()
+    done = jobs.on_ranks(1, "-m", "harness", **job, DATA="real")
+    assert done.returncode == 1
+    assert "bad.jpeg: cannot be decoded" in done.stderr

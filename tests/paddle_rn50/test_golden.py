@@ -2,30 +2,31 @@
 
 How close is close: with every input pixel moved by one FP32 rounding (`altered.py rounding`), or with two compute
 threads in place of one, the recorded machine's losses move by less than 1e-6 in the first 14 steps and by at most
-1.3e-4 at step 20, relative, as rounding noise grows. The test allows eight times that. Each fault of `altered.py`
-must break it.
+1.3e-4 at step 20, relative, as rounding noise grows. `paddle_rn50/acceptance.py` allows eight times that. Each fault of
+`altered.py` must break it.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from paddle_rn50 import acceptance
 from tests import jobs
 
-GOLDEN = json.loads(Path(__file__).with_name("golden_losses.json").read_text())["losses"]
+GOLDEN = acceptance.GOLDEN["losses"]
 JOB = {
     **jobs.TINY,
     "RECIPE": "nvidia_cosine",
     "MEASURED_STEPS": "19",
     "THREADS": "1",
 }
-TOLERANCE = np.where(np.arange(20) < 14, 1e-5, 1e-3)  # relative, by step
+TOLERANCE = acceptance.CPU.by_step(20)
 
 
-def losses(ranks: int, log: Path, *command: str) -> np.ndarray:
-    done = jobs.on_ranks(ranks, *command, **{**JOB, "BATCHSIZE": str(32 // ranks), "RESULT_FILE": str(log)})
+def losses(ranks: int, log: Path, *command: str, **variables: str) -> np.ndarray:
+    job = {**JOB, "BATCHSIZE": str(32 // ranks), "RESULT_FILE": str(log), **variables}
+    done = jobs.on_ranks(ranks, *command, **job)
     assert done.returncode == 0, done.stderr[-2000:]
     return np.array(jobs.losses(log))
 
@@ -48,6 +49,14 @@ def test_one_rounding_of_the_input_stays_within_the_tolerance(tmp_path: Path) ->
     altered = str(Path(__file__).with_name("altered.py"))
     actual = losses(2, tmp_path / "result.txt", altered, "rounding")
     assert not differs(actual, 2).any(), actual.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_another_layout_stays_within_its_tolerance(tmp_path: Path) -> None:
+    actual = losses(1, tmp_path / "result.txt", "-m", "harness", LAYOUT="NHWC")
+    expected = np.array(GOLDEN["1"])
+    assert (np.abs(actual - expected) / expected <= acceptance.LAYOUT.by_step(20)).all(), actual.tolist()
 
 
 @pytest.mark.slow

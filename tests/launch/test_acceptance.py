@@ -1,0 +1,158 @@
+"""`./run_and_time.sh --acceptance --short` on this machine, without a GPU: verdict, report, exit status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import acceptance
+from tests import jobs
+
+ON_A_CPU = ("losses", "layout", "all-reduce", "evaluation", "throughput")
+
+
+def written(folder: Path) -> dict[str, Any]:
+    (path,) = (folder / "acceptance").glob("*.json")
+    return json.loads(path.read_text())
+
+
+def statuses(report: dict[str, Any]) -> dict[tuple[str, str], str]:
+    return {(line["check"], line["precision"]): line["status"] for line in report["lines"]}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> None:
+    done = jobs.run_and_time("--acceptance", "--short", LOGDIR=str(tmp_path), DGXNGPU=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = written(tmp_path)
+    assert report["verdict"] == "5 passed, 0 failed, 15 not possible here, in the short form"
+    assert f"verdict   {report['verdict']}" in done.stdout
+    found = statuses(report)
+    assert {key for key, status in found.items() if status == acceptance.PASSED} == {(c, "fp32") for c in ON_A_CPU}
+    reasons = {line["found"] for line in report["lines"] if line["status"] == acceptance.NOT_POSSIBLE}
+    assert reasons == {
+        "no GPU: DEVICE=cpu",
+        *(
+            f"PRECISION={name}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
+            for name in ("tf32", "amp_o1", "amp_o2")
+        ),
+    }
+    assert len(report["nodes"]) == 1
+    assert report["source"]["lock_sha256"]
+    # The figure of the minute stands in a log that the scorer reads.
+    (throughput,) = (line for line in report["lines"] if line["check"] == "throughput" and line["figures"])
+    (log,) = (tmp_path / "acceptance").glob("*/fp32.txt")
+    score = subprocess.run(
+        [sys.executable, "-m", "scoring", "score", str(log), "--protocol", "window", "--runs", "1", "--json"],
+        cwd=jobs.REPOSITORY,
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(score.stdout)["value"] == pytest.approx(throughput["figures"]["images_per_s"], rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    listed = subprocess.run(["git", "ls-files"], cwd=jobs.REPOSITORY, capture_output=True, text=True, check=True)
+    for name in listed.stdout.split():
+        if not name.startswith("tests/") and (jobs.REPOSITORY / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(jobs.REPOSITORY / name, copy / name)
+    (copy / ".venv").symlink_to(jobs.REPOSITORY / ".venv")
+    golden = copy / "paddle_rn50" / "golden.json"
+    recorded = json.loads(golden.read_text())
+    recorded["losses"]["1"][2] *= 1.001
+    recorded["evaluation"]["correct"] += 30
+    golden.write_text(json.dumps(recorded))
+    done = jobs.run_and_time(
+        "--acceptance", "--short", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path)
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    report = written(tmp_path)
+    assert report["verdict"] == "2 passed, 2 failed, 16 not possible here, in the short form"
+    found = statuses(report)
+    assert {key for key, status in found.items() if status == acceptance.FAILED} == {
+        ("losses", "fp32"),
+        ("evaluation", "fp32"),
+    }
+    assert found["all-reduce", "fp32"] == acceptance.NOT_POSSIBLE  # one rank
+
+
+@pytest.mark.xdist_group("ranks")
+def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> None:
+    done = jobs.run_and_time("--acceptance", LOGDIR=str(tmp_path), DEVICE="gpu", DGXNGPU=1)
+    assert done.returncode == 1, done.stderr
+    report = written(tmp_path)
+    assert report["verdict"] == "0 passed, 20 failed, 0 not possible here"
+    for line in report["lines"]:
+        assert line["found"].startswith("not run: DGXNGPU=1: ")
+        assert " has 0 GPUs" in line["found"]
+
+
+def reported(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness.acceptance", *arguments, *(["--report", str(folder)] if folder.name else [])],
+        env=jobs.environment(**variables),
+        cwd=jobs.REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> None:
+    folder = tmp_path / "X-1"
+    folder.mkdir()
+    lines = acceptance.Lines(folder / "fp32.txt", "fp32")
+    lines.note({"nodes": [{"host": "node"}]})
+    lines.run("losses", lambda: (True, "0 off", "none off", {}))
+    (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
+    done = reported(folder, DEVICE="gpu")
+    assert done.returncode == 1
+    report = json.loads((tmp_path / "X-1.json").read_text())
+    assert report["verdict"] == "1 passed, 19 failed, 0 not possible here"
+    found = {(line["check"], line["precision"]): line["found"] for line in report["lines"]}
+    assert found["losses", "fp32"] == "0 off"
+    assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
+    assert found["losses", "tf32"] == "not run: its job did not run it"
+    assert report["nodes"] == [{"host": "node"}]
+
+
+def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
+    (tmp_path / "X-1").mkdir()
+    done = reported(tmp_path / "X-1", DEVICE="cpu")
+    assert done.returncode == 1
+    assert "verdict   0 passed, 7 failed, 13 not possible here" in done.stdout
+
+
+def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lacks() -> acceptance.Outcome:
+        raise acceptance.NotPossible("no GPU")
+
+    acceptance.Lines(tmp_path / "fp32.txt", "fp32").run("memory", lacks)
+    assert json.loads((tmp_path / "fp32.lines").read_text())["status"] == acceptance.NOT_POSSIBLE
+    assert capsys.readouterr().out == "not possible here memory fp32: no GPU\n"
+    acceptance.Lines(None, "fp32").run("memory", lacks)
+    assert capsys.readouterr().out == ""
+
+
+def test_wrong_use_is_refused() -> None:
+    alone = jobs.run_and_time("--short")
+    assert (alone.returncode, alone.stderr) == (2, "error: --short is a form of --acceptance: give both\n")
+    done = reported(Path(), "--precisions", WORKLOAD="hrnet")
+    assert done.returncode == 2
+    assert done.stderr == "error: WORKLOAD=hrnet: the acceptance trains ResNet-50: set WORKLOAD=rn50\n"
+
+
+def test_the_precisions_of_a_machine_are_those_its_device_has() -> None:
+    assert reported(Path(), "--precisions", DEVICE="cpu").stdout == "fp32\n"
+    assert reported(Path(), "--precisions", DEVICE="gpu").stdout == "fp32\ntf32\namp_o1\namp_o2\n"

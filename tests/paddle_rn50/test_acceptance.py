@@ -1,0 +1,153 @@
+"""The comparisons of an acceptance: each passes on its control and fails on a fault."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paddle
+import pytest
+from nvidia.dali import fn
+from paddle import static
+
+from harness.acceptance import NotPossible
+from paddle_rn50 import acceptance, config, data, model
+from tests.harness import lower, programs
+
+GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU_FP32", "GPU_PRODUCTS", "LAYOUT"])
+def test_losses_pass_within_their_tolerance_and_fail_beyond_it(name: str) -> None:
+    tolerance = getattr(acceptance, name)
+    assert tolerance.why
+    bound = tolerance.by_step(20)
+    within, beyond = GOLDEN * (1 + 0.9 * bound), GOLDEN.copy()
+    beyond[9] *= 1 + 1.1 * bound[9]
+    assert acceptance.judge(np.array([GOLDEN, within]), GOLDEN, tolerance)[0]
+    passed, found, _, figures = acceptance.judge(np.array([GOLDEN, beyond]), GOLDEN, tolerance)
+    assert not passed  # one rank is enough
+    assert "at step 10 of 20" in found
+    assert figures["losses"][1] == beyond.tolist()
+
+
+def test_a_loss_that_is_no_number_fails() -> None:
+    losses = GOLDEN[None, :4].copy()
+    losses[0, 2] = np.nan
+    passed, found, _, _ = acceptance.judge(losses, GOLDEN, acceptance.GPU_PRODUCTS)
+    assert not passed
+    assert "nan of the loss off at step 3 of 4" in found
+
+
+def test_the_widest_tolerance_still_sees_weights_that_never_move() -> None:
+    still = np.full(20, GOLDEN[0])
+    assert not acceptance.judge(still[None], GOLDEN, acceptance.GPU_PRODUCTS)[0]
+
+
+def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, recipe = acceptance.pictures(tmp_path), config.nvidia_cosine(acceptance.BATCH)
+    reader = acceptance.reader(data.ImageFormat(size=recipe.image_size, layout="NHWC"), threads=1)
+    plain = acceptance.one_batch_each(images, recipe, reader)
+    for name in ("image", "image_slice"):
+        monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
+    for image, other in zip(plain, acceptance.one_batch_each(images, recipe, reader), strict=True):
+        assert 0 < acceptance.grey_levels(image, other) <= acceptance.GREY_LEVELS
+        shifted, mirrored = np.roll(image, 1, axis=2), image[:, :, ::-1]
+        for fault in (shifted, mirrored, image[..., ::-1]):
+            assert acceptance.grey_levels(image, fault) > acceptance.GREY_LEVELS
+
+
+def on_a_gpu(**more: Any) -> Any:
+    """What the checks of a GPU read of their machine, without one."""
+    gpu = {"name": "NVIDIA A100-SXM4-40GB", "memory_gib": 40.0, "driver": "535"}
+    return SimpleNamespace(
+        job=SimpleNamespace(device="gpu", workload="rn50", precision="amp_o2", batchsize=256, data_threads_per_rank=1),
+        me=SimpleNamespace(size=8, local_rank=0, gather=lambda value: [value]),
+        nodes=[{"gpus": [gpu] * 8}],
+        **more,
+    )
+
+
+def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus() -> None:
+    devices = []
+
+    def reader(image: data.ImageFormat, *, threads: int, device: str, device_id: int) -> data.ReaderConfig:
+        devices.append(device)
+        return on_cpu(image, threads=threads)
+
+    on_cpu = acceptance.reader
+    with mock.patch.object(acceptance, "reader", reader):
+        passed, _, _, figures = acceptance.Machine.input(on_a_gpu())
+    assert (passed, figures, devices) == (True, {"mean_grey_levels": 0.0}, ["gpu", "cpu"])
+
+
+def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
+    passed, found, _, _ = acceptance.Machine.memory(on_a_gpu(measured={"memory_mib": [1024.0, 20480.0]}))
+    assert passed
+    assert found == "20.0 of 40 GiB at batch 256"
+    with pytest.raises(NotPossible):
+        acceptance.Machine.memory(on_a_gpu(measured={"memory_mib": [None]}))
+
+
+def test_a_figure_stands_beside_that_of_the_same_card_batch_and_count() -> None:
+    (figure,) = acceptance.Machine.published(on_a_gpu())
+    assert figure["images_per_s"] == 17587.654
+    machine = on_a_gpu()
+    machine.job.batchsize = 100
+    assert acceptance.Machine.published(machine) == []
+
+
+def test_tf32_is_not_possible_before_the_a100() -> None:
+    job: Any = SimpleNamespace(precision="tf32")
+    outcome = (True, "", "", {})
+    for capability, possible in (((7, 0), False), ((8, 0), True)):
+        with mock.patch.object(paddle.device.cuda, "get_device_capability", lambda c=capability: c):
+            if possible:
+                assert acceptance._unless_tf32_lacks(job, lambda: outcome) == outcome
+            else:
+                with pytest.raises(NotPossible, match=r"TF32 needs compute capability 8\.0"):
+                    acceptance._unless_tf32_lacks(job, lambda: outcome)
+
+
+def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list[float]:
+    """Losses of three steps from the weights and images of an acceptance; a GPU's program is lowered to the CPU."""
+    built = programs.build(name=name, device=device)
+    if device == "gpu":
+        lower.lower(built.main, built.startup, ranks=1)
+    fed = (
+        data.ImageFormat(size=programs.SIDE, layout="NHWC", channels=4)
+        if device == "gpu"
+        else data.ImageFormat(size=32)
+    )
+    executor, losses = static.Executor(paddle.CPUPlace()), []
+    with static.scope_guard(static.Scope()):
+        executor.run(built.startup)
+        acceptance.set_weights(built.main, weights)
+        for step in range(3):
+            feed = programs.images(step, layout="NCHW", channels=3)
+            feed["image"] = acceptance.as_fed(feed["image"], fed)
+            losses.append(float(executor.run(built.main, feed=feed, fetch_list=[built.loss])[0]))
+            built.main.lr_scheduler.step()
+    return losses
+
+
+def test_weights_and_images_reach_the_half_precision_program_as_they_do_the_plain_one() -> None:
+    paddle.enable_static()
+    with mock.patch.object(model, "STAGES", programs.STAGES):
+        weights = acceptance.first_weights(programs.RECIPE)
+    plain = first_losses("fp32", "cpu", weights)
+    assert np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-5, atol=0)
+    weights["stem.conv.w"] = weights["stem.conv.w"][:, ::-1]
+    assert not np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-4, atol=0)
+
+
+def test_a_half_precision_program_is_fed_half_of_four_channels() -> None:
+    image = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
+    fed = acceptance.as_fed(image, data.ImageFormat(size=2, layout="NHWC", channels=4, half=True))
+    assert (fed.shape, fed.dtype) == ((2, 2, 2, 4), np.float16)
+    assert not fed[..., 3].any()
+    assert np.array_equal(fed[..., :3].transpose(0, 3, 1, 2), image)
