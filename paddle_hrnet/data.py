@@ -11,14 +11,18 @@ Images leave the pipeline as [N, 3, H, W], float32, normalized; labels as [N, H,
 from __future__ import annotations
 
 import functools
+import math
 import os
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal import isal_zlib
 from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali import math as dali
 
 from harness import loader, sampling
 from harness.errors import RunError
@@ -152,6 +156,45 @@ def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
     return height, width
 
 
+def inflated(content: bytes, rows: int) -> bytes:
+    """The first `rows` rows of a PNG file as a PNG file of stored blocks: filtered as they were, not compressed.
+
+    ISA-L inflates in a third of the time that DALI's zlib takes, which then only copies. A file that is damaged or
+    interlaced stays as it is: DALI says what is wrong with it.
+    """
+    width, _, depth, colour_type = struct.unpack(">IIBB", content[16:26])
+    method = content[26:29]  # of compression, filters and interlacing
+    parts, at, view = [], len(PNG_START), memoryview(content)
+    while at + 12 <= len(content):
+        (size,) = struct.unpack_from(">I", content, at)
+        end = at + 8 + size
+        if content[at + 4 : at + 8] == b"IDAT":
+            if content[end : end + 4] != _crc(view[at + 4 : end]):
+                return content
+            parts.append(view[at + 8 : end])
+        at = end + 4
+    wanted = rows * (1 + width * (3 if colour_type == RGB else 1))  # a byte a row names its filter
+    try:
+        pixels = isal_zlib.decompressobj().decompress(b"".join(parts), wanted)
+    except isal_zlib.error:
+        return content
+    if len(pixels) < wanted or method != bytes(3):
+        return content
+    header = struct.pack(">IIBB", width, rows, depth, colour_type) + method
+    return PNG_START + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(pixels, 0)) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + _crc(kind, content)
+
+
+def _crc(*parts: bytes | memoryview) -> bytes:
+    total = 0
+    for part in parts:
+        total = isal_zlib.crc32(part, total)
+    return struct.pack(">I", total)
+
+
 @pipeline_def
 def _pipeline(*, source: Any, device: str, crop: ImageFormat, augmented: bool) -> Any:
     """Encoded pairs to normalized images and labels, `augmented` for training; labels stay on the CPU."""
@@ -174,7 +217,11 @@ def _pipeline(*, source: Any, device: str, crop: ImageFormat, augmented: bool) -
         window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
         images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
         labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
-        images = fn.color_twist(images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+        # To floats and back into their range: its conversion to uint8 takes four times as long.
+        images = fn.color_twist(
+            images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue, dtype=types.FLOAT
+        )
+        images = dali.min(dali.max(images, 0.0), 255.0)
         labels = fn.crop(
             labels,
             crop=(crop.height, crop.width),
@@ -303,13 +350,16 @@ class Loader(loader.Loader):
                     f"{image_path}: is {size[1]} x {size[0]} pixels but the first evaluation image "
                     f"{self._image.width} x {self._image.height}: evaluation takes images of one size"
                 )
-            images.append(np.frombuffer(image, dtype=np.uint8))
+            images.append(image)
             labels.append(np.frombuffer(label, dtype=np.uint8))
             sizes.append(size)
-        if self._augment is None:
-            return images, labels
-        drawn = _draw(self._augment, self._image, np.array(sizes), seed=self._reader.seed, epoch=epoch, ids=ids)
-        return images, labels, *drawn
+        rows, drawn = [height for height, _ in sizes], []
+        if self._augment is not None:
+            drawn = _draw(self._augment, self._image, np.array(sizes), seed=self._reader.seed, epoch=epoch, ids=ids)
+            # Down to the window's end, and one more to interpolate with.
+            rows = [min(height, math.ceil(end) + 1) for height, end in zip(rows, drawn[1][:, 0], strict=True)]
+        plain = [inflated(image, count) for image, count in zip(images, rows, strict=True)]
+        return [np.frombuffer(image, dtype=np.uint8) for image in plain], labels, *drawn
 
     def _batch(self, outputs: Any, ids: np.ndarray, valid: np.ndarray) -> Batch:
         images, labels = outputs

@@ -8,8 +8,8 @@ enlargement (Sun et al. 2019, arXiv:1904.04514). As PaddleSeg builds it: convolu
 At 19 classes and with the head's biases it has 9,641,119 trainable parameters, and 9,675,595 with BN statistics.
 
 Shapes: N batch, C channels, H, W image, K classes; every tensor is NCHW. NHWC is not built: tensor cores take channels
-in eights and cuDNN's fused normalizations in fours, but the two largest branches have 18 and 36 channels. Padding them
-to 24 and 40 would add a third to the bytes of the largest tensors; whether that pays was not measured.
+in eights and cuDNN's fused normalizations in fours, but the two largest branches have 18 and 36 channels, and
+normalizations over ranks have no fused form. The bytes that it would save and cost are in docs/program.md.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class ModelConfig:
     head_bias: bool = True  # in both convolutions of the head
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     weight_std: float | None = 0.001  # of a convolution's first weights, as PaddleSeg has it; None: Kaiming's
+    zero_gamma: bool = False  # the last normalization of a residual block starts at 0, the block as its shortcut
 
 
 def _conv(
@@ -76,9 +77,10 @@ def _conv_bn(
     stride: int = 1,
     relu: bool = True,
     bias: bool = False,
+    gamma: float = 1.0,
     training: bool,
 ) -> static.Variable:
-    """Convolution, batch normalization, and ReLU where asked for."""
+    """Convolution, batch normalization of the first scale `gamma`, and ReLU where asked for."""
     x = _conv(x, f"{name}.conv", config, channels=channels, kernel=kernel, stride=stride, bias=bias)
     return static.nn.batch_norm(
         x,
@@ -86,7 +88,7 @@ def _conv_bn(
         is_test=not training,
         momentum=config.bn_momentum,
         epsilon=BN_EPSILON,
-        param_attr=paddle.ParamAttr(name=f"{name}.bn.w", initializer=Constant(1.0)),
+        param_attr=paddle.ParamAttr(name=f"{name}.bn.w", initializer=Constant(gamma)),
         bias_attr=paddle.ParamAttr(name=f"{name}.bn.b", initializer=Constant(0.0)),
         moving_mean_name=f"{name}.bn.mean",
         moving_variance_name=f"{name}.bn.variance",
@@ -100,7 +102,8 @@ def _bottleneck(
     y = _conv_bn(x, f"{name}.conv1", config, channels=STEM, kernel=1, training=training)
     y = _conv_bn(y, f"{name}.conv2", config, channels=STEM, kernel=3, training=training)
     wide = STEM * EXPANSION
-    y = _conv_bn(y, f"{name}.conv3", config, channels=wide, kernel=1, relu=False, training=training)
+    gamma = 0.0 if config.zero_gamma else 1.0
+    y = _conv_bn(y, f"{name}.conv3", config, channels=wide, kernel=1, relu=False, gamma=gamma, training=training)
     if project:
         x = _conv_bn(x, f"{name}.conv_down", config, channels=wide, kernel=1, relu=False, training=training)
     return functional.relu(paddle.add(y, x))
@@ -110,7 +113,8 @@ def _block(x: static.Variable, name: str, config: ModelConfig, *, training: bool
     """Two 3x3, added to their input, ReLU."""
     channels = x.shape[1]
     y = _conv_bn(x, f"{name}.conv1", config, channels=channels, kernel=3, training=training)
-    y = _conv_bn(y, f"{name}.conv2", config, channels=channels, kernel=3, relu=False, training=training)
+    gamma = 0.0 if config.zero_gamma else 1.0
+    y = _conv_bn(y, f"{name}.conv2", config, channels=channels, kernel=3, relu=False, gamma=gamma, training=training)
     return functional.relu(paddle.add(y, x))
 
 
@@ -142,7 +146,8 @@ def _exchange(
             y = source
             if j > i:
                 y = _conv_bn(y, layer, config, channels=WIDTHS[i], kernel=1, relu=False, training=training)
-                total = paddle.add(total, _enlarge(y, target.shape[2:]))
+                # Paddle's AMP O1 takes the type of the second: enlarged in FP32, summed in FP16.
+                total = paddle.add(_enlarge(y, target.shape[2:]), total)
             elif j < i:
                 for k in range(1, i - j + 1):
                     last = k == i - j

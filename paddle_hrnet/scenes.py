@@ -1,8 +1,8 @@
 """The embedded data set: UCI's handwritten digits, which scikit-learn's wheel carries, on textured ground.
 
-Scenes of 128 x 64 pixels in Cityscapes' layout with two digits each, every pixel labelled with its digit or as ground.
-Training scenes show the digits that ResNet-50's embedded data set trains on, evaluation scenes the others; each digit
-is used once.
+Scenes of 128 x 64 pixels in Cityscapes' layout with eight digits each, brighter than their ground, every pixel labelled
+with its digit or as ground. Training scenes show the digits that ResNet-50's embedded data set trains on, evaluation
+scenes the others; each digit is in several scenes, at another place, size and colour.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-NAME = "uci-digit-scenes"
+NAME = "uci-digit-scenes-128x64"
 CLASSES = 11  # the digits, and ground
 GROUND = 10
 WIDTH, HEIGHT = 128, 64  # pixels
-TRAIN, EVAL = 718, 180  # scenes
+CELL = 32  # pixels, side of the square in which a digit lies
+DIGITS = (WIDTH // CELL) * (HEIGHT // CELL)  # of a scene
+TRAIN, EVAL = 718, 90  # scenes
 TRAIN_DIGITS, EVAL_DIGITS = 1437, 360
-DIGIT_MIN, DIGIT_MAX = 44, 60  # pixels, side of a digit
-INK = 0.35  # from this share of full ink on a pixel is the digit's
+DIGIT_MIN, DIGIT_MAX = 26, 32  # pixels, side of a digit: the network's output has one value for 4 x 4 pixels
+INK = 0.25  # from this share of full ink on a pixel is the digit's
 DONE = "complete"  # written last, so that a half-made folder is made again
 
 
@@ -50,12 +52,14 @@ def prepare(folder: Path) -> Path:
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     try:
         for part, ids, scenes in (("train", train, TRAIN), ("val", evaluation, EVAL)):
-            lines = []
+            rng, lines = np.random.default_rng(scenes), []
+            order = np.concatenate([rng.permutation(ids) for _ in range(-(-scenes * DIGITS // len(ids)))])
             for number in range(scenes):
                 image = f"leftImg8bit/{part}/digits/digits_{number:06d}_leftImg8bit.png"
                 label = f"gtFine/{part}/digits/digits_{number:06d}_gtFine_labelTrainIds.png"
-                pair = [(digits.images[i] / 16, int(digits.target[i])) for i in ids[2 * number : 2 * number + 2]]
-                pixels, labels = scene(pair, np.random.default_rng([scenes, number]))
+                chosen = order[DIGITS * number : DIGITS * (number + 1)]
+                shown = [(digits.images[i] / 16, int(digits.target[i])) for i in chosen]
+                pixels, labels = scene(shown, np.random.default_rng([scenes, number]))
                 for path, array in ((image, pixels), (label, labels)):
                     (partial / path).parent.mkdir(parents=True, exist_ok=True)
                     Image.fromarray(array).save(partial / path)
@@ -73,19 +77,18 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def scene(pair: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels [H, W, 3] and labels [H, W], uint8, of two digits side by side, each [8, 8] of ink from 0 to 1."""
-    ground, contrast = rng.uniform(40, 215, 3), rng.uniform(80, 120)
-    ink_colour = np.where(ground > 127.5, ground - contrast, ground + contrast)
-    pixels = ground + _texture(rng)[:, :, None] * rng.uniform(10, 25, 3)
+def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels [H, W, 3] and labels [H, W], uint8, of DIGITS digits in rows, each [8, 8] of ink from 0 to 1."""
+    ground = rng.uniform(20, 100, 3)
+    pixels = ground + _texture(rng)[:, :, None] * rng.uniform(8, 20, 3)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)
-    half = WIDTH // 2
-    for side, (digit, value) in enumerate(pair):
+    for place, (digit, value) in enumerate(shown):
+        row, column = divmod(place, WIDTH // CELL)
         size = int(rng.integers(DIGIT_MIN, DIGIT_MAX + 1))
-        top, left = rng.integers(0, HEIGHT - size + 1), side * half + rng.integers(0, half - size + 1)
+        top, left = (CELL * at + rng.integers(0, CELL - size + 1) for at in (row, column))
         window = (slice(top, top + size), slice(left, left + size))
         ink = np.clip(_enlarged(digit, size, size), 0, 1)
-        pixels[window] += ink[:, :, None] * (ink_colour - ground)
+        pixels[window] += ink[:, :, None] * rng.uniform(100, 150, 3)
         labels[window][ink >= INK] = value
     pixels += rng.normal(0, 4, pixels.shape)
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), labels

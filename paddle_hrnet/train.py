@@ -16,7 +16,19 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import checkpoint, events, precision, program, ranks, sampling, session, sync_bn, telemetry, tracing
+from harness import (
+    checkpoint,
+    events,
+    memory,
+    precision,
+    program,
+    ranks,
+    sampling,
+    session,
+    sync_bn,
+    telemetry,
+    tracing,
+)
 from harness.env import Job
 from harness.loop import Evaluator, Trainer
 from harness.progress import Progress
@@ -53,6 +65,8 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     log_path = Path(job.result_file) if me.is_first else None
     with (
         events.open_log(log_path) as log,
+        memory.explained(job),
+        ranks.lost_peer(),
         Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=run, seed=seed, steps_per_epoch=steps) as keeper,
         telemetry.sampling(job, me) as sampler,
@@ -68,8 +82,9 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         log.event(keys.TRAIN_SAMPLES, len(train_pairs))
         log.event(keys.EVAL_SAMPLES, len(eval_pairs))
         log.event(keys.GLOBAL_BATCH_SIZE, job.global_batch)
-        log.event(keys.GRADIENT_ACCUMULATION_STEPS, 1)
-        log.event(keys.MODEL_BN_SPAN, job.global_batch if recipe.sync_bn else job.batchsize)
+        log.event(keys.GRADIENT_ACCUMULATION_STEPS, plan.strategy.gradient_merge)
+        span = plan.micro_batch(job.batchsize)
+        log.event(keys.MODEL_BN_SPAN, span * me.size if recipe.sync_bn else span)
         session.log_optimizer(log, schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
 
         # ---- programs
@@ -80,7 +95,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         model, image = model_and_image(recipe, plan)
         whole = data.first_size(eval_pairs)
         # The seeds of the ranks differ on purpose: rank 0's weights are broadcast.
-        training, startup, loss = training_program(job, recipe, plan, schedule, seed=seed + me.rank + 1)
+        training, startup, _ = training_program(job, recipe, plan, schedule, seed=seed + me.rank + 1)
         evaluation = static.Program()
         with static.program_guard(evaluation, static.Program()):
             evaluation_totals(whole, recipe, model)
@@ -90,8 +105,6 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         trainer = Trainer(
             executor=executor,
             main=training,
-            loss=loss,
-            feed=lambda batch: {"image": batch.image, "label": batch.label},
             global_batch=job.global_batch,
             print_steps=job.print_steps,
             ranks=me,
@@ -205,6 +218,7 @@ def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelCon
         head_bias=recipe.head_bias,
         bn_momentum=recipe.bn_momentum,
         weight_std=recipe.weight_std,
+        zero_gamma=recipe.zero_gamma,
     )
     image = data.ImageFormat(
         height=recipe.image_height, width=recipe.image_width, half=plan.precision.input_dtype == "float16"
@@ -221,7 +235,7 @@ def training_program(
     training, startup = static.Program(), static.Program()
     startup.random_seed = seed
     with static.program_guard(training, startup):
-        loss = training_loss(image, job.batchsize, recipe, model)
+        loss = training_loss(image, plan.micro_batch(job.batchsize), recipe, model)
         if recipe.sync_bn and job.world_size > 1:
             sync_bn.span_ranks(training)
         program.minimize(loss, recipe.optimizer, schedule, plan=plan)

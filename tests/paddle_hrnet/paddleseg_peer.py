@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2  # noqa: F401
 import numpy as np
 import paddle
+from paddleseg.core import infer
 from paddleseg.models import FCN
 from paddleseg.models.backbones.hrnet import HRNet_W18
 
@@ -31,10 +32,22 @@ paddle.save(model.backbone.state_dict(), str(folder / "backbone.pdparams"))
 image = rng.standard_normal((2, 3, 64, 96)).astype(np.float32)
 model.eval()
 evaluated = model(paddle.to_tensor(image))[0].numpy()
+with paddle.no_grad():
+    augmented = {
+        name: infer.aug_inference(model, paddle.to_tensor(image), [], scales=scales, flip_horizontal=True)[1].numpy()
+        for name, scales in (("flip", (1.0,)), ("multiscale", (0.75, 1.0, 1.25)))
+    }
 flops = {
     bias: paddle.flops(FCN(num_classes=19, backbone=HRNet_W18(), bias=bias), [1, 3, 512, 1024])
     for bias in (True, False)
 }
 model.train()
 trained = model(paddle.to_tensor(image))[0].numpy()
-np.savez(folder / "outputs.npz", image=image, evaluated=evaluated, trained=trained, flops=[flops[True], flops[False]])
+np.savez(
+    folder / "outputs.npz",
+    image=image,
+    evaluated=evaluated,
+    trained=trained,
+    flops=[flops[True], flops[False]],
+    **augmented,
+)

@@ -1,5 +1,6 @@
 """Cityscapes' layout by DALI: pairs, geometry, labels, and files that are not what they should be."""
 
+import io
 import itertools
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,25 @@ def test_colours_change_the_image_only(root: Path) -> None:
         loader.close()
     np.testing.assert_array_equal(plain.label, turned.label)
     assert np.abs(plain.image - turned.image).max() > 0.1
+
+
+def test_colours_are_turned_as_stated_and_stay_in_range(root: Path) -> None:
+    """Saturation about the grey of a pixel, contrast about mid-grey, brightness; what leaves the range is cut off."""
+    augment = Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, hue_degrees=0.0, colour_probability=1.0)
+    crop = {"height": HEIGHT, "width": WIDTH}
+    loader = training(root, augment=augment, **crop)
+    batch = next(loader)
+    loader.close()
+    image = coordinates()[0].astype(float)
+    grey = image @ [[0.299], [0.587], [0.114]]
+    sizes = np.array([[HEIGHT, WIDTH]] * len(batch.ids))
+    drawn = data._draw(augment, data.ImageFormat(**crop), sizes, seed=3, epoch=1, ids=batch.ids)
+    cut = 0
+    for shown, brightness, contrast, saturation in zip(batch.image, *drawn[4:7], strict=True):
+        expected = brightness * (128 + contrast * (grey + saturation * (image - grey) - 128))
+        cut += int((expected > 255).sum() + (expected < 0).sum())
+        np.testing.assert_allclose(shown.transpose(1, 2, 0) * data.STD + data.MEAN, expected.clip(0, 255), atol=0.6)
+    assert cut > 1000
 
 
 def test_a_sample_looks_the_same_at_any_rank_count(root: Path) -> None:
@@ -264,6 +284,29 @@ def test_a_bad_file_is_named(root: Path, kind: str) -> None:
     loader.close()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [1, 50, HEIGHT])
+def test_rows_without_compression_are_those_of_the_file(tmp_path: Path, rows: int) -> None:
+    """Noise, smooth and flat parts, so that the encoder takes several of PNG's filters."""
+    rng = np.random.default_rng(0)
+    pixels = coordinates()[0]
+    pixels[::3] = rng.integers(0, 256, pixels[::3].shape)
+    pixels[40:60] = 7
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    content = (tmp_path / "a.png").read_bytes()
+    plain = data.inflated(content, rows)
+    assert plain != content
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(plain))), pixels[:rows])
+
+
+def test_a_damaged_file_is_left_to_the_decoder(tmp_path: Path) -> None:
+    pair()[0].save(tmp_path / "a.png")
+    whole = (tmp_path / "a.png").read_bytes()
+    middle = len(whole) // 2
+    wrong_sum = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    for content in (wrong_sum, whole[:middle], whole[:28] + b"\1" + whole[29:]):  # the last one interlaced
+        assert data.inflated(content, HEIGHT) == content
 
 
 def test_evaluation_images_have_one_size(root: Path) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import paddle
 import pytest
 from paddle import static
 
+from paddle_hrnet import train
+from paddle_hrnet.config import Recipe, cityscapes_80k_flip, cityscapes_80k_multiscale
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, paddleseg_name, pretrained_weights
 
 
@@ -105,6 +108,24 @@ def test_outputs_agree_with_paddleseg(peer: Path, mode: str) -> None:
         static.set_program_state(main, pretrained_weights(peer / "weights.pdparams", main))
         (ours,) = executor.run(main, feed={"image": outputs["image"]}, fetch_list=[logits])
     assert np.abs(outputs[mode]).max() > 0.1
+    np.testing.assert_allclose(ours, outputs[mode], rtol=0, atol=1e-4 * np.abs(outputs[mode]).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "recipe"), [("flip", cityscapes_80k_flip), ("multiscale", cityscapes_80k_multiscale)])
+def test_an_augmented_evaluation_is_paddlesegs(peer: Path, mode: str, recipe: Callable[[int], Recipe]) -> None:
+    outputs = np.load(peer / "outputs.npz")
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        image = static.data("image", list(outputs["image"].shape), "float32")
+        total = train.evaluation_logits(image, recipe(1), ModelConfig(classes=19))
+    executor = static.Executor(paddle.CPUPlace())
+    with static.scope_guard(static.Scope()):
+        executor.run(startup)
+        static.set_program_state(main, pretrained_weights(peer / "weights.pdparams", main))
+        (summed,) = executor.run(main, feed={"image": outputs["image"]}, fetch_list=[total])
+    ours = summed / (2 * len(recipe(1).eval_scales))
+    assert np.abs(ours - outputs["evaluated"]).max() > 0.1  # not one image seen once
     np.testing.assert_allclose(ours, outputs[mode], rtol=0, atol=1e-4 * np.abs(outputs[mode]).max())
 
 

@@ -1,13 +1,28 @@
 """Real jobs of FCN-HRNetW18, by the user's command's own ranks."""
 
+import dataclasses
+import json
+import math
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
+import paddle
 import pytest
+from paddle import static
 from PIL import Image
 
+from compliance import official, rules
+from compliance.check import check_file
+from harness import env, precision, program, strategy
+from paddle_hrnet import config, data, model, train
+from scoring.__main__ import main as scoring
 from tests import jobs
+from tests.compliance import official_checker
+from tests.compliance.altered import Altered
+from tests.harness import lower, programs
 
+OFFICIAL = rules.RULES / "training_4.0.0" / "official_hrnet.yaml"
 SIDE = 32
 TRAINING = {
     "WORKLOAD": "hrnet",
@@ -20,6 +35,69 @@ TRAINING = {
     "CLEAR_CACHES": 0,
     "PROGRESS": "plain",
 }
+
+
+def built(name: str, *, device: str, knobs: str = "") -> programs.Built:
+    """The training program of one rank at 64 pixels, weights to be set by `programs.losses`."""
+    paddle.enable_static()
+    recipe = dataclasses.replace(
+        config.recipe("cityscapes_80k", global_batch=2, image_size=64), base_learning_rate=1e-3
+    )
+    plan = program.Plan(
+        device=device, precision=precision.PRECISIONS[name], strategy=strategy.parse(knobs), ranks_listen=False
+    )
+    env.export_trainer(0, ["127.0.0.1:6170"])
+    schedule = recipe.make_schedule(samples=100, global_batch=2)
+    with paddle.utils.unique_name.guard():
+        job = env.Job(batchsize=2, dgxngpu=1)
+        return programs.Built(*train.training_program(job, recipe, plan, schedule, seed=1))
+
+
+def feed(step: int) -> dict[str, np.ndarray]:
+    batch = data.synthetic(data.ImageFormat(height=64, width=64), batch=2, classes=19, seed=step)
+    return {"image": batch.image, "label": batch.label}
+
+
+@pytest.mark.slow
+def test_the_gpu_program_lowered_to_a_cpu_trains_as_the_plain_program_does() -> None:
+    """Its gradients of sums share a variable each, to which convolutions add theirs."""
+    plain = built("fp32", device="cpu", knobs="fuse_elewise_add_act_ops=0,merged_optimizer=0")
+    expected = programs.losses(plain, 3, feed=feed)
+    assert max(expected) - min(expected) > 1e-3
+    for name in ("fp32", "amp_o1"):
+        gpu = built(name, device="gpu")
+        assert gpu.kinds("fused_elemwise_add_activation", "batch_norm") == [134, 306]
+        assert gpu.kinds("fused_elemwise_add_activation_grad")[0] <= 1
+        assert gpu.kinds("share_buffer")[0] > 300
+        lower.lower(gpu.main, gpu.startup, ranks=1)
+        np.testing.assert_allclose(programs.losses(gpu, 3, feed=feed), expected, rtol=1e-4)
+
+
+def test_an_ignored_pixel_counts_neither_in_the_loss_nor_in_the_gradients() -> None:
+    """What the training program computes of a batch, against the loss over the other pixels by its own logits."""
+    with mock.patch.object(model, "MODULES", {2: 1, 3: 1, 4: 1}), mock.patch.object(model, "BLOCKS", 1):
+        network = built("fp32", device="cpu")
+    kinds = {op.type: op for op in network.main.global_block().ops}
+    (forward, backward) = (kinds[f"softmax_with_cross_entropy{end}"] for end in ("", "_grad"))
+    names = [network.loss.name, *backward.output("Logits@GRAD"), *forward.input("Logits")]
+    batch = feed(0)
+    label = batch["label"]
+    ignored = np.random.default_rng(1).random(label.shape) < 0.5
+    ignored[0, :32] = True
+    executor, scope = static.Executor(paddle.CPUPlace()), static.Scope()
+    with static.scope_guard(scope):
+        executor.run(network.startup)
+        programs.set_weights(network, scope)
+        batch["label"] = np.where(ignored, np.uint8(255), label)
+        found, gradient, logits = executor.run(network.main, feed=batch, fetch_list=names)
+    assert np.ptp(logits, axis=1).max() > 0.1
+    share = np.exp(logits - logits.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    hit = np.eye(19)[label].transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(found, -np.log((share * hit).sum(axis=1))[~ignored].mean(), rtol=1e-5)
+    expected = np.where(ignored[:, None], 0, share - hit) / (~ignored).sum()
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-9)
+    assert not gradient.transpose(0, 2, 3, 1)[ignored].any()
 
 
 @pytest.fixture
@@ -42,6 +120,51 @@ def data_set(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def good_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Log of the default job, which ends when the embedded scenes' target is reached: minutes."""
+    folder = tmp_path_factory.mktemp("default")
+    done = jobs.run_and_time(LOGDIR=folder, WORKLOAD="hrnet", SEED=1, CLEAR_CACHES=0, PROGRESS="plain", timeout_s=1200)
+    assert done.returncode == 0, done.stderr
+    return folder / "CPU/hrnet/result_0.txt"
+
+
+# Events that the rules want at least once; without blocks the epochs must be there, so both go.
+REQUIRED = (
+    *("submission_org", "submission_platform", "submission_division", "submission_status", "submission_benchmark"),
+    *("cache_clear", "init_start", "init_stop", "run_start", "run_stop", "block_start epoch_start"),
+    *("block_stop epoch_stop", "eval_accuracy", "train_samples", "eval_samples"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_the_log_of_the_default_job_passes_both_checkers(good_log: Path) -> None:
+    """The official one by its command, with our rules by their absolute path."""
+    assert jobs.values(good_log, "eval_accuracy")[-1] >= 0.70
+    findings, _ = check_file(good_log, rules.load("4.0.0"))
+    assert [finding for finding in findings if finding.severity == "error"] == []
+    assert OFFICIAL.is_absolute()
+    arguments = ["--usage", "training", "--ruleset", "4.0.0", "--config", str(OFFICIAL), str(good_log)]
+    status, text = official.run_tool("compliance_checker", arguments)
+    assert status == 0, text
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("keys", REQUIRED)
+def test_without_a_required_event_both_checkers_reject_it(good_log: Path, tmp_path: Path, keys: str) -> None:
+    log = Altered(good_log.read_text())
+    for key in keys.split():
+        assert log.at(key) >= 0
+        log.drop_all(key)
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text)
+    findings, _ = check_file(path, rules.load("4.0.0"))
+    assert any(finding.severity == "error" for finding in findings)
+    assert not official_checker.passes(path, config=str(OFFICIAL))
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_a_run_logs_what_the_checker_wants(tmp_path: Path, data_set: Path) -> None:
@@ -59,6 +182,67 @@ def test_a_run_logs_what_the_checker_wants(tmp_path: Path, data_set: Path) -> No
     (summary,) = jobs.values(log, "run_summary")
     assert (summary["model"], summary["devices"], summary["batch_per_device"]) == ("fcn_hrnetw18", 2, 2)
     assert jobs.values(log, "submission_benchmark") == ["hrnet"]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -> None:
+    """80,000 iterations from pretrained weights, ended after an epoch; a backbone of zeros prefers no class."""
+    paddle.enable_static()
+    whole = static.Program()
+    with static.program_guard(whole, static.Program()):
+        model.hrnet_w18(static.data("image", [1, 3, 64, 64], "float32"), model.ModelConfig(classes=19), training=True)
+    names = {model.paddleseg_name(v.name).removeprefix("backbone."): v.shape for v in whole.list_vars()}
+    weights = tmp_path / "hrnet_w18.pdparams"
+    paddle.save({name: np.zeros(shape, np.float32) for name, shape in names.items() if name}, str(weights))
+    mode = {"MODE": "train", "RECIPE": "cityscapes_80k", "DGXNGPU": 1, "MAX_EPOCHS": 1, "PRETRAINED": weights}
+    done = jobs.run_and_time(LOGDIR=tmp_path, DATADIR=data_set, timeout_s=1200, **(TRAINING | mode))
+    assert done.returncode == 1
+    assert "after 1 epochs, below the target 0.7897" in done.stderr
+    log = tmp_path / "CPU/hrnet/result_0.txt"
+    windows = jobs.values(log, "step_window")
+    assert len(windows) == 4
+    assert windows[0]["loss"] == pytest.approx(math.log(19), rel=1e-5)
+    for key, value in (
+        ("sgd_opt_learning_rate_decay_poly_power", 0.9),
+        ("sgd_opt_base_learning_rate", 0.01),
+        ("sgd_opt_momentum", 0.9),
+        ("sgd_opt_weight_decay", 5e-4),
+        ("model_bn_span", 2),
+    ):
+        assert jobs.values(log, key) == [value]
+    assert len(jobs.values(log, "eval_accuracy")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_the_reports_benchmark_as_a_user_starts_it(
+    tmp_path: Path, data_set: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Batch 8 a device, no pretrained weights; 8 + 10 steps printed every 2, where the report has 400 every 15."""
+    steps = {"WARMUP_STEPS": 8, "MEASURED_STEPS": 10, "PRINT_STEPS": 2}
+    mode = {"MODE": "throughput", "RECIPE": "cityscapes_benchmark", "BATCHSIZE": 8, "DGXNGPU": 1, "MAX_EPOCHS": 0}
+    variables = TRAINING | mode | steps
+    done = jobs.run_and_time(LOGDIR=tmp_path, DATADIR=data_set, timeout_s=1200, **variables)
+    assert done.returncode == 0, done.stderr
+    log = tmp_path / "CPU/hrnet/result_0.txt"
+    windows = jobs.values(log, "step_window")
+    assert [w["images"] for w in windows] == [16] * 9
+    (summary,) = jobs.values(log, "run_summary")
+    assert (summary["mode"], summary["devices"], summary["batch_per_device"]) == ("throughput", 1, 8)
+    assert [event["metadata"]["phase"] for event in jobs.mllog(log) if event["key"] == "step_window"] == [
+        *["warmup"] * 4,  # what the protocol drops
+        *["measured"] * 5,
+    ]
+    assert scoring(["score", str(log), "--protocol", "perf-seg", "--json"]) == 0
+    score = json.loads(capsys.readouterr().out)
+    expected = 8 / np.mean([w["time_s"] / w["steps"] for w in windows[4:]])
+    assert score["value"] == pytest.approx(expected, rel=1e-6)
+    assert (score["windows"], score["unit"]) == (5, "images/s")
+    assert scoring(["report", str(log), "--protocol", "perf-seg", "--markdown", "-"]) == 0
+    report = capsys.readouterr().out
+    for devices, published in ((1, "19.428"), (8, "117.205"), (32, "428")):
+        assert f"| {devices} | {published} |" in report
 
 
 @pytest.mark.slow
