@@ -19,8 +19,10 @@ RUN pip install --require-hashes --no-deps --no-compile --target /opt/cuda -r /b
 WORKDIR /workspace
 COPY launch/setup.sh launch/
 COPY locks/run.lock locks/
-# Away with C++ headers, DALI's extensions for other Pythons, and the libraries' own tests: no run reads them.
+# Away with C++ headers, DALI's extensions for other Pythons, and the libraries' own tests: no run reads them. And with
+# pip's log, which names the index.
 RUN launch/setup.sh run \
+    && rm .venv/run.log \
     && cd .venv/lib/python3.11/site-packages \
     && rm -r paddle/include nvidia/dali/include pip \
     && find nvidia/dali -name '*.cpython-*.so' ! -name '*.cpython-311-*' -delete \
@@ -30,11 +32,11 @@ RUN launch/setup.sh run \
 COPY paddle_rn50/__init__.py paddle_rn50/digits.py paddle_rn50/
 RUN .venv/bin/python -m paddle_rn50.digits data
 
-# --- the code, without .build/ ----------------------------------------------------------------------------------------------
+# --- the code, without .build/ and reports ----------------------------------------------------------------------------------
 FROM ${BASE} AS source
 WORKDIR /source
 COPY . .
-RUN rm -rf .build && chmod -R go-w .
+RUN rm -rf .build results && chmod -R go-w .
 
 # --- the image -------------------------------------------------------------------------------------------------------------
 FROM ${BASE}

@@ -10,6 +10,7 @@ usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE]... [--index 
   --base NAME  base image (default: debian:bookworm-slim; launch/base_image.sh makes it where no registry can be reached)
   --ca FILE    extra CA certificates (PEM) that the package index needs, as behind a proxy; not left in the image
   --index URL  package index or mirror to install from; not left in the image
+DOCKER_BUILDKIT=1 or 0 in the environment chooses BuildKit or the classic builder; unset, the docker client does.
 USAGE
 }
 refuse() { echo "error: $1" >&2; exit 2; }
@@ -34,7 +35,7 @@ git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout:
 commit=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
 lock_sha256=$(cat locks/run.lock locks/cuda.lock | sha256sum | cut -d' ' -f1)
-build=(docker build --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
+build=(docker build --force-rm --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
   --label "org.opencontainers.image.revision=${commit}" --label "locks.sha256=${lock_sha256}")
 if [[ -n ${dry_run} ]]; then
   printf '%q ' "${build[@]}" && echo "CONTEXT"

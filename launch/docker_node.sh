@@ -3,26 +3,29 @@
 #
 #   CONT=paddle-reference DGXSYSTEM=DGX1 DATADIR=/data/imagenet launch/docker_node.sh [--dry-run | --print0]
 #
-#   --dry-run  print the docker command; --print0 prints it with a NUL after each word
+#   --check, --acceptance [--short]    instead of training, as ./run_and_time.sh has them
+#   --dry-run                          print the docker command; --print0 with a NUL after each word
 #
 # Mounts DATADIR (read-only) and LOGDIR at their own paths and JOB_KEY as a secret; runs as the calling user on a read-only
-# root with a /tmp of its own. The container goes when this script goes. May be told CONT_NETWORK (default: host), CONT_NAME
-# (the container's name) and CONT_HOST (its node's name on a network of its own); CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE,
-# CONT_MEMLOCK and CONT_IPC come from the system's config file.
+# root with a /tmp of its own. The container goes when this script goes. May be told CONT_NETWORK (default: none for a job
+# of one node, else host), CONT_NAME (the container's name) and CONT_HOST (its node's name on a network of its own);
+# CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the system's config file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/variables.sh
 source launch/variables.sh
 refuse() { echo "error: $1" >&2; exit 2; }
 
-print=""
-case ${1:-} in
-  --dry-run) print='%q ' ;;
-  --print0) print='%s\0' ;;
-  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  "") ;;
-  *) refuse "unknown argument $1; see --help" ;;
-esac
+print="" instead=()
+for argument in "$@"; do
+  case ${argument} in
+    --check | --acceptance | --short) instead+=("${argument}") ;;
+    --dry-run) print='%q ' ;;
+    --print0) print='%s\0' ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) refuse "unknown argument ${argument}; see --help" ;;
+  esac
+done
 [[ -n ${CONT:-} ]] || refuse "set CONT to the image to run: build one with launch/build_image.sh"
 export DGXSYSTEM=${DGXSYSTEM:-CPU}
 [[ -f config_${DGXSYSTEM}.sh ]] || refuse "DGXSYSTEM=${DGXSYSTEM}: there is no config_${DGXSYSTEM}.sh"
@@ -38,14 +41,20 @@ done
 source "config_${DGXSYSTEM}.sh"
 
 name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
-network=${CONT_NETWORK:-host}
+# One node needs no network: in a container with loopback alone nobody reaches what mpirun listens on.
+network=${CONT_NETWORK:-$( ((DGXNNODES == 1)) && echo none || echo host)}
 digest=$(docker image inspect --format '{{.Id}}' "${CONT}" 2>/dev/null || true)
 logdir=$(realpath -m "${LOGDIR:-results}")
 run=(docker run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
   --read-only --tmpfs /tmp:exec --security-opt no-new-privileges
   --mount "type=bind,src=${logdir},dst=${logdir}" --env "LOGDIR=${logdir}" --env "IMAGE_DIGEST=${digest}")
-# On the host's network the container has its node's name already.
-[[ ${network} == host ]] || run+=(--hostname "${CONT_HOST:-${name}}" --network-alias "${CONT_HOST:-${name}}")
+host=${CONT_HOST:-${name}}
+case ${network} in
+  host) ;; # the container has its node's name already
+  none) run+=(--hostname "${host}" --add-host "${host}:127.0.0.1") ;;
+  bridge) run+=(--hostname "${host}") ;; # docker's own, which has no aliases
+  *) run+=(--hostname "${host}" --network-alias "${host}") ;;
+esac
 [[ -z ${CONT_SHM_SIZE:-} ]] || run+=(--shm-size "${CONT_SHM_SIZE}")
 [[ -z ${CONT_IPC:-} ]] || run+=(--ipc "${CONT_IPC}")
 [[ -z ${CONT_MEMLOCK:-} ]] || run+=(--ulimit "memlock=${CONT_MEMLOCK}")
@@ -62,7 +71,7 @@ run+=("${environment[@]}")
 
 if [[ -n ${print} ]]; then
   # shellcheck disable=SC2059 # one of the two formats above
-  printf "${print}" "${run[@]}" "${CONT}" ./run_and_time.sh
+  printf "${print}" "${run[@]}" "${CONT}" ./run_and_time.sh "${instead[@]}"
   [[ ${print} == *0 ]] || echo
   exit 0
 fi
@@ -71,7 +80,7 @@ command -v docker >/dev/null || refuse "docker is missing on this node: install 
 mkdir -p "${logdir}"
 # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
 if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && -w /proc/sys/vm/drop_caches ]]; then
-  sync && echo 3 >/proc/sys/vm/drop_caches
+  [[ -n ${instead[*]} ]] || { sync && echo 3 >/proc/sys/vm/drop_caches; }
   run+=(--env "CACHE_CLEARED=launch/docker_node.sh")
 fi
 
@@ -79,7 +88,7 @@ fi
 stop() { docker stop --time 30 "${name}" >/dev/null 2>&1 || true; }
 trap stop TERM INT HUP
 trap 'docker rm --force "${name}" >/dev/null 2>&1 || true' EXIT
-"${run[@]}" "${CONT}" ./run_and_time.sh </dev/null &
+"${run[@]}" "${CONT}" ./run_and_time.sh "${instead[@]}" </dev/null &
 child=$!
 while :; do # a trapped signal ends `wait` early
   status=0

@@ -7,6 +7,7 @@
 #   --hosts A,B      hosts, the first node first; or --hostfile FILE, one a line
 #   --ssh COMMAND    how the head node reaches a host (default: ssh)
 #   --no-container   bare: the checkout's run_and_time.sh with its .venv
+#   --check, --acceptance [--short]    instead of training: see docs/operations.md
 #   --workdir DIR    where the checkout is on the hosts (default: where it is here)
 #   --dry-run        print each host's command and the resolved configuration, run nothing
 #
@@ -18,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/variables.sh
 refuse() { echo "error: $1" >&2; exit 2; }
 
-hosts="" bare="" dry_run="" workdir=${PWD} ssh=(ssh)
+hosts="" bare="" dry_run="" instead=() workdir=${PWD} ssh=(ssh)
 while (($#)); do
   case $1 in
     --hosts) hosts=${2:?--hosts needs names}; shift 2 ;;
@@ -28,8 +29,9 @@ while (($#)); do
     --ssh) read -ra ssh <<<"${2:?--ssh needs a command}"; shift 2 ;;
     --no-container) bare=1; shift ;;
     --workdir) workdir=${2:?--workdir needs a folder}; shift 2 ;;
+    --check | --acceptance | --short) instead+=("$1"); shift ;;
     --dry-run) dry_run=1; shift ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) refuse "unknown argument $1; see --help" ;;
   esac
 done
@@ -52,10 +54,10 @@ command_of() {
   if [[ -n ${bare} ]]; then
     command=(env -C "${workdir}")
     for variable in $(job_variables); do command+=("${variable}=${!variable}"); done
-    command+=(./run_and_time.sh)
+    command+=(./run_and_time.sh "${instead[@]}")
   else
     container=${job}-$1
-    mapfile -t -d '' command < <(CONT_NAME=${container} CONT_HOST=${host[$1]} launch/docker_node.sh --print0)
+    mapfile -t -d '' command < <(CONT_NAME=${container} CONT_HOST=${host[$1]} launch/docker_node.sh --print0 "${instead[@]}")
   fi
   printf '%q ' "${container}" "${LOGDIR}" "${command[@]}"
 }

@@ -38,6 +38,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ALIVE_S, ALIVE_COUNT = 5, 3  # a keepalive each ALIVE_S; a peer that misses ALIVE_COUNT of them is gone
 LOST_S = ALIVE_S * (ALIVE_COUNT + 1)  # so a cut network is seen within this time
 STOP_S = 25  # from SIGTERM to SIGKILL; trials.sh needs half of it, and SLURM kills after 30 s
+SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 CONNECTING = 64  # ssh connections that the first node opens at the same time
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 
@@ -265,15 +267,31 @@ def serve(args: argparse.Namespace, folder: Folder) -> int:
     poll.register(lifeline, select.POLLIN)
     deadline = time.monotonic() + args.wait
     received = b""
+    asked: list[int] = []  # signals that came once the job ran
+
+    def on_signal(number: int, _frame: object) -> None:
+        # Who stops a job often signals all its nodes: the first one then needs this one until it has saved.
+        nonlocal deadline
+        if not asked:
+            deadline = time.monotonic() + STOP_S
+        asked.append(number)
+
     while True:
         for _, event in poll.poll(1000):
             data = os.read(lifeline, 4096) if event & select.POLLIN else b""
+            if data and not received:
+                for number in STOPPING:
+                    signal.signal(number, on_signal)
             received += data
             for line in received.split(b"\n")[:-1]:
                 if line.startswith(b"end "):
                     return int(line.split()[1])
+            if not data and asked:
+                raise Stopped(asked[0])
             if not data:
                 fail(f"node {args.rank}: {first} was lost; this node ends")
+        if asked and time.monotonic() > deadline:
+            raise Stopped(asked[0])
         if sshd.poll() is not None:
             fail(f"node {args.rank}: sshd ended: {' / '.join(log.read_text().splitlines()[-2:])}")
         if not received and time.monotonic() > deadline:
@@ -460,6 +478,10 @@ def run_command(args: argparse.Namespace, folder: Folder, events: queue.Queue[tu
         if deadline is not None:
             continue
         if kind == "lost":
+            # Who stops a job often signals all its nodes, with all that runs there: then that is the reason.
+            time.sleep(SIGNAL_S)
+            kind, what = next((event for event in list(events.queue) if event[0] == "signal"), (kind, what))
+        if kind == "lost":
             assert isinstance(what, Lifeline)
             text = f"node {what.rank} ({what.host}) was lost"
             say(f"{text}; the job ends")
@@ -506,7 +528,7 @@ def main() -> int:
 
     adopt_orphans()
     folder = Folder(key=args.key, port=args.port, address=args.address)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOPPING:
         signal.signal(number, on_signal)
     try:
         return serve(args, folder) if args.role == "serve" else lead(args, folder, events)
@@ -514,7 +536,7 @@ def main() -> int:
         say(f"stopped by {signal.Signals(stopped.number).name}")
         return 128 + stopped.number
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         end_descendants(5)
         folder.remove()

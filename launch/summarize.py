@@ -60,7 +60,7 @@ def main() -> int:
     if args.throughput:
         table.add_row("check", "not applicable: a throughput run is no training result")
     else:
-        answer = _ask("compliance", "check", *args.logs)
+        answer = _ask("compliance", "check", *args.logs, "--receipt")
         report.with_name("findings.json").write_text(json.dumps(answer, indent=1), encoding="utf-8")
         checked = ["--findings", str(report.with_name("findings.json"))]
         verdicts = answer["files"]

@@ -7,12 +7,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${LOGDIR:?start this by ./run_and_time.sh}" "${DGXSYSTEM:?}" "${WORKLOAD:?}" "${NEXP:?}" "${SEED:?}"
 : "${DGXNNODES:?}" "${DGXNGPU:?}" "${ON_FAILURE:?}"
 
-readonly FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
+FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
+[[ "${1:-}" != --acceptance ]] || FOLDER="${LOGDIR}/acceptance/${DGXSYSTEM}-$(date -u +%Y%m%dT%H%M%SZ)"
+readonly FOLDER
 readonly KILL_AFTER_S=10 # from asking the ranks to end, which takes a window of steps and a checkpoint, to ending them
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 ((DGXNNODES > 1)) || export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm}"
+readonly LAST_START_S=660 # of an acceptance: a job that starts by then ends within 15 minutes
 mpirun_pid=""
 signal=""
+reason=""
 deadline=0
 
 # The log of a trial. One that goes on from a checkpoint gets a name of its own, which no package takes for a result.
@@ -56,6 +60,9 @@ stop() {
   fi
 }
 
+# Processes that this node's kernel has ended for want of memory.
+out_of_memory_kills() { awk '$1 == "oom_kill" { n = $2 } END { print n + 0 }' /proc/vmstat; }
+
 # Why a trial failed, in one line: the launcher's reason, a rank's own, or what mpirun said.
 reason_of() {
   local stderr="$1" status="$2"
@@ -63,40 +70,59 @@ reason_of() {
     head -n 1 "${ABORT_REASON_FILE}"
   elif [[ -n "${signal}" ]]; then
     grep -a -m 1 '^error: stopped by signal' "${stderr}" | cut -c 8- | grep . || echo "stopped by signal ${signal}"
+  elif [[ ! -e "${stderr}" ]]; then
+    echo "${FOLDER} was removed during the run"
   elif grep -aq '^error: ' "${stderr}"; then
     grep -a -m 1 '^error: ' "${stderr}" | cut -c 8-
+  elif (($(out_of_memory_kills) > kills_before)) && grep -aq 'signal 9 ' "${stderr}"; then
+    echo "out of memory at BATCHSIZE=${BATCHSIZE}: the kernel of $(hostname), which has" \
+      "$(awk '/^MemTotal/ { printf "%.2f GiB", $2 / 2^20 }' /proc/meminfo) (its container may have less)," \
+      "killed a rank: lower BATCHSIZE or DGXNGPU, or compute the update in parts: STRATEGY=gradient_merge=N"
   else
-    grep -a -m 1 -E 'exited on signal|signal [0-9]+ \(' "${stderr}" || echo "a rank ended with status ${status}"
+    # mpirun breaks its sentence over lines.
+    tr -s '\n' ' ' <"${stderr}" |
+      grep -a -o -E 'process rank [0-9]+ with PID [0-9]+ on node \S+ exited on signal [0-9]+ \([^)]*\)' | head -n 1 ||
+      { ((status > 128 && status < 192)) && echo "mpirun was ended by signal $((status - 128))"; } || echo "a rank ended with status ${status}"
   fi
 }
 
-run_trial() {
-  local result="$1" command status=0
+run_trial() { # RESULT MODULE [ARGUMENTS]
+  local result="$1" command status=0 kills_before waited
   local stderr="${result%.txt}.stderr"
-  mkdir -p "${FOLDER}" || return 2
-  mapfile -t command < <(mpirun_command harness)
+  if ! { mkdir -p "${FOLDER}" && : >"${stderr}"; } 2>/dev/null; then
+    echo "error: ${FOLDER} cannot be written: set LOGDIR to a writable folder with room in it" >&2
+    return 2
+  fi
+  mapfile -t command < <(mpirun_command "${@:2}")
+  kills_before="$(out_of_memory_kills)"
   if [[ "$(id -u)" == 0 ]]; then # Open MPI wants to be told twice that this is meant
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
   "${command[@]}" </dev/null 2>"${stderr}" &
   mpirun_pid=$!
   # A trapped signal ends `wait` early; from then on mpirun has until the deadline.
-  wait "${mpirun_pid}" || status=$?
+  wait "${mpirun_pid}" 2>/dev/null || status=$? # where mpirun was killed, bash says so here
   while [[ -n "${signal}" ]] && kill -0 "${mpirun_pid}" 2>/dev/null; do
     ((SECONDS < deadline)) || kill -TERM "${mpirun_pid}" 2>/dev/null || true
     ((SECONDS < deadline + 2)) || kill -KILL "${mpirun_pid}" 2>/dev/null || true
     sleep 0.2
   done
   mpirun_pid=""
+  # Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only the log says that a run is done.
+  ((status != 0)) || grep -aqs '"key": "run_stop"' "${result}" || status=1
+  # Where a node was lost or all are being stopped, mpirun may fail before this node hears of it.
+  for ((waited = 0; status != 0 && DGXNNODES > 1 && waited < 30; waited++)); do
+    [[ -z "${signal}" && ! -s "${ABORT_REASON_FILE:-}" ]] || break
+    sleep 0.1
+  done
   case "${signal}" in
     INT) status=130 ;;
     TERM) status=143 ;;
   esac
   if ((status != 0)); then
-    local reason
     reason="$(reason_of "${stderr}" "${status}")"
     ((status == 2 || status == 130 || status == 143)) || status=1
-    .venv/bin/python -m harness.events "${result}" "${reason}" || true
+    reason="$(.venv/bin/python -m harness.events "${result}" "${reason}")" || true
     echo "error: ${reason}$([[ -f "${result}" ]] && echo " (log ${result}, messages ${stderr})")" >&2
   fi
   return "${status}"
@@ -122,6 +148,30 @@ if [[ "${1:-}" == --dry-run ]]; then
   exit 0
 fi
 
+trap 'stop INT' INT
+trap 'stop TERM' TERM
+if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
+  precisions="$(.venv/bin/python -m harness.acceptance --precisions)" || exit 2
+  if ! mkdir -p "${FOLDER}" 2>/dev/null; then
+    echo "error: ${FOLDER} cannot be written: set LOGDIR to a writable folder" >&2
+    exit 2
+  fi
+  export MODE=throughput DATA=synthetic CLEAR_CACHES=0 RESUME=no PRECISION RESULT_FILE
+  for PRECISION in ${precisions}; do
+    RESULT_FILE="${FOLDER}/${PRECISION}.txt"
+    status=0
+    if ((SECONDS > LAST_START_S)); then
+      reason="the jobs before it took ${SECONDS} s of its 15 minutes"
+    else
+      run_trial "${RESULT_FILE}" harness.acceptance "${@:2}" || status=$?
+      [[ -z "${signal}" ]] || exit "${status}"
+      ((status != 0)) || continue
+    fi
+    echo "${reason}" >"${FOLDER}/${PRECISION}.failed"
+  done
+  exec .venv/bin/python -m harness.acceptance --report "${FOLDER}" "${@:2}"
+fi
+
 for ((trial = 0; trial < NEXP; trial++)); do
   if [[ -e "$(result_of "${trial}")" ]]; then
     echo "error: $(result_of "${trial}") exists, results are never overwritten: move it or set LOGDIR" >&2
@@ -129,8 +179,6 @@ for ((trial = 0; trial < NEXP; trial++)); do
   fi
 done
 
-trap 'stop INT' INT
-trap 'stop TERM' TERM
 first_seed="${SEED}"
 failed=0
 for ((trial = 0; trial < NEXP; trial++)); do
@@ -138,7 +186,7 @@ for ((trial = 0; trial < NEXP; trial++)); do
   ((first_seed < 0)) || SEED=$((first_seed + trial))
   export RESULT_FILE SEED
   status=0
-  run_trial "${RESULT_FILE}" || status=$?
+  run_trial "${RESULT_FILE}" harness || status=$?
   if ((status != 0)); then
     failed=${status}
     if [[ -n "${signal}" || "${ON_FAILURE}" == stop || "${status}" == 2 ]]; then

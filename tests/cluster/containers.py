@@ -2,26 +2,25 @@
 
 import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
-
-import pytest
 
 from tests import jobs
 
 IMAGE = "paddle-reference:test"
 USER = 12345  # no user of the image: any --user must do
+# Options of launch/build_image.sh that this site needs; by default the CA certificates that pip is told to trust.
+BUILD_OPTIONS = os.environ.get(
+    "IMAGE_BUILD_OPTIONS", f"--ca {ca}" if (ca := os.environ.get("PIP_CERT")) else ""
+).split()
 GOLDEN_JOB = {**jobs.TINY, "RECIPE": "nvidia_cosine", "MEASURED_STEPS": "19", "THREADS": "1"}
 ENDLESS_JOB = {**GOLDEN_JOB, "MEASURED_STEPS": "1000000"}
 
 
 def need(found: bool, what: str) -> None:
-    """Skips where a tool is absent, and fails where skips are failures."""
-    if not found:
-        reason = f"{what}; tests/cluster/packages.txt lists Debian's packages for it"
-        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    """As `jobs.need`, for Debian's packages."""
+    jobs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")
 
 
 def run(
@@ -46,6 +45,25 @@ def run(
 def docker(*arguments: str, **options: float) -> str:
     """Output of a docker command that must succeed."""
     return run("docker", *arguments, **options).stdout.strip()
+
+
+def build_image(tag: str, *, checkout: Path = jobs.REPOSITORY, **environment: str) -> None:
+    """Builds the run image of a checkout by the project's own script."""
+    run(str(checkout / "launch/build_image.sh"), "--tag", tag, *BUILD_OPTIONS, timeout_s=1500, **environment)
+
+
+def buildkit_client() -> str | None:
+    """Folder of a docker client that can build with BuildKit; docker.io 20.10 has it inside, later ones need buildx."""
+    with tempfile.TemporaryDirectory() as empty:
+        Path(empty, "Dockerfile").write_text("FROM scratch\nLABEL tried=yes\n")
+        for folder in os.get_exec_path():
+            client = Path(folder, "docker")
+            if os.access(client, os.X_OK):
+                tried = run(str(client), "build", "--quiet", empty, check=False, DOCKER_BUILDKIT="1")
+                if tried.returncode == 0:
+                    run(str(client), "image", "rm", tried.stdout.strip())
+                    return folder
+    return None
 
 
 class Nodes:
@@ -111,7 +129,7 @@ class Nodes:
     def log(self, count: int, trial: int = 0) -> Path:
         return self.logdir / f"{count}xCPU" / "rn50" / f"result_{trial}.txt"
 
-    def until_trains(self, count: int, *, timeout_s: float = 90) -> None:
+    def until_trains(self, count: int, *, timeout_s: float = 240) -> None:
         """Waits for the first steps in the log."""
         deadline = time.monotonic() + timeout_s
         while not (self.log(count).is_file() and "step_window" in self.log(count).read_text(errors="replace")):

@@ -74,19 +74,18 @@ class Slurm:
         path = self.folder / f"job_{job}.txt"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
+    def facts(self, job: str) -> dict[str, str]:
+        """What SLURM says of a job."""
+        words = self.command("scontrol", "show", "job", "--oneliner", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
     def wait(self, job: str, *, timeout_s: float) -> str:
         """Final state of a job, as "COMPLETED 0:0"."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            facts = dict(
-                word.split("=", 1)
-                for word in self.command("scontrol", "show", "job", "--oneliner", job).split()
-                if "=" in word
-            )
-            if facts["JobState"] not in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"):
-                return f"{facts['JobState']} {facts['ExitCode']}"
+        while (facts := self.facts(job))["JobState"] in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"):
             assert time.monotonic() < deadline, f"{facts['JobState']} after {timeout_s} s: {self.output(job)}"
             time.sleep(0.5)
+        return f"{facts['JobState']} {facts['ExitCode']}"
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ from tests import jobs
 from tests.cluster import slurm_cluster
 from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, need
 from tests.cluster.slurm_cluster import Slurm
+from tests.harness import small
 
 SYSTEM = "2xCPU"
 
@@ -37,7 +38,7 @@ def results(slurm: Slurm, request: pytest.FixtureRequest) -> Path:
 
 
 def key_and_ranks_left(results: Path) -> list[str]:
-    """Keys in the job's folder, and this job's processes and containers."""
+    """What the job keeps in its folder only while it runs, and this job's processes and containers."""
     processes = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -47,7 +48,7 @@ def key_and_ranks_left(results: Path) -> list[str]:
                 processes.append(process.joinpath("cmdline").read_text().replace("\0", " "))
         except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, or not ours
             continue
-    return [*map(str, results.glob(".job_key*")), *processes]
+    return [*map(str, results.rglob(".job_*")), *processes]
 
 
 @pytest.mark.parametrize("contained", [False, True], ids=["bare", "containers"])
@@ -67,6 +68,21 @@ def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, cont
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
 
 
+def until_trains(slurm: Slurm, number: str, log: Path) -> None:
+    """Waits for the first steps in a job's log."""
+    deadline = time.monotonic() + 240
+    while not (log.is_file() and "step_window" in log.read_text(errors="replace")):
+        assert time.monotonic() < deadline, slurm.output(number)
+        time.sleep(0.2)
+
+
+def until_nothing_is_left(results: Path) -> None:
+    deadline = time.monotonic() + 60
+    while left := key_and_ranks_left(results):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.5)
+
+
 @pytest.mark.parametrize("contained", [False, True], ids=["bare", "containers"])
 def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Path, contained: bool) -> None:
     job = {**ENDLESS_JOB, "BATCHSIZE": "2", "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
@@ -74,17 +90,41 @@ def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Pa
         job |= {"CONT": IMAGE, "CONT_NETWORK": nodes.network}
     number = slurm.submit(**job)
     log = results / SYSTEM / "rn50" / "result_0.txt"
-    deadline = time.monotonic() + 120
-    while not (log.is_file() and "step_window" in log.read_text(errors="replace")):
-        assert time.monotonic() < deadline, slurm.output(number)
-        time.sleep(0.5)
+    until_trains(slurm, number, log)
     assert next(results.glob(".job_key*")).stat().st_mode & 0o777 == 0o600
     slurm.command("scancel", number)
     assert slurm.wait(number, timeout_s=60).startswith("CANCELLED")
-    deadline = time.monotonic() + 60
-    while left := key_and_ranks_left(results):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.5)
-    (stop,) = [event for event in jobs.mllog(log) if event["key"] == "run_stop"]
-    assert stop["metadata"]["status"] == "aborted"
+    until_nothing_is_left(results)
+    assert "stopped by" in jobs.abort_reason(log)
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
+
+
+def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(slurm: Slurm, results: Path) -> None:
+    """One job: put back into the queue in mid-run, started again, and ended in order when its time is nearly over."""
+    data = small.data_set(slurm.folder / "data")
+    training = {name: str(value) for name, value in small.TRAINING.items()} | {"MAX_EPOCHS": "100000"}
+    job = {**training, "DGXSYSTEM": SYSTEM, "LOGDIR": str(results), "DATADIR": str(data)}
+    number = slurm.submit("--time", "3", **job)
+    first, second = (folder / SYSTEM / "rn50" / "result_0.txt" for folder in (results, results / "restart_1"))
+    until_trains(slurm, number, first)
+    slurm.command("scontrol", "requeue", number)
+    until_nothing_is_left(results)
+    assert jobs.abort_reason(first)
+    of_first = first.read_bytes()
+
+    deadline = time.monotonic() + 60
+    while slurm.facts(number)["JobState"] != "PENDING":
+        assert time.monotonic() < deadline, slurm.output(number)
+        time.sleep(0.2)
+    slurm.command("scontrol", "update", f"JobId={number}", "StartTime=now")  # SLURM itself would wait two minutes
+    until_trains(slurm, number, second)
+    # slurm.sub asks for SIGTERM 90 s before the end, and SLURM looks each half minute.
+    assert slurm.wait(number, timeout_s=150) == "FAILED 143:0", slurm.output(number)
+    until_nothing_is_left(results)
+    (saved,) = second.parent.glob("result_0.checkpoints/*")  # the ranks of both nodes had their time
+    step = len(jobs.losses(second))
+    assert saved.name == f"step_{step:09d}.safetensors"
+    assert jobs.abort_reason(second).startswith(
+        f"stopped by signal TERM after step {step}; the last good checkpoint is"
+    )
+    assert first.read_bytes() == of_first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,44 +19,10 @@ pytestmark = pytest.mark.xdist_group("ranks")
 ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
 
 
-def processes(logdir: Path) -> dict[int, dict[str, str]]:
-    """Processes of the job that writes to `logdir`, with their environments."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except OSError:
-            continue
-        environ = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        if environ.get("LOGDIR") == str(logdir) and not zombie:
-            found[int(entry.name)] = environ
-    return found
-
-
-def rank_of(logdir: Path, rank: int) -> int:
-    """Process id of a rank."""
-    (pid,) = (
-        pid
-        for pid, environ in processes(logdir).items()
-        if environ.get("OMPI_COMM_WORLD_RANK") == str(rank) and b"harness" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-    return pid
-
-
 def start(logdir: Path, **variables: str) -> subprocess.Popen[str]:
     """A job under way: its first step is in the log."""
-    job = subprocess.Popen(
-        [str(jobs.REPOSITORY / "run_and_time.sh")],
-        env=jobs.environment(LOGDIR=str(logdir), **{**ENDLESS, **variables}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    settings = {**ENDLESS, "LOGDIR": logdir, **variables}
+    job = jobs.begin([str(jobs.REPOSITORY / "run_and_time.sh")], **settings)
     log = logdir / "CPU/rn50/result_0.txt"
     deadline = time.monotonic() + 180
     while not (log.is_file() and "step_window" in log.read_text()):
@@ -66,23 +33,16 @@ def start(logdir: Path, **variables: str) -> subprocess.Popen[str]:
 
 
 def aborted(logdir: Path) -> str:
-    """The reason in a log that must end with run_stop aborted."""
-    log = logdir / "CPU/rn50/result_0.txt"
-    events = jobs.mllog(log)
-    assert [e["key"] for e in events[-2:]] == ["abort_reason", "run_stop"]
-    assert events[-1]["metadata"]["status"] == "aborted"
-    assert sum(e["key"] == "run_stop" for e in events) == 1
-    assert events[-2]["value"]
-    return str(events[-2]["value"])
+    return jobs.abort_reason(logdir / "CPU/rn50/result_0.txt")
 
 
 def ended(job: subprocess.Popen[str], logdir: Path, within_s: float) -> str:
     """What a job that was hurt said on stderr; it has ended, and all its processes, within the time."""
     before = time.monotonic()
     stderr = job.communicate(timeout=within_s)[1]
-    while processes(logdir) and time.monotonic() - before < within_s:
+    while jobs.processes(logdir) and time.monotonic() - before < within_s:
         time.sleep(0.1)
-    assert not processes(logdir)
+    assert not jobs.processes(logdir)
     assert stderr.count("\n") == 1, stderr
     return stderr
 
@@ -100,10 +60,29 @@ def test_a_signal_ends_the_job(tmp_path: Path, sent: signal.Signals, status: int
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_all(tmp_path: Path, rank: int) -> None:
     job = start(tmp_path)
-    os.kill(rank_of(tmp_path, rank), signal.SIGKILL)
+    jobs.rank_of(tmp_path, rank).kill()
     ended(job, tmp_path, within_s=30)
     assert job.returncode == 1
-    assert aborted(tmp_path)
+    assert re.fullmatch(rf"process rank {rank} .* exited on signal 9 \(Killed\)", aborted(tmp_path))
+
+
+def test_a_rank_killed_for_want_of_memory_is_told_from_others(tmp_path: Path) -> None:
+    """The kill is the test's; the kernel's count of such kills is read through an awk that answers from a file."""
+    count, awk = tmp_path / "oom_kill", tmp_path / "bin" / "awk"
+    awk.parent.mkdir()
+    pass_on = f'[ "$last" = /proc/vmstat ] && exec cat {count}\nexec {shutil.which("awk")} "$@"\n'
+    awk.write_text(f"#!/bin/sh\nfor last; do :; done\n{pass_on}")
+    awk.chmod(0o755)
+    count.write_text("3\n")
+    job = start(tmp_path, PATH=f"{awk.parent}:{os.environ['PATH']}")
+    count.write_text("4\n")
+    jobs.rank_of(tmp_path, 1).kill()
+    ended(job, tmp_path, within_s=30)
+    assert job.returncode == 1
+    assert re.fullmatch(
+        r"out of memory at BATCHSIZE=16: the kernel of \S+, which has [\d.]+ GiB \(.*\), killed a rank: lower .*",
+        aborted(tmp_path),
+    )
 
 
 def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
@@ -135,4 +114,4 @@ def test_a_full_disk_ends_the_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
-    assert not processes(tmp_path)
+    assert not jobs.processes(tmp_path)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,86 @@ def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
     assert values["BATCHSIZE"] == {"value": 64, "origin": "environment"}
     assert values["PRECISION"] == {"value": "amp_o2", "origin": "config_2xDGX1.sh"}
     assert values["DGXNNODES"]["value"] == 2
+
+
+def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
+    """It was not run for real: neither pyxis nor enroot is to be had where the tests run."""
+    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "CONT_RUNTIME": "enroot", "LOGDIR": "/logs", "DATADIR": "/data"}
+    done = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **job)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("srun "))
+    words = shlex.split(line)
+    assert words[words.index("--nodes") + 1] == "2"
+    assert "--ntasks-per-node=1" in words
+    options = {word: words[words.index(word) + 1] for word in words if word.startswith("--container-")}
+    assert options == {
+        "--container-image": "img",
+        "--container-mounts": "/logs:/logs,/data:/data:ro",
+        "--container-workdir": "/workspace",
+    }
+    assert "--no-container-mount-home" in words
+    bash, option, script, _ = words[-4:]
+    assert (bash, option) == ("bash", "-c")
+    assert "NODE_RANK=${SLURM_NODEID};" in script and script.endswith('exec ./run_and_time.sh "$@"')
+    assert "docker" not in line
+    values = resolved(done.stdout)
+    assert values["HOSTS"]["value"] == "a,b" and values["LOGDIR"]["value"] == "/logs"
+    refused = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **{**job, "CONT_RUNTIME": "podman"})
+    assert (refused.returncode, refused.stderr) == (2, "error: CONT_RUNTIME=podman: must be docker or enroot\n")
+
+
+def test_pyxis_is_used_where_srun_has_it(tmp_path: Path) -> None:
+    """An srun that lists pyxis's options stands in for one that has them."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\necho '      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'\n")
+    srun.chmod(0o755)
+    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "HOSTS": "a,b"}
+    done = launch("launch/slurm.sub", "--dry-run", PATH=f"{tmp_path}:{os.environ['PATH']}", **job)
+    assert done.returncode == 0, done.stderr
+    assert "--container-image img" in done.stdout and "docker run" not in done.stdout
+    srun.write_text("#!/bin/sh\n")
+    assert (
+        "docker run" in launch("launch/slurm.sub", "--dry-run", PATH=f"{tmp_path}:{os.environ['PATH']}", **job).stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [
+        ({}, "--network none"),  # nobody reaches what listens in it
+        ({"DGXSYSTEM": "2xDGX1"}, "--network host"),
+        ({"CONT_NETWORK": "host"}, "--network host"),
+        ({"CONT_NETWORK": "jobs", "CONT_HOST": "a"}, "--network jobs"),
+    ],
+    ids=["one-node", "two-nodes", "told", "own-network"],
+)
+def test_a_container_has_the_network_that_its_job_needs(variables: dict[str, str], options: str) -> None:
+    done = launch("launch/docker_node.sh", "--dry-run", CONT="img", **variables)
+    assert done.returncode == 0 and options in done.stdout
+    assert ("--add-host" in done.stdout) == (options == "--network none"), "its own name must resolve"
+    assert ("--network-alias a" in done.stdout) == (options == "--network jobs")
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "lines"),
+    [
+        (("launch/docker_node.sh",), {"CONT": "img"}, 1),
+        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, 2),
+        (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, 2),
+        (("launch/slurm.sub",), {"CONT": "img", "DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 2),
+        (("launch/slurm.sub",), {"DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 1),
+    ],
+    ids=["docker", "mpirun", "bare", "slurm", "slurm-bare"],
+)
+def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
+    command: tuple[str, ...], variables: dict[str, str], lines: int
+) -> None:
+    for instead in ("", " --check", " --acceptance --short"):
+        done = launch(*command, *instead.split(), "--dry-run", **variables)
+        assert done.returncode == 0, done.stderr
+        ends = [line.rstrip() for line in done.stdout.splitlines() if "run_and_time.sh" in line]
+        for words in (" --check", " --acceptance --short"):
+            assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), done.stdout
 
 
 def test_a_bare_dry_run_names_the_hosts_commands() -> None:

@@ -8,13 +8,17 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIGS = sorted(REPOSITORY.glob("config_*.sh"))
-# What Open MPI and NCCL read themselves: a parameter is real where its name is among those they document.
+# What Open MPI, NCCL and Paddle read themselves: a parameter is real where its name is among those they document.
 LIBRARIES = {
     "NCCL_IB_HCA",
     "NCCL_SOCKET_IFNAME",
     "OMPI_MCA_pml",
     "OMPI_MCA_btl",
     "OMPI_MCA_btl_tcp_if_exclude",
+    "FLAGS_new_executor_serial_run",  # of harness.tune
+    "FLAGS_conv_workspace_size_limit",
+    "FLAGS_cudnn_exhaustive_search",
+    "FLAGS_cudnn_batchnorm_spatial_persistent",
 }
 
 

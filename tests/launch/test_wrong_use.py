@@ -37,9 +37,10 @@ def test_before_anything_starts(tmp_path: Path, variables: dict[str, str], messa
     ("variables", "message"),
     [
         ({"DATADIR": "/nowhere"}, "/nowhere/train_list.txt: no such file: DATADIR must hold train_list.txt"),
+        ({"DEVICE": "gpu", "DGXNGPU": 1}, "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or DEVICE=cpu"),
         ({"BATCHSIZE": 800}, "global batch 1600 is larger than the training set of 1437 images: lower BATCHSIZE"),
     ],
-    ids=["no-data", "large-batch"],
+    ids=["no-data", "no-gpu", "large-batch"],
 )
 def test_found_by_the_ranks(tmp_path: Path, variables: dict[str, str], message: str) -> None:
     refused(tmp_path, message, **variables)
