@@ -39,7 +39,10 @@ def test_nan_names_step_and_checkpoint(tmp_path):
     done = jobs.on_ranks(2, str(script), RESULT_FILE=log, **settings)
     assert done.returncode == 1
     kept = tmp_path / "result_0.checkpoints" / "step_000000010.safetensors"
-    reason = f"loss is nan at step 11: lower the learning rate or look at the data; the last good checkpoint is {kept}"
+    reason = (
+        "loss is nan at step 11: lower the learning rate or look at the data; "
+        f"the last good checkpoint is {kept}, from which RESUME=auto goes on"
+    )
     assert f"error: {reason}" in done.stderr, done.stderr[-2000:]
     assert jobs.values(log, "abort_reason") == [reason] and kept.is_file()
     assert jobs.values(log, "step_window")[-1]["loss"] is None

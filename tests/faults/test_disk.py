@@ -1,0 +1,142 @@
+"""A full disk, a log folder that is gone or read-only: the run says so and ends in order, or does without."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import jobs
+from tests.faults.test_kill import start, text
+from tests.harness import small
+from tests.scoring.test_report import write_log
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
+
+
+def on_a_disk_of(size: str, folder: Path, *command: str, **variables: str | int) -> subprocess.CompletedProcess[str]:
+    """A command that sees a file system of its own at `folder`; what it leaves there is copied to `folder`.seen."""
+    seen = folder.with_name(f"{folder.name}.seen")
+    script = f'mount -t tmpfs -o size={size} none {folder} && "$@"; status=$?; cp -a {folder} {seen}; exit $status'
+    isolated = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script, "bash", *command]
+    return jobs.run(isolated, PYTHONPATH=str(jobs.REPOSITORY), **variables)
+
+
+WRITES = """
+import sys
+import time
+from pathlib import Path
+import numpy as np
+from harness import checkpoint, events
+from harness.telemetry import Sampler
+folder = Path(sys.argv[1])
+try:
+    checkpoint.write(folder / "a.safetensors", {"x": np.zeros(1_000_000)}, {})
+except OSError as error:
+    print("checkpoint:", error, list(folder.iterdir()))
+(folder / "others").write_bytes(bytes(60 * 1024))
+with Sampler(folder / "node0.jsonl", every_s=0.01, job_gpus=0) as sampler:
+    while not sampler.summary()["error"]:
+        time.sleep(0.01)
+    print("telemetry:", sampler.summary()["error"], sampler.summary()["samples"] > 0)
+try:
+    with events.open_log(folder / "result_0.txt") as log:
+        log.header({"words": ["x" * 4096] * 4})
+except OSError as error:
+    print("log:", error)
+"""
+
+
+def test_each_write_says_so(tmp_path):
+    """On a really full disk of 64 KiB: a checkpoint leaves nothing, telemetry ends, the log's line is an error."""
+    disk, script = tmp_path / "disk", tmp_path / "writes.py"
+    disk.mkdir()
+    script.write_text(WRITES)
+    done = on_a_disk_of("64k", disk, sys.executable, str(script), str(disk))
+    assert done.returncode == 0, done.stderr[-2000:]
+    checkpoint, telemetry, log = done.stdout.splitlines()
+    full = "No space left on device"
+    assert checkpoint.startswith("checkpoint: ") and full in checkpoint and checkpoint.endswith(" []")
+    assert full in telemetry and telemetry.endswith("True")
+    assert "cannot write the log: " in log and full in log
+    assert f"warning: telemetry ends: [Errno 28] {full}" in done.stderr
+
+
+def test_a_checkpoint_without_room_costs_no_run(tmp_path):
+    """100 MiB hold log and telemetry and half a checkpoint: the run goes on to its own end, its log is whole."""
+    logdir = tmp_path / "logs"
+    logdir.mkdir()
+    data = small.data_set(tmp_path / "data")
+    settings = {**small.TRAINING, "MAX_EPOCHS": 1, "CHECKPOINT_EPOCHS": 1, "DATADIR": data, "LOGDIR": logdir}
+    done = on_a_disk_of("100m", logdir, "./run_and_time.sh", **settings)
+    log = tmp_path / "logs.seen/CPU/rn50/result_0.txt"
+    assert done.returncode == 1 and "below the target" in jobs.abort_reason(log), done.stderr
+    assert "warning: checkpoint not written: " in log.read_text()
+    assert "MiB left" in log.with_suffix(".stderr").read_text()
+    assert not list(log.parent.rglob("*step_*"))
+
+
+def test_a_log_folder_that_is_removed_ends_the_run(tmp_path):
+    logdir = tmp_path / "logs"
+    job = start(logdir, small.data_set(tmp_path / "data"), MODE="throughput", MEASURED_STEPS=100_000)
+    until = time.monotonic() + 300
+    while "step_window" not in text(logdir / "CPU/rn50/result_0.txt"):
+        assert job.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    shutil.rmtree(logdir)
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert said == f"error: {logdir}/CPU/rn50 was removed during the run\n"
+    assert jobs.processes(logdir) == [] and not logdir.exists()
+
+
+TURN = """
+truncate --size 64M "$1.image"
+mkfs.ext4 -q "$1.image"
+mount -o loop,errors=remount-ro "$1.image" "$1"
+./run_and_time.sh &
+until grep -qs step_window "$1/CPU/rn50/result_0.txt"; do sleep 0.1; kill -0 "$!"; done
+echo 1 >"/sys/fs/ext4/$(basename "$(findmnt --noheadings --output SOURCE "$1")")/trigger_fs_error"
+wait "$!"
+"""
+
+
+def test_a_disk_that_turns_read_only_ends_the_run(tmp_path):
+    """As ext4 does after an error of the disk: files that are open cannot be written any more."""
+    jobs.need(os.geteuid() == 0, "root mounts a file system")
+    logdir = tmp_path / "logs"
+    logdir.mkdir()
+    command = ["unshare", "--mount", "bash", "-ec", TURN, "bash", str(logdir)]
+    done = jobs.run(command, LOGDIR=logdir, **{**jobs.TINY, "MEASURED_STEPS": 100_000})
+    assert done.returncode == 1
+    said = "error: a rank ended with status 1; the log cannot be closed as aborted: Read-only file system (log "
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
+    assert jobs.processes(logdir) == []
+
+
+def test_a_report_without_room_is_not_half_there(tmp_path):
+    disk, log = tmp_path / "disk", write_log(tmp_path / "result_0.txt")
+    disk.mkdir()
+    command = (sys.executable, "-m", "scoring", "report", str(log), "--html", f"{disk}/report.html")
+    done = on_a_disk_of("8k", disk, *command)
+    assert done.returncode != 0 and "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    assert list((tmp_path / "disk.seen").iterdir()) == []
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["no-folder", "with-folder"])
+def test_a_read_only_log_folder_is_wrong_use(tmp_path, made):
+    """For root too, whom no permission stops."""
+    logdir = tmp_path / "logs"
+    logdir.mkdir()
+    prepare = f"mkdir -p {logdir}/CPU/rn50; " if made else ""
+    script = f"{prepare}mount -o remount,ro {logdir} && ./run_and_time.sh"
+    done = on_a_disk_of("1m", logdir, "bash", "-c", script, LOGDIR=logdir, **jobs.TINY)
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"error: {logdir}/CPU/rn50 cannot be written: set LOGDIR to a writable folder with room in it\n"
+    )
