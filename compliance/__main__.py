@@ -105,6 +105,7 @@ def _check(options: argparse.Namespace) -> int:
         system=options.system,
         official=options.official,
         receipt=options.receipt,
+        hashed=options.json,
     )
     sys.stdout.write(findings.as_json(reports) if options.json else findings.as_text(reports))
     if options.junit:

@@ -26,6 +26,7 @@ class FileReport:
 
     file: str
     findings: tuple[Finding, ...]
+    sha256: str | None = None  # of the file, where it was asked
     official: dict[str, Any] | None = None  # verdict and message of mlperf-logging's checker, where it was asked
 
     @property
@@ -35,6 +36,7 @@ class FileReport:
     def as_dict(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "file": printable(self.file, 4096),
+            "sha256": self.sha256,
             "verdict": "pass" if self.passed else "fail",
             "findings": [vars(finding) for finding in self.findings],
         }

@@ -65,6 +65,7 @@ def check_logs(
     system: Path | None = None,
     official: bool = False,
     receipt: bool = False,
+    hashed: bool = False,
 ) -> list[FileReport]:
     """The report of each log, the rules between runs included. Raises ValueError for wrong use."""
     if benchmark is not None and benchmark not in ruleset.benchmarks:
@@ -85,7 +86,8 @@ def check_logs(
         if official:
             answer, disagreement = _official(one, found, ruleset)
             found += disagreement
-        report = FileReport(file=str(one.path), findings=found, official=answer)
+        digest = sha256(one.path) if receipt or hashed else None
+        report = FileReport(file=str(one.path), findings=found, sha256=digest, official=answer)
         if receipt:
             write_receipt(one.path, report, ruleset)
         reports.append(report)
@@ -376,7 +378,7 @@ def sha256(path: Path) -> str:
 def write_receipt(log: Path, report: FileReport, ruleset: Ruleset) -> None:
     """Writes what was checked beside the log, so that `package` can tell a log that changed since."""
     receipt = {
-        "sha256": sha256(log),
+        "sha256": report.sha256,
         "verdict": "pass" if report.passed else "fail",
         "ruleset": ruleset.version,
     }
