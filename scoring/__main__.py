@@ -39,9 +39,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (InputError, OSError) as error:
+    except InputError as error:
         print(f"python -m scoring {wanted}: {error}", file=sys.stderr)
-        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"python -m scoring {wanted}: {where}{error.strerror or error}; check the path", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -232,9 +232,7 @@ def describe(result: Comparison) -> list[str]:
         lines.append(f"  figure      {row.score.value:.3f} {row.score.unit}")
         if index == 0:
             continue
-        verdict = {True: "different", False: "not shown to differ", None: "cannot be told apart or alike"}[
-            row.different
-        ]
+        verdict = _VERDICTS[row.different]
         shown = row.ratio_interval_95
         interval = f", 95 % {shown[0]:.4f} to {shown[1]:.4f}" if shown else ""
         lines.append(f"  ratio       {row.ratio:.4f}{interval}   {verdict} ({row.basis})")

@@ -45,6 +45,10 @@ class Protocol:
         """Of the figure."""
         return "minutes" if self.figure == "run_time" else "images/s"
 
+    def skipping(self, skip: int) -> Protocol:
+        """The same with another number of windows (or epochs) dropped, as `--skip` asks for."""
+        return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
+
     def describe(self) -> str:
         """In words, for reports."""
         if self.over_steps == "run_time":

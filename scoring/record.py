@@ -29,7 +29,7 @@ class Window:
     loss: float | None = None  # may be NaN
     gpu_memory_mib: float | None = None
     power_w: float | None = None
-    rows: int = 1  # printed rows it stands for; over 1 only in logs of over 32,768 rows
+    rows: int = 1  # printed rows it stands for; over 1 only in logs of over 20,480 rows
 
     @property
     def images_per_s(self) -> float | None:
@@ -85,9 +85,10 @@ class Record:
     quality: tuple[Quality, ...] = ()
     run_start_s: float | None = None  # stamps share one origin
     run_stop_s: float | None = None
+    telemetry: dict[str, Any] = field(default_factory=dict)  # `telemetry_summary` of our own logs
     status: str | None = None  # "success" or "aborted", where the log says
     truncated: bool | None = None  # None: this format has no end by which to tell
-    # Line on which each of framework, model, devices, ..., run_start_s, run_stop_s, status was read.
+    # Line on which each of framework, model, devices, ..., run_start_s, run_stop_s, telemetry, status was read.
     field_lines: dict[str, int] = field(default_factory=dict)
     from_options: tuple[str, ...] = ()  # fields that the command line gave, not the log
     problems: tuple[str, ...] = ()  # what in the text could not be read, with its line

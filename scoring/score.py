@@ -151,7 +151,7 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     result = Score(
         value=value,
         unit=unit,
-        protocol=protocol,
+        protocol=protocol if skip is None else protocol.skipping(skip),
         runs=tuple(runs),
         spread=deviation,
         spread_over=over,
@@ -319,7 +319,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
     if skip is not None:
         chosen = _rest(record, windows, skip, "windows")
     elif protocol.skip_unit == "window":
-        chosen = _rest(record, windows, protocol.skip, "windows")
+        apart = len(record.windows) - len(windows)  # the run's own warm-up is the first of what the protocol drops
+        chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
     elif measured_only:
         chosen = windows  # the run itself has set its warm-up apart
     else:

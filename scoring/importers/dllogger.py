@@ -12,30 +12,42 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Builder, Lines, number, positive, rows
+from scoring.importers.text import NUMBER, Builder, Lines, Stretch, number, positive, rows
 from scoring.record import Epoch
 
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
-_NUMBER = r"([-+\d.eE]+|nan|inf|None)"
 STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d{1,9}) Iteration: (\d{1,9}) ")
-PYTORCH_ROW = re.compile(
-    STEP_HEAD.pattern + rf"(?:.*?train\.loss : {_NUMBER})?.*?train\.total_ips : {_NUMBER} images/s"
-)
-MXNET_ROW = re.compile(STEP_HEAD.pattern + rf"(?:.*?train\.loss : {_NUMBER})?.*?train\.ips : {_NUMBER} images/s")
+PYTORCH_ROW = re.compile(STEP_HEAD.pattern + rf"(?=(?:.*?train\.loss : {NUMBER})?).*?train\.total_ips : {NUMBER} \w+/s")
+MXNET_ROW = re.compile(STEP_HEAD.pattern + rf"(?=(?:.*?train\.loss : {NUMBER})?).*?train\.ips : {NUMBER} \w+/s")
 PADDLE_ROW = re.compile(
-    STEP_HEAD.pattern + rf"(?=(?:.*?train\.loss : {_NUMBER})?)(?=(?:.*?train\.data_time : {_NUMBER})?)"
-    rf"(?=(?:.*?train\.batch_time : {_NUMBER})?).*?train\.ips : {_NUMBER}(?=\s|$)"
+    STEP_HEAD.pattern + rf"(?=(?:.*?train\.loss : {NUMBER})?)(?=(?:.*?train\.data_time : {NUMBER})?)"
+    rf"(?=(?:.*?train\.batch_time : {NUMBER})?).*?train\.ips : {NUMBER}(?=\s|$)"
 )
+_NAMES = ("end", "epoch", "step", "loss", "rate")
+_PADDLE_NAMES = ("end", "epoch", "step", "loss", "wait", "cost", "rate")
+# As the tool prints a row with nothing odd in it: many at once are read by it.
+_STEP_USUAL = r"DLL (.{26}) - Epoch: (\d{1,9}) Iteration: (\d{1,9})  train\.loss : ([^ ]+) "
+_USUAL = {
+    PYTORCH_ROW: re.compile(_STEP_USUAL + r".*train\.total_ips : ([0-9.]+) images/s"),
+    MXNET_ROW: re.compile(_STEP_USUAL + r" train\.ips : ([0-9.]+) images/s"),
+    PADDLE_ROW: re.compile(
+        _STEP_USUAL
+        + r".*?train\.data_time : ([-+0-9.e]+) .*?train\.batch_time : ([-+0-9.e]+) .*?train\.ips : ([0-9.]+)(?=[ \n])"
+    ),
+}
+_TENSORFLOW_USUAL = re.compile(r"DLL (.{26}) - \((\d{1,9}), (\d{1,9})\) total_ips : ([0-9.]+)(?=[ \n])")
 TENSORFLOW_HEAD = re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)")
-TENSORFLOW_ROW = re.compile(TENSORFLOW_HEAD.pattern + rf".*?total_ips : {_NUMBER}(?=\s|$)")
+TENSORFLOW_ROW = re.compile(TENSORFLOW_HEAD.pattern + rf".*?total_ips : {NUMBER}(?=\s|$)")
+_TENSORFLOW_NAMES = ("end", "epoch", "step", "rate")
 _EPOCH = re.compile(_STAMP + r"Epoch: (\d{1,9}) +(?!Iteration)")
-_EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {_NUMBER}(?: images/s|\s|$)")
-_EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {_NUMBER}")
-_TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {_NUMBER}")
+_EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {NUMBER}(?=\s|$)")
+_EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {NUMBER}")
+_TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {NUMBER}")
 _PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
 _TENSORFLOW_FACT = re.compile(r"\b(Num GPUs|Per-GPU Batch Size) (\d{1,9})\s*$")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
+_OTHERS = ("Summary:", "   |")  # stand in lines after the first row that matter, beside those of "Epoch: "
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
 
 
@@ -75,34 +87,35 @@ def _other_line(build: Builder, line: int, text: str) -> None:
 class _Steps:
     """Steps of a window from a counter that may start anew in each epoch (`first` is its first value)."""
 
-    def __init__(self, build: Builder, first: int) -> None:
-        self._build = build
-        self._first = first
+    def __init__(self, first: int) -> None:
+        self.first = first
         self._last: tuple[int, int] | None = None
 
-    def take(self, line: int, epoch: int, step: int) -> int | None:
-        """Steps since the last row; None for a row that repeats the last one."""
+    def take(self, epoch: int, step: int) -> int | None:
+        """Steps since the last row, 0 for a row that repeats it; None of the log's first row, if not of one step."""
         last, self._last = self._last, (epoch, step)
-        if last == (epoch, step):
-            return None
-        if last is not None and last[0] == epoch and step > last[1]:
+        if last is None:
+            self.first = min(self.first, step)
+            return 1 if step == self.first else None
+        if last[0] == epoch and step >= last[1]:
             return step - last[1]
-        if last is not None and last[0] == epoch:
-            self._build.problem(f"line {line}: iteration {step} follows {last[1]}: more than one run in the log")
-        return step - self._first + 1
+        return step - self.first + 1
+
+    def pass_over(self, stretch: Stretch) -> None:
+        """The rows of a stretch, each of which says its own steps, were read."""
+        assert self._last is not None
+        self._last = (self._last[0], stretch.step[-1])
 
 
 def _read_steps(lines: Lines, row: re.Pattern[str], first: int, framework: str) -> Builder:
     build = Builder()
     build.truncated = True  # until the closing summary is met
-    counter = _Steps(build, first)
+    counter = _Steps(first)
     has_times = row is PADDLE_ROW
-    ranks: set[int] = set()
     table_batch: tuple[str, int] | None = None
-    for line, text, match in rows(lines, "Iteration: ", "DLL ", STEP_HEAD, row):
+    names = _PADDLE_NAMES if has_times else _NAMES
+    for line, text, match in rows(lines, "Epoch: ", "DLL ", STEP_HEAD, row, names, usual=_USUAL[row], others=_OTHERS):
         if match is None:
-            if lines.rank is not None:
-                ranks.add(lines.rank)
             if not build.rows:
                 _parameters(build, line, text)
             else:
@@ -113,12 +126,16 @@ def _read_steps(lines: Lines, row: re.Pattern[str], first: int, framework: str) 
                     build.count("devices", found[1], line)
                     build.count("batch_per_device", *table_batch)
             continue
+        if isinstance(match, Stretch):
+            counter.pass_over(match)
+            build.stretch(match, seconds=match.of_single_steps("cost"), waits=match.of_single_steps("wait"))
+            continue
         groups = match.groups()
         rate, epoch, step = positive(groups[-1]), int(groups[1]), int(groups[2])
         if rate is None:
             continue
-        steps = counter.take(line, epoch, step)
-        if steps is None:
+        steps = counter.take(epoch, step)
+        if steps == 0:
             continue
         wait = step_time = one = None
         if has_times:
@@ -136,10 +153,10 @@ def _read_steps(lines: Lines, row: re.Pattern[str], first: int, framework: str) 
             end=groups[0],
             loss=groups[3],
         )
-    if len(ranks) > 1:  # every rank that runs writes some warning
-        build.fact("devices", max(ranks) + 1, 0)
+    if len(lines.ranks) > 1:  # every rank that runs writes some warning
+        build.fact("devices", max(lines.ranks) + 1, 0)
     build.fact("framework", framework, 0)
-    build.facts.update(rate_scope="global", cumulative=False, first_step=first)
+    build.facts.update(rate_scope="global", cumulative=False, first_step=counter.first)
     return build
 
 
@@ -162,8 +179,17 @@ def read_tensorflow(lines: Lines) -> Builder:
     """A log of NVIDIA's TensorFlow image classification."""
     build = Builder()
     build.truncated = True  # until the closing train_throughput is met
-    counter = _Steps(build, 0)
-    for line, text, match in rows(lines, " - (", "DLL ", TENSORFLOW_HEAD, TENSORFLOW_ROW):
+    counter = _Steps(0)
+    for line, text, match in rows(
+        lines,
+        " - (",
+        "DLL ",
+        TENSORFLOW_HEAD,
+        TENSORFLOW_ROW,
+        _TENSORFLOW_NAMES,
+        usual=_TENSORFLOW_USUAL,
+        others=("train_throughput : ",),
+    ):
         if match is None:
             if not build.rows:
                 _parameters(build, line, text)
@@ -172,13 +198,17 @@ def read_tensorflow(lines: Lines) -> Builder:
             elif "train_throughput : " in text:
                 build.truncated = False
             continue
+        if isinstance(match, Stretch):
+            counter.pass_over(match)
+            build.stretch(match)
+            continue
         groups = match.groups()
         rate, epoch, step = positive(groups[-1]), int(groups[1]), int(groups[2])
         if rate is None:
             continue
         first = not build.rows
-        steps = counter.take(line, epoch, step)
-        if steps is None:
+        steps = counter.take(epoch, step)
+        if steps == 0:
             continue
         # The first row's rate is that of its own step or window, not of all steps before: the log does not say.
         build.row(line, step, epoch, steps=None if first else steps, rate=rate, end=groups[0])

@@ -1,17 +1,18 @@
 """MLLOG logs: our own (`step_window`, `run_summary`) and those of any MLPerf submission.
 
 A submission without `step_window` gives one window an epoch, from epoch_start to epoch_stop; its images are
-`train_samples`. Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submitters print.
+`train_samples`. Where it logs no epochs, one a block of epochs, from block_start to its evaluation or block_stop.
+Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submitters print.
 """
 
 from __future__ import annotations
 
+import collections
 import math
 import re
-from collections.abc import Iterable
 from typing import Any
 
-from compliance.log import Entry, Event, Header, Problem
+from compliance.log import Event, Header, Problem, read_stream
 from scoring.importers.text import MAX_LINE_CHARS, Builder
 from scoring.record import Epoch, Quality
 
@@ -19,18 +20,46 @@ from scoring.record import Epoch, Quality
 _DULL_PATTERN = (
     rb':::MLLOG \{"namespace": "[^"]*", "time_ms": \d+, "event_type": "[A-Z_]+", "key": "(?!(?:KEYS)")[^"]*", '
 )
+_N = rb"(-?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,2})?|null)"
+# One of our own windows, as harness/events.py writes it: the bulk of a long log.
+_WINDOW = re.compile(
+    rb':::MLLOG \{"namespace": "", "time_ms": (\d{1,15}), "event_type": "POINT_IN_TIME", "key": "step_window", '
+    rb'"value": \{"steps": (\d{1,9}), "images": (\d{1,12}), "time_s": '
+    + _N
+    + rb', "data_wait_s": '
+    + _N
+    + rb', "loss": '
+    + _N
+    + rb', "gpu_memory_mib": '
+    + _N
+    + rb', "power_w": '
+    + _N
+    + rb"\}, "
+    rb'"metadata": \{"file": "[\w./-]*", "lineno": \d{1,9}, "step": (\d{1,9}), "epoch_num": (\d{1,9}), '
+    rb'"phase": "(\w*)"\}\}'
+)
 
 
-class WithoutDullEvents:
+class _Shortened:
     """A binary stream in which lines with nothing but an event of no use here are empty, so that no time goes
-    into reading them; their faults are the checker's to find."""
+    into reading them (their faults are the checker's to find); so are our own plain windows, which go straight to
+    `state`, before the next bytes are read or when `until` asks for them."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, state: _Reader) -> None:
         self._stream = stream
+        self._state = state
         self._rest = b""
+        self._line = 1  # of the first byte of `_rest`
+        self._windows: collections.deque[tuple[int, tuple[bytes, ...]]] = collections.deque()
+
+    def until(self, line: int | None = None) -> None:
+        """Hand over the windows before `line`."""
+        while self._windows and (line is None or self._windows[0][0] < line):
+            self._state.plain_window(*self._windows.popleft())
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes; none only at the end."""
+        self.until()
         while data := self._stream.read(size):
             data = self._rest + data
             cut = data.rfind(b"\n") + 1
@@ -38,28 +67,40 @@ class WithoutDullEvents:
             if len(self._rest) > MAX_LINE_CHARS:
                 cut, self._rest = len(data), b""
             if cut:
-                search = _DULL.search
-                return b"\n".join(
-                    b"" if search(line) and line.count(b":::MLLOG") == 1 else line for line in data[:cut].split(b"\n")
-                )
+                return self._without(data[:cut])
         rest, self._rest = self._rest, b""
         return rest
+
+    def _without(self, data: bytes) -> bytes:
+        lines = data.split(b"\n")
+        window, dull = _WINDOW.fullmatch, _DULL.search
+        for at, line in enumerate(lines):
+            if match := window(line):
+                self._windows.append((self._line + at, match.groups()))
+                lines[at] = b""
+            elif dull(line) and line.count(b":::MLLOG") == 1:
+                lines[at] = b""
+        self._line += len(lines) - 1
+        return b"\n".join(lines)
 
 
 _SUMMARY_FACTS = ("devices", "nodes", "batch_per_device", "precision", "math_mode", "mode", "framework", "model")
 
 
-def read(entries: Iterable[Entry]) -> Builder:
+def read(stream: Any) -> Builder:
     """The run of an MLLOG log."""
     build = Builder()
     state = _Reader(build)
-    for entry in entries:
+    shortened = _Shortened(stream, state)
+    for entry in read_stream(shortened):  # type: ignore[arg-type]
+        shortened.until(entry.line)
         if isinstance(entry, Event):
             state.event(entry)
         elif isinstance(entry, Header):
             state.header(entry)
         elif isinstance(entry, Problem):
             build.problem(f"line {entry.line}: {entry.message}")
+    shortened.until()
     state.finish()
     return build
 
@@ -91,6 +132,8 @@ class _Reader:
         self.build = build
         self.epoch_start: dict[Any, tuple[float, int]] = {}
         self.epochs: dict[Any, dict[str, Any]] = {}
+        self.block: tuple[float, int, int] | None = None  # start of the open one, its first epoch, epochs
+        self.blocks: list[tuple[int, float, float, int, int]] = []  # line, end, seconds, last epoch, epochs
         self.train_samples: int | None = None
         self.global_batch: tuple[int, int] | None = None
         self.benchmark: tuple[str, int] | None = None
@@ -113,29 +156,75 @@ class _Reader:
         if not isinstance(value, dict):
             self.build.problem(f"line {event.line}: step_window without a table of values")
             return
-        steps, seconds = _count(value.get("steps")), _amount(value.get("time_s"))
+        phase = where.get("phase")
+        self._window(
+            event.line,
+            event.time_ms / 1000,
+            _count(value.get("steps")),
+            _amount(value.get("images")),
+            _amount(value.get("time_s")),
+            _real(value.get("data_wait_s")),
+            _real(value.get("loss")),
+            _real(value.get("gpu_memory_mib")),
+            _real(value.get("power_w")),
+            _count(where.get("step")),
+            _count(where.get("epoch_num")),
+            phase if isinstance(phase, str) else None,
+        )
+
+    def plain_window(self, line: int, said: tuple[bytes, ...]) -> None:
+        """The same of a line that `_WINDOW` matches: its numbers are finite, its counts whole."""
+        time_ms, steps, images, seconds, wait, loss, memory, power, step, epoch, phase = said
+        self._window(
+            line,
+            int(time_ms) / 1000,
+            int(steps) or None,
+            float(images) or None,
+            None if seconds == b"null" else _amount(float(seconds)),
+            None if wait == b"null" else float(wait),
+            None if loss == b"null" else float(loss),
+            None if memory == b"null" else float(memory),
+            None if power == b"null" else float(power),
+            int(step) or None,
+            int(epoch) or None,
+            phase.decode(),
+        )
+
+    def _window(
+        self,
+        line: int,
+        end_s: float,
+        steps: int | None,
+        images: float | None,
+        seconds: float | None,
+        wait_s: float | None,
+        loss: float | None,
+        memory_mib: float | None,
+        power_w: float | None,
+        step: int | None,
+        epoch: int | None,
+        phase: str | None,
+    ) -> None:
         if steps is None or seconds is None:
-            self.build.problem(f"line {event.line}: step_window without steps or time")
+            self.build.problem(f"line {line}: step_window without steps or time")
             return
         if not self.has_windows:
             self.has_windows = True
             self.build.clear_rows()
-        phase = where.get("phase")
-        loss = value.get("loss")
         self.build.row(
-            event.line,
-            _count(where.get("step")),
-            _count(where.get("epoch_num")),
+            line,
+            step,
+            epoch,
             steps=steps,
-            images=_amount(value.get("images")),
+            images=images,
             seconds=seconds,
-            wait_s=_real(value.get("data_wait_s")),
+            wait_s=wait_s,
             step_time_s=seconds / steps,
-            end=event.time_ms / 1000,
-            phase=phase if isinstance(phase, str) else None,
-            loss=_real(loss),
-            memory_mib=_real(value.get("gpu_memory_mib")),
-            power_w=_real(value.get("power_w")),
+            end=end_s,
+            phase=phase,
+            loss=loss,
+            memory_mib=memory_mib,
+            power_w=power_w,
         )
 
     def run_summary(self, event: Event) -> None:
@@ -152,6 +241,10 @@ class _Reader:
                 self.build.fact(name, value, event.line)
         self.build.header.setdefault("run_summary", event.value)
 
+    def telemetry(self, event: Event) -> None:
+        if isinstance(event.value, dict):
+            self.build.fact("telemetry", event.value, event.line)
+
     def epoch(self, event: Event) -> None:
         number = event.metadata.get("epoch_num")
         if event.key == "epoch_start":
@@ -166,6 +259,18 @@ class _Reader:
         self.last_epoch = number
 
     last_epoch: Any = None
+
+    def block_of_epochs(self, event: Event) -> None:
+        """A block's training ends with its evaluation, or with itself."""
+        now_s = event.time_ms / 1000
+        if event.key == "block_start":
+            first, epochs = _count(event.metadata.get("first_epoch_num")), _count(event.metadata.get("epoch_count"))
+            self.block = (now_s, first, epochs) if first and epochs else None
+        elif self.block is not None:
+            started_s, first, epochs = self.block
+            if now_s > started_s:
+                self.blocks.append((event.line, now_s, now_s - started_s, first + epochs - 1, epochs))
+            self.block = None
 
     def rate(self, event: Event) -> None:
         """`throughput`, or `tracked_stats` with `throughput` or `imgs_sec`; the epoch is `step` or the last one."""
@@ -253,6 +358,11 @@ class _Reader:
                     end=entry.get("end_s"),
                 )
         batch = self.global_batch
+        if not build.rows:
+            for line, end_s, seconds, epoch_number, epochs in self.blocks:
+                images = self.train_samples * epochs if self.train_samples else None
+                steps = images // batch[0] if images and batch else None
+                build.row(line, None, epoch_number, steps=steps, images=images, seconds=seconds, end=end_s)
         if batch is not None:
             build.fact("global_batch", *batch)
         build.facts.update(rate_scope="global", cumulative=False)
@@ -262,9 +372,13 @@ class _Reader:
 _HANDLERS = {
     "step_window": _Reader.step_window,
     "run_summary": _Reader.run_summary,
+    "telemetry_summary": _Reader.telemetry,
     "epoch_throughput": _Reader.epoch_throughput,
     "epoch_start": _Reader.epoch,
     "epoch_stop": _Reader.epoch,
+    "block_start": _Reader.block_of_epochs,
+    "block_stop": _Reader.block_of_epochs,
+    "eval_start": _Reader.block_of_epochs,
     "tracked_stats": _Reader.rate,
     "throughput": _Reader.rate,
     "eval_accuracy": _Reader.quality,

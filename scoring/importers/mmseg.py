@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Builder, Lines, number, positive, rows
+from scoring.importers.text import NUMBER, Builder, Lines, Stretch, number, positive, rows
 
 HEAD = re.compile(
     r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
     r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"
 )
 ROW = re.compile(
-    HEAD.pattern + r".*? time: ([\d.]+)[\s,](?:.*?data_time: ([\d.]+))?(?:.*?memory: (\d{1,9}))?"
-    r"(?:.*? loss: ([-\w.]+))?"
+    HEAD.pattern + rf"(?=.*?\stime: {NUMBER}[\s,])(?=(?:.*?data_time: {NUMBER}(?:[\s,]|$))?)"
+    rf"(?=(?:.*?memory: (\d{{1,9}}))?)(?=(?:.*?\sloss: {NUMBER})?)"
 )
+# As the tool prints a row with nothing odd in it: many at once are read by it.
+_USUAL = re.compile(
+    r"(.{23}) - mmseg - INFO - Iter \[(\d{1,9})/(\d{1,9})\]\tlr: [^,]+, eta: [^t\n]*time: ([0-9.]+), "
+    r"data_time: ([0-9.]+), memory: (\d{1,9}),.* loss: ([^ \n,]+)"
+)
+_NAMES = ("end", "step", "of", "cost", "wait", "memory", "loss")
 _FACT = re.compile(
     r"\bsamples_per_gpu ?= ?(?P<batch>\d{1,9})"
     r"|(?P<loader>\w+)_dataloader ?= ?dict"
@@ -42,7 +48,7 @@ def read(lines: Lines) -> Builder:
     gpu: tuple[str, int] | None = None
     config_line = 0
     loader = ""
-    for line, text, match in rows(lines, "Iter", " - INFO - ", HEAD, ROW):
+    for line, text, match in rows(lines, "Iter", " - INFO - ", HEAD, ROW, _NAMES, usual=_USUAL, others=("mIoU: ",)):
         if match is None:
             if not build.rows:
                 for name, value in _facts(text):
@@ -64,6 +70,10 @@ def read(lines: Lines) -> Builder:
             elif "mIoU: " in text and (found := _EVAL.search(text)):
                 build.evaluated(line, "mIoU", found[1], step=last_step)
             continue
+        if isinstance(match, Stretch):
+            last_step, interval = match.step[-1], interval or match.steps[0]
+            build.stretch_of_means(match)
+            continue
         stamp, step, of, cost, wait, memory, loss = match.groups()
         step_time, step_number = positive(cost), int(step)
         if step_time is None:
@@ -74,8 +84,6 @@ def read(lines: Lines) -> Builder:
         if build.rows and step_number > last_step:
             steps = step_number - last_step
             interval = interval or steps
-        elif build.rows:
-            build.problem(f"line {line}: iteration {step} follows {last_step}: more than one run in the log")
         last_step, last_of = step_number, int(of)
         waited = number(wait)
         build.row(
@@ -88,7 +96,7 @@ def read(lines: Lines) -> Builder:
             step_time_s=step_time,
             end=stamp,
             loss=loss,
-            memory_mib=number(memory),
+            memory_mib=memory,
         )
     if config_line:  # the whole configuration is printed: without an fp16 section it is FP32
         build.fact("precision", "fp32", config_line)

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Builder, Lines, integer, number, positive, rows
+from scoring.importers.text import NUMBER, Builder, Lines, Stretch, integer, positive, rows
 
 HEAD = re.compile(r"train: epoch (\d{1,9}), iter (\d{1,9}),")
 ROW = re.compile(
-    HEAD.pattern + r"(?:.*? loss: ([-\w.]+))?"
-    r".*? samples/s: (\d+\.\d{3}(?!\d)|nan|inf|-\d+[\d.]*)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
+    HEAD.pattern + rf"(?=(?:.*? loss: {NUMBER})?)"
+    r".*? samples/s: (\d+\.\d{3}(?![\d.eE])|\d\.\d+[eE][-+]\d+|nan|inf|-\d+[\d.]*)(?:\s+\[?(\d{9,}\.\d*)\]?)?"
 )
+# As the tool prints a row with nothing odd in it: many at once are read by it.
+_USUAL = re.compile(
+    r"train: epoch (\d{1,9}), iter (\d{1,9}), loss: ([^,]+), top_1: [^,]+, top_k: [^,]+, "
+    r"samples/s: (\d+\.\d{3})(?: \[([^\]\n]+)\])?$"
+)
+_NAMES = ("epoch", "step", "loss", "rate", "end")
 # The arguments as the script prints them: `batch_size_per_device = 128`.
 _FACT = re.compile(
     r"\b(batch_size_per_device|gpu_num_per_node|device_num_per_node|num_nodes|model|use_fp16)\b['\"]?\s*[=:]\s*['\"]?(\w+)"
@@ -28,7 +34,9 @@ def read(lines: Lines) -> Builder:
     said: dict[str, tuple[str, int]] = {}
     last_epoch = last_step = -1
     interval: int | None = None
-    for line, text, match in rows(lines, "train: epoch ", "epoch ", HEAD, ROW):
+    for line, text, match in rows(
+        lines, "train: epoch ", "epoch ", HEAD, ROW, _NAMES, usual=_USUAL, others=("validation: ",)
+    ):
         if "validation: " in text and (found := _EVAL.search(text)):
             build.evaluated(line, "top_1", found[2], epoch=found[1])
             continue
@@ -36,6 +44,10 @@ def read(lines: Lines) -> Builder:
             if not build.rows:
                 for found in _FACT.finditer(text):
                     said.setdefault(found[1], (found[2], line))
+            continue
+        if isinstance(match, Stretch):
+            last_step, interval = match.step[-1], interval or match.steps[0]
+            build.stretch(match)
             continue
         epoch, step, loss, printed, stamp = match.groups()
         rate, epoch_number, step_number = positive(printed), int(epoch), int(step)
@@ -48,9 +60,7 @@ def read(lines: Lines) -> Builder:
             steps = step_number - last_step
             interval = interval or steps
         else:
-            if epoch_number == last_epoch:
-                build.problem(f"line {line}: iteration {step} follows {last_step}: more than one run in the log")
-            steps = step_number or interval
+            steps = (step_number or interval) if build.rows else None
         last_epoch, last_step = epoch_number, step_number
         build.row(
             line,
@@ -58,7 +68,7 @@ def read(lines: Lines) -> Builder:
             epoch_number,
             steps=steps,
             rate=rate,
-            end=number(stamp),
+            end=stamp,
             loss=loss,
         )
     _finish(build, said)

@@ -11,24 +11,35 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Sequence
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.text import Builder, Lines, integer, number, positive, rows
+from scoring.importers.text import NUMBER, Builder, Lines, Stretch, integer, number, positive, rows
 
-_STAMP = r"(?:\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\] \w+ INFO: )?"
-# No \b in front of the names: the blank does it, and the search is twice as fast.
-_COSTS = (
-    r"(?:.*? loss: +([-\w.]+))?.*? batch_cost: ([\d.]+) ?s,(?:.*? reader_cost: ([\d.]+) ?s?,)?"
-    r".*? ips: ([\d.]+|nan|inf) (?:samples|images)/s"
+_STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
+_COSTS = (  # in any order
+    rf"(?=(?:.*?\bloss: +{NUMBER})?)(?=.*?\bbatch_cost: {NUMBER} ?s\b)"
+    rf"(?=(?:.*?\breader_cost: {NUMBER}(?: ?s)?(?:[,\s]|$))?).*?\bips: {NUMBER} \w+/s"
 )
 STATIC_HEAD = re.compile(_STAMP + r"epoch:(\d{1,9})\s+train step:(\d{1,9})")
 STATIC_ROW = re.compile(STATIC_HEAD.pattern + _COSTS)
 DYGRAPH_HEAD = re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]")
 DYGRAPH_ROW = re.compile(DYGRAPH_HEAD.pattern + _COSTS)
-_CONFIG = re.compile(r"ppcls INFO: ( *)(\w+) : ?(.*)$")
+# As the tool prints a row with nothing odd in it: many at once are read by it.
+_STATIC_USUAL = re.compile(
+    r"\[(.{19})\] ppcls INFO: epoch:(\d{1,9}) +train step:(\d{1,9}) +lr: [^,]+, loss: +([^ ]+) [^b\n]*"
+    r"batch_cost: ([0-9.]+) s, reader_cost: ([0-9.]+) s, ips: ([0-9.]+) (?:samples|images)/s"
+)
+_DYGRAPH_USUAL = re.compile(
+    r"\[(.{19})\] ppcls INFO: \[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\].* loss: ([^,]+), "
+    r"batch_cost: ([0-9.]+)s, reader_cost: ([0-9.]+), ips: ([0-9.]+) (?:samples|images)/s"
+)
+_NAMES = ("end", "epoch", "step", "loss", "cost", "wait", "rate")
+_CONFIG = re.compile(r"\] \w+ INFO: ( *)(\w+) : ?(.*)$")
 _END = re.compile(r"END epoch:(\d{1,9})\s+train\b(?:.*?\bbatch_cost: ([\d.]+) s.*?\bbatch_cost_sum: ([\d.]+) s)?")
-_EVAL = re.compile(r"END eval\b.*?\btop1: +([-\d.]+)")
+_EVAL = re.compile(r"END (?:eval|valid)\b.*?\btop1: +([-\d.]+)")
 _DYGRAPH_AVG = re.compile(r"\[(Train|Eval)\]\[Epoch (\d{1,9})(?:/(\d{1,9}))?\]\[Avg\]")
 _TOP1 = re.compile(r"\btop1: ([-\d.]+)")
 
@@ -49,7 +60,7 @@ class _Config:
         self.epochs: int | None = None
 
     def read(self, line: int, text: str) -> None:
-        if "ppcls INFO: " not in text or not (match := _CONFIG.search(text)):
+        if " INFO: " not in text or not (match := _CONFIG.search(text)):
             return
         indent, key, value = len(match[1]), match[2], match[3].strip()
         while self._path and self._path[-1][0] >= indent:
@@ -80,6 +91,12 @@ class _Config:
         self._build.fact("precision", precision, self._build.lines.get("precision", self._line))
 
 
+def _differenced(means: Sequence[float], counts: Sequence[int], before: float) -> tuple[list[float], float]:
+    """Seconds of each row from averages over `counts` steps, and the last total; `before` is that of the row before."""
+    totals = list(map(operator.mul, means, counts))
+    return list(map(operator.sub, totals, [before, *totals[:-1]])), totals[-1]
+
+
 def read_static(lines: Lines) -> Builder:
     """A log of PaddleClas's static-graph trainer."""
     build = Builder()
@@ -87,7 +104,17 @@ def read_static(lines: Lines) -> Builder:
     ended: set[int] = set()
     last_epoch = last_step = -1
     total = waited = 0.0  # of the epoch's averaged steps
-    for line, text, match in rows(lines, "train step:", "ppcls ", STATIC_HEAD, STATIC_ROW):
+    for line, text, match in rows(
+        lines,
+        "train step:",
+        "ppcls ",
+        STATIC_HEAD,
+        STATIC_ROW,
+        _NAMES,
+        usual=_STATIC_USUAL,
+        others=("END ",),
+        from_step=5,
+    ):
         if match is None:
             if not build.rows:
                 config.read(line, text)
@@ -98,14 +125,24 @@ def read_static(lines: Lines) -> Builder:
                 elif found := _EVAL.search(text):
                     build.evaluated(line, "top1", found[1], epoch=str(last_epoch))
             continue
+        if isinstance(match, Stretch):
+            last_step = match.step[-1]
+            counts = list(map(steps_averaged, match.step))
+            times, total = _differenced(match.columns["cost"], counts, total)
+            waits = None
+            if "wait" in match.columns:
+                waits, waited = _differenced(match.columns["wait"], counts, waited)
+                waits = [wait if wait > 0 else 0.0 for wait in waits]
+            else:
+                waited = 0.0
+            build.stretch(match, seconds=[time if time > 0 else None for time in times], waits=waits)
+            continue
         end, epoch_text, step_text, loss, cost_text, wait_text, rate_text = match.groups()
         epoch, step, cost, wait = int(epoch_text), int(step_text), positive(cost_text), number(wait_text)
         if cost is None:
             continue
         count = steps_averaged(step)
         if epoch != last_epoch or step <= last_step or (last_step < 5 <= step):
-            if epoch == last_epoch and step < last_step:
-                build.problem(f"line {line}: step {step} follows step {last_step}: more than one run in the log")
             if (epoch, step) == (last_epoch, last_step):
                 continue
             steps, seconds, waited_here = count, cost * count, None if wait is None else wait * count
@@ -139,7 +176,17 @@ def read_dygraph(lines: Lines) -> Builder:
     launch, config = Launch(build), _Config(build)
     ended: set[int] = set()
     last_epoch = last_step = -1
-    for line, text, match in rows(lines, "[Train][Epoch ", "ppcls ", DYGRAPH_HEAD, DYGRAPH_ROW):
+    for line, text, match in rows(
+        lines,
+        "[Train][Epoch ",
+        "ppcls ",
+        DYGRAPH_HEAD,
+        DYGRAPH_ROW,
+        _NAMES,
+        usual=_DYGRAPH_USUAL,
+        others=("[Avg]",),
+        from_step=5,
+    ):
         if "[Avg]" in text and (found := _DYGRAPH_AVG.search(text)):
             if found[1] == "Train":
                 ended.add(int(found[2]))
@@ -151,20 +198,25 @@ def read_dygraph(lines: Lines) -> Builder:
                 config.read(line, text)
                 launch.read(line, text)
             continue
+        if isinstance(match, Stretch):
+            last_step = match.step[-1]
+            build.stretch_of_means(match)
+            continue
         end, epoch_text, step_text, loss, cost_text, wait_text, rate_text = match.groups()
         epoch, step, cost, wait = int(epoch_text), int(step_text), positive(cost_text), number(wait_text)
         if cost is None or (epoch, step) == (last_epoch, last_step):
             continue
         start = last_step if epoch == last_epoch and step > last_step else -1
         steps = step - max(start, 4) if start < 5 <= step else step - start
+        lost = not build.rows and step > 0  # the log's start: the first row of an epoch is that of iteration 0
         last_epoch, last_step = epoch, step
         build.row(
             line,
             step,
             epoch,
-            steps=steps,
-            seconds=cost * steps,
-            wait_s=None if wait is None else wait * steps,
+            steps=None if lost else steps,
+            seconds=None if lost else cost * steps,
+            wait_s=None if lost or wait is None else wait * steps,
             rate=positive(rate_text),
             step_time_s=cost,
             end=end,

@@ -10,20 +10,26 @@ from __future__ import annotations
 import re
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.text import Builder, Lines, number, positive, rows
+from scoring.importers.text import NUMBER, Builder, Lines, Stretch, number, positive, rows
 
 HEAD = re.compile(
     r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?\[TRAIN\] epoch[:=] ?(\d{1,9}), iter[:=] ?(\d{1,9})/(\d{1,9})"
 )
 ROW = re.compile(
-    HEAD.pattern + r"(?:.*? loss[:=] ?([-\w.]+))?.*? batch_cost[:=] ?([\d.]+),"
-    r"(?:.*? reader_cost[:=] ?([\d.]+),)?(?:.*? ips[:=] ?([\d.]+|nan|inf) (?:samples|images)/s| \|)"
+    HEAD.pattern + rf"(?=(?:.*? loss[:=] ?{NUMBER})?)(?=.*? batch_cost[:=] ?{NUMBER}[,\s])"
+    rf"(?=(?:.*? reader_cost[:=] ?{NUMBER}[,\s])?)(?:.*? ips[:=] ?{NUMBER} \w+/s|.* \|)"
 )
+# As the tool prints a row with nothing odd in it: many at once are read by it.
+_USUAL = re.compile(
+    r"(.{19}) \[INFO\]\t\[TRAIN\] epoch: (\d{1,9}), iter: (\d{1,9})/(\d{1,9}), loss: ([^,]+), lr: [^,]+, "
+    r"batch_cost: ([0-9.]+), reader_cost: ([0-9.]+), ips: ([0-9.]+) samples/s"
+)
+_NAMES = ("end", "epoch", "step", "of", "loss", "cost", "wait", "rate")
 _BATCH = re.compile(r"(?<![\w.])batch_size: (\d{1,9})\s*$")
 _ARGUMENT = re.compile(r"--(batch_size|precision|amp_level)[ =](\w+)")
 _PRECISION = re.compile(r"(?:use_amp|fp16|precision|amp_level): ?(\S+)")
 _MODEL = re.compile(r"^\s*type: (FCN|\w*HRNet\w*|\w+)\s*$")
-_EVAL = re.compile(r"\[EVAL\].*?\bmIoU: ([\d.]+)")
+_EVAL = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?([\d.]+)")
 
 
 def read(lines: Lines) -> Builder:
@@ -34,7 +40,9 @@ def read(lines: Lines) -> Builder:
     in_model = False
     last_step, last_of = 0, 0
     interval = None
-    for line, text, match in rows(lines, "[TRAIN] epoch", "[INFO]", HEAD, ROW):
+    for line, text, match in rows(
+        lines, "[TRAIN] epoch", "[INFO]", HEAD, ROW, _NAMES, usual=_USUAL, others=("[EVAL]",)
+    ):
         if match is None:
             if not build.rows:
                 launch.read(line, text)
@@ -54,6 +62,10 @@ def read(lines: Lines) -> Builder:
             elif "[EVAL]" in text and (found := _EVAL.search(text)):
                 build.evaluated(line, "mIoU", found[1], step=last_step)
             continue
+        if isinstance(match, Stretch):
+            last_step, interval = match.step[-1], interval or match.steps[0]
+            build.stretch_of_means(match)
+            continue
         stamp, epoch, step, of, loss, cost, wait, rate = match.groups()
         step_time, step_number = positive(cost), int(step)
         if step_time is None:
@@ -64,8 +76,6 @@ def read(lines: Lines) -> Builder:
         elif build.rows and step_number == last_step:
             continue
         else:  # the first row: where the run began is seen by the interval of the next ones
-            if build.rows:
-                build.problem(f"line {line}: iteration {step} follows {last_step}: more than one run in the log")
             steps = None
         last_step, last_of = step_number, int(of)
         waited = number(wait)

@@ -51,8 +51,7 @@ def main(args: argparse.Namespace) -> int:
     if args.html:
         from scoring.report.page import Page
 
-        text = Page(report, args_of(args)).render(read_lines)
-        Path(args.html).write_text(text, encoding="utf-8")
+        _write(args.html, Page(report, args_of(args)).render(read_lines))
     if args.csv:
         _write(args.csv, forms.csv_text(report))
     if args.json:
@@ -92,7 +91,18 @@ def read_lines(file: str, wanted: set[int]) -> dict[int, str]:
 
 
 def _write(file: str, text: str) -> None:
+    """Writes a form that is whole under its name, or not there; a pipe or a device just takes it."""
+    path = Path(file).resolve()
+    if file != "-" and not path.parent.is_dir():
+        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
     if file == "-":
         sys.stdout.write(text)
+    elif path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", newline="")
     else:
-        Path(file).write_text(text, encoding="utf-8", newline="")
+        half = path.with_name(f".{path.name}.half")
+        try:
+            half.write_text(text, encoding="utf-8", newline="")
+            half.replace(path)
+        finally:
+            half.unlink(missing_ok=True)

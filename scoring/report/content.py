@@ -260,7 +260,7 @@ def build(
     named = protocol or _window(timed[-1].runs)
     return Report(
         groups=tuple(timed),
-        protocol=named,
+        protocol=named if skip is None else named.skipping(skip),
         checks=tuple(_checks(timed, named)),
         scaling=tuple(scaling),
         curves=tuple(chosen),

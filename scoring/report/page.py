@@ -579,11 +579,11 @@ class Page:
                 self.peak(run, lambda window: window.gpu_memory_mib, "MiB"),
                 self.mean_power(run),
                 joules(run),
-                NOT_MEASURED,
+                self.temperature(run),
             ]
             for run in self.report.runs
         ]
-        head = ["run", "most GPU memory", "mean power while measured", "energy an image", "temperature"]
+        head = ["run", "most GPU memory", "mean power while measured", "energy an image", "highest GPU temperature"]
         return [
             tag("div", panels, class_="panels") if panels else None,
             table(head, rows, caption="Memory, power and temperature, where the log has them", numeric=(1, 2, 3, 4)),
@@ -595,6 +595,12 @@ class Page:
             return NOT_MEASURED
         value, line = max(found)
         return self.line(run, line, f"{number(value)} {unit}")
+
+    def temperature(self, run: Run) -> Child:
+        found = run.record.telemetry.get("peak_gpu_temperature_c")
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            return NOT_MEASURED
+        return self.line(run, run.record.field_lines.get("telemetry"), f"{number(float(found))} °C")
 
     def mean_power(self, run: Run) -> Child:
         watts = [window.power_w for window in run.measured if window.power_w is not None]
@@ -663,7 +669,7 @@ class Page:
         passed_over: list[Sequence[Child]] = []
         for run in self.report.runs:
             if run.findings is None:
-                parts.append(tag("p", "Run ", self.run_name(run), ": not checked.", class_="absent"))
+                parts.append(tag("p", "Not checked: ", self.run_name(run), ".", class_="absent"))
                 continue
             found = run.findings["findings"]
             errors = sum(finding["severity"] == "error" for finding in found)
@@ -696,6 +702,37 @@ class Page:
             notes = table(head[:-1], [row[:-1] for row in passed_over], caption="Notes")
             parts.append(tag("details", tag("summary", f"{len(passed_over)} notes"), notes))
         return parts
+
+    def topologies(self, run: Run, hardware: Any) -> list[Child]:
+        """How the GPUs of each node are linked; nodes that are alike are drawn once."""
+        alike: dict[str, tuple[Any, list[str]]] = {}
+        nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
+        for node in nodes if isinstance(nodes, list) else []:
+            if isinstance(node, dict) and plots.is_topology(found := node.get("topology")):
+                alike.setdefault(repr(found), (found, []))[1].append(str(node.get("host")))
+        if not alike:
+            return [tag("p", f"Topology of the GPUs: {NOT_MEASURED}.", class_="absent")]
+        drawn: list[Child] = []
+        for at, (found, hosts) in enumerate(alike.values(), 1):
+            names, links = found["devices"], found["links"]
+            words = "; ".join(
+                f"{name} to {', '.join(f'{to} {link}' for to, link in zip(names, row, strict=True) if link != 'X')}"
+                for name, row in zip(names, links, strict=True)
+            )
+            where = f"{len(hosts)} node{'s' * (len(hosts) > 1)}: {visible(', '.join(hosts[:4]))}"
+            svg = plots.topology(
+                name=f"topology-{run.number}-{at}",
+                title="Topology of the GPUs",
+                description=words,
+                names=names,
+                links=links,
+            )
+            caption = (
+                f"Links between GPUs and network cards, as nvidia-smi names them; {where}. NV: NVLinks; PIX, PXB: "
+                "PCIe switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
+            )
+            drawn.append(figure(svg, caption))
+        return drawn
 
     def provenance(self) -> list[Child]:
         parts: list[Child] = []
@@ -749,6 +786,8 @@ class Page:
                     tables.append(tag("p", f"{title}: the same as of run {shown[text]} (", link or "header", ")."))
                     continue
                 shown[text] = run.number
+                if name == "hardware":
+                    tables += [tag("div", self.topologies(run, content), class_="panels")]
                 tables.append(
                     tag(
                         "details",
@@ -783,7 +822,7 @@ class Page:
                 )
                 for line in sorted(wanted)
             ]
-            parts.append(tag("h3", "Run ", self.run_name(run), ": ", tag("code", run.record.file)))
+            parts.append(tag("h3", self.run_name(run), ": ", tag("code", run.record.file)))
             parts.append(tag("ol", items, class_="lines") if items else tag("p", "none"))
         return parts
 

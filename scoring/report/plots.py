@@ -29,6 +29,7 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", SURFACE: "--surfac
     color: f"--series-{number}" for number, color in enumerate(SERIES, 1)
 }
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MOST_DEVICES = 20  # of a topology that is drawn
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 PUBLISHED_DASH = (0, (1, 1.5))
 
@@ -300,6 +301,47 @@ def step_times(
         thousands(axes.xaxis)
         drawing.label(x="time of a step in ms", y="")
         axes.legend(labelcolor=INK, loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=columns, columnspacing=1.2)
+    return drawing.svg
+
+
+def is_topology(found: Any) -> bool:
+    """Whether a log's `topology` is a matrix of links that can be drawn."""
+    if not isinstance(found, dict):
+        return False
+    names, links = found.get("devices"), found.get("links")
+    return (
+        isinstance(names, list)
+        and isinstance(links, list)
+        and 1 < len(names) == len(links) <= MOST_DEVICES
+        and all(isinstance(row, list) and len(row) == len(names) for row in links)
+        and all(isinstance(text, str) and len(text) < 12 for row in [names, *links] for text in row)
+    )
+
+
+def topology(*, name: str, title: str, description: str, names: Sequence[str], links: Sequence[Sequence[str]]) -> str:
+    """The matrix of links between devices; near links are darker, each cell says its link in words."""
+    from matplotlib.patches import Rectangle
+
+    nearness = {"NV": 0.6, "PIX": 0.4, "PXB": 0.32, "PHB": 0.22, "NODE": 0.14, "SYS": 0.06}
+    size = len(names)
+    font = 10 if size <= 9 else 8
+    height = 0.7 + 0.3 * size
+    with plot(name=name, title=title, description=description, height=height, top=0.05) as drawing:
+        axes = drawing.axes
+        for row, entries in enumerate(links):
+            for column, link in enumerate(entries):
+                if link != "X":
+                    alpha = nearness.get(link.rstrip("0123456789"), 0.0)
+                    axes.add_patch(
+                        Rectangle((column - 0.5, row - 0.5), 1, 1, color=SERIES[0], alpha=alpha, linewidth=0)
+                    )
+                    axes.text(column, row, visible(link), ha="center", va="center", color=INK, fontsize=font)
+        labels = [visible(text) for text in names]
+        axes.set_xticks(range(size), labels, rotation=0 if size <= 9 else 60, fontsize=font)
+        axes.set_yticks(range(size), labels, fontsize=font)
+        axes.set_xlim(-0.5, size - 0.5)
+        axes.set_ylim(size - 0.5, -0.5)
+        axes.grid(visible=False)
     return drawing.svg
 
 

@@ -371,7 +371,8 @@ def run_shrunk(repository: Path, results: Path, name: str, limit_s: float) -> li
     """Rows of a campaign's table after `launch/campaign.sh NAME --shrink` with the project's own trainer."""
     started = subprocess.Popen(
         [repository / "launch" / "campaign.sh", name, "--shrink"],
-        env={**os.environ, "LOGDIR": str(results)},
+        # A rank of a machine that has other work, too, may take minutes over its first step.
+        env={**os.environ, "LOGDIR": str(results), "HANG_TIMEOUT_S": "900"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

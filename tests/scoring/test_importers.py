@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from scoring.importers import FORMATS, read_record, recognise
+from scoring.importers.text import MAX_ROWS
 from scoring.record import InputError, Record
 from tests.scoring import samples
 
@@ -136,6 +138,10 @@ def same_rows(a: Record, b: Record) -> bool:
     return rows(a) == rows(b)
 
 
+def column(record: Record, field: str) -> list[float]:
+    return [-1.0 if (value := getattr(window, field)) is None else value for window in record.windows]
+
+
 def test_nul_bytes_and_other_bytes(tmp_path: Path, name: str) -> None:
     options = samples.OPTIONS.get(name, {})
     text = samples.WRITERS[name](run())
@@ -258,17 +264,22 @@ def test_meters_reset_at_each_epoch(tmp_path: Path) -> None:
         assert window.seconds == pytest.approx(sum(times[at : at + 10]), rel=1e-3)
 
 
-def test_second_run_in_a_log_is_said(tmp_path: Path) -> None:
-    text = samples.paddleseg(run())
-    record = read(tmp_path, text + text)
-    assert any("more than one run" in problem for problem in record.problems)
-
-
 def test_unknown_format(tmp_path: Path) -> None:
     path = tmp_path / "resnet50_b128_fp32.log"
     path.write_text("LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n")
     with pytest.raises(InputError, match="no line of a known format in 3 lines"):
         recognise(path)
+
+
+def test_few_rows_far_down_a_long_log_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    other = ("other text of a job\n" * 55_000).encode()
+    with path.open("wb") as out:
+        for _ in range(18):
+            out.write(other)
+        out.write(samples.paddleseg(run()).encode())
+        out.write(other * 2)
+    assert recognise(path) == "paddleseg"
 
 
 def test_ambiguous_format_names_the_lines(tmp_path: Path) -> None:
@@ -302,6 +313,18 @@ def test_mllog_of_a_submission(published_logs: Path) -> None:
     assert record.quality[-1].value == 0.75844
 
 
+def test_mllog_of_a_submission_that_logs_blocks_alone(published_logs: Path, tmp_path: Path) -> None:
+    """Blocks without epochs: one window each, up to its evaluation."""
+    text = (published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt").read_text()
+    by_epochs = read(tmp_path, text)
+    kept = [line for line in text.splitlines() if not re.search(r'"(epoch_st|tracked_stats|throughput)', line)]
+    record = read(tmp_path, "\n".join(kept) + "\n")
+    assert len(record.windows) == 9 and [w.epoch for w in record.windows][:3] == [3, 7, 11]
+    assert record.windows[0].images == 3 * 1281167
+    epochs = sum(window.seconds or 0 for window in by_epochs.windows[:3])
+    assert record.windows[0].seconds == pytest.approx(epochs, abs=0.2)
+
+
 def test_import_command(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text(samples.paddleclas_static(run()) + "\x1b[31mevil\n")
@@ -311,6 +334,91 @@ def test_import_command(tmp_path: Path) -> None:
     assert record["field_lines"]["devices"] == 2
     shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     assert "8  (line 2)" in shown and "\x1b" not in shown
+
+
+def test_two_runs_in_one_log_are_said(tmp_path: Path, name: str) -> None:
+    """A restarted job appends to its log: whatever epoch it begins with."""
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    problems = read(tmp_path, text + text, **options).problems
+    assert any(("run_stop again" if name == "mllog" else "more than one run in the log") in text for text in problems)
+
+
+def test_a_log_without_its_start(tmp_path: Path, name: str) -> None:
+    """What stands before the first row that is left is unknown: no window takes it for its own."""
+    text = samples.WRITERS[name](run())
+    lines = text.splitlines(keepends=True)
+    first = read(tmp_path, text, **samples.OPTIONS.get(name, {})).windows[5].line - 1
+    record = read(tmp_path, "".join(lines[first:]), devices=8, batch_per_device=32, format=name)
+    for window in record.windows:
+        if window.seconds is not None:
+            assert window.steps is not None and window.seconds / window.steps == pytest.approx(0.5, rel=0.05)
+    if name != "paddleclas_static":  # its row is an average of all steps since the fifth
+        assert (record.windows[0].steps or 0) <= 10
+
+
+@pytest.mark.parametrize("line_end", ["\r\n", "\r\r\n"])
+def test_line_ends(tmp_path: Path, name: str, line_end: str) -> None:
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    assert same_rows(read(tmp_path, text, **options), read(tmp_path, text.replace("\n", line_end), **options))
+
+
+def test_two_bytes_a_character(tmp_path: Path, name: str) -> None:
+    """As Windows' shell redirects a tool's output."""
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    if name != "mllog":  # such an event is no JSON
+        assert same_rows(read(tmp_path, text, **options), read(tmp_path, text.encode("utf-16-le"), **options))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("paddleclas_static", r"(batch_cost: \S+ s), (reader_cost: \S+ s)", r"\2, \1"),
+        ("paddleclas_static", r"loss: +(\S+) (.*)samples/sec\.", r"\2samples/sec. loss: \1"),
+        ("paddleclas_static", r"samples/sec\.", r"img/s"),
+        ("paddleclas_static", r"\[(\S+) (\S+)\] ppcls INFO", r"\1 \2 INFO"),
+        ("paddleclas_dygraph", r"(batch_cost: \S+)s, (reader_cost: \S+),", r"\2, \1 s,"),
+        ("paddleclas_dygraph", r", eta: \S+", r", eta: 1 day, 2:03:04, max_mem_reserved: 1000 MB"),
+        ("paddleseg", r"batch_cost: (\S+), reader_cost: (\S+), ", r"reader_cost: \2, batch_cost: \1, "),
+        ("paddleseg", r"loss: (\S+), lr: (\S+), ", r"lr: \2, loss: \1, "),
+        ("mmseg", r"time: (\S+), data_time: (\S+), memory: (\d+),", r"memory: \3, data_time: \2, time: \1,"),
+        ("mmseg", r"eta: \S+, ", r"eta: 1 day, 2:03:04, momentum: 0.9, "),
+        ("nvidia_pytorch", r"train\.loss : (\S+) None (.*)\n", r"\2 train.loss : \1 None\n"),
+        ("nvidia_pytorch", r"images/s", r"img/s"),
+        ("nvidia_mxnet", r"(train\.loss : \S+) ( train\.ips : \S+ images/s)", r"\2 \1"),
+        ("nvidia_tensorflow", r"total_ips", r"cross_entropy : 7.01 l2_loss : 1.2e+00 total_ips"),
+        ("nvidia_paddle", r"(train\.data_time : \S+) (.*) (train\.batch_time : \S+) ", r"\2 \3  \1 "),
+        ("paddle18", r"lr (\S+), elapse (\S+) sec", r"elapse \2 sec, lr \1"),
+        ("oneflow", r"top_1: \S+, top_k: \S+", r"accuracy: 0.0"),
+        ("oneflow", r" \[(\S+)\]", r" \1"),
+    ],
+)
+def test_other_releases_of_a_tool(tmp_path: Path, name: str, old: str, new: str) -> None:
+    """Fields in another order, other units, more fields than usual."""
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    changed = re.sub(old, new, text)
+    assert changed != text
+    before, after = read(tmp_path, text, **options), read(tmp_path, changed, **options)
+    assert same_rows(before, after)
+    for field in ("end_s", "loss", "gpu_memory_mib"):
+        assert column(before, field) == pytest.approx(column(after, field), nan_ok=True), field
+
+
+@pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog"}))
+def test_scientific_notation(tmp_path: Path, name: str) -> None:
+    """Python prints small and large numbers so, and the tools print what Python makes of them."""
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    word = r"(?:_cost|[ _]time|total_ips|ips|samples/s|elapse)"
+    decimals = "3" if name == "oneflow" else "7"
+    changed = re.sub(rf"({word}:? :? ?)(\d+\.\d+)", lambda m: f"{m[1]}{float(m[2]):.{decimals}e}", text)
+    assert changed != text
+    before, after = read(tmp_path, text, **options), read(tmp_path, changed, **options)
+    for field in ("seconds", "printed_rate", "data_wait_s"):
+        assert column(before, field) == pytest.approx(column(after, field), rel=1e-3, abs=1e-4), field
 
 
 MEMORY = """
@@ -354,7 +462,7 @@ def test_merged_rows_keep_the_figure(tmp_path: Path) -> None:
         )
     )
     record = read_record(path)
-    assert len(record.windows) <= 32_768 and sum(window.rows for window in record.windows) == len(rates)
+    assert len(record.windows) <= MAX_ROWS and sum(window.rows for window in record.windows) == len(rates)
     figure = run_figure(record, find("oneflow"))
     assert figure.value == pytest.approx(sum(rates[1:]) / len(rates[1:]), rel=1e-12)
     assert figure.windows == len(rates) - 1
@@ -385,7 +493,12 @@ def test_mmengine(tmp_path: Path) -> None:
 def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:
     """`=` for `: ` in old PaddleSeg, `images/sec` in old PaddleClas."""
     text = "2021-01-01 00:00:00 [INFO]\t[TRAIN] epoch=1, iter=10/100, loss=0.5, lr=0.01, batch_cost=0.5000, "
-    record = read(tmp_path, text + "reader_cost=0.001, ips=16.0000 samples/sec | ETA 00:00:45\n")
+    record = read(
+        tmp_path,
+        text + "reader_cost=0.001, ips=16.0000 samples/sec | ETA 00:00:45\n[EVAL] #Images=9 mIoU=0.7 Acc=0.9\n",
+    )
+    assert record.quality[-1].value == 0.7
     assert (record.format, record.windows[0].printed_step_time_s) == ("paddleseg", 0.5)
-    record = read(tmp_path, samples.paddleclas_static(run()).replace("samples/sec", "images/sec"))
-    assert len(record.windows) == 24
+    old = samples.paddleclas_static(run()).replace("samples/sec", "images/sec")
+    record = read(tmp_path, old + "END valid top1: 0.76320, top5: 0.93 ips: 900.0 images/sec.\n")
+    assert len(record.windows) == 24 and record.quality[-1].value == 0.7632

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from scoring import importers, protocols
-from scoring.importers import Format, read_record
+from scoring.importers import Format, read_record, text
 from scoring.score import run_figure
 from tests.scoring import samples
 
 COSTS = "loss, cost_text, wait_text, rate_text"
-WINDOW = 'value.get("steps")), _amount(value.get("time_s"))'
 MUTATIONS = [
     (
         "paddleclas",
@@ -55,14 +54,27 @@ MUTATIONS = [
     ("dllogger", "nvidia_paddle", "number(groups[4]), positive(groups[5])", "number(groups[5]), positive(groups[4])"),
     ("dllogger", "nvidia_tensorflow", "steps=None if first else steps", "steps=1"),
     ("dllogger", "nvidia_tensorflow", "int(groups[1]), int(groups[2])", "int(groups[2]), int(groups[1])"),
-    ("mllog", "mllog", WINDOW, WINDOW.replace("steps", "images")),
-    ("mllog", "mllog", WINDOW, WINDOW.replace("time_s", "data_wait_s")),
-    ("mllog", "mllog", 'wait_s=_real(value.get("data_wait_s"))', 'wait_s=_real(value.get("time_s"))'),
-    ("mllog", "mllog", 'where.get("step")', 'where.get("epoch_num")'),
+    ("mllog", "mllog", "int(steps) or None", "int(images) or None"),
+    ("mllog", "mllog", "_amount(float(seconds))", "_amount(float(wait))"),
+    ("mllog", "mllog", 'wait == b"null" else float(wait)', 'wait == b"null" else float(seconds)'),
+    ("mllog", "mllog", "int(step) or None", "int(epoch) or None"),
+    ("oneflow", "oneflow", '"loss", "rate", "end"', '"rate", "loss", "end"'),
+    ("paddleseg", "paddleseg", '"cost", "wait", "rate"', '"wait", "cost", "rate"'),
+    ("paddleseg", "paddleseg", "build.stretch_of_means(match)", "build.stretch(match)"),
+    ("mmseg", "mmseg", '"cost", "wait", "memory"', '"wait", "cost", "memory"'),
+    ("dllogger", "nvidia_pytorch", '"step", "loss", "rate")', '"step", "rate", "loss")'),
 ]
 
 
 def check(tmp_path: Path, name: str) -> None:
+    """The same whether long stretches of rows are read by columns or all rows are read alone."""
+    check_once(tmp_path, name)
+    with pytest.MonkeyPatch.context() as alone:
+        alone.setattr(text, "LEAST_STRETCH", 10**9)
+        check_once(tmp_path, name)
+
+
+def check_once(tmp_path: Path, name: str) -> None:
     """Figure, steps, times and waits of one made log against what really happened."""
     run = samples.run_of([0.5 + 0.3 * (at // 10 % 3) for at in range(240)], share=0.1, epoch_steps=120)
     path = tmp_path / "a.log"

@@ -14,14 +14,17 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import nvidia
 from scoring.__main__ import main
 from scoring.report.text import markdown, number
+from tests import jobs
 
 HOSTILE = "<script>window.pwned=1</script>\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -46,6 +49,7 @@ def write_log(
     seed: int = 7,
     mode: str = "train",
     status: str | None = "success",
+    topology: dict[str, Any] | None = None,
 ) -> Path:
     """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`."""
     batch = 16
@@ -57,12 +61,13 @@ def write_log(
     }
     summary = {"devices": devices, "nodes": 1, "batch_per_device": batch, "precision": "fp32", "math_mode": "fp32"}
     summary |= {"mode": mode, "framework": f"paddlepaddle {text}" if text != "resnet50_v1.5" else "paddlepaddle 2.6.2"}
+    nodes = [{"host": text, "gpus": [], "topology": topology}]
     lines = [
         '# {"log": {"format": "paddle-reference-log", "version": 1}}',
         f"# {json.dumps({'source': {'commit': 'abc', 'dirty': False, 'lock_sha256': 'd' * 64, 'image_digest': None}})}",
         f"# {json.dumps({'config': config})}",
         f"# {json.dumps({'packages': {'paddlepaddle-gpu': text}})}",
-        f"# {json.dumps({'hardware': {'nodes': [{'host': text, 'gpus': []}], 'device': device}})}",
+        f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}",
         event("submission_benchmark", text, 1000),
         event("seed", seed, 1000),
         event("train_samples", 1000, 1000),
@@ -82,6 +87,8 @@ def write_log(
         lines.append(event("step_window", value, now, step=5 * window, epoch_num=1, phase=phase))
     if mode == "train":
         lines.append(event("eval_accuracy", accuracy, now + 1, epoch_num=1))
+    if telemetry:
+        lines.append(event("telemetry_summary", {"peak_gpu_temperature_c": 71}, now + 1))
     if status is not None:
         lines.append(event("run_stop", None, now + 2, "INTERVAL_END", status=status))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -292,7 +299,29 @@ def test_what_was_not_measured_says_so(tmp_path: Path) -> None:
     assert "1,012.0 MiB" in measured  # the most of 1001 .. 1012
     assert "200.00 W" in measured
     assert "3.156 J" in measured  # 200 W over 20.2 s of 8 windows, by 1280 images
-    assert measured.count("not measured") == 1  # the temperature
+    assert "71.00 °C" in measured
+    assert "not measured" not in measured
+
+
+DGX1 = """
+        GPU0   GPU1   GPU2   GPU3   mlx5_0  CPU Affinity
+GPU0     X     NV1    NV2    SYS    PIX     0-19
+GPU1    NV1     X     NODE   NV2    PIX     0-19
+GPU2    NV2    NODE    X     NV1    PHB     0-19
+GPU3    SYS    NV2    NV1     X     PHB     20-39
+mlx5_0  PIX    PIX    PHB    PHB     X
+"""
+
+
+def test_topology_is_drawn(tmp_path: Path) -> None:
+    bare = page_of(tmp_path, write_log(tmp_path / "bare.txt"))
+    assert "Topology of the GPUs: not measured" in bare.by_id["provenance"]
+    found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
+    drawn = page_of(tmp_path, write_log(tmp_path / "drawn.txt", topology=found)).by_id["provenance"]
+    assert "GPU0 to GPU1 NV1, GPU2 NV2, GPU3 SYS, mlx5_0 PIX" in drawn and "not measured" not in drawn
+    odd = found | {"links": [["X", "NV1"], ["NV1"]]}
+    page = page_of(tmp_path, write_log(tmp_path / "odd.txt", topology=odd))
+    assert "Topology of the GPUs: not measured" in page.by_id["provenance"]
 
 
 def findings_of(path: Path, verdicts: dict[Path, str]) -> Path:
@@ -622,11 +651,7 @@ class Browser:
 @pytest.fixture
 def browser(tmp_path: Path) -> Any:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        reason = "no Chromium: apt-get install chromium"
-        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    jobs.need(program is not None, "no Chromium: apt-get install chromium")
     started = Browser(program, tmp_path / "profile")
     yield started
     started.close()
@@ -646,9 +671,14 @@ OUTSIDE = """[...document.querySelectorAll('svg.plot')].filter(s => s.getClientR
     .map(t => t.textContent); })"""
 
 
+CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth + 1)
+  .map(s => s.getAttribute('aria-label'))"""
+
+
 @pytest.mark.slow
 def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
-    logs = [write_log(tmp_path / "plain.txt", devices=n, telemetry=True) for n in (1,)]
+    found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
+    logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=found)]
     logs += [write_log(tmp_path / f"run {n}.txt", devices=2, seed=n, step_s=0.5 + n / 100) for n in (1, 2)]
     logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=HOSTILE))
     page = tmp_path / "report.html"
@@ -670,6 +700,8 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
             assert browser.value("document.documentElement.scrollWidth") <= width, where
             assert browser.value(BROKEN_LINKS) == [], where
             assert browser.value(OUTSIDE) == [], where
+            if not phone:
+                assert browser.value(CUT_OFF) == [], where
             if width > 320:
                 assert browser.value(TOO_SMALL) == [], where
             dark = browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(17, 21, 26)"
@@ -680,6 +712,10 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
     assert browser.value(f"document.querySelector('{first}').matches(':target')")
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    a4_width = 718  # CSS pixels between margins of 10 mm
+    browser.call("Emulation.setDeviceMetricsOverride", width=a4_width, height=1000, deviceScaleFactor=1, mobile=False)
+    assert browser.value(CUT_OFF) == []
+    assert browser.value("document.documentElement.scrollWidth") <= a4_width
     pdf = base64.b64decode(browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
     assert pdf.startswith(b"%PDF")
     (shots / "report.pdf").write_bytes(pdf)

@@ -264,6 +264,18 @@ def test_the_command_plans_from_two_logs(logs: list[Path]) -> None:
     assert any("100 Gbit/s" in text for text in found["assumptions"])
 
 
+def test_the_bytes_that_the_logs_program_sums_are_used(logs: list[Path]) -> None:
+    """The header of the run on 8 devices says them; that of one device sums none, and the option overrides."""
+    for log, mib in zip(logs, (0, 13.5), strict=True):
+        log.write_text(
+            f"# {json.dumps({'program': {'all_reduces': 3 if mib else 0, 'all_reduce_mib': mib}})}\n" + log.read_text()
+        )
+    model = json.loads(command("--measured", *logs, "--nodes", "2", "--json").stdout)["model"]
+    assert (model["all_reduce_mib"], model["messages"]) == (13.5, 3)
+    asked = command("--measured", *logs, "--nodes", "2", "--all-reduce-mib", "20", "--json")
+    assert json.loads(asked.stdout)["model"]["all_reduce_mib"] == 20
+
+
 def test_a_given_network_is_used_and_no_longer_assumed(logs: list[Path]) -> None:
     fast, slow = (
         json.loads(command("--measured", *logs, "--nodes", "8", "--network-gbit-s", rate, "--json").stdout)

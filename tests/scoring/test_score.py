@@ -157,6 +157,18 @@ def test_throughput_run_counts_its_measured_windows_only(tmp_path: Path, command
     assert result["value"] == pytest.approx(512) and result["windows"] == 10
 
 
+def test_warm_up_that_a_run_set_apart_is_the_first_of_what_a_protocol_drops(tmp_path: Path, command: Command) -> None:
+    times = [2.0] * 20 + [0.5] * 100
+    log = write(tmp_path, "a.txt", samples.mllog(samples.run_of(times), mode="throughput"))
+    windows = {}
+    for name in ("perf-seg", "perf"):  # four and ten windows; the run's own warm-up is two
+        _, result, _ = command("score", log, "--protocol", name)
+        windows[name] = result["windows"]
+    assert windows == {"perf-seg": 8, "perf": 2}
+    _, result, _ = command("score", log, "--protocol", "perf-seg", "--skip", 0)
+    assert result["windows"] == 10
+
+
 def test_fleetx_takes_steps_21_to_120(tmp_path: Path, command: Command) -> None:
     times = [2.0] * 20 + [0.5] * 100 + [0.1] * 80
     logs = []
@@ -400,6 +412,27 @@ def test_mixed_software_and_math_modes(published_logs: Path, command: Command) -
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
 
 
+def test_mixed_precision(tmp_path: Path, command: Command) -> None:
+    text = samples.paddleclas_dygraph(samples.run_of(noise(120)))
+    log, other = write(tmp_path, "a.log", text), write(tmp_path, "b.log", text.replace("level : O2", "level : O1"))
+    code, result, _ = command("compare", log, other, "--protocol", "window", "--skip", "1")
+    assert code == 0
+    assert {w["rule"]: w["message"] for w in result["warnings"]} == {
+        "mixed_precision": "precision differs: amp_o1, amp_o2"
+    }
+
+
+def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> None:
+    """A restarted job's log, and an option that the log contradicts, however much else is wrong with it."""
+    text = samples.paddleseg(samples.run_of([0.5] * 60))
+    log = write(tmp_path, "a.log", text * 30)
+    code, result, _ = command("score", log, "--protocol", "perf-seg", "--devices", 2)
+    assert code == 0
+    said = [(w["rule"], w["message"]) for w in result["warnings"]]
+    assert ("option_contradicts_log", "line 2: the log says devices 8, the options 2") in said
+    assert any(rule == "log_problem" and "more than one run in the log" in message for rule, message in said)
+
+
 def test_outlying_runs() -> None:
     records = [record_of(noise(10)) for _ in range(6)]
     assert hazards.of_runs(records, [100, 101, 99, 100.5, 99.5, 80], "images/s")[0].rule == "outlying_run"
@@ -418,9 +451,22 @@ def test_truncated_log_is_scored_and_said(tmp_path: Path, command: Command) -> N
 # Intervals, against values from printed tables.
 
 
+def test_another_skip_is_said(published_logs: Path) -> None:
+    log = str(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
+    command = [sys.executable, "-m", "scoring", "score", log, "--protocol", "perf", "--skip", "8"]
+    shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert shown.startswith("3019.361 images/s   protocol perf: skip 8 windows, ")
+
+
 def test_t_quantile() -> None:
     for freedom, value in ((1, 12.7062), (4, 2.7764), (30, 2.0423)):
         assert spread.t_quantile(freedom) == pytest.approx(value, abs=5e-5)
+    from scipy import stats
+
+    for freedom in (1, 1.5, 2, 2.7, 7, 31.4, 1000, 1e6):
+        for probability in (0.6, 0.75, 0.975, 0.9995):
+            expected = float(stats.t.ppf(probability, freedom))
+            assert spread.t_quantile(freedom, probability) == pytest.approx(expected, rel=1e-9)
 
 
 def test_interval_covers_the_mean() -> None:
