@@ -2,8 +2,8 @@
 
 The state is as large as ResNet-50's with momentum (2 x 25.6 M parameters). A step (matrix products) goes on while the
 thread writes. Shown beside each other in one run: what training waits for a checkpoint (the copy to host memory), by
-how much the thread slows it, and what the disk takes, for which a save in the step would wait. Limit: 1 % of the time
-between two checkpoints, which is CHECKPOINT_MINUTES' default.
+how much the thread slows it, and what the disk takes, for which a save in the step would wait. Limit: 1 % of an
+epoch of ImageNet at the highest throughput published for Paddle on one node, with a checkpoint each epoch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import checkpoint
 
 PARAMETERS = 25_557_032
-EPOCH_S = 15 * 60.0
 LIMIT = 0.01
+IMAGES = 1_281_167  # of ImageNet; both throughputs are in scoring/published.csv
+TIMES_S = {
+    "an epoch of ImageNet at 23,874 images/s (NVIDIA's Paddle, DGX A100)": IMAGES / 23_874,
+    "an epoch of ImageNet at 353.77 images/s (DLPerf's Paddle, one V100)": IMAGES / 353.77,
+    "CHECKPOINT_MINUTES' default": 15 * 60.0,
+}
 
 
 def main() -> int:
@@ -37,10 +42,12 @@ def main() -> int:
     state = {name: rng.standard_normal(size, dtype=np.float32) for name in ("parameters", "momentum")}
     matrix = rng.standard_normal((512, 512)).astype(np.float32)
     copies, writes, slowed = [], [], []
+    copied: dict[str, np.ndarray] = {}  # kept from one to the next, as harness.checkpoint does
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for repeat in range(repeats):
             began = time.perf_counter()
-            copied = {name: np.array(value) for name, value in state.items()}
+            for name, value in state.items():
+                np.copyto(copied.setdefault(name, np.empty_like(value)), value)
             copies.append(time.perf_counter() - began)
             path = Path(folder) / f"{repeat}.safetensors"
             thread = threading.Thread(target=checkpoint.write, args=(path, copied, {"position": {"step": repeat}}))
@@ -65,9 +72,11 @@ def main() -> int:
     line("training waits (copy)", copies)
     line("training is slowed while the thread writes", slowed)
     line("the thread writes, while training goes on", writes)
-    share = statistics.median(waits) / EPOCH_S
-    print(f"together {100 * share:.4f} % of {EPOCH_S:.0f} s; limit {100 * LIMIT} %")
-    return 0 if args.short or share < LIMIT else 1
+    wait_s = statistics.median(waits)
+    print(f"together {wait_s:.3f} s: under {100 * LIMIT:g} % of whatever lasts over {wait_s / LIMIT:.0f} s")
+    for name, time_s in TIMES_S.items():
+        print(f"  {100 * wait_s / time_s:.3f} % of {name}, {time_s:.0f} s")
+    return 0 if args.short or wait_s < LIMIT * min(TIMES_S.values()) else 1
 
 
 if __name__ == "__main__":

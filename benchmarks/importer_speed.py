@@ -25,7 +25,8 @@ NOISE = (
     "  supported_dtypes = [np.typeDict[x] for x in supported_dtypes]\n"
 )
 MEASURE = """
-import json, os, resource, sys, time
+import json, os, re, sys, time
+from pathlib import Path
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 started = time.perf_counter(), time.process_time()
 from scoring.importers import read_record
@@ -34,19 +35,22 @@ from scoring.score import score
 record = read_record(sys.argv[1], devices=8, batch_per_device=32)
 score([record], find("perf"))
 wall_s, cpu_s = time.perf_counter() - started[0], time.process_time() - started[1]
-memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+# VmHWM: ru_maxrss would include the parent's, before exec
+memory_mb = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6
 print(json.dumps([wall_s, cpu_s, memory_mb, sum(window.rows for window in record.windows)]))
 """
 
 
 def write(path: Path, name: str, *, dense: bool, megabytes: float) -> None:
     """A log of about that size: one run's rows over and over, as a restarted job writes them."""
+    from scoring.importers import FORMATS
     from tests.scoring import samples
 
     text = samples.WRITERS[name](samples.run_of(samples.steady(2000), epoch_steps=1000))
     opening, rows = [], []
     for line in text.splitlines(keepends=True):
-        (rows if "Iter" in line or "train" in line.lower() or "step_window" in line else opening).append(line)
+        is_row = '"step_window"' in line if name == "mllog" else FORMATS[name].row.search(line)
+        (rows if is_row else opening).append(line)
     block = "".join(rows if dense else [line + NOISE * 3 for line in rows])
     with path.open("w") as out:
         out.write("".join(opening))

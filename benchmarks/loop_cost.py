@@ -55,8 +55,6 @@ def main() -> None:
         trainer = Trainer(
             executor=executor,
             main=main_program,
-            loss=loss,
-            feed=lambda b: {"image": b.image, "label": b.label},
             global_batch=JOB.global_batch,
             print_steps=JOB.print_steps,
             ranks=me,

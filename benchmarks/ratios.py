@@ -27,13 +27,14 @@ def take_turns(ways: Mapping[str, Callable[[], float]], repeats: int) -> dict[st
     return rates
 
 
-def report(rates: Mapping[str, list[float]], ours: str, peers: Mapping[str, float], unit: str) -> None:
-    """Prints each way's median rate and `ours` over each peer beside the target of that ratio."""
+def report(rates: Mapping[str, list[float]], ours: str, peers: Mapping[str, float | None], unit: str) -> None:
+    """Prints each way's median rate and `ours` over each peer beside that ratio's target, where there is one."""
     for name, values in rates.items():
         print(f"{name:24} {statistics.median(values):10.2f} {unit}  ({min(values):.2f} to {max(values):.2f})")
     for peer, target in peers.items():
         ratio = [a / b for a, b in zip(rates[ours], rates[peer], strict=True)]
         print(
             f"{ours} / {peer}: {statistics.median(ratio):.3f} "
-            f"({min(ratio):.3f} to {max(ratio):.3f}, {len(ratio)} turns), target {target}"
+            f"({min(ratio):.3f} to {max(ratio):.3f}, {len(ratio)} turns)"
+            + ("" if target is None else f", target {target}")
         )

@@ -1,4 +1,4 @@
-"""Throughput of our own training program on a CPU, started as a rank of a job is."""
+"""Throughput of our own training program on a CPU, started as the ranks of a job are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests import jobs
 
 
-def rate(*, steps: int, warm_up: int, **variables: str | int) -> float:
-    """Images/s of one rank on synthetic data over `steps` steps after `warm_up`; `variables` are the job's."""
+def rate(*, steps: int, warm_up: int, ranks: int = 1, **variables: str | int) -> float:
+    """Images/s of all `ranks` on synthetic data over `steps` steps after `warm_up`; `variables` are the job's."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "result.txt"
         done = jobs.on_ranks(
-            1,
+            ranks,
             *("-m", "harness"),
             MODE="throughput",
             DATA="synthetic",
