@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
+MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
 PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
 
 

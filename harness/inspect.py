@@ -314,13 +314,10 @@ def estimate(main: Any, *, math_mode: str, batch: int, ranks: int, device: Devic
     }
 
 
-MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
-
-
 def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
     """Published throughput of the workload by Paddle on the same device, precision, batch and rank count."""
     wanted = {
-        "model": MODELS[workload],
+        "model": env.MODELS[workload],
         "metric": "throughput",
         "accelerator": device.name,
         "batch_per_device": str(batch),

@@ -23,6 +23,7 @@ from harness.tracing import Tracer
 from harness.watchdog import WATCHDOG, Clock
 
 Feed = Callable[[Any], dict[str, Any]]
+COUNTED = "eval.counted"  # an evaluation program's total of images
 
 
 @dataclass(kw_only=True)

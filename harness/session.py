@@ -1,24 +1,233 @@
-"""The course of a run that every workload shares: preamble of the log, training to a target, measuring."""
+"""The course of a run that every workload shares: its log, preparation, training to a target, measuring."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from mlperf_logging.mllog import constants as keys
+from paddle import static
 
-from harness import caches, program, provenance, telemetry
-from harness.checkpoint import BEGINNING, Start
-from harness.env import Job
+from harness import caches, checkpoint, events, memory, program, provenance, ranks, sampling, telemetry, tracing
+from harness.env import MODELS, Job
 from harness.errors import RunError
 from harness.events import RunLog
-from harness.loop import Timing, Trainer
+from harness.loop import COUNTED, Evaluator, Timing, Trainer
 from harness.progress import Progress
 from harness.ranks import Ranks
 from harness.schedules import Schedule
 from harness.watchdog import WATCHDOG
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a workload trains, checked before a log is begun."""
+
+    dataset: str  # its name
+    train_samples: int
+    eval_samples: int
+    eval_batch: int  # images a rank
+    steps_per_epoch: int
+    epochs: int  # at most
+    target: float  # of an evaluation: it ends the training
+    bn_span: int  # images over which a normalization takes its statistics
+    recipe: Any  # the workload's frozen dataclass
+    plan: program.Plan
+    schedule: Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run that has begun, on this rank."""
+
+    job: Job
+    ranks: Ranks
+    task: Task
+    log: RunLog
+    progress: Progress
+    keeper: checkpoint.Keeper
+    sampler: telemetry.Sampler | None
+    start: checkpoint.Start
+    seed: int  # of the run: the same on every rank
+    executor: static.Executor
+
+    def training_plan(self) -> sampling.Plan:
+        """This rank's training samples, from where the run starts or goes on."""
+        return sampling.training_plan(
+            self.task.train_samples,
+            batch=self.job.batchsize,
+            rank=self.ranks.rank,
+            ranks=self.ranks.size,
+            seed=self.seed,
+            epoch=self.start.epoch,
+            first_step=self.start.epoch_step,
+        )
+
+    def evaluation_plan(self) -> sampling.Plan:
+        """This rank's samples of the evaluations."""
+        batch, ranks = self.task.eval_batch, self.ranks
+        return sampling.evaluation_plan(self.task.eval_samples, batch=batch, rank=ranks.rank, ranks=ranks.size)
+
+    def prepare(
+        self,
+        *,
+        training: static.Program,
+        startup: static.Program,
+        evaluation: static.Program,
+        totals: tuple[str, ...],
+        synthetic: Any,
+        synthetic_eval: Any,
+        pretrained: dict[str, np.ndarray] | None = None,
+    ) -> tuple[Trainer, Evaluator]:
+        """Warms the programs up on synthetic batches, then sets all state: by the start-up program, the `pretrained`
+        weights, and the checkpoint that the run goes on from.
+        """
+        self.log.section("program", program.summary(training))
+        trainer = Trainer(
+            executor=self.executor,
+            main=training,
+            global_batch=self.job.global_batch,
+            print_steps=self.job.print_steps,
+            ranks=self.ranks,
+            log=self.log,
+            progress=self.progress,
+            keeper=self.keeper,
+            sampler=self.sampler,
+            tracer=tracing.tracer(self.job, self.ranks),
+        )
+        evaluator = Evaluator(
+            executor=self.executor,
+            main=evaluation,
+            totals=totals,
+            feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
+            ranks=self.ranks,
+        )
+        self.executor.run(startup)
+        trainer.warm_up(synthetic)
+        if self.job.mode == "train":
+            evaluator.warm_up(synthetic_eval)
+        self.executor.run(startup)
+        if pretrained:
+            static.set_program_state(training, pretrained)
+        program.broadcast_parameters(training, self.ranks)
+        checkpoint.restore(self.start, training, self.ranks)
+        return trainer, evaluator
+
+    def train(
+        self,
+        trainer: Trainer,
+        evaluator: Evaluator,
+        quality: Callable[[dict[str, Any]], float],
+        *,
+        batches: Any,
+        eval_batches: Any,
+        synthetic: Any,
+    ) -> None:
+        """The timed run: training to the target, or measuring the throughput; `quality` is of an evaluation's totals.
+
+        Nothing of `batches` and `eval_batches` may have been read; both are closed in the end.
+
+        Raises:
+            RunError: training failed.
+        """
+        job, task, log = self.job, self.task, self.log
+
+        def evaluate() -> float:
+            steps = sampling.evaluation_steps(task.eval_samples, task.eval_batch * self.ranks.size)
+            totals = evaluator.run(eval_batches, steps=steps)
+            assert totals[COUNTED] == task.eval_samples, "evaluation must see every image exactly once"
+            return quality(totals)
+
+        run_summary(log, job, resumed=self.start.position is not None)
+        start_clock(log, self.ranks)
+        source = itertools.repeat(synthetic) if job.data == "synthetic" else batches
+        if job.mode == "throughput":
+            trainer.run(source, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
+            trainer.run(source, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")
+        else:
+            _train_to_target(task, trainer, source, evaluate, progress=self.progress, start=self.start)
+        self.ranks.barrier()
+        log.stop(keys.RUN_STOP, {"status": "success"})
+        _log_telemetry(log, self.ranks, self.sampler)
+        batches.close()
+        eval_batches.close()
+
+
+@contextlib.contextmanager
+def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[Run]:
+    """Opens the log, writes all that is known before the programs are built, and connects the ranks.
+
+    Raises:
+        ValueError: RESUME finds what cannot be gone on from.
+        RunError: training failed.
+    """
+    identity = {  # what a checkpoint's state depends on: a run may go on only from one with the same
+        "workload": job.workload,
+        "recipe": task.recipe.name,
+        "image_size": task.recipe.image_size,
+        "precision": job.precision,
+        "train_samples": task.train_samples,
+        "epochs": task.epochs,
+    }
+    start = checkpoint.find(job, me, identity)
+    seed = start.position.seed if start.position else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
+    steps = task.steps_per_epoch
+    total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
+    with (
+        events.open_log(Path(job.result_file) if me.is_first else None) as log,
+        memory.explained(job),
+        ranks.lost_peer(),
+        Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
+        checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
+        telemetry.sampling(job, me) as sampler,
+    ):
+        dataset = {
+            "name": task.dataset,
+            "train_samples": task.train_samples,
+            "eval_samples": task.eval_samples,
+            "synthetic": job.data == "synthetic",
+        }
+        preamble(log, job, origins, me, recipe=task.recipe, dataset=dataset)
+        log.event(keys.SEED, seed)
+        log.event(keys.TRAIN_SAMPLES, task.train_samples)
+        log.event(keys.EVAL_SAMPLES, task.eval_samples)
+        log.event(keys.GLOBAL_BATCH_SIZE, job.global_batch)
+        log.event(keys.GRADIENT_ACCUMULATION_STEPS, task.plan.strategy.gradient_merge)
+        log.event(keys.MODEL_BN_SPAN, task.bn_span)
+        _log_optimizer(log, task.schedule, task.recipe.optimizer, warmup_epochs=task.recipe.warmup_epochs)
+        ranks.connect(job, me)
+        paddle.enable_static()
+        place = paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace()
+        yield Run(
+            job=job,
+            ranks=me,
+            task=task,
+            log=log,
+            progress=progress,
+            keeper=keeper,
+            sampler=sampler,
+            start=start,
+            seed=seed,
+            executor=static.Executor(place),
+        )
+
+
+def data_set(job: Job, me: Ranks, *, embedded: str, prepare: Callable[[Path], Any]) -> tuple[str, Path]:
+    """Name and folder of the data set; the embedded one is made here, once on each node."""
+    if job.datadir:
+        return Path(job.datadir).name, Path(job.datadir)
+    folder = Path(job.data_cache) / embedded
+    if me.local_rank == 0:
+        prepare(folder)
+    me.barrier()
+    return embedded, folder
 
 
 def preamble(
@@ -59,19 +268,7 @@ def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
     return flat
 
 
-def identity(job: Job, recipe: Any, *, train_samples: int, epochs: int) -> dict[str, Any]:
-    """What a checkpoint's state depends on: a run may go on only from one with the same."""
-    return {
-        "workload": job.workload,
-        "recipe": recipe.name,
-        "image_size": recipe.image_size,
-        "precision": job.precision,
-        "train_samples": train_samples,
-        "epochs": epochs,
-    }
-
-
-def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
+def _log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
     """Hyperparameters of the optimizer under the names of the ruleset; rates are of the global batch."""
     log.event(keys.OPT_NAME, optimizer.kind)
     log.event(keys.OPT_LR_WARMUP_EPOCHS if optimizer.kind == "sgd" else keys.LARS_OPT_LR_WARMUP_EPOCHS, warmup_epochs)
@@ -89,7 +286,7 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
         log.event(keys.LARS_EPSILON, optimizer.lars_epsilon)
 
 
-def run_summary(log: RunLog, job: Job, *, model: str, resumed: bool = False) -> None:
+def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
     """What a score must know of a run, written before it starts so that a truncated log has it too."""
     log.event(
         "run_summary",
@@ -104,7 +301,7 @@ def run_summary(log: RunLog, job: Job, *, model: str, resumed: bool = False) -> 
             "resumed": resumed,
             "profiled": bool(job.profile),
             "framework": f"paddlepaddle {paddle.__version__}",
-            "model": model,
+            "model": MODELS[job.workload],
         },
     )
 
@@ -118,47 +315,39 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
     ranks.barrier()
 
 
-def log_telemetry(log: RunLog, ranks: Ranks, sampler: telemetry.Sampler | None) -> None:
+def _log_telemetry(log: RunLog, ranks: Ranks, sampler: telemetry.Sampler | None) -> None:
     """Sums up what the nodes' samplers saw."""
     nodes = [node for node in ranks.gather(sampler.summary() if sampler else None) if node]
     if nodes:
         log.event("telemetry_summary", telemetry.summarize(nodes))
 
 
-def measure(job: Job, trainer: Trainer, batches: Iterator[Any]) -> None:
-    """Throughput mode: warm-up steps, then the measured ones, without evaluation."""
-    trainer.run(batches, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
-    trainer.run(batches, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")
-
-
-def train_to_target(
+def _train_to_target(
+    task: Task,
     trainer: Trainer,
     batches: Iterator[Any],
     evaluate: Callable[[], float],
     *,
-    epochs: int,
-    steps_per_epoch: int,
-    eval_epochs: list[int],
-    target: float,
     progress: Progress,
-    start: Start = BEGINNING,
+    start: checkpoint.Start,
 ) -> None:
-    """Trains epoch by epoch from `start` until an evaluation reaches `target`.
+    """Trains epoch by epoch from `start` until an evaluation reaches the target.
 
     A block of the log is the epochs up to an evaluation and the evaluation itself.
 
     Raises:
-        RunError: the target was not reached in `epochs` epochs.
+        RunError: the target was not reached in the task's epochs.
     """
     log, quality, previous = trainer.log, float("nan"), start.epoch - 1
-    for last in (e for e in eval_epochs if e >= start.epoch):
+    steps, target = task.steps_per_epoch, task.target
+    for last in (e for e in range(start.epoch, task.epochs + 1) if task.recipe.is_eval_epoch(e, task.epochs)):
         block = {"first_epoch_num": previous + 1, "epoch_count": last - previous}
         log.start(keys.BLOCK_START, block)
         for epoch in range(previous + 1, last + 1):
             log.start(keys.EPOCH_START, {"epoch_num": epoch})
             left_out = start.epoch_step if epoch == start.epoch else 0
-            done = (epoch - 1) * steps_per_epoch + left_out
-            timing = trainer.run(batches, steps=steps_per_epoch - left_out, epoch=epoch, done=done, phase="train")
+            done = (epoch - 1) * steps + left_out
+            timing = trainer.run(batches, steps=steps - left_out, epoch=epoch, done=done, phase="train")
             log.stop(keys.EPOCH_STOP, {"epoch_num": epoch})
             _log_throughput(log, timing, epoch)
             if trainer.keeper and epoch < last:
@@ -177,7 +366,7 @@ def train_to_target(
         previous = last
     # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
     kept = f"; {trainer.keeper.last_good}" if trainer.keeper else ""
-    raise RunError(f"evaluation is {quality:.4f} after {epochs} epochs, below the target {target:.4f}{kept}")
+    raise RunError(f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {target:.4f}{kept}")
 
 
 def _log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:

@@ -6,37 +6,20 @@ Started on every rank by `python -m harness`, which has read the job and set up 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import paddle
-from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import (
-    checkpoint,
-    events,
-    memory,
-    precision,
-    program,
-    ranks,
-    sampling,
-    session,
-    sync_bn,
-    telemetry,
-    tracing,
-)
+from harness import precision, program, ranks, sampling, session, sync_bn
 from harness.env import Job
-from harness.loop import Evaluator, Trainer
-from harness.progress import Progress
+from harness.loop import COUNTED
 from harness.schedules import Schedule
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
 
-CONFUSION, COUNTED = "eval.confusion", "eval.counted"
+CONFUSION = "eval.confusion"
 
 
 def main(job: Job, origins: dict[str, Any]) -> None:
@@ -50,154 +33,63 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     me = ranks.start(job)
     recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
     plan = in_nchw(job, program.plan(job))
-    name, root = data_set(job, me)
+    name, root = session.data_set(job, me, embedded=scenes.NAME, prepare=scenes.prepare)
     train_pairs = data.read_list(root, "train", recipe.classes)
     eval_pairs = data.read_list(root, "val", recipe.classes)
     steps = sampling.steps_per_epoch(len(train_pairs), job.global_batch)
     # Training ends with the epoch of its last step; the rate has reached its end before.
     epochs = job.max_epochs or -(-recipe.total_steps(samples=len(train_pairs), global_batch=job.global_batch) // steps)
     schedule = recipe.make_schedule(samples=len(train_pairs), global_batch=job.global_batch, epochs=job.max_epochs)
-    run = session.identity(job, recipe, train_samples=len(train_pairs), epochs=epochs)
-    start = checkpoint.find(job, me, run)
-    seed = start.position.seed if start.position else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
-    total_steps = epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
-
-    log_path = Path(job.result_file) if me.is_first else None
-    with (
-        events.open_log(log_path) as log,
-        memory.explained(job),
-        ranks.lost_peer(),
-        Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
-        checkpoint.Keeper(job, me, log, start=start, run=run, seed=seed, steps_per_epoch=steps) as keeper,
-        telemetry.sampling(job, me) as sampler,
-    ):
-        dataset = {
-            "name": name,
-            "train_samples": len(train_pairs),
-            "eval_samples": len(eval_pairs),
-            "synthetic": job.data == "synthetic",
-        }
-        session.preamble(log, job, origins, me, recipe=recipe, dataset=dataset)
-        log.event(keys.SEED, seed)
-        log.event(keys.TRAIN_SAMPLES, len(train_pairs))
-        log.event(keys.EVAL_SAMPLES, len(eval_pairs))
-        log.event(keys.GLOBAL_BATCH_SIZE, job.global_batch)
-        log.event(keys.GRADIENT_ACCUMULATION_STEPS, plan.strategy.gradient_merge)
-        span = plan.micro_batch(job.batchsize)
-        log.event(keys.MODEL_BN_SPAN, span * me.size if recipe.sync_bn else span)
-        session.log_optimizer(log, schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
-
-        # ---- programs
-        ranks.connect(job, me)
-        paddle.enable_static()
-        place = paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace()
-        executor = static.Executor(place)
+    task = session.Task(
+        dataset=name,
+        train_samples=len(train_pairs),
+        eval_samples=len(eval_pairs),
+        eval_batch=recipe.eval_batch,
+        steps_per_epoch=steps,
+        epochs=epochs,
+        target=recipe.target_miou,
+        bn_span=plan.micro_batch(job.batchsize) * (me.size if recipe.sync_bn else 1),
+        recipe=recipe,
+        plan=plan,
+        schedule=schedule,
+    )
+    with session.begin(job, origins, me, task) as run:
+        # ---- programs; the seeds of the ranks differ on purpose: rank 0's weights are broadcast
         model, image = model_and_image(recipe, plan)
         whole = data.first_size(eval_pairs)
-        # The seeds of the ranks differ on purpose: rank 0's weights are broadcast.
-        training, startup, _ = training_program(job, recipe, plan, schedule, seed=seed + me.rank + 1)
+        training, startup, _ = training_program(job, recipe, plan, schedule, seed=run.seed + me.rank + 1)
         evaluation = static.Program()
         with static.program_guard(evaluation, static.Program()):
             evaluation_totals(whole, recipe, model)
             precision.cast_evaluation(evaluation, plan.precision)
-        log.section("program", program.summary(training))
-
-        trainer = Trainer(
-            executor=executor,
-            main=training,
-            global_batch=job.global_batch,
-            print_steps=job.print_steps,
-            ranks=me,
-            log=log,
-            progress=progress,
-            keeper=keeper,
-            sampler=sampler,
-            tracer=tracing.tracer(job, me),
-        )
-        evaluator = Evaluator(
-            executor=executor,
-            main=evaluation,
+        synthetic = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
+        trainer, evaluator = run.prepare(
+            training=training,
+            startup=startup,
+            evaluation=evaluation,
             totals=(CONFUSION, COUNTED),
-            feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
-            ranks=me,
+            synthetic=synthetic,
+            synthetic_eval=data.synthetic(whole, batch=recipe.eval_batch, classes=recipe.classes, seed=run.seed),
+            pretrained=pretrained_weights(Path(job.pretrained), training) if job.pretrained else None,
         )
-
-        # ---- warm-up on synthetic data; afterwards the start-up program sets all state anew
-        synthetic = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=seed + me.rank)
-        executor.run(startup)
-        trainer.warm_up(synthetic)
-        if job.mode == "train":
-            evaluator.warm_up(data.synthetic(whole, batch=recipe.eval_batch, classes=recipe.classes, seed=seed))
-        executor.run(startup)
-        if job.pretrained:
-            static.set_program_state(training, pretrained_weights(Path(job.pretrained), training))
-        program.broadcast_parameters(training, me)
-        checkpoint.restore(start, training, me)
 
         # ---- input: nothing is read before the first batch is asked for
-        training_plan = sampling.training_plan(
-            len(train_pairs),
-            batch=job.batchsize,
-            rank=me.rank,
-            ranks=me.size,
-            seed=seed,
-            epoch=start.epoch,
-            first_step=start.epoch_step,
-        )
-        evaluation_plan = sampling.evaluation_plan(
-            len(eval_pairs), batch=recipe.eval_batch, rank=me.rank, ranks=me.size
-        )
         reader = data.ReaderConfig(
             device=job.device,
             device_id=me.local_rank,
             threads=job.data_threads_per_rank,
-            seed=seed,
+            seed=run.seed,
         )
-        train_loader = data.Loader(
-            train_pairs, training_plan, reader, batch=job.batchsize, image=image, augment=recipe.augmentation
+        run.train(
+            trainer,
+            evaluator,
+            lambda totals: metric.mean_iou(totals[CONFUSION]),
+            batches=data.Loader(
+                train_pairs, run.training_plan(), reader, batch=job.batchsize, image=image, augment=recipe.augmentation
+            ),
+            eval_batches=data.Loader(eval_pairs, run.evaluation_plan(), reader, batch=recipe.eval_batch, image=whole),
+            synthetic=synthetic,
         )
-        eval_loader = data.Loader(eval_pairs, evaluation_plan, reader, batch=recipe.eval_batch, image=whole)
-        batches: Iterator[data.Batch] = itertools.repeat(synthetic) if job.data == "synthetic" else train_loader
-
-        def evaluate() -> float:
-            batches_of_rank = sampling.evaluation_steps(len(eval_pairs), recipe.eval_batch * me.size)
-            totals = evaluator.run(eval_loader, steps=batches_of_rank)
-            assert totals[COUNTED] == len(eval_pairs), "evaluation must see every image exactly once"
-            return metric.mean_iou(totals[CONFUSION])
-
-        # ---- the timed run
-        session.run_summary(log, job, model="fcn_hrnetw18", resumed=start.position is not None)
-        session.start_clock(log, me)
-        if job.mode == "throughput":
-            session.measure(job, trainer, batches)
-        else:
-            session.train_to_target(
-                trainer,
-                batches,
-                evaluate,
-                epochs=epochs,
-                steps_per_epoch=steps,
-                eval_epochs=[e for e in range(1, epochs + 1) if recipe.is_eval_epoch(e, epochs)],
-                target=recipe.target_miou,
-                progress=progress,
-                start=start,
-            )
-        me.barrier()
-        log.stop(keys.RUN_STOP, {"status": "success"})
-        session.log_telemetry(log, me, sampler)
-        train_loader.close()
-        eval_loader.close()
-
-
-def data_set(job: Job, me: ranks.Ranks) -> tuple[str, Path]:
-    """Name and folder of the data set; the embedded one is made here, once on each node."""
-    if job.datadir:
-        return Path(job.datadir).name, Path(job.datadir)
-    folder = Path(job.data_cache) / scenes.NAME
-    if me.local_rank == 0:
-        scenes.prepare(folder)
-    me.barrier()
-    return scenes.NAME, folder
 
 
 def in_nchw(job: Job, plan: program.Plan) -> program.Plan:

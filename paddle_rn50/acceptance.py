@@ -26,10 +26,10 @@ from PIL import Image
 from harness import events, inspect, memory, passes, precision, program, provenance, ranks, sampling, session
 from harness.acceptance import CHECKS, Lines, NotPossible, Outcome
 from harness.env import Job
-from harness.loop import Evaluator, Trainer, gpu_memory_mib
+from harness.loop import COUNTED, Evaluator, Trainer, gpu_memory_mib
 from harness.progress import Progress
 from harness.watchdog import WATCHDOG
-from paddle_rn50 import config, data, train
+from paddle_rn50 import config, data, digits, train
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses
@@ -92,7 +92,7 @@ class Machine:
 
     def __init__(self, job: Job, origins: dict[str, Any], me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
-        _, self.root = train.data_set(replace(job, datadir=""), me)
+        _, self.root = session.data_set(replace(job, datadir=""), me, embedded=digits.NAME, prepare=digits.prepare)
         self.executor = static.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
         self.nodes = list({node["host"]: node for node in me.gather(provenance.node())}.values())
         self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
@@ -250,7 +250,7 @@ class Machine:
             evaluator = Evaluator(
                 executor=self.executor,
                 main=main,
-                totals=(train.CORRECT, train.COUNTED),
+                totals=(train.CORRECT, COUNTED),
                 feed=lambda b: {"image": as_fed(np.asarray(b.image), fed), "label": b.label, "valid": b.valid},
                 ranks=self.me,
             )
@@ -259,7 +259,7 @@ class Machine:
             steps = sampling.evaluation_steps(len(images), BATCH * self.me.size)
             totals = evaluator.run(source, steps=steps)
             source.close()
-        correct, counted = int(totals[train.CORRECT]), int(totals[train.COUNTED])
+        correct, counted = int(totals[train.CORRECT]), int(totals[COUNTED])
         wanted, most = GOLDEN["evaluation"]["correct"], EVALUATION_DIFFERS
         return (
             counted == len(images) and abs(correct - wanted) <= most,
@@ -305,7 +305,7 @@ class Machine:
             )
             batch = data.synthetic(fed, batch=job.batchsize, classes=recipe.classes, seed=SEED + me.rank)
             trainer.warm_up(batch)
-            session.run_summary(log, job, model=inspect.MODELS[job.workload])
+            session.run_summary(log, job)
             session.start_clock(log, me)
             batches = itertools.repeat(batch)
             done = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,19 @@ def processes(logdir: Path) -> list[psutil.Process]:
             if process.environ().get("LOGDIR") == str(logdir) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return [process for process in found if process.pid != os.getpid()]
+
+
+def kill_at_once(find: Callable[[], list[psutil.Process]]) -> None:
+    """Kills all processes of a job at one moment, as a node that loses its power: none sees another's end."""
+    stopped: set[psutil.Process] = set()
+    while left := set(find()) - stopped:
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        stopped |= left
+    for process in stopped:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def launcher_of(logdir: Path) -> psutil.Process:

@@ -12,5 +12,4 @@ from tests import jobs
 def nothing_runs_on(tmp_path: Path) -> Iterator[None]:
     """Ends the job of a test that failed before its job had ended."""
     yield
-    for process in jobs.processes(tmp_path / "logs"):
-        process.kill()
+    jobs.kill_at_once(lambda: jobs.processes(tmp_path / "logs"))

@@ -42,14 +42,13 @@ def start(logdir: Path, data: Path, **variables: str | int) -> subprocess.Popen[
 
 
 def kill(victim: str, logdir: Path) -> None:
-    """A node that loses its power, or its container, loses all processes at once."""
+    """Of a node: all processes at one moment, as where it loses its power."""
     if victim == "rank":
         jobs.rank_of(logdir, 0).kill()
     elif victim == "mpirun":
         jobs.launcher_of(logdir).kill()
     else:
-        for process in jobs.processes(logdir):
-            process.kill()
+        jobs.kill_at_once(lambda: jobs.processes(logdir))
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -51,7 +51,7 @@ def start(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> s
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to mpirun and its ranks at once, as when a node loses its power."""
-    for one in (*psutil.Process(process.pid).children(recursive=True), process):
-        one.kill()
+    """SIGKILL to mpirun and its ranks, as when a node loses its power."""
+    mpirun = psutil.Process(process.pid)
+    jobs.kill_at_once(lambda: [mpirun, *mpirun.children(recursive=True)])
     process.communicate()

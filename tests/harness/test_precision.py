@@ -11,6 +11,7 @@ from paddle import static
 from paddle.static.amp.amp_nn import check_finite_and_unscale, update_loss_scaling
 
 from harness import precision
+from harness.loop import COUNTED
 from tests.harness import programs
 
 
@@ -118,7 +119,7 @@ def test_an_evaluation_program_takes_the_parameters_of_its_training_program() ->
         assert block.var("image").dtype == paddle.float16
         convolutions = [op for op in block.ops if op.type == "conv2d"]
         assert all(block.var(op.output("Output")[0]).dtype == paddle.float16 for op in convolutions)
-        for total in (train.CORRECT, train.COUNTED):  # 50,000 images are counted: FP16 ends at 2048
+        for total in (train.CORRECT, COUNTED):  # 50,000 images are counted: FP16 ends at 2048
             assert block.var(total).dtype == paddle.float32
             writer = next(op for op in block.ops if total in op.output_arg_names)
             assert block.var(writer.input_arg_names[0]).dtype == paddle.float32
