@@ -1,6 +1,8 @@
 """Fixtures that every folder of tests shares."""
 
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,13 @@ def _folder(variable: str, default: Path) -> Path:
     folder = Path(os.environ.get(variable, default))
     jobs.need(folder.is_dir(), f"{folder} is absent: set {variable} to the folder")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_watchdog_is_left() -> Iterator[None]:
+    """A rank's watchdog, started in the tests' own process, would end it some minutes and tests later."""
+    yield
+    assert "watchdog" not in {thread.name for thread in threading.enumerate()}, "set HANG_TIMEOUT_S=0 here"
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ def reference_step(weights: dict, velocity: dict, x: np.ndarray, y: np.ndarray, 
 )
 def test_five_steps(config: OptimizerConfig) -> None:
     paddle.enable_static()
-    job = Job(dgxngpu=1)
+    job = Job(dgxngpu=1, hang_timeout_s=0)
     ranks.connect(job, ranks.start(job))
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
