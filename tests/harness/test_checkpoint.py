@@ -275,6 +275,7 @@ def test_restore_gives_the_state_back(tmp_path, one_rank, layer):
 
 def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer):
     made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
+    before = signal.getsignal(signal.SIGTERM)
     with made:
         assert made.window(layer, step=3, epoch=1) == 0.0
         made._last_s -= 61
@@ -283,7 +284,7 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer)
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(RunError, match=r"stopped by signal TERM after step 17; the last good checkpoint is .*017"):
             made.window(layer, step=17, epoch=2)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
     _, metadata = checkpoint.read(tmp_path / "kept" / "step_000000014.safetensors")
     assert (metadata["position"]["epoch"], metadata["position"]["epoch_step"]) == (2, 4)
 
