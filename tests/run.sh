@@ -39,5 +39,6 @@ status=0
 coverage run -m "${tests[@]}" || status=$?
 echo "== lines that no test executed"
 coverage combine --quiet || true # a process that was killed leaves half a file, which is left out
+rm -f "${COVERAGE_FILE}".* # the report would ask for it again
 coverage report --skip-covered --show-missing
 exit "${status}"
