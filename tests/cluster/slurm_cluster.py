@@ -74,6 +74,10 @@ class Slurm:
         path = self.folder / f"job_{job}.txt"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
+    def log(self) -> str:
+        """The end of what slurmd of the first node, where the batch script runs, has logged."""
+        return (self.folder / "slurmd.slurm1.log").read_text(errors="replace")[-4000:]
+
     def facts(self, job: str) -> dict[str, str]:
         """What SLURM says of a job."""
         words = self.command("scontrol", "show", "job", "--oneliner", job).split()

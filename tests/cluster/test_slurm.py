@@ -76,10 +76,10 @@ def until_trains(slurm: Slurm, number: str, log: Path) -> None:
         time.sleep(0.2)
 
 
-def until_nothing_is_left(results: Path) -> None:
+def until_nothing_is_left(slurm: Slurm, number: str, results: Path) -> None:
     deadline = time.monotonic() + 60
     while left := key_and_ranks_left(results):
-        assert time.monotonic() < deadline, left
+        assert time.monotonic() < deadline, f"{left}\n{slurm.output(number)}\n{slurm.log()}"
         time.sleep(0.5)
 
 
@@ -94,7 +94,7 @@ def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Pa
     assert next(results.glob(".job_key*")).stat().st_mode & 0o777 == 0o600
     slurm.command("scancel", number)
     assert slurm.wait(number, timeout_s=60).startswith("CANCELLED")
-    until_nothing_is_left(results)
+    until_nothing_is_left(slurm, number, results)
     assert "stopped by" in jobs.abort_reason(log)
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
 
@@ -108,9 +108,11 @@ def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(slurm: Slurm, re
     first, second = (folder / SYSTEM / "rn50" / "result_0.txt" for folder in (results, results / "restart_1"))
     until_trains(slurm, number, first)
     slurm.command("scontrol", "requeue", number)
-    until_nothing_is_left(results)
+    until_nothing_is_left(slurm, number, results)
     assert jobs.abort_reason(first)
     of_first = first.read_bytes()
+    killed = results / f".job_key_{number}"  # as a start leaves it that is killed
+    killed.touch(mode=0o600)
 
     deadline = time.monotonic() + 60
     while slurm.facts(number)["JobState"] != "PENDING":
@@ -118,9 +120,10 @@ def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(slurm: Slurm, re
         time.sleep(0.2)
     slurm.command("scontrol", "update", f"JobId={number}", "StartTime=now")  # SLURM itself would wait two minutes
     until_trains(slurm, number, second)
+    assert not killed.exists()
     # slurm.sub asks for SIGTERM 90 s before the end, and SLURM looks each half minute.
     assert slurm.wait(number, timeout_s=150) == "FAILED 143:0", slurm.output(number)
-    until_nothing_is_left(results)
+    until_nothing_is_left(slurm, number, results)
     (saved,) = second.parent.glob("result_0.checkpoints/*")  # the ranks of both nodes had their time
     step = len(jobs.losses(second))
     assert saved.name == f"step_{step:09d}.safetensors"
