@@ -14,7 +14,7 @@ import paddle
 from paddle import static
 from paddle.base.framework import Operator
 
-from harness.verify import BACKWARD, EMPTY, LOSS, MERGED
+from harness.verify import BACKWARD, EMPTY, LOSS, MERGED, is_clear, is_merge
 
 BYTES = {
     paddle.bool: 1,
@@ -300,10 +300,9 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     block = micro.global_block()
     for index in reversed(range(len(block.ops))):
         op = block.ops[index]
-        clears = op.type == "fill_constant" and op.output("Out")[0].endswith(MERGED)
-        if _is_optimizer(op) or clears or op.type in TRANSPORT:
+        if _is_optimizer(op) or is_clear(op) or op.type in TRANSPORT:
             block._remove_op(index, sync=False)
-        elif op.type == "elementwise_add" and op.input("Y")[0].endswith(MERGED):
+        elif is_merge(op):
             op.desc.set_output("Out", op.input("Y"))
     block._sync_with_cpp()
     return micro

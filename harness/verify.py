@@ -63,10 +63,10 @@ def merged(micro: Any, main: Any, *, ranks: int, parts: int) -> int:
         raise Refused("the micro-steps and the update do not merge the same gradients at the same scale")
     if len(last.merged) != len(last.used):
         raise Refused(f"{len(last.merged)} gradients are merged, {len(last.used)} are used")
-    cleared = {op.output("Out")[0]: i for i, op in enumerate(main.global_block().ops) if _is_clear(op)}
+    cleared = {op.output("Out")[0]: i for i, op in enumerate(main.global_block().ops) if is_clear(op)}
     for program, into_total in ((micro, True), (main, False)):
         for index, op in enumerate(program.global_block().ops):
-            if not _is_merge(op):
+            if not is_merge(op):
                 continue
             gradient, total = op.input("X")[0], op.input("Y")[0]
             if op.output("Out")[0] != (total if into_total else gradient):
@@ -79,11 +79,13 @@ def merged(micro: Any, main: Any, *, ranks: int, parts: int) -> int:
     return len(last.merged)
 
 
-def _is_merge(op: Any) -> bool:
+def is_merge(op: Any) -> bool:
+    """Whether it adds a gradient and its accumulator."""
     return bool(op.type == "elementwise_add" and op.input("Y")[0].endswith(MERGED))
 
 
-def _is_clear(op: Any) -> bool:
+def is_clear(op: Any) -> bool:
+    """Whether it clears an accumulator."""
     return bool(op.type == "fill_constant" and op.output("Out")[0].endswith(MERGED) and op.attr("value") == 0.0)
 
 
@@ -110,7 +112,7 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
             buffer_of.update(dict.fromkeys(op.output("Output"), buffer))
         elif role == BACKWARD | LOSS:
             values[outputs[0]] = Gradient()
-        elif _is_merge(op):
+        elif is_merge(op):
             name, total = op.input("X")[0], op.input("Y")[0]
             if total in merges or name not in values or name in summed:
                 raise Refused(f"{name} is merged twice, after its sum over the ranks, or before it is computed")

@@ -281,7 +281,7 @@ def test_gradients_not_merged_once_are_refused(change: str, reason: str) -> None
     micro, main = program.of_update(built.main)
     assert verify.merged(micro, main, ranks=8, parts=2) == 47
     block = (micro if change in ("left out of the micro-step", "overwritten", "updated early") else main).global_block()
-    at = next(i for i, op in enumerate(block.ops) if verify._is_merge(op))
+    at = next(i for i, op in enumerate(block.ops) if verify.is_merge(op))
     name, total = block.ops[at].input("X"), block.ops[at].input("Y")
     if change.startswith("left out"):
         block._remove_op(at)

@@ -157,7 +157,7 @@ def test_gradients_merged_wrongly_in_all_parts_alike_are_refused() -> None:
         for part in (micro, main):
             block = part.global_block()
             if change == "left out":
-                remove(block, next(op for op in block.ops if verify._is_merge(op)))
+                remove(block, next(op for op in block.ops if verify.is_merge(op)))
             else:
                 (divided,) = (op for op in ops(block, "scale") if op.attr("op_role") == 1 and op.attr("scale") == 0.5)
                 divided.desc._set_float32_attr("scale", 1.0)
