@@ -274,8 +274,20 @@ def _addto_bytes(main: Any) -> int:
 # ---- roofline ------------------------------------------------------------------------------------------------------
 
 
-def estimate(main: Any, *, math_mode: str, batch: int, ranks: int, device: Device) -> dict[str, Any] | None:
+def in_order(main: Any) -> list[tuple[Work, float | None]]:
+    """The operators of an update in order, each all-reduce with its bytes."""
+    sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
+    return [
+        (work, sizes.get(work.index) if program is main else None) for program in main.update for work in works(program)
+    ]
+
+
+def estimate(
+    operators: list[tuple[Work, float | None]], *, math_mode: str, batch: int, ranks: int, device: Device
+) -> dict[str, Any] | None:
     """Roofline of a step on `device`: an upper bound on its images/s; None where it lacks the arithmetic.
+
+    `operators` are those of `in_order`.
 
     Each operator takes the longer of its FLOPs at the peak and its bytes at the peak; a normalization by the batch's
     statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
@@ -287,12 +299,10 @@ def estimate(main: Any, *, math_mode: str, batch: int, ranks: int, device: Devic
     peak = device.flops_per_s[math_mode]
     compute_s = link_free_s = flops_s = bytes_s = 0.0
     waited = False
-    sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
-    in_order = [(program is main, work) for program in main.update for work in works(program)]
-    for is_last, work in in_order:
-        if is_last and work.index in sizes:
+    for work, summed_bytes in operators:
+        if summed_bytes is not None:
             link_free_s = max(link_free_s, compute_s) + (
-                2 * (ranks - 1) / ranks * sizes[work.index] / device.link_bytes_per_s
+                2 * (ranks - 1) / ranks * summed_bytes / device.link_bytes_per_s
             )
             continue
         if work.role & OPTIMIZER_ROLE and not waited:
@@ -338,9 +348,9 @@ def published(device: Device, *, workload: str, precision: str, batch: int, rank
 def estimates(main: Any, *, workload: str, precision: str, dtype: str, batch: int, ranks: int) -> list[dict[str, Any]]:
     """The roofline on each device, with its error against the published figures."""
     math_mode = "tf32" if precision == "tf32" else dtype
-    found = []
+    operators, found = in_order(main), []
     for device in DEVICES:
-        roofline = estimate(main, math_mode=math_mode, batch=batch, ranks=ranks, device=device)
+        roofline = estimate(operators, math_mode=math_mode, batch=batch, ranks=ranks, device=device)
         figures = published(device, workload=workload, precision=precision, batch=batch, ranks=ranks)
         name = f"{device.name} {device.memory_gib} GB"
         if roofline:

@@ -128,7 +128,7 @@ def test_a_transpose_is_counted() -> None:
 def test_the_roofline_counts_every_micro_step() -> None:
     once, merged = (
         inspect.estimate(
-            programs.build(name="amp_o2", device="gpu", ranks=8, batch=batch, knobs=knobs).main,
+            inspect.in_order(programs.build(name="amp_o2", device="gpu", ranks=8, batch=batch, knobs=knobs).main),
             math_mode="float16",
             batch=batch,
             ranks=8,
@@ -143,14 +143,14 @@ def test_the_roofline_counts_every_micro_step() -> None:
 
 def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backward_pass() -> None:
     built = programs.build(name="amp_o2", device="gpu", ranks=8)
-    v100 = inspect.DEVICES[0]
-    found = inspect.estimate(built.main, math_mode="float16", batch=4, ranks=8, device=v100)
+    operators, v100 = inspect.in_order(built.main), inspect.DEVICES[0]
+    found = inspect.estimate(operators, math_mode="float16", batch=4, ranks=8, device=v100)
     assert found is not None
     assert found["step_time_s"] >= max(found["flops_time_s"], found["bytes_time_s"])
     assert 0 < found["exposed_all_reduce_s"] < found["step_time_s"]
     small, large = (
         inspect.estimate(
-            built.main,
+            operators,
             math_mode="float16",
             batch=4,
             ranks=8,
@@ -161,8 +161,8 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
     assert small and large == found
     again_s = sum(sum(w.again_bytes) for w in inspect.works(built.main)) / v100.memory_bytes_per_s
     assert small["bytes_time_s"] == pytest.approx(found["bytes_time_s"] + again_s)
-    assert inspect.estimate(built.main, math_mode="tf32", batch=4, ranks=8, device=v100) is None
-    assert inspect.estimate(built.main, math_mode="float16", batch=4, ranks=16, device=v100) is None
+    assert inspect.estimate(operators, math_mode="tf32", batch=4, ranks=8, device=v100) is None
+    assert inspect.estimate(operators, math_mode="float16", batch=4, ranks=16, device=v100) is None
     figures = inspect.published(v100, workload="rn50", precision="fp32", batch=256, ranks=1)
     assert [f["images_per_s"] for f in figures] == [393.561]
 
