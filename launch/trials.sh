@@ -11,6 +11,8 @@ FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
 [[ "${1:-}" != --acceptance ]] || FOLDER="${LOGDIR}/acceptance/${DGXSYSTEM}-$(date -u +%Y%m%dT%H%M%SZ)"
 readonly FOLDER
 readonly KILL_AFTER_S=10 # from asking the ranks to end, which takes a window of steps and a checkpoint, to ending them
+# Open MPI wants to be told twice that this is meant.
+[[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 ((DGXNNODES > 1)) || export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm}"
 readonly LAST_START_S=660 # of an acceptance: a job that starts by then ends within 15 minutes
@@ -95,9 +97,6 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   fi
   mapfile -t command < <(mpirun_command "${@:2}")
   kills_before="$(out_of_memory_kills)"
-  if [[ "$(id -u)" == 0 ]]; then # Open MPI wants to be told twice that this is meant
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  fi
   "${command[@]}" </dev/null 2>"${stderr}" &
   mpirun_pid=$!
   # A trapped signal ends `wait` early; from then on mpirun has until the deadline.
@@ -129,9 +128,6 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
 }
 
 if [[ "${1:-}" == --check ]]; then
-  if [[ "$(id -u)" == 0 ]]; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  fi
   mapfile -t command < <(mpirun_command harness.doctor)
   status=0
   "${command[@]}" </dev/null || status=$?
