@@ -34,7 +34,6 @@ class Task:
     train_samples: int
     eval_samples: int
     eval_batch: int  # images a rank
-    steps_per_epoch: int
     epochs: int  # at most
     target: float  # of an evaluation: it ends the training
     bn_span: int  # images over which a normalization takes its statistics
@@ -56,6 +55,7 @@ class Run:
     sampler: telemetry.Sampler | None
     start: checkpoint.Start
     seed: int  # of the run: the same on every rank
+    steps_per_epoch: int
     executor: static.Executor
 
     def training_plan(self) -> sampling.Plan:
@@ -152,12 +152,49 @@ class Run:
             trainer.run(source, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
             trainer.run(source, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")
         else:
-            _train_to_target(task, trainer, source, evaluate, progress=self.progress, start=self.start)
+            self._train_to_target(trainer, source, evaluate)
         self.ranks.barrier()
         log.stop(keys.RUN_STOP, {"status": "success"})
         _log_telemetry(log, self.ranks, self.sampler)
         batches.close()
         eval_batches.close()
+
+    def _train_to_target(self, trainer: Trainer, batches: Iterator[Any], evaluate: Callable[[], float]) -> None:
+        """Trains epoch by epoch until an evaluation reaches the target.
+
+        A block of the log is the epochs up to an evaluation and the evaluation itself.
+
+        Raises:
+            RunError: the target was not reached in the task's epochs.
+        """
+        task, log, start, steps, target = self.task, self.log, self.start, self.steps_per_epoch, self.task.target
+        quality, previous = float("nan"), start.epoch - 1
+        for last in (e for e in range(start.epoch, task.epochs + 1) if task.recipe.is_eval_epoch(e, task.epochs)):
+            block = {"first_epoch_num": previous + 1, "epoch_count": last - previous}
+            log.start(keys.BLOCK_START, block)
+            for epoch in range(previous + 1, last + 1):
+                log.start(keys.EPOCH_START, {"epoch_num": epoch})
+                left_out = start.epoch_step if epoch == start.epoch else 0
+                done = (epoch - 1) * steps + left_out
+                timing = trainer.run(batches, steps=steps - left_out, epoch=epoch, done=done, phase="train")
+                log.stop(keys.EPOCH_STOP, {"epoch_num": epoch})
+                _log_throughput(log, timing, epoch)
+                if epoch < last:
+                    self.keeper.epoch_ended(trainer.main, epoch)
+            log.start(keys.EVAL_START, {"epoch_num": last})
+            program.average_statistics(trainer.main, self.ranks)
+            quality = evaluate()
+            log.stop(keys.EVAL_STOP, {"epoch_num": last})
+            log.event(keys.EVAL_ACCURACY, quality, {"epoch_num": last})
+            log.stop(keys.BLOCK_STOP, block)
+            self.progress.say(f"epoch {last} evaluation {quality:.4f} (target {target:.4f})")
+            if quality >= target:
+                return
+            self.keeper.epoch_ended(trainer.main, last)
+            previous = last
+        # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
+        said = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {target:.4f}"
+        raise RunError(f"{said}; {self.keeper.last_good}")
 
 
 @contextlib.contextmanager
@@ -178,7 +215,7 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
     }
     start = checkpoint.find(job, me, identity)
     seed = start.position.seed if start.position else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
-    steps = task.steps_per_epoch
+    steps = sampling.steps_per_epoch(task.train_samples, job.global_batch)
     total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
     with (
         events.open_log(Path(job.result_file) if me.is_first else None) as log,
@@ -204,7 +241,6 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
         _log_optimizer(log, task.schedule, task.recipe.optimizer, warmup_epochs=task.recipe.warmup_epochs)
         ranks.connect(job, me)
         paddle.enable_static()
-        place = paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace()
         yield Run(
             job=job,
             ranks=me,
@@ -215,8 +251,14 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
             sampler=sampler,
             start=start,
             seed=seed,
-            executor=static.Executor(place),
+            steps_per_epoch=steps,
+            executor=executor(job, me),
         )
+
+
+def executor(job: Job, me: Ranks) -> static.Executor:
+    """That of this rank's device."""
+    return static.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
 
 
 def data_set(job: Job, me: Ranks, *, embedded: str, prepare: Callable[[Path], Any]) -> tuple[str, Path]:
@@ -320,53 +362,6 @@ def _log_telemetry(log: RunLog, ranks: Ranks, sampler: telemetry.Sampler | None)
     nodes = [node for node in ranks.gather(sampler.summary() if sampler else None) if node]
     if nodes:
         log.event("telemetry_summary", telemetry.summarize(nodes))
-
-
-def _train_to_target(
-    task: Task,
-    trainer: Trainer,
-    batches: Iterator[Any],
-    evaluate: Callable[[], float],
-    *,
-    progress: Progress,
-    start: checkpoint.Start,
-) -> None:
-    """Trains epoch by epoch from `start` until an evaluation reaches the target.
-
-    A block of the log is the epochs up to an evaluation and the evaluation itself.
-
-    Raises:
-        RunError: the target was not reached in the task's epochs.
-    """
-    log, quality, previous = trainer.log, float("nan"), start.epoch - 1
-    steps, target = task.steps_per_epoch, task.target
-    for last in (e for e in range(start.epoch, task.epochs + 1) if task.recipe.is_eval_epoch(e, task.epochs)):
-        block = {"first_epoch_num": previous + 1, "epoch_count": last - previous}
-        log.start(keys.BLOCK_START, block)
-        for epoch in range(previous + 1, last + 1):
-            log.start(keys.EPOCH_START, {"epoch_num": epoch})
-            left_out = start.epoch_step if epoch == start.epoch else 0
-            done = (epoch - 1) * steps + left_out
-            timing = trainer.run(batches, steps=steps - left_out, epoch=epoch, done=done, phase="train")
-            log.stop(keys.EPOCH_STOP, {"epoch_num": epoch})
-            _log_throughput(log, timing, epoch)
-            if trainer.keeper and epoch < last:
-                trainer.keeper.epoch_ended(trainer.main, epoch)
-        log.start(keys.EVAL_START, {"epoch_num": last})
-        program.average_statistics(trainer.main, trainer.ranks)
-        quality = evaluate()
-        log.stop(keys.EVAL_STOP, {"epoch_num": last})
-        log.event(keys.EVAL_ACCURACY, quality, {"epoch_num": last})
-        log.stop(keys.BLOCK_STOP, block)
-        progress.say(f"epoch {last} evaluation {quality:.4f} (target {target:.4f})")
-        if quality >= target:
-            return
-        if trainer.keeper:
-            trainer.keeper.epoch_ended(trainer.main, last)
-        previous = last
-    # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
-    kept = f"; {trainer.keeper.last_good}" if trainer.keeper else ""
-    raise RunError(f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {target:.4f}{kept}")
 
 
 def _log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:

@@ -45,7 +45,6 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         train_samples=len(train_pairs),
         eval_samples=len(eval_pairs),
         eval_batch=recipe.eval_batch,
-        steps_per_epoch=steps,
         epochs=epochs,
         target=recipe.target_miou,
         bn_span=plan.micro_batch(job.batchsize) * (me.size if recipe.sync_bn else 1),

@@ -93,7 +93,7 @@ class Machine:
     def __init__(self, job: Job, origins: dict[str, Any], me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
         _, self.root = session.data_set(replace(job, datadir=""), me, embedded=digits.NAME, prepare=digits.prepare)
-        self.executor = static.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
+        self.executor = session.executor(job, me)
         self.nodes = list({node["host"]: node for node in me.gather(provenance.node())}.values())
         self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
 

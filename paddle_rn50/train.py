@@ -11,7 +11,7 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import precision, program, ranks, sampling, session
+from harness import precision, program, ranks, session
 from harness.env import Job
 from harness.loop import COUNTED
 from harness.schedules import Schedule
@@ -35,7 +35,6 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     name, root = session.data_set(job, me, embedded=digits.NAME, prepare=digits.prepare)
     train_images = data.read_list(root, "train_list.txt", recipe.classes)
     eval_images = data.read_list(root, "val_list.txt", recipe.classes)
-    steps = sampling.steps_per_epoch(len(train_images), job.global_batch)
     epochs = job.max_epochs or math.ceil(recipe.epochs)
     schedule = recipe.make_schedule(samples=len(train_images), global_batch=job.global_batch, epochs=epochs)
     task = session.Task(
@@ -43,7 +42,6 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         train_samples=len(train_images),
         eval_samples=len(eval_images),
         eval_batch=job.batchsize,
-        steps_per_epoch=steps,
         epochs=epochs,
         target=recipe.target_top1,
         bn_span=plan.micro_batch(job.batchsize),
