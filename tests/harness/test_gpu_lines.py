@@ -18,6 +18,9 @@ from nvidia.dali.plugin import paddle as plugin
 from paddle import profiler
 
 from harness import doctor, loader, loop, nvidia, provenance, tracing
+from paddle_hrnet import data as hrnet
+from paddle_rn50 import data as rn50
+from paddle_rn50.config import Augmentation
 from tests.harness.recorded import A100, A100_TOPOLOGY, Nvml
 
 STREAM = 12345
@@ -53,6 +56,35 @@ def test_a_gpu_batch_is_copied_into_a_paddle_tensor_on_paddles_stream(kind: type
     place.assert_called_once_with(3)
     stream.assert_called_once_with(3)
     assert feed.call_args.args[2] == STREAM
+
+
+@pytest.mark.parametrize("augment", [True, False])
+@pytest.mark.parametrize("workload", ["rn50", "hrnet"])
+def test_images_are_decoded_on_the_gpu_and_stay_there(workload: str, augment: bool) -> None:
+    options: dict[str, Any] = {
+        "source": lambda: None,
+        "device": "gpu",
+        "batch_size": 8,
+        "num_threads": 2,
+        "device_id": 0,
+    }
+    if workload == "rn50":
+        image = rn50.ImageFormat(size=224, layout="NHWC", channels=4, half=True)
+        pipeline = rn50._pipeline(image=image, augment=Augmentation() if augment else None, resize=256, **options)
+    else:
+        crop = hrnet.ImageFormat(height=512, width=1024, half=True)
+        pipeline = hrnet._pipeline(crop=crop, augmented=augment, **options)
+    pipeline._build_graph()  # DALI checks each operator's name, arguments and devices; to run it takes a GPU
+    chain = []  # the images' way, from the output back: (operator, where what it reads lies, where what it makes)
+    images = pipeline._graph_outputs[0]
+    while images.source.inputs:
+        read = images.source.inputs[0]
+        chain.append((images.source.name.strip("_").rpartition("_")[0], read.device, images.device))
+        images = read
+    decoder = "ImageSlice" if (workload, augment) == ("rn50", True) else "Image"
+    assert chain.pop() == (decoder, "cpu", "gpu")  # encoded, no larger than the file
+    assert chain[0][0] == "CropMirrorNormalize"
+    assert {(read, made) for _, read, made in chain} == {("gpu", "gpu")}, "no image comes back to the host"
 
 
 def test_memory_is_that_of_the_ranks_own_gpu() -> None:
