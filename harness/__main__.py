@@ -23,6 +23,8 @@ def main(module: str = "train", **options: Any) -> int:
         job, origins = env.read()
         env.export(env.runtime(job))
         _check_gpus(job)
+        if module == "train":  # an acceptance says which of its checks a GPU cannot do
+            _check_precision(job)
         # Imported now: Paddle takes its settings from the environment when it is loaded.
         importlib.import_module(f"{job.package}.{module}").main(job, origins, **options)
     except ValueError as error:
@@ -46,6 +48,26 @@ def _check_gpus(job: env.Job) -> None:
             if len(handles) < job.dgxngpu:
                 has = f"{socket.gethostname()} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
                 raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
+
+
+AMPERE = 80  # compute capability: the first with TF32 and bfloat16
+
+
+def _check_precision(job: env.Job) -> None:
+    """Says what CUDA's libraries would compute otherwise without a word.
+
+    Raises:
+        ValueError: a GPU of this node lacks the job's precision.
+    """
+    if job.device == "cpu" or job.precision not in ("tf32", "bf16"):
+        return
+    with nvidia.opened() as (handles, _):
+        for gpu in map(nvidia.describe, handles[: job.dgxngpu]):
+            if gpu["capability"] is not None and gpu["capability"] < AMPERE:
+                raise ValueError(
+                    f"PRECISION={job.precision}: {gpu['name']} of {socket.gethostname()} does not have it: set fp32, "
+                    "amp_o1 or amp_o2"
+                )
 
 
 def _abort(error: Exception, code: int) -> int:

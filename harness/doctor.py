@@ -272,10 +272,10 @@ def _judge_gpus(facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
         len(gpus) >= job.dgxngpu,
         found,
         f"at least DGXNGPU={job.dgxngpu}",
-        "install the NVIDIA driver, start the container with --gpus all, or set DGXNGPU",
+        "install the NVIDIA driver, start the container with --gpus all, or set DGXNGPU or CUDA_VISIBLE_DEVICES",
     )
-    for number, gpu in enumerate(gpus[: job.dgxngpu]):
-        yield from _judge_gpu(f"GPU{number}", gpu)
+    for gpu in gpus[: job.dgxngpu]:
+        yield from _judge_gpu(f"GPU{gpu['index']}", gpu)
     topology = facts["topology"]
     if not gpus:
         return
@@ -357,7 +357,8 @@ def _judge_gpu(name: str, gpu: dict[str, Any]) -> Iterator[Result]:
 
 
 def _judge_topology(topology: nvidia.Topology, facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
-    rows = topology.gpus[: job.dgxngpu]
+    names = {f"GPU{gpu['index']}" for gpu in facts["gpus"][: job.dgxngpu]}
+    rows = [row for row in topology.gpus if topology.devices[row] in names]
     pairs = [topology.links[a][b] for a in rows for b in rows if a < b]
     counts = ", ".join(f"{pairs.count(kind)} x {kind}" for kind in sorted(set(pairs))) or "one GPU"
     nvlinked = {a for a in rows for b in rows if topology.links[a][b].startswith("NV")}

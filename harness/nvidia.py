@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pynvml
+
+from harness import env
 
 MIB = 2**20
 # NVML's bits of why clocks are held down. An idle GPU and clocks that an administrator chose are no fault.
@@ -21,20 +23,48 @@ THROTTLE_REASONS = {
     0x80: "power brake",
 }
 NVLINK_MAX = 18  # links of one GPU that NVML numbers
+ALL_NVLINKS = 0xFFFFFFFF  # nvml.h: the scope of a throughput counter is a link's number, and UINT_MAX the sum over all
 
 
 @contextlib.contextmanager
 def opened(nvml: Any = pynvml) -> Iterator[tuple[list[Any], str]]:
-    """Handles of this node's GPUs, and why there are none where there is no driver."""
+    """Handles of the GPUs that CUDA shows this process, in CUDA's order, and why some or all are missing."""
     try:
         nvml.nvmlInit()
     except pynvml.NVMLError as error:
         yield [], str(error)
         return
     try:
-        yield [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())], ""
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        text, why = env.visible_gpus(), ""
+        if text is not None:
+            named = visible(text, [_ask(nvml.nvmlDeviceGetUUID, handle) or "" for handle in handles])
+            if len(named) < len(handles):
+                why = f"CUDA_VISIBLE_DEVICES={text} names {len(named)} of {len(handles)} whole GPUs"
+            handles = [handles[number] for number in named]
+        yield handles, why
     finally:
         nvml.nvmlShutdown()
+
+
+def visible(text: str, uuids: Sequence[str]) -> list[int]:
+    """Numbers of the GPUs that CUDA_VISIBLE_DEVICES=`text` names, of those with these UUIDs, in CUDA's order.
+
+    As CUDA reads it: each entry is a number or the beginning of one UUID, what is neither ends the list (here also a
+    MIG device, which is part of a GPU), and a GPU named twice leaves none (so PyTorch found). NVML numbers GPUs by PCI
+    bus, CUDA the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: the same where all GPUs of a node are equal.
+    """
+    numbers: list[int] = []
+    for entry in map(str.strip, text.split(",")):
+        named = [
+            number
+            for number, uuid in enumerate(uuids)
+            if entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry))
+        ]
+        if len(named) != 1:
+            break
+        numbers += named
+    return numbers if len(set(numbers)) == len(numbers) else []
 
 
 def _ask(question: Callable[..., Any], *about: Any) -> Any:
@@ -56,6 +86,7 @@ def describe(handle: Any, nvml: Any = pynvml) -> dict[str, Any]:
     memory = _ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     processes = _ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
     return {
+        "index": _ask(nvml.nvmlDeviceGetIndex, handle),  # as nvidia-smi numbers it
         "name": _ask(nvml.nvmlDeviceGetName, handle),
         "uuid": _ask(nvml.nvmlDeviceGetUUID, handle),
         "driver": _ask(nvml.nvmlSystemGetDriverVersion),
@@ -82,19 +113,26 @@ def nvlinks(handle: Any, nvml: Any = pynvml) -> int:
     return sum(_ask(nvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(NVLINK_MAX))
 
 
-def sample(handle: Any, nvml: Any = pynvml, *, links: int = 0) -> dict[str, Any]:
-    """What a GPU does at this moment. NVLink counters are KiB since the driver was loaded, summed over `links`."""
+def sample(handle: Any, nvml: Any = pynvml, *, nvlink: bool = False) -> dict[str, Any]:
+    """What a GPU does at this moment; `nvlink`: whether it has links whose counters are asked for.
+
+    NVLink counters are KiB of data since the driver was loaded, over all links of the GPU.
+    """
     use = _ask(nvml.nvmlDeviceGetUtilizationRates, handle)
     memory = _ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     milliwatt = _ask(nvml.nvmlDeviceGetPowerUsage, handle)
-    fields = None
-    if links:
-        fields = _ask(
+    counters = None
+    if nvlink:
+        # By nvml.h; that NVML sums them so, no machine with NVLink has confirmed to us.
+        counters = _ask(
             nvml.nvmlDeviceGetFieldValues,
             handle,
-            [nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX],
+            [
+                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_NVLINKS),
+                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_NVLINKS),
+            ],
         )
-    nvlink = [f.value.ullVal if f.nvmlReturn == 0 else None for f in fields] if fields else [None, None]
+    tx_kib, rx_kib = (c.value.ullVal if c.nvmlReturn == 0 else None for c in counters) if counters else (None, None)
     return {
         "utilization_percent": None if use is None else use.gpu,
         "memory_mib": None if memory is None else round(memory.used / MIB, 1),
@@ -104,8 +142,8 @@ def sample(handle: Any, nvml: Any = pynvml, *, links: int = 0) -> dict[str, Any]
         "memory_clock_mhz": _ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
         "temperature_c": _ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         "throttle": throttled(_ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
-        "nvlink_tx_kib": nvlink[0],
-        "nvlink_rx_kib": nvlink[1],
+        "nvlink_tx_kib": tx_kib,
+        "nvlink_rx_kib": rx_kib,
         # NVML measures these over 20 ms each, in KB/s.
         "pcie_tx_kb_per_s": _ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES),
         "pcie_rx_kb_per_s": _ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES),

@@ -84,7 +84,7 @@ def _topology() -> dict[str, Any] | None:
 
 
 def _gpus(nvml: Any = pynvml) -> list[dict[str, Any]]:
-    """Name, memory in GiB and driver of each GPU; empty without a driver."""
+    """Name, memory in GiB and driver of each GPU that CUDA shows; empty without a driver."""
     with nvidia.opened(nvml) as (handles, _):
         found = [nvidia.describe(handle, nvml) for handle in handles]
     return [{key: gpu[key] for key in ("name", "memory_gib", "driver")} for gpu in found]

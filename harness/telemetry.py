@@ -1,8 +1,9 @@
 """Samples a node's sensors while a run goes on: one thread on each node's first rank, one JSON-lines file a node.
 
-The file is `<log without .txt>.node<n>.telemetry.jsonl`, a line a sample; what a node cannot say is null. Counters
-(energy, NVLink, disk, network) count from when the machine or driver started: take differences. The sampler's own
-CPU time is in its summary, so that every run says what its telemetry cost.
+The file is `<log without .txt>.node<n>.telemetry.jsonl`, a line a sample; what a node cannot say is null. GPUs
+are those that CUDA shows the job, in its order: the first is local rank 0's. Counters (energy, NVLink, disk, network)
+count from when the machine or driver started: take differences. The sampler's own CPU time is in its summary, so that
+every run says what its telemetry cost.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Sampler:
     """Samples from entering to leaving; a file that cannot be written ends the sampling, not the run."""
 
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "", nvml: Any = pynvml) -> None:
-        """`job_gpus`: how many GPUs of this node the job uses (the first ones)."""
+        """`job_gpus`: how many GPUs of this node the job uses: the first of those that CUDA shows, in its order."""
         self._path, self._every_s, self._job_gpus, self._prometheus = path, every_s, job_gpus, prometheus
         self._nvml = nvml
         self._node = socket.gethostname()
@@ -43,7 +44,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._exit = contextlib.ExitStack()
         self._handles: list[Any] = []
-        self._links: list[int] = []
+        self._nvlinked: list[bool] = []
         self._energy_begin_j: float | None = None
         self._images = 0
         self._samples, self._cpu_s, self._error = 0, 0.0, ""
@@ -53,7 +54,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._handles, _ = self._exit.enter_context(nvidia.opened(self._nvml))
-        self._links = [nvidia.nvlinks(handle, self._nvml) for handle in self._handles]
+        self._nvlinked = [nvidia.nvlinks(handle, self._nvml) > 0 for handle in self._handles]
         psutil.cpu_percent()  # the first answer is about nothing, later ones about the time since
         self._started_s = time.monotonic()
         self._thread.start()
@@ -106,8 +107,8 @@ class Sampler:
             **_infiniband_bytes(),
             "process": process,
             "gpus": [
-                nvidia.sample(handle, self._nvml, links=links)
-                for handle, links in zip(self._handles, self._links, strict=True)
+                nvidia.sample(handle, self._nvml, nvlink=nvlinked)
+                for handle, nvlinked in zip(self._handles, self._nvlinked, strict=True)
             ],
         }
 

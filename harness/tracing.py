@@ -2,14 +2,17 @@
 
 Rank 0 writes `<log without .txt>.trace.json`, in Chrome's trace format (chrome://tracing, Perfetto): for each step what
 it waited for input and what the executor took on the host. On a GPU Paddle's profiler, which needs CUDA, adds
-`<log without .txt>.kernels.trace.json` with operators and kernels; the two share no clock.
+`<log without .txt>.kernels.trace.json` with operators and kernels; the two share no clock. A run that ends before the
+last of the steps leaves a trace of those that it did.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from harness import env
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Tracer:
-    """Records steps `first` to `last` (both counted from 1, both included)."""
+    """Records steps `first` to `last` (both counted from 1, both included), until it is left at the latest."""
 
     def __init__(self, first: int, last: int, log: Path, *, on_gpu: bool) -> None:
         self._first, self._last = first, last
@@ -28,10 +31,22 @@ class Tracer:
         self._kernels = self._path.with_name(self._path.name.replace(".trace.", ".kernels.trace.")) if on_gpu else None
         self._events: list[dict[str, Any]] = []
         self._profiler: Any = None
+        self._closed = False
+
+    def __enter__(self) -> Tracer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if not self._closed:
+            left = "the trace ends before it" if self._events else "there is no trace"
+            said = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"
+            print(f"warning: {said}", file=sys.stderr, flush=True)
+            self._close()
 
     def begin(self, step: int) -> None:
         """Before a step."""
-        if step == self._first and self._kernels:
+        # A run that goes on from a checkpoint may begin between the two.
+        if self._kernels and not self._profiler and self._first <= step <= self._last:
             from paddle import profiler
 
             target = profiler.ProfilerTarget
@@ -50,8 +65,13 @@ class Tracer:
             event = {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
             self._events.append(event | {"args": {"step": step}})
         if step == self._last:
-            if self._profiler:
-                self._profiler.stop()
+            self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._profiler:
+            self._profiler.stop()
+        if self._events:
             self._path.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
 
 

@@ -23,13 +23,14 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import strategy
+from harness import env, strategy
 from harness.errors import RunError
 from scoring import spread
 from scoring.importers import read_record
@@ -42,6 +43,7 @@ LEAST_REPEATS = 3
 # A loss may differ from the base's by so many times what the control's does, and by a rounding of its own.
 CONTROL_FACTOR, LOSS_ROUNDING = 10.0, 1e-6
 AUTO_RANKS = 8  # of Paddle 2.6.2's automatic mode
+SERIAL = "FLAGS_new_executor_serial_run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,10 @@ class Candidate:
         elif self.knobs:
             found["STRATEGY"] = strategy.describe(strategy.parse(",".join((base_strategy, *self.knobs))))
         return found
+
+
+BASE_WAY = Candidate(name=BASE)
+CONTROL_WAY = Candidate(name=CONTROL, knobs=("perturb_input=1",))
 
 
 def candidates(job: dict[str, Any]) -> list[Candidate]:
@@ -97,8 +103,7 @@ def candidates(job: dict[str, Any]) -> list[Candidate]:
     changes = (knob for knob in knobs if strategy.parse(f"{job['STRATEGY']},{knob}") != base)
     found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
     serial = "1" if gpu else "0"  # the other way than harness/env.py has it
-    flag = "FLAGS_new_executor_serial_run"
-    found.append(Candidate(name=f"{flag}={serial}", variables=((flag, serial),)))
+    found.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
     if gpu and ranks == AUTO_RANKS:
         found.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not gpu:
@@ -123,10 +128,10 @@ def _fewer_ranks(job: dict[str, Any], parts: int) -> list[Candidate]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One run: images/s over its measured windows, and the loss of every window."""
+    """One run."""
 
-    rate: float
-    losses: tuple[float, ...]
+    images_per_s: float  # over its measured windows
+    losses: tuple[float, ...]  # of every window
     gpu_memory_mib: float | None = None
 
 
@@ -134,10 +139,10 @@ class Measured:
 class Verdict:
     """A candidate beside the base."""
 
-    rates: tuple[float, ...]  # images/s, one a turn
-    ratio: float  # geometric mean over the turns of its rate over the base's
+    images_per_s: tuple[float, ...]  # one a turn
+    ratio: float  # geometric mean over the turns of its images/s over the base's
     interval_95: tuple[float, float]
-    loss_excess: float  # largest difference of a loss over the allowed one; above 1 it trains something else
+    loss_excess: float  # largest difference of a loss over the allowed one; above 1, as inf of a nan, it trains wrongly
 
     @property
     def is_better(self) -> bool:
@@ -150,9 +155,14 @@ class Verdict:
         if self.loss_excess > 1:
             said = f"refused: its losses differ by {self.loss_excess:.3g} times what is allowed"
         return (
-            f"{statistics.fmean(self.rates):9.2f} ({min(self.rates):.2f} to {max(self.rates):.2f}); "
+            f"{_shown(self.images_per_s)}; "
             f"{self.ratio:.4f} ({low:.4f} to {high:.4f}) of the base; loss {self.loss_excess:.2g}: {said}"
         )
+
+
+def _shown(images_per_s: Sequence[float]) -> str:
+    """Mean and range."""
+    return f"{statistics.fmean(images_per_s):9.2f} ({min(images_per_s):.2f} to {max(images_per_s):.2f})"
 
 
 def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list[float]:
@@ -167,19 +177,19 @@ def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list
 
 def judge(runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> Verdict:
     """A candidate's runs beside the base's of the same turns."""
-    logs = [math.log(run.rate / of_base.rate) for run, of_base in zip(runs, base, strict=True)]
+    logs = [math.log(run.images_per_s / of_base.images_per_s) for run, of_base in zip(runs, base, strict=True)]
     interval = spread.t_interval(logs)
     assert interval is not None, "two turns or more are taken"
-    excess = max(
+    excesses = [
         abs(loss - expected) / limit
         for run in runs
         for loss, expected, limit in zip(run.losses, base[0].losses, allowed, strict=True)
-    )
+    ]
     return Verdict(
-        rates=tuple(run.rate for run in runs),
+        images_per_s=tuple(run.images_per_s for run in runs),
         ratio=math.exp(statistics.fmean(logs)),
         interval_95=(math.exp(interval[0]), math.exp(interval[1])),
-        loss_excess=excess,
+        loss_excess=math.inf if any(map(math.isnan, excesses)) else max(excesses),  # max may pass over a nan
     )
 
 
@@ -240,9 +250,11 @@ def measured(record: Record) -> Measured:
     windows = [w for w in record.windows if w.phase == "measured"]
     seconds = sum(w.seconds or 0.0 for w in windows)
     memory = [w.gpu_memory_mib for w in windows if w.gpu_memory_mib is not None]
+    losses = tuple(w.loss for w in record.windows if w.loss is not None)
+    assert len(losses) == len(record.windows), "a run whose loss is not finite ends with an error"
     return Measured(
-        rate=sum(w.images or 0.0 for w in windows) / seconds,
-        losses=tuple(math.nan if w.loss is None else w.loss for w in record.windows),
+        images_per_s=sum(w.images or 0.0 for w in windows) / seconds,
+        losses=losses,
         gpu_memory_mib=max(memory, default=None),
     )
 
@@ -280,7 +292,7 @@ class Round:
                     continue
                 self.records.append(record)
                 found[way].append(measured(record))
-                self.runner.say(f"{label} {way.name}: {found[way][-1].rate:.2f} images/s")
+                self.runner.say(f"{label} {way.name}: {found[way][-1].images_per_s:.2f} images/s")
         return {way: runs for way, runs in found.items() if way.name not in failed}, failed
 
 
@@ -303,21 +315,30 @@ def described() -> dict[str, Any]:
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 
-def config_text(
-    *,
-    system: str,
-    name: str,
-    winner: Candidate | None,
-    base_strategy: str,
-    evidence: Iterable[str],
-) -> str:
-    """`config_<name>.sh`: the winner's exports over those of `config_<system>.sh`."""
-    exports = winner.exports(base_strategy) if winner else {}
+def default_precision(system: str, workload: str) -> str:
+    """PRECISION of a job on this system where the user sets none."""
+    script = f'source "config_$1.sh"; echo "${{PRECISION:-{env.Job.precision}}}"'
+    command = ["env", "--unset=PRECISION", f"WORKLOAD={workload}", "bash", "-c", script, "_", system]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def config_text(*, name: str, job: dict[str, Any], winner: Candidate | None, evidence: Iterable[str]) -> str:
+    """`config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
+    system, workload, precision = job["DGXSYSTEM"], job["WORKLOAD"], job["PRECISION"]
+    measured_here = (
+        f"[[ ${{WORKLOAD:-{env.Job.workload}}} == {workload} "
+        f"&& ${{PRECISION:-{default_precision(system, workload)}}} == {precision} ]]"
+    )
+    exports = []
+    for variable, value in (winner.exports(job["STRATEGY"]) if winner else {}).items():
+        # An empty variable has its default from the system's file or harness/env.py, an empty flag would be false.
+        otherwise = f" || echo {1 - int(value)}" if variable == SERIAL else ""
+        exports.append(f'export {variable}="${{{variable}:-$({measured_here} && echo {value}{otherwise})}}"')
     lines = [
         "# shellcheck shell=bash",
         f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh",
         *(f"# {line}".rstrip() for line in evidence),
-        *(f'export {variable}="${{{variable}:-{value}}}"' for variable, value in exports.items()),
+        *exports,
         "",
         f"# shellcheck source=config_{system}.sh",
         f'source "$(dirname "${{BASH_SOURCE[0]}}")/config_{system}.sh"',
@@ -355,67 +376,113 @@ def _evidence(job: dict[str, Any], repeats: int, record: Record) -> list[str]:
 
 def tune(args: argparse.Namespace, job: dict[str, Any]) -> int:
     """Measures the strategies and writes the config file."""
-    system = str(job["DGXSYSTEM"])
-    name = args.name or f"{system}_tuned"
+    name = args.name or f"{job['DGXSYSTEM']}_tuned"
     path = args.folder / f"config_{name}.sh"
-    if path.exists():
-        raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
-    ways = candidates(job)
-    if args.only:
-        wanted = args.only.split(",")
-        unknown = set(wanted) - {way.name for way in ways}
-        if unknown:
-            raise ValueError(f"--only {','.join(sorted(unknown))}: must be of {','.join(way.name for way in ways)}")
-        ways = [way for way in ways if way.name in wanted]
-    base, control = Candidate(name=BASE), Candidate(name=CONTROL, knobs=("perturb_input=1",))
+    _check_writable(args.folder, path)
+    ways = _asked(args.only, candidates(job))
     runner, variables = _runner(job), _run_variables(job)
-    first = Round(runner=runner, base=variables, strategy=job["STRATEGY"], title="screen", records=[])
     if args.dry_run:
-        for way in (base, control, *ways):
+        for way in (BASE_WAY, CONTROL_WAY, *ways):
             print(shlex.join(runner.command(way.name, "screen_1", way.exports(job["STRATEGY"]), variables)))
         print(
             f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
             f"what was faster (at most 3 runs); writes {path}"
         )
         return 0
-    runs, failed = first.take([base, control, *ways], args.repeats)
+    records: list[Record] = []
+    screen, confirm = (
+        Round(runner=runner, base=variables, strategy=job["STRATEGY"], title=title, records=records)
+        for title in ("screen", "confirm")
+    )
+    verdicts, of_base, allowed, lines = _screen(screen, ways, args.repeats)
+    again = finalists(verdicts)
+    confirmed: dict[Candidate, Verdict] = {}
+    if again:
+        confirmed, of_base, more = _confirm(confirm, again, allowed, args.repeats)
+        lines += more
+    better = [way for way, verdict in confirmed.items() if verdict.is_better]
+    winner = max(better, key=lambda way: confirmed[way].ratio, default=None)
+    if winner:
+        images_per_s = confirmed[winner].images_per_s
+        lines.append(f"chosen: {winner.name}")
+    else:
+        images_per_s = tuple(run.images_per_s for run in of_base)
+        lines.append("chosen: the base; nothing was really better, so this file changes nothing")
+    print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
+    mean = statistics.fmean(images_per_s)
+    expect = f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings."
+    evidence = [expect, *_evidence(job, args.repeats, records[0]), *lines]
+    path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
+    print(f"config  {path}\nlogs    {runner.folder}")
+    return 0
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    """Says before hours of measuring that the config file could not be written after them.
+
+    Raises:
+        ValueError: it is there already, or the folder takes no file.
+    """
+    if path.exists():
+        raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
+
+
+def _asked(only: str, ways: list[Candidate]) -> list[Candidate]:
+    """Those of the strategies that --only names; all where it names none.
+
+    Raises:
+        ValueError: it names another.
+    """
+    if not only:
+        return ways
+    wanted = only.split(",")
+    unknown = set(wanted) - {way.name for way in ways}
+    if unknown:
+        raise ValueError(f"--only {','.join(sorted(unknown))}: must be of {','.join(way.name for way in ways)}")
+    return [way for way in ways if way.name in wanted]
+
+
+def _screen(
+    screen: Round, ways: Sequence[Candidate], repeats: int
+) -> tuple[dict[Candidate, Verdict], list[Measured], list[float], list[str]]:
+    """Each strategy beside the base: verdicts, the base's runs, the allowed differences of losses, lines of evidence.
+
+    Raises:
+        RunError: the base or the control does not run.
+    """
+    runs, failed = screen.take([BASE_WAY, CONTROL_WAY, *ways], repeats)
     if CONTROL in failed:
         raise RunError(f"the control does not run: {failed[CONTROL]}")
-    controls = runs.pop(control)
-    of_base = runs.pop(base)
+    controls, of_base = runs.pop(CONTROL_WAY), runs.pop(BASE_WAY)
     allowed = allowed_loss(of_base, controls)
     verdicts = {way: judge(found, of_base, allowed) for way, found in runs.items()}
-    lines = [
-        f"{BASE:34} {statistics.fmean(r.rate for r in of_base):9.2f} "
-        f"({min(r.rate for r in of_base):.2f} to {max(r.rate for r in of_base):.2f})"
+    lines = [f"{BASE:34} {_shown([run.images_per_s for run in of_base])}", *_lines(verdicts, failed)]
+    return verdicts, of_base, allowed, lines
+
+
+def _confirm(
+    confirm: Round, again: Sequence[Candidate], allowed: Sequence[float], repeats: int
+) -> tuple[dict[Candidate, Verdict], list[Measured], list[str]]:
+    """What was better, beside the base anew: verdicts, the base's runs, lines of evidence.
+
+    Raises:
+        RunError: the base does not run.
+    """
+    runs, failed = confirm.take([BASE_WAY, *again], repeats)
+    of_base = runs.pop(BASE_WAY)
+    verdicts = {way: judge(found, of_base, allowed) for way, found in runs.items()}
+    return verdicts, of_base, ["measured again, on runs that had no part in the choice:", *_lines(verdicts, failed)]
+
+
+def _lines(verdicts: dict[Candidate, Verdict], failed: dict[str, str]) -> list[str]:
+    return [f"{way.name:34} {verdict}" for way, verdict in verdicts.items()] + [
+        f"{way:34} refused: {reason}" for way, reason in failed.items()
     ]
-    lines += [f"{way.name:34} {verdict}" for way, verdict in verdicts.items()]
-    lines += [f"{way:34} refused: {reason}" for way, reason in failed.items()]
-    again = finalists(verdicts)
-    winner: Candidate | None = None
-    if again:
-        second = Round(runner=runner, base=variables, strategy=job["STRATEGY"], title="confirm", records=first.records)
-        runs, failed = second.take([base, *again], args.repeats)
-        new_base = runs.pop(base)
-        confirmed = {way: judge(found, new_base, allowed) for way, found in runs.items()}
-        lines += ["measured again, on runs that had no part in the choice:"]
-        lines += [f"{way.name:34} {verdict}" for way, verdict in confirmed.items()]
-        lines += [f"{way:34} refused: {reason}" for way, reason in failed.items()]
-        better = [way for way, verdict in confirmed.items() if verdict.is_better]
-        winner = max(better, key=lambda way: confirmed[way].ratio, default=None)
-        of_base = new_base
-    if winner:
-        rates = confirmed[winner].rates
-        chosen = f"chosen: {winner.name}"
-    else:
-        rates = tuple(run.rate for run in of_base)
-        chosen = "chosen: the base; nothing was really better, so this file changes nothing"
-    expect = f"Throughput to expect: {statistics.fmean(rates):.2f} images/s on the machine below, with its settings."
-    evidence = [expect, *_evidence(job, args.repeats, first.records[0]), *lines, chosen]
-    text = config_text(system=system, name=name, winner=winner, base_strategy=job["STRATEGY"], evidence=evidence)
-    path.write_text(text, encoding="utf-8")
-    print("\n".join([*lines, chosen, f"config  {path}", f"logs    {runner.folder}"]))
-    return 0
 
 
 def sweep(args: argparse.Namespace, job: dict[str, Any]) -> int:
@@ -440,12 +507,12 @@ def sweep(args: argparse.Namespace, job: dict[str, Any]) -> int:
         if way.name in failed:
             print(f"{text:>15}  not measured: {failed[way.name]}")
             continue
-        rates = [run.rate for run in runs[way]]
-        interval = spread.t_interval(rates)
+        images_per_s = [run.images_per_s for run in runs[way]]
+        interval = spread.t_interval(images_per_s)
         shown = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "none: one turn"
         memory = max((run.gpu_memory_mib for run in runs[way] if run.gpu_memory_mib is not None), default=None)
         held = "not measured" if memory is None else f"{memory:.0f}"
-        print(f"{text:>15}  {statistics.fmean(rates):12.2f}  {shown:29}  {held}")
+        print(f"{text:>15}  {statistics.fmean(images_per_s):12.2f}  {shown:29}  {held}")
     print(f"logs    {runner.folder}")
     return 0 if runs else 1
 

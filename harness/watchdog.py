@@ -26,7 +26,6 @@ class Watchdog:
 
     def __init__(self) -> None:
         self.doing, self._beat_s = "starting", time.monotonic()
-        self._stop = threading.Event()
 
     def beat(self, doing: str) -> None:
         """Progress was made, and `doing` is next (it costs two assignments)."""
@@ -38,18 +37,11 @@ class Watchdog:
             self.beat(self.doing)
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
-    def stop(self) -> None:
-        """Watches no more."""
-        self._stop.set()
-        faulthandler.cancel_dump_traceback_later()
-
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
         while True:
             # Armed anew with each tick, it fires only if this thread no longer runs.
             faulthandler.dump_traceback_later(limit_s + TICK_S + GRACE_S, exit=True)
-            if self._stop.wait(TICK_S):
-                faulthandler.cancel_dump_traceback_later()
-                return
+            time.sleep(TICK_S)
             if time.monotonic() - self._beat_s > limit_s:
                 sys.stderr.write(
                     f"error: rank {rank} on {node} hangs: no progress for {limit_s:g} s while {self.doing}\n"

@@ -26,6 +26,12 @@ def no_watchdog_is_left() -> Iterator[None]:
     assert "watchdog" not in {thread.name for thread in threading.enumerate()}, "set HANG_TIMEOUT_S=0 here"
 
 
+@pytest.fixture(autouse=True)
+def recorded_gpus_are_all_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this machine's user chose some of its GPUs, the recorded machines have other ones."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """Root of the checkout."""

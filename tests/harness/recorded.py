@@ -6,7 +6,7 @@ underlined heading, NVSwitch links, a NUMA column. Values are those of idle card
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import ChainMap, namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,8 +92,11 @@ class Nvml:
     def nvmlDeviceGetCount(self) -> int:
         return len(self._gpus)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
-        return self._gpus[index]
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        return ChainMap({"index": index}, self._gpus[index])
+
+    def nvmlDeviceGetIndex(self, gpu: dict[str, Any]) -> int:
+        return gpu["index"]
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return self._gpus[0]["driver"]
@@ -102,7 +105,7 @@ class Nvml:
         return gpu["name"]
 
     def nvmlDeviceGetUUID(self, gpu: dict[str, Any]) -> str:
-        return "GPU-8d2f1c7e-0000-0000-0000-000000000000"
+        return f"GPU-8d2f{gpu['index']:04x}-0000-0000-0000-000000000000"
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: dict[str, Any]) -> tuple[int, int]:
         return gpu["capability"]
@@ -136,8 +139,14 @@ class Nvml:
     def nvmlDeviceGetPowerUsage(self, gpu: dict[str, Any]) -> int:
         return gpu["power_mw"]
 
-    def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[int]) -> list[Any]:
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=1000 + field)) for field in fields]
+    def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[tuple[int, int]]) -> list[Any]:
+        """NVLink counters as nvml.h has them, 1000 KiB and the field's number on each link; never seen on a machine."""
+        found = []
+        for field, scope in fields:
+            links = gpu["links"] if scope == 2**32 - 1 else int(scope < gpu["links"])
+            status = pynvml.NVML_SUCCESS if links else pynvml.NVML_ERROR_INVALID_ARGUMENT
+            found.append(SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(ullVal=links * (1000 + field))))
+        return found
 
     def nvmlDeviceGetClockInfo(self, gpu: dict[str, Any], clock: int) -> int:
         return gpu["clocks"][clock]

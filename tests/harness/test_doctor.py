@@ -211,6 +211,21 @@ def test_a_gpu_that_is_not_in_order(change, check, wanted):
         assert any("GPU7" in r.found and r.fix for r in by_check(results, check) if r.status == wanted)
 
 
+def test_the_jobs_gpus_are_those_that_cuda_shows(monkeypatch):
+    """Two of eight GPUs, of which others are busy and lost their links."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,4")
+    gpus = [A100 | {"pids": [4711]}] * 5 + [A100 | {"persistence": 0}] * 3
+    topology = nvidia.parse_topology(A100_TOPOLOGY.replace("NV12", "SYS"))
+    job = dataclasses.replace(GPU_JOB, dgxngpu=2)
+    results = doctor.judge([machine(*gpus, topology=topology, cores=list(range(112, 128)))], job)
+    assert [r.found for r in by_check(results, "gpu.persistence")] == ["GPU5: off", "GPU4: on"]
+    assert [r.status for r in by_check(results, "gpu.processes")] == ["ok", "fatal"]
+    assert status(results, "gpu.count") == status(results, "cpu.binding") == "ok"
+    assert by_check(results, "gpu.topology")[0].found == "pairs: 1 x SYS"
+    (count,) = by_check(doctor.judge([machine(*gpus)], GPU_JOB), "gpu.count")
+    assert (count.status, count.found) == ("fatal", "2 (CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs)")
+
+
 def test_libraries():
     broken = LOADED | {"libcudnn.so.8": "error: libcudnn.so.8: cannot open shared object file", "libnccl.so.2": "20708"}
     results = doctor.judge([machine(*[A100] * 8, libraries=broken)], GPU_JOB)
@@ -325,6 +340,6 @@ def test_nvml_that_is_absent_or_answers_little():
         assert handles == [] and why == "NVML Shared Library Not Found"
     nvml = Nvml(NO_ECC)
     with nvidia.opened(nvml) as (handles, why):
-        described, sampled = nvidia.describe(handles[0], nvml), nvidia.sample(handles[0], nvml, links=0)
+        described, sampled = nvidia.describe(handles[0], nvml), nvidia.sample(handles[0], nvml)
     assert described["ecc_uncorrected"] is None and described["capability"] == 61
     assert sampled["energy_j"] is None and sampled["nvlink_tx_kib"] is None and sampled["power_w"] == 43.125

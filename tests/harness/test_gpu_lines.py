@@ -17,11 +17,12 @@ from nvidia.dali.backend import TensorListCPU
 from nvidia.dali.plugin import paddle as plugin
 from paddle import profiler
 
-from harness import doctor, loader, loop, nvidia, provenance, tracing
+import harness.__main__
+from harness import doctor, env, loader, loop, nvidia, provenance, tracing
 from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
 from paddle_rn50.config import Augmentation
-from tests.harness.recorded import A100, A100_TOPOLOGY, Nvml
+from tests.harness.recorded import A100, A100_TOPOLOGY, V100, Nvml
 
 STREAM = 12345
 
@@ -108,6 +109,83 @@ def test_kernels_are_traced_beside_the_steps(tmp_path: Path) -> None:
     made.call_args.kwargs["on_trace_ready"](made.return_value)
     made.return_value.export.assert_called_once_with(str(tmp_path / "result_0.kernels.trace.json"), "json")
     assert len(json.loads((tmp_path / "result_0.trace.json").read_text())["traceEvents"]) == 4
+
+
+def test_the_profiler_is_stopped_where_the_run_ends_first_and_started_where_it_goes_on(tmp_path: Path) -> None:
+    with mock.patch.object(profiler, "Profiler", autospec=True) as made:
+        with tracing.Tracer(2, 8, tmp_path / "result_0.txt", on_gpu=True) as tracer:
+            for step in range(4, 6):
+                tracer.begin(step)
+                tracer.end(step, 0.0, 0.0)
+            assert not made.return_value.stop.called
+        made.return_value.start.assert_called_once_with()
+        made.return_value.stop.assert_called_once_with()
+
+
+UUIDS = ["GPU-8932f937-d72c", "GPU-8932f9aa-0001", "GPU-11111111-0002"]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("2,1", [2, 1]),  # in the order of the list
+        (" 0, 2", [0, 2]),
+        ("", []),
+        ("NoDevFiles", []),  # SLURM's, of a job that asked for none
+        ("0,2,-1,1", [0, 2]),  # the example of CUDA's manual
+        ("0,3,1", [0]),
+        ("0,0", []),
+        ("GPU-11111111-0002,0", [2, 0]),
+        ("GPU-8932f93,GPU-1", [0, 2]),
+        ("2,GPU-8932f9,0", [2]),  # two GPUs begin so
+        ("1,MIG-GPU-11111111-0002/1/0", [1]),
+    ],
+)
+def test_cuda_visible_devices_as_cuda_reads_it(text: str, numbers: list[int]) -> None:
+    assert nvidia.visible(text, UUIDS) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "why"),
+    [
+        (None, [0, 1, 2], ""),
+        ("2,0", [2, 0], "CUDA_VISIBLE_DEVICES=2,0 names 2 of 3 whole GPUs"),
+        ("GPU-8d2f0001,2,0", [1, 2, 0], ""),
+        ("", [], "CUDA_VISIBLE_DEVICES= names 0 of 3 whole GPUs"),
+    ],
+)
+def test_the_handles_are_those_of_the_gpus_that_cuda_shows(
+    text: str | None, found: list[int], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if text is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    nvml = Nvml(A100, A100, A100)
+    with nvidia.opened(nvml) as (handles, said):
+        assert ([nvidia.describe(handle, nvml)["index"] for handle in handles], said) == (found, why)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_gpu_without_the_precision_is_refused(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpu, refused in ((V100, True), (A100, False)):
+        nvml = Nvml(gpu, gpu)
+        monkeypatch.setattr(
+            harness.__main__,
+            "nvidia",
+            SimpleNamespace(
+                opened=lambda nvml=nvml: nvidia.opened(nvml),
+                describe=lambda handle, nvml=nvml: nvidia.describe(handle, nvml),
+            ),
+        )
+        harness.__main__._check_precision(env.Job(device="gpu", precision="amp_o2", dgxngpu=2))
+        job = env.Job(device="gpu", precision=precision, dgxngpu=2)
+        if not refused:
+            harness.__main__._check_precision(job)
+            continue
+        with pytest.raises(
+            ValueError, match=f"PRECISION={precision}: Tesla V100-SXM2-16GB of .* does not have it: set fp32"
+        ):
+            harness.__main__._check_precision(job)
 
 
 def test_a_logs_header_describes_the_gpus() -> None:

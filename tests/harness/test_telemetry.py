@@ -54,12 +54,13 @@ def test_recorded_gpus(gpu, links):
     nvml = Nvml(gpu)
     with nvidia.opened(nvml) as (handles, _):
         assert nvidia.nvlinks(handles[0], nvml) == links
-        sample = nvidia.sample(handles[0], nvml, links=links)
+        sample = nvidia.sample(handles[0], nvml, nvlink=links > 0)
     assert set(sample) == GPU_FIELDS
     assert sample["power_w"] == gpu["power_mw"] / 1000 and sample["throttle"] == []
     assert sample["memory_mib"] == gpu["memory"][2] / 2**20
     assert sample["energy_j"] == (None if gpu["energy_mj"] is None else gpu["energy_mj"] / 1000)
-    assert (sample["nvlink_tx_kib"] is None) == (links == 0)
+    counters = (sample["nvlink_tx_kib"], sample["nvlink_rx_kib"])
+    assert counters == ((links * 1138, links * 1139) if links else (None, None)), "of all links together"
     bits = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
     assert nvidia.sample(gpu | {"throttle": bits}, nvml)["throttle"] == ["power cap", "thermal, by hardware"]
 
@@ -85,6 +86,20 @@ def test_energy_and_peak_memory_are_of_the_jobs_gpus(tmp_path):
     assert telemetry.summarize([first])["joules_per_image"] == pytest.approx(5.0)
     assert both["joules_per_image"] == pytest.approx(10.0) and both["peak_gpu_memory_mib"] == 12345
     assert telemetry.summarize([first, second | {"energy_j": None}])["joules_per_image"] is None
+
+
+def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
+    """CUDA_VISIBLE_DEVICES=2,1: the job's one GPU is the third of the node."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    gpus = [A100 | {"power_mw": 1000 * (number + 1)} for number in range(4)]
+    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=1, nvml=Nvml(*gpus)) as sampler:
+        sampler.begin()
+        for number, gpu in enumerate(gpus):
+            gpu["energy_mj"] += 1000 * (number + 1)
+        assert sampler.summary()["energy_j"] == pytest.approx(3.0)
+        wait_for_lines(tmp_path / "a.jsonl", 1)
+    assert [gpu["power_w"] for gpu in lines(tmp_path / "a.jsonl")[0]["gpus"]] == [3.0, 2.0]
+    assert sampler.power_w == 3.0
 
 
 def test_energy_that_one_gpu_does_not_say_is_not_measured(tmp_path):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 
-from harness import strategy, tune
+from harness import env, strategy, tune
 from scoring.record import Record, Window
 from tests import jobs
 
@@ -78,6 +79,13 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
         ((), {"DGXNNODES": "2"}, "runs are started on this node alone"),
         ((), {"BATCHSIZE": "0"}, "BATCHSIZE=0: must be at least 1"),
         (("--name", "CPU"), {}, "config_CPU.sh: exists"),
+        (
+            ("--folder", "/nowhere"),
+            {},
+            "--folder /nowhere: No such file or directory: give a folder that this user may",
+        ),
+        (("--folder", "/etc/hostname"), {}, "--folder /etc/hostname: Not a directory: give a folder"),
+        (("--folder", "/proc"), {}, "--folder /proc: "),  # where not even root may write
     ],
 )
 def test_wrong_use_ends_in_one_line(arguments: tuple[str, ...], variables: dict[str, str], reason: str) -> None:
@@ -147,19 +155,68 @@ def exports(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("export ")]
 
 
+def sourced(folder: Path, config: str, **variables: str) -> dict[str, str]:
+    """What a config file of `folder` exports in this environment, over the repository's config_CPU.sh."""
+    (folder / "config_CPU.sh").write_text((jobs.REPOSITORY / "config_CPU.sh").read_text())
+    done = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail; source {folder}/{config}; env --null"],
+        env={"PATH": "/usr/bin:/bin"} | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+
+
 def test_what_is_really_faster_is_written_with_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faster = [rate * 1.05 for rate in (40.1, 40.0, 40.0, 40.2, 40.1)]
     ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (faster, 5e-5)}
     text = searched(tmp_path, monkeypatch, ways)
-    assert exports(text) == ['export STRATEGY="${STRATEGY:-enable_inplace=1}"']
+    measured = "[[ ${WORKLOAD:-rn50} == rn50 && ${PRECISION:-fp32} == fp32 ]]"
+    assert exports(text) == [f'export STRATEGY="${{STRATEGY:-$({measured} && echo enable_inplace=1)}}"']
     assert "commit c0ffee" in text and "a test's, 2 cores" in text and "chosen: enable_inplace=1" in text
     assert text.startswith("# shellcheck shell=bash\n") and "\n# Throughput to expect: 42.0" in text
-    for config in ("config_CPU.sh", "config_CPU_tuned.sh"):
-        if config == "config_CPU.sh":
-            (tmp_path / config).write_text((jobs.REPOSITORY / config).read_text())
-    script = f'set -eu; source {tmp_path}/config_CPU_tuned.sh; echo "$STRATEGY $DGXNGPU"'
-    done = subprocess.run(["bash", "-c", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
-    assert done.stdout == "enable_inplace=1 2\n", done.stderr
+    found = sourced(tmp_path, "config_CPU_tuned.sh")
+    assert (found["STRATEGY"], found["DGXNGPU"]) == ("enable_inplace=1", "2")
+
+
+@pytest.mark.parametrize("other", [{"WORKLOAD": "hrnet"}, {"PRECISION": "amp_o2"}], ids=["workload", "precision"])
+def test_what_was_not_measured_has_the_systems_values(other: dict[str, str], tmp_path: Path) -> None:
+    variables = (("DGXNGPU", "1"), ("BATCHSIZE", "32"), (tune.SERIAL, "0"))
+    winner = tune.Candidate(name="w", knobs=("gradient_merge=2",), variables=variables)
+    text = tune.config_text(name="T", job=CPU, winner=winner, evidence=[])
+    (tmp_path / "config_T.sh").write_text(text)
+    names = ("DGXNGPU", "BATCHSIZE", tune.SERIAL, "STRATEGY")
+    assert [sourced(tmp_path, "config_T.sh")[name] for name in names] == ["1", "32", "0", "gradient_merge=2"]
+    found, base = sourced(tmp_path, "config_T.sh", **other), sourced(tmp_path, "config_CPU.sh", **other)
+    assert {name: found.pop(name) for name in (tune.SERIAL, "STRATEGY")} == {tune.SERIAL: "1", "STRATEGY": ""}
+    assert found == base
+    serial = env.runtime(env.Job())[tune.SERIAL]
+    assert serial == "1", "what the file has for what was not measured is what the harness takes"
+    assert sourced(tmp_path, "config_T.sh", **other, BATCHSIZE="7")["BATCHSIZE"] == "7"
+
+
+def test_the_precision_of_a_system_is_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECISION", "tf32")
+    assert [tune.default_precision(system, "rn50") for system in ("CPU", "DGXA100")] == ["fp32", "amp_o2"]
+    text = tune.config_text(
+        name="T",
+        job=CPU | {"DGXSYSTEM": "DGX1", "PRECISION": "fp32"},
+        winner=tune.Candidate(name="w", knobs=("enable_inplace=1",)),
+        evidence=[],
+    )
+    assert "${PRECISION:-amp_o2} == fp32" in text, "without PRECISION the job is another than the one measured"
+
+
+def test_the_evidence_is_printed_where_the_file_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (STEADY, 0.0)}
+    monkeypatch.setattr(Path, "write_text", mock.Mock(side_effect=OSError("No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        searched(tmp_path, monkeypatch, ways)
+    said = capsys.readouterr().out
+    assert "enable_inplace=1 " in said and "chosen: the base" in said and "config  " not in said
 
 
 def test_what_trains_something_else_is_never_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +254,10 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
         "enable_inplace=1": ([], 0.0),
     }
     text = searched(tmp_path, monkeypatch, ways)
-    assert exports(text) == [
-        'export FLAGS_new_executor_serial_run="${FLAGS_new_executor_serial_run:-0}"',
-        'export STRATEGY="${STRATEGY:-fuse_grad_size_in_MB=4}"',
-    ]
+    assert len(exports(text)) == 2
+    (tmp_path / "config_CPU_tuned.sh").write_text(text)
+    found = sourced(tmp_path, "config_CPU_tuned.sh")
+    assert (found[tune.SERIAL], found["STRATEGY"]) == ("0", "fuse_grad_size_in_MB=4")
     assert "enable_inplace=1                   refused: out of memory at BATCHSIZE=16" in text
 
 
@@ -216,9 +273,18 @@ def test_without_a_base_or_a_control_nothing_is_chosen(
 
 
 def test_the_allowed_difference_is_the_controls() -> None:
-    base = [tune.Measured(rate=1.0, losses=(2.0, 1.0, 1.0)), tune.Measured(rate=1.0, losses=(2.0, 1.0, 1.5))]
-    control: Any = [tune.Measured(rate=1.0, losses=(2.0, 1.001, 1.0))]
+    base = [tune.Measured(images_per_s=1.0, losses=losses) for losses in ((2.0, 1.0, 1.0), (2.0, 1.0, 1.5))]
+    control = [tune.Measured(images_per_s=1.0, losses=(2.0, 1.001, 1.0))]
     assert tune.allowed_loss(base, control) == pytest.approx([2e-6, 0.01 + 1e-6, 5.0 + 1e-6])
+
+
+@pytest.mark.parametrize("losses", [(math.nan, 1.0), (2.0, math.nan)])
+def test_a_loss_that_is_no_number_is_refused(losses: tuple[float, float]) -> None:
+    base = [tune.Measured(images_per_s=1.0, losses=(2.0, 1.0))] * 3
+    twice = [tune.Measured(images_per_s=rate, losses=losses) for rate in (2.0, 2.01, 1.99)]
+    for runs, of_base in ((twice, base), ([tune.Measured(images_per_s=2.0, losses=(2.0, 1.0))] * 3, twice)):
+        verdict = tune.judge(runs, of_base, [1e-6, 1e-6])
+        assert not verdict.is_better and "refused: its losses differ" in str(verdict)
 
 
 # ---- the real thing
