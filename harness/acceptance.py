@@ -35,7 +35,7 @@ CHECKS = {
     "fp32": ("losses", "layout", "input", "all-reduce", *EACH[1:]),
     "tf32": EACH,
     "amp_o1": EACH,
-    "amp_o2": ("losses", "all-reduce", *EACH[1:]),
+    "amp_o2": ("losses", "input", "all-reduce", *EACH[1:]),
 }
 
 

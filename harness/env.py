@@ -63,7 +63,7 @@ class Job:
     print_steps: int = _var("steps between two printed windows", 5, least=1)
     warmup_steps: int = _var("throughput mode: steps before the measured ones", 10, least=1)
     measured_steps: int = _var("throughput mode: measured steps", 50, least=1)
-    max_epochs: int = _var("ends a training run after so many epochs; 0: the recipe's", 0, least=0)
+    max_epochs: int = _var("epochs of a training run and of its learning rate's schedule; 0: the recipe's", 0, least=0)
     progress: str = _var(
         "`bar` or `plain` output while it runs; empty: as the terminal allows",
         "",
@@ -129,9 +129,23 @@ def _check(job: Job) -> None:
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
     if job.profile:
-        traced_steps(job.profile)
+        _, last = traced_steps(job.profile)
+        steps = job.warmup_steps + job.measured_steps
+        if job.mode == "throughput" and last > steps:
+            said = f"the run ends with step {steps} (WARMUP_STEPS + MEASURED_STEPS)"
+            raise ValueError(f"PROFILE={job.profile}: {said}: trace earlier ones, or set MEASURED_STEPS to more")
     if job.mode == "throughput" and job.resume == "auto":
         raise ValueError("RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train")
+
+
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 0: no library of CUDA's computes in TF32
+
+
+def _check_tf32(job: Job, override: str) -> None:
+    if job.device == "gpu" and job.precision == "fp32" and override not in ("", "0"):
+        raise ValueError(f"PRECISION=fp32: {TF32_OVERRIDE}={override} allows TF32: unset it, or set PRECISION=tf32")
+    if job.device == "gpu" and job.precision == "tf32" and override == "0":
+        raise ValueError(f"PRECISION=tf32: {TF32_OVERRIDE}=0 has it computed in FP32: unset it, or set PRECISION=fp32")
 
 
 def traced_steps(text: str) -> tuple[int, int]:
@@ -193,6 +207,7 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
         origins[name] = {"value": values[f.name], "origin": origin}
     job = Job(**values)
     _check(job)
+    _check_tf32(job, environ.get(TF32_OVERRIDE, ""))
     return job, origins
 
 
@@ -219,8 +234,10 @@ def runtime(job: Job) -> dict[str, str]:
         if job.workload == "hrnet":  # a sixth faster, having many small tensors; ResNet-50 gains nothing
             settings["FLAGS_eager_delete_tensor_gb"] = "1"
         settings |= mkl_settings(Path("/proc/cpuinfo").read_text())
-    elif job.precision == "fp32":
-        settings["NVIDIA_TF32_OVERRIDE"] = "0"  # Ampere would compute "FP32" in TF32
+        return settings
+    settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
+    if job.precision == "fp32":
+        settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
     return settings
 
 
@@ -238,10 +255,25 @@ def mkl_settings(cpuinfo: str) -> dict[str, str]:
     return {"MKL_DEBUG_CPU_TYPE": "7" if MKL_AVX512.issubset(flags) else "5"}
 
 
+# Variables of the libraries below Paddle, which decide a run's speed or results and are no variable of a job.
+LIBRARIES = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "CUDA_", "CUBLAS_", "CUDNN_", "UCX_", "OMP_", "MKL_", "GLOO_", "DALI_")
+
+
+def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The libraries' variables as this process has them, `runtime`'s and the config file's among them."""
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in sorted(environ.items()) if name.startswith(LIBRARIES)}
+
+
 def export(settings: Mapping[str, str]) -> None:
     """Puts settings into this process's environment; one that the user has set stays."""
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+
+
+def visible_gpus() -> str | None:
+    """CUDA_VISIBLE_DEVICES, by which CUDA shows this process some of the node's GPUs; None where it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def export_trainer(rank: int, endpoints: list[str]) -> None:

@@ -6,6 +6,7 @@ One pipeline function of a workload serves CPU and GPU, the device being its par
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from harness import memory
 from harness.errors import RunError
 from harness.sampling import Plan
 
@@ -74,6 +76,8 @@ class Loader(ABC):
         try:
             outputs = self._pipeline.run()
         except RuntimeError as error:
+            if memory.OF_DALI.search(str(error)):
+                raise MemoryError(str(error)) from error
             raise RunError(self._culprit(error)) from error
         ids, valid = self._fed.popleft()
         return self._batch(outputs, ids, valid)
@@ -100,6 +104,17 @@ def decode_error(path: Path) -> str:
     except (OSError, SyntaxError, ValueError) as error:
         return " ".join(str(error).split()).replace(f" '{path}'", "")
     return ""
+
+
+def resident(batch: Any, place: Any) -> Any:
+    """A synthetic batch with its images on the device, where a GPU's pipeline leaves them: fed again and again, they
+    would otherwise be copied there at each step, which a real run does not wait for.
+    """
+    import paddle
+
+    tensor = paddle.base.core.LoDTensor()
+    tensor.set(batch.image, place)
+    return dataclasses.replace(batch, image=tensor)
 
 
 def to_feed(images: Any, device: str) -> Any:

@@ -21,6 +21,8 @@ _OF_A_GPU = re.compile(
     r"Out of memory error on GPU (?P<gpu>\d+)\. Cannot allocate (?P<asked>\S+) memory on GPU \d+, (?P<held>\S+) memory "
     r"has been allocated and available memory is only (?P<free>\S+)\.\s"
 )
+# DALI's words, within those of the operator that it passes on as a RuntimeError.
+OF_DALI = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (?P<where>host|device \d+)")
 _OF_A_LIBRARY = re.compile(r"CUDA error\(2\), out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -52,6 +54,10 @@ def _where(text: str) -> str:
             f"GPU {gpu['gpu']} of {host} has {gpu['free']} left, this rank holds {gpu['held']} and asked for "
             f"{gpu['asked']} more"
         )
+    dali = OF_DALI.search(text)
+    if dali and dali["where"] != "host":
+        more_gib = int(dali["bytes"]) / GIB
+        return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali['where'].split()[1]} of {host}"
     if library:
         return f"a GPU of {host} has too little left for a library ({library[0]})"
     node, own = psutil.virtual_memory(), psutil.Process().memory_info()
@@ -62,7 +68,8 @@ def _where(text: str) -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         said += f" ({own.vms / GIB:.2f} of {limit / GIB:.2f} GiB of addresses)"
-    return said + (f" and asked for {int(cpu['bytes']) / GIB:.3f} GiB more" if cpu else "")
+    asked = cpu or dali
+    return said + (f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more" if asked else "")
 
 
 def _remedy(job: Job) -> str:

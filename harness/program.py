@@ -8,6 +8,7 @@ wait for NCCL are taken out and gloo carries the same all-reduce operators.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ from harness.precision import Precision
 from harness.ranks import Ranks, elsewhere
 from harness.schedules import Schedule
 from harness.strategy import Strategy
+
+AUTO_RANKS = 8  # fleet's default degree of sharding; its own check fails at any other number
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
@@ -98,6 +101,24 @@ class Plan:
         return batch // self.strategy.gradient_merge
 
 
+def _check_auto(job: Job) -> None:
+    """What Paddle's automatic mode was found to do on this wheel, by the programs that it builds.
+
+    Raises:
+        ValueError: the job is not one that it can run as it says.
+    """
+    said = "STRATEGY=auto: Paddle's automatic mode"
+    if job.device != "gpu" or job.world_size != AUTO_RANKS:
+        raise ValueError(f"{said} divides the state over {AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many")
+    if job.precision != "amp_o1":
+        raise ValueError(f"{said} trains in mixed precision: set PRECISION=amp_o1")
+    if job.mode == "train":
+        raise ValueError(
+            f"{said} trains by LARS, not by the recipe, and no rank has the whole state to evaluate or save: "
+            "set MODE=throughput"
+        )
+
+
 def plan(job: Job) -> Plan:
     """The plan that a job's environment describes.
 
@@ -107,6 +128,8 @@ def plan(job: Job) -> Plan:
     chosen, knobs = precisions.PRECISIONS[job.precision], strategies.parse(job.strategy)
     if job.batchsize % knobs.gradient_merge:
         raise ValueError(f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={job.batchsize}")
+    if knobs.auto:
+        _check_auto(job)
     if knobs.perturb_input and job.mode == "train":
         raise ValueError("STRATEGY: perturb_input=1 is a control of harness.tune: set MODE=throughput")
     return Plan(
@@ -221,7 +244,7 @@ def _verify(
         said.append(f"{merged} gradients of {parts} micro-steps merged before their sum")
     if ranks > 1:
         verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
-    return said + verify.knobs(main, knobs, asked=plan.strategy)
+    return said + verify.knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
 def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
@@ -236,8 +259,6 @@ def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int)
             check()
         except verify.Refused as reason:
             said.append(f"STRATEGY=auto is not the job asked for: {reason}")
-    for line in said:
-        print(line, file=sys.stderr)
     return said
 
 
@@ -311,9 +332,37 @@ def assign(tensor: Any, value: np.ndarray) -> None:
     tensor.set(value, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())
 
 
+def padded(value: np.ndarray, shape: Any) -> np.ndarray:
+    """Filters [O, I, H, W] with zeros for the input channels that `shape` has more."""
+    return np.pad(value, [(0, 0), (0, shape[1] - value.shape[1]), (0, 0), (0, 0)]) if value.ndim == 4 else value
+
+
+def _bfloat16(value: np.ndarray) -> np.ndarray:
+    """FP32 rounded to bfloat16, whose bits Paddle takes as uint16: NumPy has no such type."""
+    bits = np.ascontiguousarray(value, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # to nearest, ties to even
+
+
+def set_weights(main: static.Program, weights: dict[str, np.ndarray]) -> None:
+    """Gives a training program these FP32 weights, in the type of each parameter, and to its FP32 master alike."""
+    left = set(weights)
+    for name, tensor in state(main):
+        of = re.sub(r"_fp32_master_\d+$", "", name)
+        if of in weights:
+            value = padded(weights[of], tensor.shape())
+            assign(tensor, _bfloat16(value) if tensor._dtype() == _BF16 else value.astype(np.array(tensor).dtype))
+            left.discard(of)
+    assert not left, f"the program has no {sorted(left)}"
+
+
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
-    """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing)."""
-    for _, tensor in state(main):
+    """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing).
+
+    Of the state that every rank has: Paddle's automatic mode gives each rank a part of it.
+    """
+    mine = dict(state(main))
+    for name in sorted(set(mine).intersection(*ranks.gather(set(mine)))):
+        tensor = mine[name]
         value = np.array(tensor)
         ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision
         assign(tensor, value)
@@ -332,6 +381,7 @@ def average_statistics(main: static.Program, ranks: Ranks) -> None:
 
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
+_BF16 = paddle.base.core.VarDesc.VarType.BF16
 
 
 def summary(main: static.Program) -> dict[str, Any]:

@@ -123,21 +123,52 @@ def _check_free(port: int) -> None:
 
 
 def _address(job: env.Job, ranks: Ranks) -> str:
-    """An address of this node at which the other ranks reach it (many hosts resolve their own name to loopback)."""
+    """An address of this node at which the other ranks reach it.
+
+    That of its name in HOSTS, or where the node itself takes that name for loopback, as Debian's /etc/hosts has it, the
+    address from which it reaches another node.
+
+    Raises:
+        RunError: it has none.
+    """
     if job.dgxnnodes == 1:
         return "127.0.0.1"
-    return socket.gethostbyname(job.hosts.split(",")[ranks.rank // job.dgxngpu])
-
-
-def _check_name() -> None:
-    """Fails if this host's own name does not resolve, which gloo needs."""
+    hosts = job.hosts.split(",")
+    node = ranks.rank // job.dgxngpu
+    own, other = hosts[node], hosts[1 if node == 0 else 0]
     try:
-        socket.getaddrinfo(socket.gethostname(), None)
+        found = socket.gethostbyname(own)
+        if found.startswith(LOOPBACK):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((other, 9))  # sends nothing: the kernel chooses the way and so the address
+                found = probe.getsockname()[0]
+    except OSError as error:
+        raise RunError(f"HOSTS: {ranks.node} finds no way to {own} and {other} ({error.strerror})") from error
+    if found.startswith(LOOPBACK):
+        raise RunError(
+            f"HOSTS: {ranks.node} takes {own} and {other} for itself, at {found}, where no other node reaches it: "
+            "name the nodes as they know each other"
+        )
+    return found
+
+
+LOOPBACK = "127."
+
+
+def _check_name(job: env.Job) -> None:
+    """Fails if this host's own name does not resolve to an address that the other ranks reach: gloo listens there."""
+    name = socket.gethostname()
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError as error:
         raise RunError(
-            f"this host's own name, {socket.gethostname()}, does not resolve: add it to /etc/hosts"
-            " (docker: not with --network none)"
+            f"this host's own name, {name}, does not resolve: add it to /etc/hosts (docker: not with --network none)"
         ) from error
+    if job.dgxnnodes > 1 and all(address.startswith((LOOPBACK, "::1")) for address in found):
+        raise RunError(
+            f"this host's own name, {name}, resolves to {', '.join(sorted(found))}, where gloo would listen and no "
+            "other node reaches it: give it this node's address in /etc/hosts"
+        )
 
 
 def _end_with_parent() -> None:
@@ -180,7 +211,7 @@ def connect(job: env.Job, ranks: Ranks) -> None:
             _check_free(job.gloo_port)
         port = ranks.broadcast(job.gloo_port or _free_port())
         host = endpoints[0].rpartition(":")[0]
-        _check_name()
+        _check_name(job)
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
         os.register_at_fork(after_in_child=_end_with_parent)
         with elsewhere():

@@ -29,7 +29,7 @@ class Schedule:
         if not 0 <= self.warmup_steps < self.total_steps:
             raise ValueError(
                 f"warm-up of {self.warmup_steps} steps in a schedule of {self.total_steps}: the warm-up must be "
-                "shorter; train more epochs or use a smaller batch"
+                "shorter: train more epochs (MAX_EPOCHS, or 0 for the recipe's) or use a smaller batch"
             )
         assert len(self.boundaries) == len(self.factors)
 

@@ -15,7 +15,7 @@ import paddle
 from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import caches, checkpoint, events, memory, program, provenance, ranks, sampling, telemetry, tracing
+from harness import caches, checkpoint, env, events, memory, program, provenance, ranks, sampling, telemetry, tracing
 from harness.env import MODELS, Job
 from harness.errors import RunError
 from harness.events import RunLog
@@ -53,6 +53,7 @@ class Run:
     progress: Progress
     keeper: checkpoint.Keeper
     sampler: telemetry.Sampler | None
+    tracer: tracing.Tracer | None
     start: checkpoint.Start
     seed: int  # of the run: the same on every rank
     steps_per_epoch: int
@@ -90,6 +91,9 @@ class Run:
         weights, and the checkpoint that the run goes on from.
         """
         self.log.section("program", program.summary(training))
+        if self.task.plan.strategy.auto:
+            for line in program.verified(training):
+                self.progress.say(line)
         trainer = Trainer(
             executor=self.executor,
             main=training,
@@ -100,7 +104,7 @@ class Run:
             progress=self.progress,
             keeper=self.keeper,
             sampler=self.sampler,
-            tracer=tracing.tracer(self.job, self.ranks),
+            tracer=self.tracer,
         )
         evaluator = Evaluator(
             executor=self.executor,
@@ -115,7 +119,7 @@ class Run:
             evaluator.warm_up(synthetic_eval)
         self.executor.run(startup)
         if pretrained:
-            static.set_program_state(training, pretrained)
+            program.set_weights(training, pretrained)
         program.broadcast_parameters(training, self.ranks)
         checkpoint.restore(self.start, training, self.ranks)
         return trainer, evaluator
@@ -214,6 +218,8 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
         "epochs": task.epochs,
     }
     start = checkpoint.find(job, me, identity)
+    if start.epoch > task.epochs:
+        raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
     seed = start.position.seed if start.position else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
     steps = sampling.steps_per_epoch(task.train_samples, job.global_batch)
     total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
@@ -224,6 +230,7 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
         Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         telemetry.sampling(job, me) as sampler,
+        tracing.tracer(job, me) or contextlib.nullcontext() as tracer,
     ):
         dataset = {
             "name": task.dataset,
@@ -238,7 +245,8 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
         log.event(keys.GLOBAL_BATCH_SIZE, job.global_batch)
         log.event(keys.GRADIENT_ACCUMULATION_STEPS, task.plan.strategy.gradient_merge)
         log.event(keys.MODEL_BN_SPAN, task.bn_span)
-        _log_optimizer(log, task.schedule, task.recipe.optimizer, warmup_epochs=task.recipe.warmup_epochs)
+        if not task.plan.strategy.auto:  # else Paddle chooses it: the log's section "program" says which
+            _log_optimizer(log, task.schedule, task.recipe.optimizer, warmup_epochs=task.recipe.warmup_epochs)
         ranks.connect(job, me)
         paddle.enable_static()
         yield Run(
@@ -249,6 +257,7 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
             progress=progress,
             keeper=keeper,
             sampler=sampler,
+            tracer=tracer,
             start=start,
             seed=seed,
             steps_per_epoch=steps,
@@ -259,6 +268,15 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
 def executor(job: Job, me: Ranks) -> static.Executor:
     """That of this rank's device."""
     return static.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
+
+
+def epoch_samples(job: Job, *, listed: int, nominal: int) -> int:
+    """Images of an epoch: those `listed`, or `nominal` ones where no data set is given and none is read.
+
+    Batch and rate are then as on the recipe's data set, which the embedded one may be too small for.
+    """
+    without_data = job.data == "synthetic" and not job.datadir
+    return max(nominal, job.global_batch) if without_data else listed
 
 
 def data_set(job: Job, me: Ranks, *, embedded: str, prepare: Callable[[Path], Any]) -> tuple[str, Path]:
@@ -281,6 +299,7 @@ def preamble(
         {
             "source": provenance.source(job.source_commit, job.image_digest),
             "config": origins | _flat("RECIPE", recipe, f"{job.package}/config.py"),
+            "environment": env.libraries(),
             "packages": provenance.packages(),
             "hardware": {"nodes": list(nodes.values()), "device": job.device, "math_mode": job.precision},
             "dataset": dataset,

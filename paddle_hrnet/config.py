@@ -13,6 +13,7 @@ from harness.sampling import steps_per_epoch
 from harness.schedules import Schedule
 
 CITYSCAPES_TRAIN, CITYSCAPES_EVAL, CITYSCAPES_CLASSES = 2_975, 500, 19
+SCENES_TRAIN, SCENES_EVAL, SCENES_CLASSES = 718, 90, 11  # the embedded data set; the digits, and ground
 IGNORED = 255  # label of a pixel that counts neither in the loss nor in the metric
 
 
@@ -35,6 +36,7 @@ class Recipe:
 
     name: str
     source: str  # where the figures come from
+    train_samples: int  # images of the data set that it is made for
     classes: int
     target_miou: float  # training ends when it is reached
     eval_every_epochs: int
@@ -94,6 +96,7 @@ def cityscapes_80k(global_batch: int) -> Recipe:
     return Recipe(
         name="cityscapes_80k",
         source="PaddleSeg, configs/fcn/fcn_hrnetw18_cityscapes_1024x512_80k.yml",
+        train_samples=CITYSCAPES_TRAIN,
         classes=CITYSCAPES_CLASSES,
         target_miou=0.7897,
         eval_every_epochs=10,
@@ -146,7 +149,8 @@ def scenes_small(global_batch: int) -> Recipe:
     return Recipe(
         name="scenes_small",
         source="this project",
-        classes=11,
+        train_samples=SCENES_TRAIN,
+        classes=SCENES_CLASSES,
         target_miou=0.70,
         eval_every_epochs=1,
         base_learning_rate=0.1,

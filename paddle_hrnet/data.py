@@ -277,7 +277,7 @@ def _draw(
 class Batch:
     """What one step is fed."""
 
-    image: Any  # [N, 3, H, W]: numpy array, or a Paddle tensor on the GPU
+    image: Any  # [N, 3, H, W]: numpy array, or a Paddle tensor on the device
     label: np.ndarray  # [N, H, W] uint8
     valid: np.ndarray  # [N] float32: 0 where a sample only fills up the batch
     ids: np.ndarray  # [N] sample numbers

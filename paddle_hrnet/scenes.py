@@ -1,4 +1,4 @@
-"""The embedded data set: UCI's handwritten digits, which scikit-learn's wheel carries, on textured ground.
+"""The embedded data set: the digits (harness/embedded.py) on textured ground.
 
 Scenes of 128 x 64 pixels in Cityscapes' layout with eight digits each, brighter than their ground, every pixel labelled
 with its digit or as ground. Training scenes show the digits that ResNet-50's embedded data set trains on, evaluation
@@ -7,25 +7,23 @@ scenes the others; each digit is in several scenes, at another place, size and c
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness import embedded
+from paddle_hrnet.config import SCENES_EVAL as EVAL
+from paddle_hrnet.config import SCENES_TRAIN as TRAIN
+
 NAME = "uci-digit-scenes-128x64"
-CLASSES = 11  # the digits, and ground
 GROUND = 10
 WIDTH, HEIGHT = 128, 64  # pixels
 CELL = 32  # pixels, side of the square in which a digit lies
 DIGITS = (WIDTH // CELL) * (HEIGHT // CELL)  # of a scene
-TRAIN, EVAL = 718, 90  # scenes
-TRAIN_DIGITS, EVAL_DIGITS = 1437, 360
 DIGIT_MIN, DIGIT_MAX = 26, 32  # pixels, side of a digit: the network's output has one value for 4 x 4 pixels
 INK = 0.25  # from this share of full ink on a pixel is the digit's
-DONE = "complete"  # written last, so that a half-made folder is made again
 
 
 def prepare(folder: Path) -> Path:
@@ -34,47 +32,27 @@ def prepare(folder: Path) -> Path:
     Raises:
         ValueError: the folder cannot be written.
     """
-    if (folder / DONE).is_file():
-        return folder
-    # Imported here: it takes a second, and only the first start needs it.
-    from PIL import Image
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
+    return embedded.make(folder, _write)
 
-    digits = load_digits()
-    train, evaluation = train_test_split(
-        range(len(digits.target)),
-        train_size=TRAIN_DIGITS,
-        test_size=EVAL_DIGITS,
-        stratify=digits.target,
-        random_state=0,
-    )
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-    try:
-        for part, ids, scenes in (("train", train, TRAIN), ("val", evaluation, EVAL)):
-            rng, lines = np.random.default_rng(scenes), []
-            order = np.concatenate([rng.permutation(ids) for _ in range(-(-scenes * DIGITS // len(ids)))])
-            for number in range(scenes):
-                image = f"leftImg8bit/{part}/digits/digits_{number:06d}_leftImg8bit.png"
-                label = f"gtFine/{part}/digits/digits_{number:06d}_gtFine_labelTrainIds.png"
-                chosen = order[DIGITS * number : DIGITS * (number + 1)]
-                shown = [(digits.images[i] / 16, int(digits.target[i])) for i in chosen]
-                pixels, labels = scene(shown, np.random.default_rng([scenes, number]))
-                for path, array in ((image, pixels), (label, labels)):
-                    (partial / path).parent.mkdir(parents=True, exist_ok=True)
-                    Image.fromarray(array).save(partial / path)
-                lines.append(f"{image} {label}\n")
-            (partial / f"{part}.txt").write_text("".join(lines))
-        (partial / DONE).write_text("")
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    except OSError as error:
-        raise ValueError(
-            f"{folder}: cannot write the embedded data set ({error}): free the disk or set DATADIR"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return folder
+
+def _write(folder: Path) -> None:
+    from PIL import Image
+
+    digits, train, evaluation = embedded.digits()
+    for part, ids, scenes in (("train", train, TRAIN), ("val", evaluation, EVAL)):
+        rng, lines = np.random.default_rng(scenes), []
+        order = np.concatenate([rng.permutation(ids) for _ in range(-(-scenes * DIGITS // len(ids)))])
+        for number in range(scenes):
+            image = f"leftImg8bit/{part}/digits/digits_{number:06d}_leftImg8bit.png"
+            label = f"gtFine/{part}/digits/digits_{number:06d}_gtFine_labelTrainIds.png"
+            chosen = order[DIGITS * number : DIGITS * (number + 1)]
+            shown = [(digits.images[i] / 16, int(digits.target[i])) for i in chosen]
+            pixels, labels = scene(shown, np.random.default_rng([scenes, number]))
+            for path, array in ((image, pixels), (label, labels)):
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(array).save(folder / path)
+            lines.append(f"{image} {label}\n")
+        (folder / f"{part}.txt").write_text("".join(lines))
 
 
 def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

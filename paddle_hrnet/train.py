@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import precision, program, ranks, sampling, session, sync_bn
+from harness import loader, precision, program, ranks, sampling, session, sync_bn
 from harness.env import Job
 from harness.loop import COUNTED
 from harness.schedules import Schedule
@@ -36,13 +36,14 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     name, root = session.data_set(job, me, embedded=scenes.NAME, prepare=scenes.prepare)
     train_pairs = data.read_list(root, "train", recipe.classes)
     eval_pairs = data.read_list(root, "val", recipe.classes)
-    steps = sampling.steps_per_epoch(len(train_pairs), job.global_batch)
+    samples = session.epoch_samples(job, listed=len(train_pairs), nominal=recipe.train_samples)
+    steps = sampling.steps_per_epoch(samples, job.global_batch)
     # Training ends with the epoch of its last step; the rate has reached its end before.
-    epochs = job.max_epochs or -(-recipe.total_steps(samples=len(train_pairs), global_batch=job.global_batch) // steps)
-    schedule = recipe.make_schedule(samples=len(train_pairs), global_batch=job.global_batch, epochs=job.max_epochs)
+    epochs = job.max_epochs or -(-recipe.total_steps(samples=samples, global_batch=job.global_batch) // steps)
+    schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=job.max_epochs)
     task = session.Task(
         dataset=name,
-        train_samples=len(train_pairs),
+        train_samples=samples,
         eval_samples=len(eval_pairs),
         eval_batch=recipe.eval_batch,
         epochs=epochs,
@@ -61,7 +62,8 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         with static.program_guard(evaluation, static.Program()):
             evaluation_totals(whole, recipe, model)
             precision.cast_evaluation(evaluation, plan.precision)
-        synthetic = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
+        made = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
+        synthetic = loader.resident(made, run.executor.place)
         trainer, evaluator = run.prepare(
             training=training,
             startup=startup,

@@ -13,6 +13,7 @@ from harness.sampling import steps_per_epoch
 from harness.schedules import Schedule
 
 IMAGENET_TRAIN, IMAGENET_EVAL, IMAGENET_CLASSES = 1_281_167, 50_000, 1000
+DIGITS_TRAIN, DIGITS_EVAL, DIGITS_CLASSES = 1_437, 360, 10  # the embedded data set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Recipe:
 
     name: str
     source: str  # where the figures come from
+    train_samples: int  # images of the data set that it is made for
     classes: int
     target_top1: float  # share of the evaluation images; training ends when it is reached
     epochs: float  # length of the schedule; training ends here at the latest
@@ -111,6 +113,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
+        train_samples=IMAGENET_TRAIN,
         classes=IMAGENET_CLASSES,
         target_top1=0.759,
         epochs=-(-steps * global_batch // IMAGENET_TRAIN),
@@ -134,6 +137,7 @@ def nvidia_cosine(global_batch: int) -> Recipe:
     return Recipe(
         name="nvidia_cosine",
         source="NVIDIA DeepLearningExamples, PaddlePaddle/Classification/RN50v1.5",
+        train_samples=IMAGENET_TRAIN,
         classes=IMAGENET_CLASSES,
         target_top1=0.759,
         epochs=90,
@@ -153,6 +157,7 @@ def paddleclas_piecewise(global_batch: int) -> Recipe:
     return Recipe(
         name="paddleclas_piecewise",
         source="PaddleClas, ppcls/configs/ImageNet/ResNet/ResNet50.yaml",
+        train_samples=IMAGENET_TRAIN,
         classes=IMAGENET_CLASSES,
         target_top1=0.759,
         epochs=120,
@@ -174,7 +179,8 @@ def digits_small(global_batch: int) -> Recipe:
     return Recipe(
         name="digits_small",
         source="this project, benchmarks/README.md: five seeds",
-        classes=10,
+        train_samples=DIGITS_TRAIN,
+        classes=DIGITS_CLASSES,
         target_top1=0.90,
         epochs=4,
         eval_every_epochs=1,

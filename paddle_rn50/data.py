@@ -154,7 +154,7 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: np.ndarray) -> list
 class Batch:
     """What one step is fed."""
 
-    image: Any  # [N, C, H, W] or [N, H, W, C]: numpy array, or a Paddle tensor on the GPU
+    image: Any  # [N, C, H, W] or [N, H, W, C]: numpy array, or a Paddle tensor on the device
     label: np.ndarray  # [N, 1] int64
     valid: np.ndarray  # [N, 1] float32: 0 where a sample only fills up the batch
     ids: np.ndarray  # [N] sample numbers

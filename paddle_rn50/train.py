@@ -11,7 +11,7 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import precision, program, ranks, session
+from harness import loader, precision, program, ranks, session
 from harness.env import Job
 from harness.loop import COUNTED
 from harness.schedules import Schedule
@@ -35,11 +35,12 @@ def main(job: Job, origins: dict[str, Any]) -> None:
     name, root = session.data_set(job, me, embedded=digits.NAME, prepare=digits.prepare)
     train_images = data.read_list(root, "train_list.txt", recipe.classes)
     eval_images = data.read_list(root, "val_list.txt", recipe.classes)
+    samples = session.epoch_samples(job, listed=len(train_images), nominal=recipe.train_samples)
     epochs = job.max_epochs or math.ceil(recipe.epochs)
-    schedule = recipe.make_schedule(samples=len(train_images), global_batch=job.global_batch, epochs=epochs)
+    schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=epochs)
     task = session.Task(
         dataset=name,
-        train_samples=len(train_images),
+        train_samples=samples,
         eval_samples=len(eval_images),
         eval_batch=job.batchsize,
         epochs=epochs,
@@ -57,7 +58,8 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         with static.program_guard(evaluation, static.Program()):
             evaluation_totals(image, job.batchsize, recipe, model)
             precision.cast_evaluation(evaluation, plan.precision)
-        synthetic = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
+        made = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
+        synthetic = loader.resident(made, run.executor.place)
         trainer, evaluator = run.prepare(
             training=training,
             startup=startup,

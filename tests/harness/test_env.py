@@ -32,6 +32,33 @@ def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("precision", "override", "refused"),
+    [
+        ("fp32", "", False),
+        ("fp32", "0", False),
+        ("fp32", "1", True),
+        ("tf32", "", False),
+        ("tf32", "1", False),
+        ("tf32", "0", True),
+        ("amp_o2", "0", False),
+    ],
+)
+def test_a_precision_is_the_one_that_cudas_libraries_compute_in(precision: str, override: str, refused: bool) -> None:
+    environ = {"DEVICE": "gpu", "PRECISION": precision, env.TF32_OVERRIDE: override}
+    if refused:
+        with pytest.raises(ValueError, match=f"PRECISION={precision}: NVIDIA_TF32_OVERRIDE={override} "):
+            env.read(environ)
+        return
+    job, _ = env.read(environ)
+    assert env.runtime(job).get(env.TF32_OVERRIDE) == ("0" if precision == "fp32" else None)
+
+
+def test_the_log_tells_the_libraries_variables() -> None:
+    set_here = {"FLAGS_cudnn_exhaustive_search": "1", "NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "2"}
+    assert env.libraries(set_here | {"PATH": "/bin", "JOB_KEY": "secret", "SECRET": "x"}) == set_here
+
+
 def test_every_value_says_where_it_came_from() -> None:
     job, origins = env.read(
         {

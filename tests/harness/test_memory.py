@@ -6,11 +6,14 @@ import mmap
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+import nvidia.dali.backend as dali_backend
 import paddle
 import pytest
 
-from harness import memory
+from harness import loader, memory
 from harness.env import Job
 from harness.errors import RunError
 from tests import jobs
@@ -63,6 +66,28 @@ def test_a_gpu_that_is_full_is_named_with_what_it_holds() -> None:
         "rank holds 30.911438GB and asked for 1.531250GB more: lower BATCHSIZE, or compute the update in parts: "
         "STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
     )
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("device 3", "the input pipeline asked for 1.500 GiB more on GPU 3 of "),
+        ("host", " and asked for 1.500 GiB more"),
+    ],
+)
+def test_an_input_pipeline_without_memory_is_told_as_the_program_is(where: str, said: str) -> None:
+    dali = (
+        f"Error in thread 2: [/opt/dali/dali/core/mm/malloc_resource.h:60] Can't allocate 1610612736 bytes on {where}."
+    )
+    source = SimpleNamespace(_pipeline=SimpleNamespace(run=mock.Mock(side_effect=RuntimeError(dali))))
+    with (
+        pytest.raises(RunError, match="out of memory at BATCHSIZE=512 ") as error,
+        memory.explained(Job(batchsize=512)),
+    ):
+        loader.Loader.__next__(source)  # type: ignore[arg-type]
+    assert said in str(error.value) and "lower BATCHSIZE" in str(error.value)
+    library = Path(dali_backend.__file__).with_name("libdali_core.so").read_bytes()
+    assert b"Can't allocate %zu bytes on device %d." in library, "this DALI words it otherwise"
 
 
 def test_a_library_without_memory_is_told_from_other_errors() -> None:

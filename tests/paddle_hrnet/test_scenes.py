@@ -6,13 +6,14 @@ import numpy as np
 from PIL import Image
 
 from paddle_hrnet import data, scenes
+from paddle_hrnet.config import SCENES_CLASSES
 
 
 def test_layout_and_labels(tmp_path: Path) -> None:
     root = scenes.prepare(tmp_path / scenes.NAME)
-    train, val = (data.read_list(root, part, scenes.CLASSES) for part in ("train", "val"))
+    train, val = (data.read_list(root, part, SCENES_CLASSES) for part in ("train", "val"))
     assert (len(train), len(val)) == (scenes.TRAIN, scenes.EVAL)
-    pixels = np.zeros(scenes.CLASSES, dtype=np.int64)
+    pixels = np.zeros(SCENES_CLASSES, dtype=np.int64)
     for image, label in zip(val.images, val.labels, strict=True):
         with Image.open(root / image) as opened:
             assert (opened.mode, opened.size) == ("RGB", (scenes.WIDTH, scenes.HEIGHT))
@@ -22,8 +23,8 @@ def test_layout_and_labels(tmp_path: Path) -> None:
         for row, column in np.ndindex(scenes.HEIGHT // scenes.CELL, scenes.WIDTH // scenes.CELL):
             cell = values[scenes.CELL * row :, scenes.CELL * column :][: scenes.CELL, : scenes.CELL]
             assert len(set(np.unique(cell)) - {scenes.GROUND}) == 1
-        pixels += np.bincount(values.ravel(), minlength=scenes.CLASSES)
-    assert len(pixels) == scenes.CLASSES and (pixels > 0).all()
+        pixels += np.bincount(values.ravel(), minlength=SCENES_CLASSES)
+    assert len(pixels) == SCENES_CLASSES and (pixels > 0).all()
     assert 0.5 < pixels[scenes.GROUND] / pixels.sum() < 0.9
     made = (root / "val.txt").stat().st_mtime_ns
     assert scenes.prepare(root) == root

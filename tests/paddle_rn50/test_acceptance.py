@@ -14,6 +14,7 @@ import pytest
 from nvidia.dali import fn
 from paddle import static
 
+from harness import env, program
 from harness.acceptance import NotPossible
 from paddle_rn50 import acceptance, config, data, model
 from tests.harness import lower, programs
@@ -51,10 +52,10 @@ def test_the_widest_tolerance_still_sees_weights_that_never_move() -> None:
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images, recipe = acceptance.pictures(tmp_path), config.nvidia_cosine(acceptance.BATCH)
     reader = acceptance.reader(data.ImageFormat(size=recipe.image_size, layout="NHWC"), threads=1)
-    plain = acceptance.one_batch_each(images, recipe, reader)
+    plain = acceptance.one_batch_each(images, recipe, reader, np.array)
     for name in ("image", "image_slice"):
         monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
-    for image, other in zip(plain, acceptance.one_batch_each(images, recipe, reader), strict=True):
+    for image, other in zip(plain, acceptance.one_batch_each(images, recipe, reader, np.array), strict=True):
         assert 0 < acceptance.grey_levels(image, other) <= acceptance.GREY_LEVELS
         shifted, mirrored = np.roll(image, 1, axis=2), image[:, :, ::-1]
         for fault in (shifted, mirrored, image[..., ::-1]):
@@ -72,17 +73,44 @@ def on_a_gpu(**more: Any) -> Any:
     )
 
 
-def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus() -> None:
-    devices = []
+@pytest.mark.parametrize("precision", ["fp32", "amp_o2"])
+def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precision: str) -> None:
+    paddle.enable_static()
+    devices, formats = [], []
 
     def reader(image: data.ImageFormat, *, threads: int, device: str, device_id: int) -> data.ReaderConfig:
         devices.append(device)
+        formats.append((image.layout, image.channels, image.half))
         return on_cpu(image, threads=threads)
 
     on_cpu = acceptance.reader
     with mock.patch.object(acceptance, "reader", reader):
-        passed, _, _, figures = acceptance.Machine.input(on_a_gpu())
+        machine = on_a_gpu(
+            executor=static.Executor(paddle.CPUPlace()),
+            plan=lambda: program.plan(env.Job(device="gpu", precision=precision)),
+        )
+        machine.copied = functools.partial(acceptance.Machine.copied, machine)
+        passed, _, _, figures = acceptance.Machine.input(machine)
     assert (passed, figures, devices) == (True, {"mean_grey_levels": 0.0}, ["gpu", "cpu"])
+    assert formats == [("NHWC", 4, True) if precision == "amp_o2" else ("NHWC", 3, False)] * 2
+
+
+def test_a_batch_that_lies_on_the_device_is_read_by_a_program() -> None:
+    paddle.enable_static()
+    machine: Any = SimpleNamespace(executor=static.Executor(paddle.CPUPlace()))
+    for kind in ("float32", "float16"):
+        image = np.arange(24).reshape(2, 3, 4).astype(kind)
+        tensor = paddle.base.core.LoDTensor()
+        tensor.set(image, paddle.CPUPlace())
+        for source in (image, tensor):
+            assert np.array_equal(acceptance.Machine.copied(machine, source), image.astype(np.float32))
+
+
+def test_a_fourth_channel_that_is_not_empty_is_no_image() -> None:
+    image = np.zeros((1, 2, 2, 4), np.float32)
+    assert acceptance.grey_levels(image, image) == 0
+    image[..., 3] = 1
+    assert acceptance.grey_levels(image, image) == np.inf
 
 
 def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
@@ -126,7 +154,7 @@ def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list
     executor, losses = static.Executor(paddle.CPUPlace()), []
     with static.scope_guard(static.Scope()):
         executor.run(built.startup)
-        acceptance.set_weights(built.main, weights)
+        program.set_weights(built.main, weights)
         for step in range(3):
             feed = programs.images(step, layout="NCHW", channels=3)
             feed["image"] = acceptance.as_fed(feed["image"], fed)

@@ -1,5 +1,6 @@
 """The input pipeline: lists, crops, evaluation, and what it says of bad files."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from PIL import Image
 from harness import sampling
 from harness.errors import RunError
 from paddle_rn50 import data, digits
-from paddle_rn50.config import Augmentation
+from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
 from tests import jobs
 
 WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0, flip=0.0)
@@ -244,3 +245,33 @@ def test_synthetic_data_reads_no_image(tmp_path: Path) -> None:
     done = jobs.on_ranks(1, "-m", "harness", **job, DATA="real")
     assert done.returncode == 1
     assert "bad.jpeg: cannot be decoded" in done.stderr
+
+
+@pytest.mark.xdist_group("ranks")
+def test_synthetic_data_needs_no_data_set_of_the_batchs_size(tmp_path: Path) -> None:
+    """As the README's first line for a GPU system: 8 GPUs have more images a step than the embedded data set has."""
+    log = tmp_path / "result.txt"
+    job = {
+        **jobs.TINY,
+        "BATCHSIZE": "1500",
+        "IMAGE_SIZE": "8",
+        "MEASURED_STEPS": "1",
+        "RECIPE": "nvidia_cosine",
+        "RESULT_FILE": str(log),
+    }
+    done = jobs.on_ranks(1, "-m", "harness", **job, DATA="synthetic", FLAGS_some_setting="3")
+    assert done.returncode == 0, done.stderr[-2000:]
+    header = {
+        k: v for line in log.read_text().splitlines() if line.startswith("# {") for k, v in json.loads(line[2:]).items()
+    }
+    assert header["dataset"]["train_samples"] == IMAGENET_TRAIN and header["dataset"]["synthetic"]
+    assert header["environment"]["FLAGS_some_setting"] == "3"
+    assert header["environment"]["FLAGS_new_executor_serial_run"] == "1"  # set by harness/env.py on a CPU
+    operators = header["program"]["operators"]
+    assert header["program"]["fused"] == {
+        kind: n for kind, n in operators.items() if kind.startswith(("fused", "merged"))
+    }
+    assert header["program"]["fused"]["fused_elemwise_add_activation"] == 16  # one a residual block
+    log.unlink()
+    done = jobs.on_ranks(1, "-m", "harness", **job, DATA="real")
+    assert done.returncode == 2 and "global batch 1500 is larger than the training set of 1437 images" in done.stderr

@@ -1,0 +1,57 @@
+"""At which address a node meets the others, in a network of its own where there is one."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from harness import env, ranks
+from harness.errors import RunError
+
+NETWORK = """
+ip link set lo up
+ip link add fabric type veth peer name other
+ip address add 192.0.2.1/24 dev fabric
+ip link set fabric up
+ip link set other up
+exec "$@"
+"""
+ASK = """
+import sys
+from harness import env, ranks
+job = env.Job(dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
+me = ranks.Ranks(comm=None, rank=0, size=2, local_rank=0, node="this-node")
+print(ranks._address(job, me))
+"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ("192.0.2.1,192.0.2.2", "192.0.2.1"),
+        ("localhost,192.0.2.2", "192.0.2.1"),  # as a host that takes its own name for loopback
+        ("localhost,localhost", "takes localhost and localhost for itself, at 127.0.0.1"),
+        ("localhost,no-such-host.invalid", "finds no way to localhost and no-such-host.invalid"),
+        ("no-such-host.invalid,192.0.2.2", "finds no way to no-such-host.invalid and 192.0.2.2"),
+    ],
+)
+def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> None:
+    inside = ["unshare", "--user", "--map-root-user", "--net", "bash", "-euc", NETWORK, "bash"]
+    done = subprocess.run([*inside, sys.executable, "-c", ASK, hosts], capture_output=True, text=True, check=False)
+    assert said in (done.stdout.strip() if done.returncode == 0 else done.stderr), done.stderr
+    assert (done.returncode == 0) == said.startswith("192"), done.stderr
+
+
+def test_gloo_is_not_begun_where_no_other_node_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for addresses, refused in ((["127.0.1.1"], True), (["127.0.1.1", "192.0.2.1"], False), (["192.0.2.1"], False)):
+        found = [(None, None, None, "", (address, 0)) for address in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda name, port, found=found: found)
+        ranks._check_name(env.Job())  # one node has no others
+        if not refused:
+            ranks._check_name(env.Job(dgxnnodes=2, dgxngpu=1))
+            continue
+        with pytest.raises(RunError, match=r"resolves to 127\.0\.1\.1, where gloo would listen"):
+            ranks._check_name(env.Job(dgxnnodes=2, dgxngpu=1))

@@ -1,0 +1,80 @@
+"""The state of a training program: weights from outside, and what the ranks share."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+
+from harness import loader, program
+from paddle_rn50 import data
+from tests.harness import programs
+
+
+def values(main: static.Program) -> dict[str, np.ndarray]:
+    """The state as FP32."""
+    found = {}
+    for name, tensor in program.state(main):
+        value = np.array(tensor)
+        if value.dtype == np.uint16:  # bfloat16's bits
+            value = (value.astype(np.uint32) << 16).view(np.float32)
+        found[name] = value.astype(np.float32)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding", "masters"), [("fp32", 0, 0), ("amp_o1", 0, 0), ("amp_o2", 2.0**-11, 17), ("bf16", 2.0**-8, 17)]
+)
+def test_weights_from_outside_reach_each_parameter_and_its_master(name: str, rounding: float, masters: int) -> None:
+    built = programs.build(name=name, device="cpu" if name == "fp32" else "gpu")
+    with static.scope_guard(static.Scope()):
+        static.Executor(paddle.CPUPlace()).run(built.startup)
+        rng = np.random.default_rng(0)
+        before = values(built.main)
+        weights = {
+            p.name: rng.standard_normal(p.shape).astype(np.float32) for p in built.main.all_parameters() if p.trainable
+        }
+        program.set_weights(built.main, weights)
+        after = values(built.main)
+    seen = 0
+    for entry, value in after.items():
+        parameter = re.sub(r"_fp32_master_\d+$", "", entry)
+        is_master = parameter != entry
+        if parameter in weights:
+            seen += is_master
+            exact = is_master or parameter.endswith(("bn.w", "bn.b"))  # normalizations stay FP32
+            np.testing.assert_allclose(value, weights[parameter], rtol=0 if exact else rounding, atol=1e-7)
+        else:
+            np.testing.assert_array_equal(value, before[entry])
+    assert seen == masters
+    with pytest.raises(AssertionError, match="no_such_layer"):
+        program.set_weights(built.main, {"no_such_layer": np.zeros(1, np.float32)})
+
+
+def test_ranks_share_the_state_that_each_of_them_has() -> None:
+    """Paddle's automatic mode gives each rank a part of the state: a broadcast of the whole would never meet."""
+    built = programs.build()
+    sent = []
+    with static.scope_guard(static.Scope()):
+        static.Executor(paddle.CPUPlace()).run(built.startup)
+        mine = set(values(built.main))
+        theirs = {name for name in mine if "stem" not in name}
+        assert theirs < mine
+        ranks: Any = SimpleNamespace(
+            gather=lambda names: [names, theirs], comm=SimpleNamespace(Bcast=lambda value: sent.append(value.size))
+        )
+        program.broadcast_parameters(built.main, ranks)
+        assert len(sent) == len(theirs)
+
+
+def test_a_synthetic_batch_lies_on_the_device() -> None:
+    made = data.synthetic(data.ImageFormat(size=8), batch=2, classes=10, seed=1)
+    kept = loader.resident(made, paddle.CPUPlace())
+    assert isinstance(kept.image, paddle.base.core.LoDTensor)
+    np.testing.assert_array_equal(np.array(kept.image), made.image)
+    np.testing.assert_array_equal(kept.label, made.label)
