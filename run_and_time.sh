@@ -62,7 +62,7 @@ if [[ -n "${dry_run}" ]]; then
   exit 0
 fi
 
-# ---- training: the first node runs the trials, the others serve it
+# ---- trials and their table: the first node runs them, the others serve it
 if ((DGXNNODES > 1 && NODE_RANK > 0)); then
   exec launch/nodes.sh serve
 fi
@@ -82,17 +82,4 @@ while :; do # a trapped signal ends `wait` early
   wait "${child}" || status=$?
   kill -0 "${child}" 2>/dev/null || break
 done
-trap - TERM HUP INT
-if ((status != 0)) || [[ -n "${instead[*]}" ]]; then
-  exit "${status}"
-fi
-
-# ---- check, score and table
-logs=()
-for ((trial = 0; trial < NEXP; trial++)); do
-  logs+=("${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}/result_${trial}.txt")
-done
-if [[ "${MODE}" == throughput ]]; then
-  logs+=(--throughput)
-fi
-exec .venv/bin/python launch/summarize.py "${logs[@]}"
+exit "${status}"

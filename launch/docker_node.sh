@@ -79,7 +79,8 @@ command -v docker >/dev/null || refuse "docker is missing on this node: install 
 [[ -n ${digest} ]] || refuse "image ${CONT} is not on this node: build it with launch/build_image.sh, or pull it"
 mkdir -p "${logdir}"
 # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
-if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && -w /proc/sys/vm/drop_caches ]]; then
+# An acceptance flushes nothing; --check is told what can be done, as it judges that.
+if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && ${instead[*]} != *--acceptance* && -w /proc/sys/vm/drop_caches ]]; then
   [[ -n ${instead[*]} ]] || { sync && echo 3 >/proc/sys/vm/drop_caches; }
   run+=(--env "CACHE_CLEARED=launch/docker_node.sh")
 fi

@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+QUALITY = {"resnet50_v1.5": "top-1", "fcn_hrnetw18": "mIoU"}  # of each model, as a log's run_summary names it
+
 
 def _ask(*command: str) -> Any:
     """JSON answer of one of the project's commands; what it says against the logs is passed on."""
@@ -33,6 +35,13 @@ def _range(values: list[float], form: str) -> str:
     return f"{middle} (median of {len(values)}; {low} to {high})"
 
 
+def _of_all(records: list[dict[str, Any]], what: str, values: list[Any], form: str) -> str:
+    """A figure over all runs, or which logs lack it."""
+    if without := [record["file"] for record, value in zip(records, values, strict=True) if value is None]:
+        return f"no {what} in {', '.join(without)}"
+    return _range(values, form)
+
+
 def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python launch/summarize.py", description=__doc__)
@@ -48,9 +57,11 @@ def main() -> int:
     findings: list[str] = []
     checked: list[str] = []
     if not args.throughput:
-        last = [record["quality"][-1]["value"] for record in records]
-        table.add_row("quality", _range(last, "{:.4f}") + " top-1")
-        table.add_row("time to train", _range([r["run_stop_s"] - r["run_start_s"] for r in records], "{:.1f} s"))
+        last = [r["quality"][-1]["value"] if r["quality"] else None for r in records]
+        measure = QUALITY.get(records[0]["model"], "eval_accuracy")
+        table.add_row("quality", _of_all(records, "evaluation", last, f"{{:.4f}} {measure}"))
+        ended = [r["run_stop_s"] - r["run_start_s"] if r["run_stop_s"] else None for r in records]
+        table.add_row("time to train", _of_all(records, "end", ended, "{:.1f} s"))
     interval = "95 % interval {:.2f} to {:.2f}".format(*score["interval_95"]) if score["interval_95"] else "no interval"
     throughput = f"{score['value']:.2f} {score['unit']}, {interval} ({score['interval_method']})"
     table.add_row("throughput", throughput)

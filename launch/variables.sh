@@ -1,17 +1,19 @@
 # shellcheck shell=bash
-# Sourced by the launchers.
+# Sourced by the launchers and the trial loop.
 
-# Names of the job's variables (the fields of harness/env.py) and the libraries' own that are set in this shell: what a
-# launcher hands to a node. What a config file sets is not among them: run_and_time.sh reads it on each node.
+# Whether $1 is a setting that a library reads on each rank. Of NVIDIA_* only this one: the container runtime owns the others.
+of_library() { [[ $1 == @(NCCL|UCX|FLAGS|OMP|MKL)_* || $1 == @(NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER) ]]; }
+
+# Names of the job's variables (the fields of harness/env.py), the libraries' and mpirun's own that are set in this shell:
+# what a launcher hands to a node. What a config file sets is not among them: run_and_time.sh reads it on each node.
 job_variables() {
   local contract name
   contract=$(sed -nE 's/^    ([a-z_]+): (str|int) = _var\(.*/\U\1/p' harness/env.py)
   [[ -n ${contract} ]] || { echo "harness/env.py has no variables: this checkout is not whole" >&2; return 2; }
   for name in $(compgen -e); do
-    case ${name} in
-      NCCL_* | UCX_* | FLAGS_* | OMPI_MCA_* | PRTE_MCA_*) echo "${name}" ;;
-      *) if grep -qx "${name}" <<<"${contract}"; then echo "${name}"; fi ;;
-    esac
+    if [[ ${name} == @(OMPI|PRTE)_MCA_* ]] || of_library "${name}" || grep -qx "${name}" <<<"${contract}"; then
+      echo "${name}"
+    fi
   done
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -58,16 +59,27 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     assert json.loads(score.stdout)["value"] == pytest.approx(throughput["figures"]["images_per_s"], rel=0.2)
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    listed = subprocess.run(["git", "ls-files"], cwd=jobs.REPOSITORY, capture_output=True, text=True, check=True)
+def checkout(copy: Path) -> Path:
+    """A copy of this checkout for a test to change."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=jobs.REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     for name in listed.stdout.split():
         if not name.startswith("tests/") and (jobs.REPOSITORY / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(jobs.REPOSITORY / name, copy / name)
     (copy / ".venv").symlink_to(jobs.REPOSITORY / ".venv")
+    return copy
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
+    copy = checkout(tmp_path / "copy")
     golden = copy / "paddle_rn50" / "golden.json"
     recorded = json.loads(golden.read_text())
     recorded["losses"]["1"][2] *= 1.001
@@ -85,6 +97,20 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
         ("evaluation", "fp32"),
     }
     assert found["all-reduce", "fp32"] == acceptance.NOT_POSSIBLE  # one rank
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) -> None:
+    """As that of TF32 on a V100; here a plan of the two checks that one rank of a CPU cannot do stands in for it."""
+    copy = checkout(tmp_path / "copy")
+    plan = copy / "harness" / "acceptance.py"
+    text, found = re.subn(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"fp32": ("input", "all-reduce")}', plan.read_text())
+    assert found == 1
+    plan.write_text(text)
+    done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert written(tmp_path)["verdict"] == "0 passed, 0 failed, 2 not possible here"
+    assert {file.name for file in (tmp_path / "acceptance").glob("*/*")} == {"fp32.lines", "fp32.stderr"}
 
 
 @pytest.mark.xdist_group("ranks")

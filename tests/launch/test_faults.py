@@ -14,6 +14,7 @@ import pytest
 
 from paddle_rn50 import digits
 from tests import jobs
+from tests.harness import small
 
 pytestmark = pytest.mark.xdist_group("ranks")
 ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
@@ -83,6 +84,24 @@ def test_a_rank_killed_for_want_of_memory_is_told_from_others(tmp_path: Path) ->
         r"out of memory at BATCHSIZE=16: the kernel of \S+, which has [\d.]+ GiB \(.*\), killed a rank: lower .*",
         aborted(tmp_path),
     )
+
+
+@pytest.mark.slow
+def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tmp_path: Path) -> None:
+    logdir, data = tmp_path / "logs", small.data_set(tmp_path / "data")
+    for listed in data.glob("*_list.txt"):  # one class is learnt in an epoch; of more steps than the score leaves out
+        listed.write_text(re.sub(r"\d+$", "0", listed.read_text(), flags=re.M) * 2)
+    settings = {**small.TRAINING, "DGXNGPU": 1, "DATADIR": data}
+    job = start(logdir, **settings)
+    job.send_signal(signal.SIGTERM)
+    ended(job, logdir, within_s=60)
+    assert "RESUME=auto goes on" in aborted(logdir)
+    done = jobs.run_and_time(**settings, LOGDIR=str(logdir), RESUME="auto")
+    resumed = logdir / "CPU/rn50/result_0.resumed_1.txt"
+    assert re.search(r"^quality +1\.0000 top-1 *$", done.stdout, re.M), done.stdout + done.stderr
+    assert re.search(rf"^log +{resumed} *$", done.stdout, re.M), done.stdout
+    assert done.stderr == ""
+    assert done.returncode == 1 and f"{resumed}:" in done.stdout and "run-resumed" in done.stdout  # it is no result
 
 
 def test_a_corrupt_image_is_named(tmp_path: Path) -> None:

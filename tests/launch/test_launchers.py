@@ -149,6 +149,60 @@ def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
             assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), done.stdout
 
 
+@pytest.mark.parametrize(
+    ("command", "variables", "form"),
+    [
+        (("launch/docker_node.sh",), {"CONT": "img"}, "--env {}={}"),
+        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, "--env {}={}"),
+        (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, "{}={}"),
+        (("./run_and_time.sh",), {}, "-x {}"),
+    ],
+    ids=["docker", "mpirun", "bare", "ranks"],
+)
+def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(
+    command: tuple[str, ...], variables: dict[str, str], form: str
+) -> None:
+    libraries = {
+        "NCCL_DEBUG": "INFO",
+        "UCX_TLS": "rc",
+        "FLAGS_check_nan_inf": "1",
+        "OMP_NUM_THREADS": "3",
+        "MKL_DEBUG_CPU_TYPE": "5",
+        "NVIDIA_TF32_OVERRIDE": "0",
+    }
+    of_the_node = {"NVIDIA_VISIBLE_DEVICES": "3", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_REQUIRE_CUDA": "cuda>=8"}
+    done = launch(*command, "--dry-run", **variables, **libraries, **of_the_node)
+    assert done.returncode == 0, done.stderr
+    for name, value in libraries.items():
+        assert f" {form.format(name, value)} " in done.stdout, name
+    assert not [name for name in of_the_node if name in done.stdout]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (("--check",), {}, os.access("/proc/sys/vm/drop_caches", os.W_OK)),  # the doctor judges what could be done
+        (("--check",), {"CLEAR_CACHES": "0"}, False),
+        (("--acceptance",), {}, False),
+        (("--acceptance", "--short"), {}, False),
+        ((), {"CLEAR_CACHES": "0"}, False),
+    ],
+    ids=["check", "check-unasked", "acceptance", "short", "unasked"],
+)
+def test_a_container_is_told_of_a_flush_only_where_there_is_one(
+    tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str], said: bool
+) -> None:
+    """A docker that prints its words stands in."""
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "$@"\n')
+    docker.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = launch("launch/docker_node.sh", *arguments, CONT="img", LOGDIR=str(tmp_path), PATH=path, **variables)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("run "))
+    assert ("CACHE_CLEARED=launch/docker_node.sh" in line) == said
+
+
 def test_a_bare_dry_run_names_the_hosts_commands() -> None:
     done = launch("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--dry-run", DGXSYSTEM="2xCPU")
     assert done.returncode == 0, done.stderr
