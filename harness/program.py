@@ -34,8 +34,6 @@ from harness.ranks import Ranks, elsewhere
 from harness.schedules import Schedule
 from harness.strategy import Strategy
 
-AUTO_RANKS = 8  # fleet's default degree of sharding; its own check fails at any other number
-
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
 
@@ -108,8 +106,10 @@ def _check_auto(job: Job) -> None:
         ValueError: the job is not one that it can run as it says.
     """
     said = "STRATEGY=auto: Paddle's automatic mode"
-    if job.device != "gpu" or job.world_size != AUTO_RANKS:
-        raise ValueError(f"{said} divides the state over {AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many")
+    if job.device != "gpu" or job.world_size != strategies.AUTO_RANKS:
+        raise ValueError(
+            f"{said} divides the state over {strategies.AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
+        )
     if job.precision != "amp_o1":
         raise ValueError(f"{said} trains in mixed precision: set PRECISION=amp_o1")
     if job.mode == "train":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 AUTO = "auto"
+AUTO_RANKS = 8  # fleet's default degree of sharding; its own check fails at any other number of ranks
 
 
 def _knob(doc: str, default: Any, least: float | None = None) -> Any:
@@ -25,7 +26,7 @@ class Strategy:
     fuse_grad_size_in_MB: float = _knob("MiB of gradients in one all-reduce at most (our own pass)", 16.0, 0.001)
     fuse_bn_act_ops: bool | None = _knob("batch norm + relu as one operator (half precision, NHWC)", None)
     fuse_bn_add_act_ops: bool | None = _knob("batch norm + add + relu as one operator (half precision, NHWC)", None)
-    fuse_elewise_add_act_ops: bool | None = _knob("add + relu as one operator (FP32)", None)
+    fuse_elewise_add_act_ops: bool | None = _knob("add + relu as one operator (FP32 and FP16)", None)
     enable_addto: bool | None = _knob("a convolution adds to the gradient that is there instead of a sum (GPU)", None)
     enable_inplace: bool = _knob("Paddle's buffer_shared_inplace_pass", False)
     merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
@@ -40,10 +41,10 @@ class Strategy:
     @property
     def flags(self) -> dict[str, Any]:
         """Paddle's flags that a knob sets in place of the system's config file."""
-        names = ("conv_workspace_size_limit", "cudnn_exhaustive_search", "cudnn_batchnorm_spatial_persistent")
-        return {f"FLAGS_{name}": getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {f"FLAGS_{name}": getattr(self, name) for name in _OF_CUDNN if getattr(self, name) is not None}
 
 
+_OF_CUDNN = ("conv_workspace_size_limit", "cudnn_exhaustive_search", "cudnn_batchnorm_spatial_persistent")
 _NO_EXECUTOR = (
     "Paddle 2.6.2 has one executor, which reads no ExecutionStrategy: set FLAGS_new_executor_serial_run or the number "
     "of threads (THREADS) instead"
@@ -59,7 +60,7 @@ REFUSED = {
     "amp": "say it by PRECISION=amp_o1 or amp_o2",
     "lars": "the optimizer belongs to the recipe: choose a RECIPE with LARS",
     "lamb": "the optimizer belongs to the recipe, and no recipe has LAMB",
-    "sync_batch_norm": "fleet's knob changes nothing; the recipe says whether statistics span the ranks",
+    "sync_batch_norm": "fleet's knob changes nothing; ResNet-50's recipes normalize by rank, HRNet's over all ranks",
     "use_hierarchical_allreduce": _HIERARCHY,
     "hierarchical_allreduce": _HIERARCHY,
     "localsgd": "fleet's program keeps the all-reduce of every gradient beside it, so nothing is saved",
@@ -68,11 +69,6 @@ REFUSED = {
     "sharding": "it needs another program than the one that is verified here",
     "fuse_resunit": "this wheel has no such pass",
 }
-
-
-def knobs() -> dict[str, str]:
-    """Each knob and what it does."""
-    return {f.name: f.metadata["doc"] for f in fields(Strategy)}
 
 
 def parse(text: str) -> Strategy:
@@ -128,8 +124,16 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     """Every None decided: on where the kernels exist. `dtype` is that of the convolutions.
 
     Raises:
-        ValueError: a knob is asked for where this Paddle has no kernel or no pass for it.
+        ValueError: a knob is asked for where this Paddle has no kernel or no pass for it, or it changes nothing.
     """
+    if device == "cpu":
+        for name in _OF_CUDNN:
+            if getattr(strategy, name) is not None:
+                raise ValueError(f"STRATEGY: {name}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
+        if strategy.nccl_comm_num > 1:
+            raise ValueError(
+                "STRATEGY: nccl_comm_num: ranks on CPUs have gloo's one communicator: leave it out, or set DEVICE=gpu"
+            )
     bn = (
         dtype == "float16" and layout == "NHWC",
         "cuDNN's fused batch norm takes FP16 in NHWC only: set PRECISION=amp_o1 or amp_o2",

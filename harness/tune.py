@@ -42,7 +42,6 @@ BASE, CONTROL = "base", "control"
 LEAST_REPEATS = 3
 # A loss may differ from the base's by so many times what the control's does, and by a rounding of its own.
 CONTROL_FACTOR, LOSS_ROUNDING = 10.0, 1e-6
-AUTO_RANKS = 8  # of Paddle 2.6.2's automatic mode
 SERIAL = "FLAGS_new_executor_serial_run"
 
 
@@ -104,7 +103,7 @@ def candidates(job: dict[str, Any]) -> list[Candidate]:
     found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
     serial = "1" if gpu else "0"  # the other way than harness/env.py has it
     found.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
-    if gpu and ranks == AUTO_RANKS:
+    if gpu and ranks == strategy.AUTO_RANKS:
         found.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not gpu:
         found += _fewer_ranks(job, base.gradient_merge)

@@ -7,7 +7,9 @@ Every operator of the backward pass is linear in the gradient that it receives, 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from harness.optimizers import OptimizerConfig, is_decayed
@@ -16,6 +18,9 @@ from harness.strategy import Strategy
 UPDATES = {"sgd": {"momentum", "merged_momentum"}, "lars": {"lars_momentum"}}
 ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
 BACKWARD, OPTIMIZE, LOSS = 1, 2, 256  # bits of an operator's op_role
+CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
+PRODUCTS = {"mul", "matmul", "matmul_v2"}
+NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
 EMPTY = "@EMPTY@"
 MERGED = ".merged"  # ends the name of a gradient's accumulator
 
@@ -99,7 +104,7 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
     block = main.global_block()
     values: dict[str, Gradient] = {}
     slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
-    buffer_of: dict[str, str] = {}
+    copies: dict[str, dict[str, Gradient]] = {}  # buffer in another type -> what was copied into it
     summed: set[str] = set()
     used: dict[str, Gradient] = {}
     merges: dict[str, tuple[str, Gradient]] = {}
@@ -107,11 +112,9 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
         role, kind = op.attr("op_role"), op.type
         outputs = [n for n in op.output_arg_names if n != EMPTY]
         if kind == "coalesce_tensor":
-            buffer = op.output("FusedOutput")[0]
-            slices[buffer] = op.output("Output")
-            buffer_of.update(dict.fromkeys(op.output("Output"), buffer))
+            slices[op.output("FusedOutput")[0]] = op.output("Output")
         elif role == BACKWARD | LOSS:
-            values[outputs[0]] = Gradient()
+            values[outputs[0]] = Gradient(factor=op.attr("value"))
         elif is_merge(op):
             name, total = op.input("X")[0], op.input("Y")[0]
             if total in merges or name not in values or name in summed:
@@ -119,21 +122,23 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
             merges[total] = (name, values[name])
         elif kind == "c_allreduce_sum":
             name = op.input("X")[0]
-            members = slices.get(name, [name])
-            for member in members:
-                if member in values:
-                    values[member] = _summed(values[member])
-                    summed.add(member)
-                elif role & BACKWARD and member in buffer_of:
-                    raise Refused(f"{member} is summed over the ranks before it is computed")
+            if name in copies:
+                copies[name] = {member: _summed(value) for member, value in copies[name].items()}
+                continue
+            members = _computed(slices[name], values) if name in slices else [name]
+            sums = {member: _summed(values[member]) for member in members if member in values}
+            values.update(sums)
+            summed.update(sums)
         elif kind in ("c_reduce_sum", "c_broadcast") and role & BACKWARD:
             raise Refused(f"{op.input('X')[0]} goes through {kind}: this is not an all-reduce")
         elif kind in ALL_UPDATES:
             _use(op, values, used)
         elif kind == "cast" and op.input("X")[0] in slices:
-            slices[outputs[0]] = slices[op.input("X")[0]]  # a bucket that travels in another type
+            members = _computed(slices[op.input("X")[0]], values)  # a bucket that travels in another type
+            copies[outputs[0]] = {member: values[member] for member in members}
+            summed.update(members)  # nothing may change them any more
         elif kind == "cast" and outputs[0] in slices:
-            continue  # and comes back
+            values.update(copies.get(op.input("X")[0], {}))  # and comes back
         elif kind == "check_finite_and_unscale":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 values[name] = _unscaled(source, values, ranks)
@@ -145,7 +150,15 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
 
 
 def _loss_scales(main: Any) -> set[str]:
-    return {n for op in main.global_block().ops if op.type == "check_finite_and_unscale" for n in op.input("Scale")}
+    ops = main.global_block().ops
+    return {n for op in ops if op.type == "elementwise_mul" and op.attr("op_role") == LOSS for n in op.input("Y")}
+
+
+def _computed(names: list[str], values: dict[str, Gradient]) -> list[str]:
+    for name in names:
+        if name not in values:
+            raise Refused(f"{name} is summed over the ranks before it is computed")
+    return names
 
 
 def _summed(value: Gradient) -> Gradient:
@@ -180,6 +193,8 @@ def _pass_on(
         raise Refused(f"{kind} joins gradients of different sums or scales: {sorted(sources)[:2]}")
     value = met.pop()
     if kind == "scale":
+        if op.attr("bias") or len(op.input_arg_names) > 1:
+            raise Refused(f"scale of {sources[0]} is more than a constant factor: bias {op.attr('bias'):g}")
         value = Gradient(sums=value.sums, factor=value.factor * op.attr("scale"), scaled=value.scaled)
     if kind == "elementwise_mul_grad" and scale_names.intersection(op.input_arg_names):
         value = Gradient(sums=value.sums, factor=value.factor, scaled=value.scaled + 1)
@@ -252,8 +267,8 @@ def _decay(op: Any, number: int) -> float:
     return float(op.attr("regularization_coeff")) if op.attr("regularization_method") == "l2_decay" else 0.0
 
 
-_STATISTICS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
-_PRODUCTS = {"conv2d": "Filter", "depthwise_conv2d": "Filter", "mul": "Y", "matmul_v2": "Y"}
+def _type(block: Any, name: str) -> str:
+    return str(block.var(name).dtype).rpartition(".")[2]
 
 
 def arithmetic(main: Any, dtype: str) -> None:
@@ -263,23 +278,21 @@ def arithmetic(main: Any, dtype: str) -> None:
         Refused: one does not.
     """
     block = main.global_block()
-
-    def type_of(name: str) -> str:
-        return str(block.var(name).dtype).rpartition(".")[2]
-
     for op in block.ops:
         kind = op.type.removesuffix("_grad")
-        if kind in _PRODUCTS and type_of(op.input(_PRODUCTS[kind])[0]) != dtype:
-            raise Refused(f"{op.type} of {op.input(_PRODUCTS[kind])[0]} is not in {dtype}")
-        if op.type in _STATISTICS:
+        if kind in CONVOLUTIONS | PRODUCTS:
+            weights = op.input("Filter" if kind in CONVOLUTIONS else "Y")[0]
+            if _type(block, weights) != dtype:
+                raise Refused(f"{op.type} of {weights} is not in {dtype}")
+        if op.type in NORMALIZATIONS:
             for slot in ("Scale", "Bias", "Mean", "Variance"):
-                if type_of(op.input(slot)[0]) != "float32":
+                if _type(block, op.input(slot)[0]) != "float32":
                     raise Refused(f"{op.input(slot)[0]} of {op.type} is not in float32")
-        if op.type == "softmax_with_cross_entropy" and type_of(op.input("Logits")[0]) != "float32":
+        if op.type == "softmax_with_cross_entropy" and _type(block, op.input("Logits")[0]) != "float32":
             raise Refused("the loss is not computed in float32")
         if op.type in ALL_UPDATES:
             for name in (*op.input("Velocity"), *op.input("MasterParam")):
-                if type_of(name) != "float32":
+                if _type(block, name) != "float32":
                     raise Refused(f"{name} of {op.type} is not in float32")
 
 
@@ -321,7 +334,7 @@ def kernels(main: Any, device: str) -> int:
             if t.startswith(f"({device.upper()},")
         }
         names = [n for slot in op.input_names for n in op.input(slot)] or list(op.output_arg_names)
-        used = {str(block.var(n).dtype).rpartition(".")[2] for n in names if n != EMPTY and block.has_var(n)}
+        used = {_type(block, n) for n in names if n != EMPTY and block.has_var(n)}
         if not types or not any(_TYPE_NAMES[t] in types for t in used):
             raise Refused(f"this Paddle has no {device} kernel of {op.type} for {', '.join(sorted(used))}")
     return len(block.ops)
@@ -339,44 +352,190 @@ def communicators(startup: Any, *, ranks: int, rings: int) -> None:
             raise Refused(f"communicator {ring} joins {sizes.get(ring, 0)} ranks, not {ranks}")
 
 
-def knobs(main: Any, on: Strategy, *, asked: Strategy) -> list[str]:
+# Of each pass: what it makes, and what is there only where it did not run.
+_FUSIONS = {
+    "fuse_bn_act_ops": ("fused_batch_norm_act", "batch_norm before a relu"),
+    "fuse_bn_add_act_ops": ("fused_bn_add_activation", "batch_norm before an add and a relu"),
+    "fuse_elewise_add_act_ops": ("fused_elemwise_add_activation", "elementwise_add before a relu"),
+    "enable_addto": ("conv2d_grad that adds", "sum of the gradient of a convolution's input"),
+    "enable_inplace": ("share_buffer", ""),
+    "merged_optimizer": ("merged_momentum", "momentum"),
+}
+_OF_RANKS = ("fuse_grad_size_in_MB", "fp16_allreduce", "nccl_comm_num")
+
+
+def knobs(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """What each knob that is `on` changed, in words; `asked` are the user's own.
 
     Raises:
-        Refused: a knob that was asked for changed nothing, or not what it names.
+        Refused: a knob that was asked for changed nothing, or not what it names; or a pass that is on did not run.
     """
     block = main.global_block()
-    kinds: dict[str, int] = {}
-    for op in block.ops:
-        kinds[op.type] = kinds.get(op.type, 0) + 1
-    said = []
-    effects = {
-        "fuse_bn_act_ops": "fused_batch_norm_act",
-        "fuse_bn_add_act_ops": "fused_bn_add_activation",
-        "fuse_elewise_add_act_ops": "fused_elemwise_add_activation",
-        "enable_addto": "share_buffer",
-        "merged_optimizer": "merged_momentum",
-    }
-    for knob, kind in effects.items():
-        if not getattr(on, knob):
-            continue
-        if getattr(asked, knob) and not kinds.get(kind):
-            raise Refused(f"STRATEGY: {knob} is on and the program has no {kind}: the pass found nothing to change")
-        said.append(f"{knob} made {kinds[kind]} {kind}" if kinds.get(kind) else f"{knob} found nothing to change")
-    if on.enable_addto and (kinds.get("sum") or kinds.get("grad_add")):
-        said.append(f"enable_addto left {kinds.get('sum', 0) + kinds.get('grad_add', 0)} sums of gradients")
+    said = _fusions(block, on, asked=asked)
+    _flags(block, asked)
     if on.perturb_input:
         moved = [op.input("X")[0] for op in block.ops if any(name.endswith(".moved") for name in op.output_arg_names)]
         if not moved:
             raise Refused("STRATEGY: perturb_input is on and no input is moved")
         said.append(f"perturb_input moved {', '.join(moved)} by one rounding")
-    limit_mib = on.fuse_grad_size_in_MB
-    for op in block.ops:
-        if op.type == "coalesce_tensor" and len(op.input("Input")) > 1:
-            size = sum(_mib(block, n, op.output("Output")[0]) for n in op.input("Input"))
-            if size > limit_mib * 1.000001:
-                raise Refused(f"STRATEGY: a bucket has {size:.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+    if ranks > 1:
+        return said + _buckets(block, on)
+    for name in _OF_RANKS:
+        if getattr(asked, name) != getattr(Strategy(), name):
+            raise Refused(
+                f"STRATEGY: {name}: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES above 1"
+            )
     return said
+
+
+def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
+    said = []
+    made, left = _made(block), _left(block)
+    for knob, (result, pattern) in _FUSIONS.items():
+        if not getattr(on, knob):
+            if made[knob]:
+                raise Refused(f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
+        elif left[knob]:
+            raise Refused(
+                f"STRATEGY: {knob} is on and the program has {left[knob]} {pattern}: Paddle dropped the setting or "
+                f"took a part: set {knob}=0 to train without it"
+            )
+        elif made[knob]:
+            said.append(f"{knob} made {made[knob]} {result}")
+        elif getattr(asked, knob):
+            raise Refused(
+                f"STRATEGY: {knob} is on and the program has no {result}: the pass found nothing to change: "
+                "leave it out"
+            )
+        else:
+            said.append(f"{knob} found nothing to change")
+    sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
+    if on.enable_addto and sums:
+        said.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
+    return said
+
+
+def _adds(op: Any) -> bool:
+    """Whether it is a convolution's gradient that adds to what is there."""
+    kinds = {f"{kind}_grad" for kind in CONVOLUTIONS}
+    return bool(op.type in kinds and op.has_attr("use_addto") and op.attr("use_addto"))
+
+
+def _made(block: Any) -> dict[str, int]:
+    """{knob: operators that only its pass makes}."""
+    kinds = Counter(op.type for op in block.ops)
+    added_to = [op.output("Input@GRAD")[0] for op in block.ops if _adds(op)]
+    # Addto makes two around each gradient that is added to; the others are enable_inplace's.
+    of_addto = sum(
+        op.type == "share_buffer" and not {*op.input("X"), *op.output("Out")}.isdisjoint(added_to) for op in block.ops
+    )
+    return {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {
+        "enable_addto": len(added_to),
+        "enable_inplace": kinds["share_buffer"] - of_addto,
+    }
+
+
+def _left(block: Any) -> Counter[str]:
+    """{knob: places that its pass would have changed}, by the patterns of Paddle's passes."""
+    from harness.passes import readers
+
+    read = readers(block)
+
+    def reader(name: str) -> Any:
+        """The only operator that reads it, if there is one only."""
+        return block.ops[read[name][0]] if len(read.get(name, ())) == 1 else None
+
+    def is_add_relu(op: Any) -> bool:
+        if op.type == "fused_elemwise_add_activation":
+            return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
+        return op.type == "elementwise_add" and getattr(reader(op.output("Out")[0]), "type", "") == "relu"
+
+    found: Counter[str] = Counter()
+    writer: dict[str, Any] = {}  # the last so far
+    for op in block.ops:
+        if op.type == "batch_norm" and op.attr("data_layout") == "NHWC" and _type(block, op.input("X")[0]) == "float16":
+            after = reader(op.output("Y")[0])
+            found["fuse_bn_act_ops"] += after is not None and after.type == "relu"
+            found["fuse_bn_add_act_ops"] += after is not None and is_add_relu(after)
+        found["fuse_elewise_add_act_ops"] += op.type == "elementwise_add" and is_add_relu(op)
+        found["merged_optimizer"] += op.type == "momentum"
+        if op.type in ("sum", "grad_add"):
+            makers = [writer[name] for name in op.input_arg_names if name in writer]
+            found["enable_addto"] += any(maker.type == "conv2d_grad" and not _adds(maker) for maker in makers)
+        writer.update(dict.fromkeys(op.output_arg_names, op))
+    return found
+
+
+def _flags(block: Any, asked: Strategy) -> None:
+    """The flags that stand for a knob have its value, and the program has what they rule."""
+    import paddle
+
+    found = paddle.get_flags(list(asked.flags)) if asked.flags else {}
+    for name, value in asked.flags.items():
+        if found[name] != value:
+            raise Refused(f"STRATEGY: {name.removeprefix('FLAGS_')}={value:d}: Paddle has {name}={found[name]}")
+    of_cudnn = NORMALIZATIONS - {"sync_batch_norm"}
+    if asked.cudnn_batchnorm_spatial_persistent is not None and not any(op.type in of_cudnn for op in block.ops):
+        raise Refused(
+            "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization of this program is cuDNN's, "
+            "sync_batch_norm has a kernel of its own: leave it out"
+        )
+
+
+def _buckets(block: Any, on: Strategy) -> list[str]:
+    """What the knobs of the all-reduce made of it, in words."""
+    buffers = {op.output("FusedOutput")[0]: op for op in block.ops if op.type == "coalesce_tensor"}
+    source = {op.output("Out")[0]: op.input("X")[0] for op in block.ops if op.type == "cast"}
+    reduces = [op for op in block.ops if op.type == "c_allreduce_sum"]
+    halved = 0
+    for op in reduces:
+        sent = op.input("X")[0]
+        buffer = sent if sent in buffers else source.get(sent)
+        if buffer not in buffers:
+            raise Refused(f"STRATEGY: fuse_grad_size_in_MB: {sent} travels by itself, in no bucket")
+        own = _type(block, buffers[buffer].output("Output")[0])
+        wanted = "float16" if on.fp16_allreduce and own == "float32" else own
+        if _type(block, sent) != wanted:
+            raise Refused(
+                f"STRATEGY: fp16_allreduce={on.fp16_allreduce:d}: {buffer} travels in {_type(block, sent)}, "
+                f"not in {wanted}"
+            )
+        halved += wanted != own
+    if on.fp16_allreduce and not halved:
+        raise Refused("STRATEGY: fp16_allreduce: no gradient is in FP32 here, so it changes nothing: leave it out")
+    _check_sizes(block, list(buffers.values()), limit_mib=on.fuse_grad_size_in_MB)
+    rings = {op.attr("ring_id") for op in reduces}
+    if on.nccl_comm_num > len(reduces):
+        raise Refused(
+            f"STRATEGY: nccl_comm_num={on.nccl_comm_num}: buckets there are {len(reduces)}, some communicators would "
+            f"carry none: set nccl_comm_num={len(reduces)} at most, or a smaller fuse_grad_size_in_MB"
+        )
+    if rings != set(range(on.nccl_comm_num)):
+        raise Refused(f"STRATEGY: nccl_comm_num={on.nccl_comm_num}: the buckets take the communicators {sorted(rings)}")
+    said = [f"fuse_grad_size_in_MB={on.fuse_grad_size_in_MB:g}: buckets {len(reduces)}"]
+    if on.fp16_allreduce:
+        said.append(f"fp16_allreduce: FP32 buckets sent as FP16 {halved}")
+    if on.nccl_comm_num > 1:
+        said.append(f"nccl_comm_num: communicators {len(rings)} in turn")
+    return said
+
+
+def _check_sizes(block: Any, coalesced: list[Any], *, limit_mib: float) -> None:
+    """Buckets of more than one gradient keep to the limit, and one is closed only where the next would not fit."""
+    by_type: dict[str, list[list[float]]] = {}  # sizes of the gradients in each bucket
+    for op in coalesced:
+        name = op.output("Output")[0]
+        sizes = [_mib(block, parameter, name) for parameter in op.input("Input")]
+        by_type.setdefault(_type(block, name), []).append(sizes)
+        if len(sizes) > 1 and sum(sizes) > limit_mib:
+            raise Refused(f"STRATEGY: a bucket has {sum(sizes):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+    for buckets in by_type.values():
+        for sizes, following in pairwise(buckets[1:-1]):  # the first closes early, the last is small
+            if sum(sizes) + following[0] <= limit_mib:
+                raise Refused(
+                    f"STRATEGY: a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {following[0]:.2f}, "
+                    f"fuse_grad_size_in_MB is {limit_mib:g}"
+                )
 
 
 def _mib(block: Any, parameter: str, gradient: str) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import paddle
@@ -37,8 +39,9 @@ def test_every_knob_of_fleetx_is_known() -> None:
         "amp",
         "auto",
     }
-    assert fleetx <= strategy.knobs().keys() | strategy.REFUSED.keys()
-    assert not strategy.knobs().keys() & strategy.REFUSED.keys()
+    knobs = {f.name for f in fields(strategy.Strategy)}
+    assert fleetx <= knobs | strategy.REFUSED.keys()
+    assert not knobs & strategy.REFUSED.keys()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
     before = paddle.get_flags([*of_systems, "FLAGS_max_inplace_grad_add", "FLAGS_new_executor_serial_run"])
     try:
         paddle.set_flags({"FLAGS_conv_workspace_size_limit": 77, "FLAGS_cudnn_exhaustive_search": True})
-        programs.build(knobs="cudnn_exhaustive_search=0")
+        programs.build(knobs="cudnn_exhaustive_search=0", device="gpu")
         found = paddle.get_flags(list(of_systems))
     finally:
         paddle.set_flags(before)
@@ -114,9 +117,13 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
         ("fuse_bn_add_act_ops=1", "bf16", "gpu", "takes FP16 in NHWC only"),
         ("enable_addto=1", "fp32", "cpu", "the gradients would be wrong"),
         ("merged_optimizer=1", "bf16", "gpu", "no bfloat16 kernel"),
+        ("conv_workspace_size_limit=512", "fp32", "cpu", "conv_workspace_size_limit: a CPU computes without cuDNN"),
+        ("cudnn_exhaustive_search=0", "fp32", "cpu", "cudnn_exhaustive_search: a CPU computes without cuDNN"),
+        ("cudnn_batchnorm_spatial_persistent=1", "fp32", "cpu", "a CPU computes without cuDNN: leave it out, or set"),
+        ("nccl_comm_num=2", "fp32", "cpu", "nccl_comm_num: ranks on CPUs have gloo's one communicator"),
     ],
 )
-def test_a_knob_is_refused_where_it_has_no_kernel(knobs: str, precision: str, device: str, reason: str) -> None:
+def test_a_knob_is_refused_where_nothing_reads_it(knobs: str, precision: str, device: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         programs.build(knobs=knobs, name=precision, device=device)
 
@@ -145,22 +152,56 @@ def test_each_knob_changes_what_it_names() -> None:
     verify.gradients(half.main, ranks=8)
 
 
-def test_a_knob_that_changed_nothing_is_refused() -> None:
-    built = programs.build(name="amp_o2", device="gpu", ranks=8, knobs="fuse_bn_act_ops=0,enable_addto=0")
-    on = strategy.resolve(strategy.Strategy(), dtype="float16", layout="NHWC", device="gpu")
-    assert "fuse_bn_act_ops found nothing to change" in verify.knobs(built.main, on, asked=strategy.Strategy())
-    with pytest.raises(verify.Refused, match="fuse_bn_act_ops is on and the program has no fused_batch_norm_act"):
-        verify.knobs(built.main, on, asked=strategy.parse("fuse_bn_act_ops=1"))
-    programs.build(name="amp_o2", device="gpu", ranks=8, knobs="fuse_bn_act_ops=1")
-    with pytest.raises(verify.Refused, match="fuse_elewise_add_act_ops is on"):  # batch norm took every add
-        programs.build(name="amp_o2", device="gpu", ranks=8, knobs="fuse_elewise_add_act_ops=1")
+@pytest.mark.parametrize(
+    ("knobs", "more", "reason"),
+    [
+        ("fuse_grad_size_in_MB=1", {"ranks": 1}, "fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or"),
+        ("fp16_allreduce=1", {"ranks": 1}, "fp16_allreduce: one rank has no all-reduce"),
+        ("nccl_comm_num=4", {"ranks": 1}, "nccl_comm_num: one rank has no all-reduce"),
+        ("nccl_comm_num=3", {}, "nccl_comm_num=3: buckets there are 2, .* set nccl_comm_num=2 at most, or a smaller"),
+        ("fuse_elewise_add_act_ops=1", {}, "fuse_elewise_add_act_ops is on .* found nothing"),  # batch norm took all
+        ("fuse_bn_act_ops=1", {"stages": (), "layout": "NCHW"}, "takes FP16 in NHWC only"),
+        ("fuse_bn_add_act_ops=1", {"stages": ()}, "fuse_bn_add_act_ops is on .* found nothing to change: leave it out"),
+        ("enable_addto=1", {"stages": ()}, "enable_addto is on .* found nothing to change: leave it out"),
+    ],
+)
+def test_a_knob_that_can_change_nothing_is_refused(knobs: str, more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        programs.build(**({"name": "amp_o2", "device": "gpu", "ranks": 8, "knobs": knobs} | more))
 
 
-def test_what_auto_chose_is_said(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_that_finds_nothing_is_said() -> None:
+    lars = replace(programs.RECIPE, optimizer=replace(programs.SGD, kind="lars"))
+    built = programs.build(name="amp_o2", device="gpu", stages=(), recipe=lars)
+    said = program.verified(built.main)
+    for knob in ("fuse_bn_add_act_ops", "fuse_elewise_add_act_ops", "enable_addto", "merged_optimizer"):
+        assert f"{knob} found nothing to change" in said
+    assert "fuse_bn_act_ops made 1 fused_batch_norm_act" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "knob", "left"),
+    [
+        ("fp32", "fuse_elewise_add_act_ops", "4 elementwise_add before a relu"),
+        ("amp_o2", "fuse_bn_act_ops", "9 batch_norm before a relu"),
+        ("amp_o2", "fuse_bn_add_act_ops", "6 batch_norm before an add and a relu"),
+        ("amp_o2", "enable_addto", "4 sum of the gradient of a convolution's input"),
+    ],
+)
+def test_a_setting_that_does_not_reach_fleet_is_found(
+    name: str, knob: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_knobs = program._fleet_strategy
+    monkeypatch.setattr(program, "_fleet_strategy", lambda knobs: of_knobs(replace(knobs, **{knob: False})))
+    reason = f"{knob} is on and the program has {left}: Paddle dropped the setting .*: set {knob}=0 to train without it"
+    with pytest.raises(verify.Refused, match=reason):
+        programs.build(name=name, device="gpu", ranks=8)
+
+
+def test_what_auto_chose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     # Paddle leaves its automatic mode for good once a process has set any other knob, as tests before this one did.
     monkeypatch.setattr(distributed_strategy, "non_auto_func_called", True)
     built = programs.build(device="gpu", ranks=8, knobs="auto")
     said = program.verified(built.main)
     assert said[0].startswith("STRATEGY=auto chose ")
     assert any("the program updates" in line and "lars_momentum" in line for line in said)
-    assert said[0] in capfd.readouterr().err
