@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import env
+from harness import env, strategy
+from harness.verify import BACKWARD, CONVOLUTIONS, NORMALIZATIONS, OPTIMIZE, PRODUCTS
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB, MIB, KIB = 2**30, 2**20, 2**10
@@ -43,10 +44,8 @@ NO_DATA = {
 }
 NO_DATA |= {f"{name}_grad" for name in NO_DATA}
 TRANSPOSES = {"transpose", "transpose2", "transpose_grad", "transpose2_grad", "transfer_layout"}
-CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
-PRODUCTS = {"mul", "matmul", "matmul_v2"}
-NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
-OPTIMIZER_ROLE, BACKWARD_ROLE = 2, 1
+# Names of a model in published tables that leave its version open, by the model's name with it.
+UNVERSIONED = {"resnet50_v1.5": {"resnet50": "v1 or v1.5 not stated"}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +69,17 @@ A100_SHEET = (
     "r4-web.pdf"
 )
 DEVICES = (
-    Device(
-        name="V100",
-        memory_gib=32,
-        flops_per_s={"float32": 15.7e12, "float16": 125e12},
-        memory_bytes_per_s=900e9,
-        on_chip_bytes=(80 * (256 + 96) + 6144) * KIB,
-        link_bytes_per_s=150e9,
-        source=V100_SHEET,
+    *(
+        Device(
+            name="V100",
+            memory_gib=memory_gib,
+            flops_per_s={"float32": 15.7e12, "float16": 125e12},
+            memory_bytes_per_s=900e9,
+            on_chip_bytes=(80 * (256 + 96) + 6144) * KIB,
+            link_bytes_per_s=150e9,
+            source=V100_SHEET,
+        )
+        for memory_gib in (16, 32)
     ),
     Device(
         name="A100",
@@ -110,6 +112,7 @@ class Work:
     moved_bytes: int
     again_bytes: tuple[int, ...]  # inputs that it must read twice where the chip cannot hold them
     flops: int
+    dtype: str  # of a product's arithmetic; empty for any other operator
     is_kernel: bool
 
 
@@ -124,14 +127,14 @@ def _members(block: Any) -> dict[str, list[str]]:
 
 def _bytes(op: Any, block: Any, members: dict[str, list[str]]) -> int:
     """Inputs, each once, and outputs."""
-    from harness.passes import size_bytes
+    from harness.passes import BYTES, size_bytes
 
     moved = 0
     for slots, of in ((op.input_names, op.input), (op.output_names, op.output)):
         for name in {name for slot in slots if slot != "XShape" for name in of(slot)}:
             variable = block._find_var_recursive(name)
             if name in members:
-                moved += _elements(block, members[name]) * size_bytes_of(variable)
+                moved += _elements(block, members[name]) * BYTES[variable.dtype]
             elif variable is not None and variable.shape:
                 moved += size_bytes(variable)
     return moved
@@ -154,21 +157,28 @@ def _again(op: Any, block: Any) -> tuple[int, ...]:
     return tuple(size_bytes(block.var(op.input(slot)[0])) for slot in slots)
 
 
-def _flops(op: Any, block: Any) -> int:
+def _dtype(variable: Any) -> str:
+    return str(variable.dtype).rpartition(".")[2]
+
+
+def _product(op: Any, block: Any) -> tuple[int, str]:
+    """FLOPs of a convolution or matrix product and the type of its arithmetic."""
     kind = op.type.removesuffix("_grad")
     if kind in CONVOLUTIONS:
         out = block.var(op.input("Output@GRAD")[0] if op.type != kind else op.output("Output")[0])
-        weights = block.var(op.input("Filter")[0]).shape  # [out, in / groups, height, width]
+        weights = block.var(op.input("Filter")[0])  # [out, in / groups, height, width]
         layout = op.attr("data_format")
         channels = out.shape[3] if layout == "NHWC" else out.shape[1]
-        once = 2 * math.prod(out.shape) // channels * math.prod(weights)
+        once = 2 * math.prod(out.shape) // channels * math.prod(weights.shape)
     elif kind in PRODUCTS:
         out = block.var(op.input("Out@GRAD")[0] if op.type != kind else op.output("Out")[0])
-        once = 2 * math.prod(out.shape) * block.var(op.input("Y")[0]).shape[0]
+        weights = block.var(op.input("Y")[0])
+        once = 2 * math.prod(out.shape) * weights.shape[0]
     else:
-        return 0
+        return 0, ""
     # The gradients by the input and by the weights cost one forward pass each.
-    return once * (sum(1 for slot in op.output_names if op.output(slot)) if op.type != kind else 1)
+    passes = sum(1 for slot in op.output_names if op.output(slot)) if op.type != kind else 1
+    return once * passes, _dtype(weights)
 
 
 def works(main: Any) -> list[Work]:
@@ -179,6 +189,7 @@ def works(main: Any) -> list[Work]:
     for index, op in enumerate(block.ops):
         is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
         moved = _bytes(op, block, members) if is_kernel else 0
+        flops, dtype = _product(op, block)
         found.append(
             Work(
                 index=index,
@@ -186,7 +197,8 @@ def works(main: Any) -> list[Work]:
                 role=op.attr("op_role"),
                 moved_bytes=moved,
                 again_bytes=_again(op, block) if is_kernel else (),
-                flops=_flops(op, block),
+                flops=flops,
+                dtype=dtype,
                 is_kernel=is_kernel,
             )
         )
@@ -195,10 +207,12 @@ def works(main: Any) -> list[Work]:
 
 def buckets(main: Any) -> list[dict[str, Any]]:
     """Each gradient all-reduce: its size, and the share of the gradient operators that are done when it is issued."""
+    from harness.passes import BYTES
+
     block = main.global_block()
     in_buffer = _members(block)
     found = []
-    backward = [w for w in works(main) if w.role & BACKWARD_ROLE and w.is_kernel and w.kind.endswith("_grad")]
+    backward = [w for w in works(main) if w.role & BACKWARD and w.is_kernel and w.kind.endswith("_grad")]
     moved = sum(w.moved_bytes for w in backward)
     for index, op in enumerate(block.ops):
         if op.type != "c_allreduce_sum":
@@ -208,8 +222,8 @@ def buckets(main: Any) -> list[dict[str, Any]]:
         before = [w for w in backward if w.index < index]
         found.append(
             {
-                "mib": _elements(block, members) * size_bytes_of(block.var(name)) / MIB,
-                "dtype": str(block.var(name).dtype).rpartition(".")[2],
+                "mib": _elements(block, members) * BYTES[block.var(name).dtype] / MIB,
+                "dtype": _dtype(block.var(name)),
                 "gradients": len(members),
                 "operator": index,
                 "issued_after_operators": len(before) / len(backward),
@@ -223,13 +237,6 @@ def buckets(main: Any) -> list[dict[str, Any]]:
 def _layout(main: Any) -> str:
     """Image layout of the convolutions."""
     return str(next(op.attr("data_format") for op in main.global_block().ops if op.type == "conv2d"))
-
-
-def size_bytes_of(variable: Any) -> int:
-    """Bytes of one element."""
-    from harness.passes import BYTES
-
-    return BYTES[variable.dtype]
 
 
 def describe(main: Any) -> dict[str, Any]:
@@ -247,6 +254,7 @@ def describe(main: Any) -> dict[str, Any]:
         "all_operators": len(all_works),
         "transposes": sum(n for kind, n in kinds.items() if kind in TRANSPOSES),
         "casts": kinds["cast"],
+        "products": dict(Counter(w.dtype for w in all_works if w.flops)),
         "all_reduces": kinds["c_allreduce_sum"],
         "all_reduce_mib": sum(b["mib"] for b in found),
         "buckets": found,
@@ -283,20 +291,20 @@ def in_order(main: Any) -> list[tuple[Work, float | None]]:
 
 
 def estimate(
-    operators: list[tuple[Work, float | None]], *, math_mode: str, batch: int, ranks: int, device: Device
+    operators: list[tuple[Work, float | None]], *, tf32: bool, batch: int, ranks: int, device: Device
 ) -> dict[str, Any] | None:
     """Roofline of a step on `device`: an upper bound on its images/s; None where it lacks the arithmetic.
 
-    `operators` are those of `in_order`.
+    `operators` are those of `in_order`; with `tf32` products of FP32 run in TF32.
 
-    Each operator takes the longer of its FLOPs at the peak and its bytes at the peak; a normalization by the batch's
-    statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
+    Each operator takes the longer of its FLOPs at the peak of its type and its bytes at the peak; a normalization by
+    the batch's statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
     2 (n - 1) / n b at NVLink's peak, beginning when its last gradient is made and the one before is done; the
     optimizer waits for the last. Beyond one node (8 ranks) nothing is estimated: the network has no data sheet here.
     """
-    if math_mode not in device.flops_per_s or ranks > 8:
+    math_modes = {w.dtype: "tf32" if tf32 and w.dtype == "float32" else w.dtype for w, _ in operators if w.flops}
+    if ranks > 8 or not device.flops_per_s.keys() >= set(math_modes.values()):
         return None
-    peak = device.flops_per_s[math_mode]
     compute_s = link_free_s = flops_s = bytes_s = 0.0
     waited = False
     for work, summed_bytes in operators:
@@ -305,11 +313,11 @@ def estimate(
                 2 * (ranks - 1) / ranks * summed_bytes / device.link_bytes_per_s
             )
             continue
-        if work.role & OPTIMIZER_ROLE and not waited:
+        if work.role & OPTIMIZE and not waited:
             exposed_s, waited = max(0.0, link_free_s - compute_s), True
             compute_s += exposed_s
         again_bytes = sum(size for size in work.again_bytes if size > device.on_chip_bytes)
-        by_flops_s = work.flops / peak
+        by_flops_s = work.flops / device.flops_per_s[math_modes[work.dtype]] if work.flops else 0.0
         by_bytes_s = (work.moved_bytes + again_bytes) / device.memory_bytes_per_s
         flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
         compute_s += max(by_flops_s, by_bytes_s)
@@ -319,15 +327,20 @@ def estimate(
         "flops_time_s": flops_s,
         "bytes_time_s": bytes_s,
         "exposed_all_reduce_s": exposed_s if waited else 0.0,
-        "peaks": dataclasses.asdict(device) | {"flops_per_s": peak, "flops_per_s_of": math_mode},
+        "peaks": dataclasses.asdict(device)
+        | {"flops_per_s": {mode: device.flops_per_s[mode] for mode in math_modes.values()}},
         "kind": "roofline at data-sheet peaks, an upper bound; not measured",
     }
 
 
 def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
-    """Published throughput of the workload by Paddle on the same device, precision, batch and rank count."""
+    """Published throughput of the workload by Paddle on the same device, precision, batch and rank count.
+
+    A table that does not say the device's memory or the model's version is of any; `note` says so.
+    """
+    model = env.MODELS[workload]
+    notes = {model: ""} | UNVERSIONED.get(model, {})
     wanted = {
-        "model": env.MODELS[workload],
         "metric": "throughput",
         "accelerator": device.name,
         "batch_per_device": str(batch),
@@ -336,22 +349,30 @@ def published(device: Device, *, workload: str, precision: str, batch: int, rank
     names = {"fp32": {"fp32"}, "tf32": {"tf32"}, "amp_o1": {"amp_o1", "amp"}, "amp_o2": {"amp_o2", "amp"}}
     with (ROOT / "scoring" / "published.csv").open(newline="", encoding="utf-8") as file:
         return [
-            {"images_per_s": float(row["value"]), "source": row["source"], "table": row["table"]}
+            {
+                "images_per_s": float(row["value"]),
+                "source": row["source"],
+                "table": row["table"],
+                "note": "; ".join(filter(None, (row["note"], notes[row["model"]]))),
+            }
             for row in csv.DictReader(file)
             if all(row[k] == v for k, v in wanted.items())
+            and row["model"] in notes
             and row["precision"] in names.get(precision, set())
             and row["framework"].startswith("Paddle")
             and row["accelerator_memory_gib"] in ("", str(device.memory_gib))
         ]
 
 
-def estimates(main: Any, *, workload: str, precision: str, dtype: str, batch: int, ranks: int) -> list[dict[str, Any]]:
-    """The roofline on each device, with its error against the published figures."""
-    math_mode = "tf32" if precision == "tf32" else dtype
+def estimates(main: Any, job: env.Job) -> list[dict[str, Any]]:
+    """The roofline of the job's program on each device, with its error against the published figures."""
+    batch, ranks = job.batchsize, job.world_size
     operators, found = in_order(main), []
     for device in DEVICES:
-        roofline = estimate(operators, math_mode=math_mode, batch=batch, ranks=ranks, device=device)
-        figures = published(device, workload=workload, precision=precision, batch=batch, ranks=ranks)
+        roofline = estimate(operators, tf32=job.precision == "tf32", batch=batch, ranks=ranks, device=device)
+        figures = []
+        if not strategy.parse(job.strategy).auto:  # Paddle chose that program, not who published
+            figures = published(device, workload=job.workload, precision=job.precision, batch=batch, ranks=ranks)
         name = f"{device.name} {device.memory_gib} GB"
         if roofline:
             figures = [f | {"error": roofline["images_per_s"] / f["images_per_s"] - 1} for f in figures]
@@ -393,7 +414,6 @@ def build(job: env.Job) -> tuple[Any, Any, Any]:
         ValueError: the job asks for what cannot be built.
     """
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(job.world_size)])
-    # Before Paddle: loaded after its library, Python's own hashlib corrupts memory with this wheel.
     train = importlib.import_module(f"{job.package}.train")
     config = importlib.import_module(f"{job.package}.config")
     import paddle
@@ -428,15 +448,7 @@ def inspect(job: env.Job) -> dict[str, Any]:
         "strategy": job.strategy,
         "micro_steps": plan.strategy.gradient_merge,
     }
-    figures = estimates(
-        main,
-        workload=job.workload,
-        precision=job.precision,
-        dtype=plan.precision.dtype,
-        batch=job.batchsize,
-        ranks=job.world_size,
-    )
-    return head | describe(main) | {"verified": program.verified(main), "estimate": figures}
+    return head | describe(main) | {"verified": program.verified(main), "estimate": estimates(main, job)}
 
 
 def text(found: dict[str, Any]) -> str:
@@ -448,6 +460,7 @@ def text(found: dict[str, Any]) -> str:
         *([f"counted is the last of {micro_steps} micro-steps, which has the update"] if micro_steps > 1 else []),
         "",
         f"operators      {found['kernel_operators']} kernel operators, {found['all_operators']} in all",
+        f"products       {', '.join(f'{n} in {dtype}' for dtype, n in found['products'].items())}",
         f"casts          {found['casts']}",
         f"transposes     {found['transposes']}",
         f"fused          {', '.join(f'{k} {n}' for k, n in found['fused'].items()) or 'none'}",
@@ -468,11 +481,13 @@ def text(found: dict[str, Any]) -> str:
         if entry["images_per_s"] is None:
             lines.append(f"  {entry['device']}: no estimate (no such arithmetic, or beyond one node)")
             continue
-        figures = [
-            f"{f['images_per_s']:g} published ({f['table']}), error {100 * f['error']:+.0f} %"
+        known = "" if entry["published"] else "; no figure"
+        lines.append(f"  {entry['device']}: {entry['images_per_s']:.0f} images/s{known}")
+        lines += [
+            f"    {f['images_per_s']:g} published ({f['table']}), error {100 * f['error']:+.0f} %"
+            f"{f['note'] and '; ' + f['note']}"
             for f in entry["published"]
         ]
-        lines.append(f"  {entry['device']}: {entry['images_per_s']:.0f} images/s; {'; '.join(figures) or 'no figure'}")
     lines += ["", "operator                                count      GB"]
     by_kind = found["bytes_gb_by_operator"]
     lines += [f"{kind:38} {count:6} {by_kind.get(kind, 0.0):7.2f}" for kind, count in found["operators"].items()]
@@ -500,6 +515,7 @@ def main() -> int:
         "STRATEGY": args.strategy,
         "DGXNNODES": "1" if args.ranks else None,  # the program does not know nodes
         "DGXNGPU": args.ranks,
+        "MODE": "throughput",  # some strategies are refused in training to a target; nothing is trained here
     }
     try:
         variables = system_environment(args.system, args.workload) | {k: v for k, v in asked.items() if v is not None}

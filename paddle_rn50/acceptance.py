@@ -329,7 +329,9 @@ class Machine:
             self.measured["memory_mib"] = me.gather(gpu_memory_mib(self.executor.place))
         rate = timing.images / timing.time_s
         published = self.published()
-        beside = "; ".join(f"published {p['images_per_s']:g} ({p['source']})" for p in published)
+        beside = "; ".join(
+            f"published {p['images_per_s']:g} ({p['source']}{p['note'] and '; '}{p['note']})" for p in published
+        )
         return (
             True,  # a loss that is not finite ends the job
             f"{rate:.1f} images/s over {timing.time_s:.0f} s, batch {job.batchsize} x {me.size}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -10,7 +11,7 @@ import paddle
 import pytest
 from paddle import static
 
-from harness import passes, program, verify
+from harness import env, passes, program, verify
 from tests.harness import lower, programs
 
 PLAIN = "fuse_elewise_add_act_ops=0,merged_optimizer=0"
@@ -157,42 +158,59 @@ def test_nhwc_and_nchw_differ_as_a_rounding_of_the_input_does() -> None:
     assert np.all(np.abs(nhwc - nchw) <= 10 * np.maximum.accumulate(control) + 1e-6 * nchw)
 
 
-def _layer(kind: str, layout: str, x: np.ndarray, upstream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Output of a layer and the gradient by its input, both in NCHW."""
+def _layer(kind: str, layout: str, x: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
+    """Output of a layer and its gradients by its inputs and parameters; images in NCHW, filters are OIHW in both."""
     to, back = ((0, 2, 3, 1), (0, 3, 1, 2)) if layout == "NHWC" else ((0, 1, 2, 3), (0, 1, 2, 3))
     main, startup = static.Program(), static.Program()
     startup.random_seed = 3
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
-        image = static.data("x", x.transpose(to).shape, "float32")
-        image.stop_gradient = False
+        image, addend = (static.data(name, x.transpose(to).shape, "float32") for name in ("x", "z"))
+        image.stop_gradient = addend.stop_gradient = False
+        around_1 = paddle.ParamAttr(initializer=paddle.nn.initializer.Normal(1.0, 0.1))
         if kind.startswith("conv"):
             kernel, stride = int(kind[4]), int(kind[6])
             padding = (kernel - 1) // 2
             y = static.nn.conv2d(image, 8, kernel, stride=stride, padding=padding, bias_attr=False, data_format=layout)
         elif kind == "batch_norm":
-            y = static.nn.batch_norm(image, data_layout=layout)
+            y = static.nn.batch_norm(image, param_attr=around_1, bias_attr=around_1, data_layout=layout)
+        elif kind == "relu":
+            y = paddle.nn.functional.relu(image)
+        elif kind == "add":
+            y = paddle.add(image, addend)
         elif kind == "max_pool":
             y = paddle.nn.functional.max_pool2d(image, 3, stride=2, padding=1, data_format=layout)
         else:
             y = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=layout)
-        weights = upstream[:, :, : y.shape[to.index(2)], : y.shape[to.index(3)]].transpose(to)
+        if kind == "fc":  # on the mean over the image, as in the network
+            y = static.nn.fc(paddle.flatten(y, 1), 8, bias_attr=around_1)
+            weights = upstream[:, :, 0, 0]
+        else:
+            weights = upstream[:, :, : y.shape[to.index(2)], : y.shape[to.index(3)]].transpose(to)
         gradient = static.data("g", weights.shape, "float32")
-        (dx,) = static.gradients(y, image, gradient)
+        inputs = [image, addend] if kind == "add" else [image]
+        parameters = [p for p in main.all_parameters() if p.trainable]
+        found = [y, *static.gradients(y, inputs + parameters, gradient)]
+    assert len(parameters) == (1 if kind.startswith("conv") else 2 if kind in ("batch_norm", "fc") else 0)
+    images = len(inputs) + 1
     executor = static.Executor(paddle.CPUPlace())
     with static.scope_guard(static.Scope()):
         executor.run(startup)
-        feed = {"x": np.ascontiguousarray(x.transpose(to)), "g": np.ascontiguousarray(weights)}
-        out, din = executor.run(main, feed=feed, fetch_list=[y, dx])
-    return out.transpose(back), din.transpose(back)
+        fed = {"x": x.transpose(to), "z": x[::-1].transpose(to), "g": weights}
+        feed = {name: np.ascontiguousarray(value) for name, value in fed.items()}
+        values = executor.run(main, feed=feed, fetch_list=found)
+    return [v.transpose(back) if v.ndim == 4 and i < images else v for i, v in enumerate(values)]
 
 
-@pytest.mark.parametrize("kind", ["conv1s1", "conv3s1", "conv3s2", "conv7s2", "batch_norm", "max_pool", "avg_pool"])
+@pytest.mark.parametrize(
+    "kind", ["conv1s1", "conv3s1", "conv3s2", "conv7s2", "batch_norm", "relu", "add", "max_pool", "avg_pool", "fc"]
+)
 def test_each_layer_is_the_same_in_both_layouts(kind: str) -> None:
     paddle.enable_static()
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
     upstream = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
     for nchw, nhwc in zip(*(_layer(kind, layout, x, upstream) for layout in ("NCHW", "NHWC")), strict=True):
+        assert nchw.shape == nhwc.shape
         assert np.abs(nchw - nhwc).max() <= 1e-6 * max(1.0, np.abs(nchw).max())
 
 
@@ -329,3 +347,25 @@ def test_half_precision_is_where_it_belongs() -> None:
         verify.arithmetic(programs.build(name=name, device="gpu", ranks=2).main, "float16")
     with pytest.raises(verify.Refused, match="is not in float16"):
         verify.arithmetic(programs.build().main, "float16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "cpu", "precision": "fp32"}, "divides the state over 8 GPUs"),
+        ({"dgxngpu": 4}, "divides the state over 8 GPUs"),
+        ({"dgxnnodes": 2}, "divides the state over 8 GPUs"),
+        ({"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
+        ({"mode": "train"}, "trains by LARS, not by the recipe"),
+        ({}, ""),
+    ],
+)
+def test_the_automatic_mode_is_taken_where_the_log_can_say_what_ran(changes: dict[str, Any], message: str) -> None:
+    job = env.Job(
+        **{"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1", "mode": "throughput"} | changes
+    )
+    if not message:
+        assert program.plan(job).strategy.auto
+        return
+    with pytest.raises(ValueError, match=f"STRATEGY=auto: Paddle's automatic mode {message}"):
+        program.plan(job)

@@ -1,0 +1,144 @@
+"""Programs of public ResNet-50 code on this wheel beside ours, counted by harness.inspect: docs/program.md's table.
+
+Batch 256 a GPU, rank 0 of 8. Their networks have the layers of ours; input, loss, metrics, optimizer, mixed precision
+and fleet's strategy are set by the calls that NVIDIA's DeepLearningExamples (PaddlePaddle/Classification/RN50v1.5,
+commit 38934f9) and PaddleClas (ppcls, commit 1fccb35) make; their code is not in here. Needs no GPU.
+    python benchmarks/public_programs.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from harness import env, inspect, precision, ranks
+from harness.optimizers import is_decayed
+from paddle_rn50.model import ModelConfig, resnet50
+
+# isort: split
+# After the harness: harness/__init__.py says why.
+import paddle
+from paddle import static
+from paddle.distributed import fleet
+from paddle.nn import functional
+
+BATCH, RANKS, SIDE, CLASSES = 256, 8, 224, 1000
+
+
+def inputs(layout: str, channels: int) -> tuple[Any, Any]:
+    """Images and labels of a batch."""
+    shape = [BATCH, channels, SIDE, SIDE] if layout == "NCHW" else [BATCH, SIDE, SIDE, channels]
+    return static.data("data", shape, "float32"), static.data("label", [BATCH, 1], "int64")
+
+
+def logits(image: Any, layout: str) -> Any:
+    """The network's output."""
+    channels = image.shape[layout.index("C")]
+    return resnet50(image, ModelConfig(classes=CLASSES, layout=layout, input_channels=channels), training=True)
+
+
+def minimize(loss: Any, optimizer: Any, *, fused: bool, **knobs: Any) -> None:
+    """By fleet as both set it: all-reduces fused to "16 MB", and with `fused` the four fusions of AMP."""
+    strategy, build = fleet.DistributedStrategy(), static.BuildStrategy()
+    for knob in ("fuse_bn_act_ops", "fuse_elewise_add_act_ops", "fuse_bn_add_act_ops", "enable_addto"):
+        setattr(build, knob, fused)
+    knobs |= {"build_strategy": build, "fuse_all_reduce_ops": True, "fuse_grad_size_in_MB": 16, "nccl_comm_num": 1}
+    for knob, value in knobs.items():
+        setattr(strategy, knob, value)
+    fleet.init(is_collective=True, log_level="ERROR")
+    fleet.distributed_optimizer(optimizer, strategy=strategy).minimize(loss)
+
+
+def nvidia(*, amp: bool, pure: bool = False) -> None:
+    """Label smoothing, no decay of BN, top-1 and top-5; AMP is fleet's."""
+    layout = "NHWC" if amp else "NCHW"
+    paddle.set_flags({"FLAGS_max_inplace_grad_add": 0})  # never set, so that the addto asked for does nothing
+    image, label = inputs(layout, 4)
+    with static.amp.fp16_guard() if pure else contextlib.nullcontext():
+        out = logits(image, layout)
+    target = paddle.reshape(label, [-1, 1])
+    smooth = functional.label_smooth(functional.one_hot(target, CLASSES), epsilon=0.1)
+    smooth = paddle.reshape(smooth, [-1, CLASSES])
+    loss = paddle.sum(-functional.log_softmax(out, axis=-1) * smooth, axis=-1).mean()
+    for k in (1, 5):
+        paddle.metric.accuracy(out, target, k=k)
+    for parameter in image.block.program.all_parameters():
+        if not is_decayed(parameter.name) and parameter.name != "fc.b":
+            parameter.regularizer = paddle.regularizer.L2Decay(0.0)
+    optimizer = paddle.optimizer.Momentum(0.256, momentum=0.875, weight_decay=2**-15, multi_precision=amp)
+    scaling = {"init_loss_scaling": 128.0, "use_dynamic_loss_scaling": True, "use_pure_fp16": pure}
+    minimize(loss, optimizer, fused=amp, **({"amp": True, "amp_configs": scaling} if amp else {}))
+
+
+def paddleclas(*, level: str = "") -> None:
+    """Images are transposed in the program; no smoothing, top-1 and top-5, one update operator a type."""
+    layout = "NHWC" if level else "NCHW"
+    paddle.set_flags({"FLAGS_max_inplace_grad_add": 8 if level else 0})
+    image, label = inputs("NCHW", 4 if level else 3)
+    with static.amp.fp16_guard():
+        if level:
+            image = paddle.transpose(image, [0, 2, 3, 1])
+            image.stop_gradient = True
+        out = logits(image, layout)
+    target = paddle.reshape(label, [-1, 1])
+    loss = functional.cross_entropy(out, target).mean()
+    for k in (1, 5):
+        paddle.metric.accuracy(out, target, k=k)
+    decay = paddle.regularizer.L2Decay(1e-4)
+    optimizer = paddle.optimizer.Momentum(
+        0.1, momentum=0.9, weight_decay=decay, multi_precision=bool(level), use_multi_tensor=True
+    )
+    if level:
+        optimizer = static.amp.decorate(
+            optimizer,
+            init_loss_scaling=128.0,
+            use_dynamic_loss_scaling=True,
+            use_pure_fp16=level == "O2",
+            use_fp16_guard=True,
+        )
+    minimize(loss, optimizer, fused=bool(level))
+    if level == "O2":  # its pipeline emits FP16 (`output_fp16`)
+        precision.feed_half(loss.block.program, precision.PRECISIONS["amp_o2"])
+
+
+def row(name: str, main: Any) -> str:
+    """A line of the table."""
+    found = inspect.describe(main)
+    operators = f"{found['kernel_operators']} ({found['all_operators']})"
+    counts = [found[key] for key in ("casts", "transposes", "all_reduces")]
+    return f"| {' | '.join(map(str, [name, operators, *counts, format(found['bytes_gb'], '.1f')]))} |"
+
+
+def main() -> None:
+    """Prints a row a program."""
+    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(RANKS)])
+    paddle.enable_static()
+    public = {
+        "NVIDIA, AMP NHWC": lambda: nvidia(amp=True),
+        "NVIDIA, pure FP16 NHWC": lambda: nvidia(amp=True, pure=True),
+        "NVIDIA, TF32 NCHW": lambda: nvidia(amp=False),
+        "PaddleClas, AMP O2 NHWC": lambda: paddleclas(level="O2"),
+        "PaddleClas, AMP O1 NHWC": lambda: paddleclas(level="O1"),
+        "PaddleClas, FP32 NCHW": lambda: paddleclas(),
+    }
+    rows = []
+    # Fleet prints what it found, and would wait for the other ranks.
+    waiting = mock.patch("paddle.distributed.fleet.meta_optimizers.common.wait_server_ready", lambda endpoints: None)
+    with waiting, contextlib.redirect_stdout(sys.stderr), ranks.elsewhere():
+        for name, build in public.items():
+            main = static.Program()
+            with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():
+                build()
+            rows.append(row(name, main))
+    for ours in ("amp_o2", "amp_o1", "fp32"):
+        variables = inspect.system_environment("DGXA100") | {"PRECISION": ours, "BATCHSIZE": str(BATCH)}
+        rows.append(row(f"**this, {ours}**", inspect.build(env.read(variables)[0])[0]))
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
