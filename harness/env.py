@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import strategy
+
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
 PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
@@ -126,6 +128,10 @@ def _check(job: Job) -> None:
     """What no single value shows."""
     if job.device == "cpu" and job.precision != "fp32":
         raise ValueError(f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu")
+    if job.loss_scale and job.precision not in ("amp_o1", "amp_o2"):
+        raise ValueError(
+            f"LOSS_SCALE={job.loss_scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
+        )
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
     if job.profile:
@@ -319,6 +325,7 @@ def main() -> int:
         return 0
     try:
         job, origins = read()
+        strategy.parse(job.strategy)
         importlib.import_module(f"{job.package}.config").recipe(
             job.recipe, global_batch=job.global_batch, image_size=job.image_size
         )

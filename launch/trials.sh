@@ -17,11 +17,12 @@ readonly KILL_AFTER_S=10 # from asking the ranks to end, which takes a window of
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 ((DGXNNODES > 1)) || export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm}"
-readonly LAST_START_S=660 # of an acceptance: a job that starts by then ends within 15 minutes
+readonly LAST_START_S=660 END_S=900 # of an acceptance: a job begins by the one and is ended at the other
 mpirun_pid=""
 signal=""
 reason=""
 deadline=0
+end_s=0 # when a trial is ended that is not done; 0: never
 
 # The log of a trial. One that goes on from a checkpoint gets a name of its own, which no package takes for a result.
 result_of() {
@@ -99,6 +100,10 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   kills_before="$(out_of_memory_kills)"
   "${command[@]}" </dev/null 2>"${stderr}" &
   mpirun_pid=$!
+  while ((end_s > 0)) && [[ -z "${signal}" ]] && kill -0 "${mpirun_pid}" 2>/dev/null; do
+    ((SECONDS < end_s)) || { kill -TERM "${mpirun_pid}" 2>/dev/null || true; break; }
+    sleep 1
+  done
   # A trapped signal ends `wait` early; from then on mpirun has until the deadline.
   wait "${mpirun_pid}" 2>/dev/null || status=$? # where mpirun was killed, bash says so here
   while [[ -n "${signal}" ]] && kill -0 "${mpirun_pid}" 2>/dev/null; do
@@ -121,6 +126,7 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   esac
   if ((status != 0)); then
     reason="$(reason_of "${stderr}" "${status}")"
+    ((end_s == 0 || SECONDS < end_s)) || reason="it was not done after the ${end_s} s that an acceptance may take"
     ((status == 2 || status == 130 || status == 143)) || status=1
     reason="$(.venv/bin/python -m harness.events "${result}" "${reason}")" || true
     echo "error: ${reason}$([[ -f "${result}" ]] && echo " (log ${result}, messages ${stderr})")" >&2
@@ -153,6 +159,7 @@ if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows
     echo "error: ${FOLDER} cannot be written: set LOGDIR to a writable folder" >&2
     exit 2
   fi
+  end_s="${END_S}"
   export MODE=throughput DATA=synthetic CLEAR_CACHES=0 RESUME=no PRECISION RESULT_FILE
   for PRECISION in ${precisions}; do
     RESULT_FILE="${FOLDER}/${PRECISION}.txt"

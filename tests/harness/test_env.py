@@ -23,6 +23,7 @@ VARIABLES = {env.variable(f.name) for f in dataclasses.fields(env.Job)}
         ("MODE", "fast", "must be one of train, throughput"),
         ("NODE_RANK", "1", "must be below DGXNNODES=1"),
         ("PRECISION", "amp_o2", "a CPU has no kernels for it"),
+        ("LOSS_SCALE", "128", "only FP16's loss is scaled"),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:

@@ -33,7 +33,7 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     done = jobs.run_and_time("--acceptance", "--short", LOGDIR=str(tmp_path), DGXNGPU=2)
     assert done.returncode == 0, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "5 passed, 0 failed, 15 not possible here, in the short form"
+    assert report["verdict"] == "5 passed, 0 failed, 16 not possible here, in the short form"
     assert f"verdict   {report['verdict']}" in done.stdout
     found = statuses(report)
     assert {key for key, status in found.items() if status == acceptance.PASSED} == {(c, "fp32") for c in ON_A_CPU}
@@ -90,7 +90,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "2 passed, 2 failed, 16 not possible here, in the short form"
+    assert report["verdict"] == "2 passed, 2 failed, 17 not possible here, in the short form"
     found = statuses(report)
     assert {key for key, status in found.items() if status == acceptance.FAILED} == {
         ("losses", "fp32"),
@@ -114,11 +114,25 @@ def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) 
 
 
 @pytest.mark.xdist_group("ranks")
+def test_a_job_that_is_not_done_when_the_time_is_up_is_ended(tmp_path: Path) -> None:
+    copy = checkout(tmp_path / "copy")
+    trials = copy / "launch" / "trials.sh"
+    text = trials.read_text()
+    assert " END_S=900 " in text
+    trials.write_text(text.replace(" END_S=900 ", " END_S=8 "))
+    done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.startswith("error: it was not done after the 8 s that an acceptance may take")
+    lines = [line for line in written(tmp_path)["lines"] if line["precision"] == "fp32"]
+    assert lines[-1]["found"] == "not run: it was not done after the 8 s that an acceptance may take"
+
+
+@pytest.mark.xdist_group("ranks")
 def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> None:
     done = jobs.run_and_time("--acceptance", LOGDIR=str(tmp_path), DEVICE="gpu", DGXNGPU=1)
     assert done.returncode == 1, done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "0 passed, 20 failed, 0 not possible here"
+    assert report["verdict"] == "0 passed, 21 failed, 0 not possible here"
     for line in report["lines"]:
         assert line["found"].startswith("not run: DGXNGPU=1: ")
         assert " has 0 GPUs" in line["found"]
@@ -145,7 +159,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     done = reported(folder, DEVICE="gpu")
     assert done.returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())
-    assert report["verdict"] == "1 passed, 19 failed, 0 not possible here"
+    assert report["verdict"] == "1 passed, 20 failed, 0 not possible here"
     found = {(line["check"], line["precision"]): line["found"] for line in report["lines"]}
     assert found["losses", "fp32"] == "0 off"
     assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
@@ -157,7 +171,7 @@ def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
     (tmp_path / "X-1").mkdir()
     done = reported(tmp_path / "X-1", DEVICE="cpu")
     assert done.returncode == 1
-    assert "verdict   0 passed, 7 failed, 13 not possible here" in done.stdout
+    assert "verdict   0 passed, 7 failed, 14 not possible here" in done.stdout
 
 
 def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
