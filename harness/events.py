@@ -7,7 +7,7 @@ Our own events, all POINT_IN_TIME; times are seconds by the monotonic clock, `im
 
 | key | value | metadata |
 |---|---|---|
-| `run_summary` | devices, nodes, batch_per_device, precision, math_mode, mode, data, framework, model | |
+| `run_summary` | what a score must know of the run: harness/session.py's `run_summary` | |
 | `step_window` | steps, images, time_s, data_wait_s, loss, gpu_memory_mib, power_w | step, epoch_num, phase |
 | `epoch_throughput` | images, time_s, images_per_s = images / time_s, data_wait_s | epoch_num |
 | `telemetry_summary` | the highest memory and temperature of a GPU, energy: harness/telemetry.py's `summarize` | |

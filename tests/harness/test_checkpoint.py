@@ -385,6 +385,8 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
     assert f"the last good checkpoint is {last}" in done.stderr
     checkpoint.read(last)  # the end did not overtake its writing
+    done = small.train(straight.with_name("result_0.resumed_1.txt"), data, RESUME="auto")
+    assert done.returncode == 2 and f"{last}: its run has done all of its 2 epochs: set RESUME=no" in done.stderr
 
     first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
     process = small.start(first, data, CHECKPOINT_EPOCHS=1)
