@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # Sourced by the launchers and the trial loop.
 
-# Whether $1 is a setting that a library reads on each rank. Of NVIDIA_* only this one: the container runtime owns the others.
-of_library() { [[ $1 == @(NCCL|UCX|FLAGS|OMP|MKL)_* || $1 == @(NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER) ]]; }
+# Whether $1 is a setting that a library reads on each rank. Of NVIDIA_* only this one: the container runtime owns the others,
+# and CUDA_VISIBLE_DEVICES is each node's own.
+of_library() { [[ $1 == @(NCCL|UCX|FLAGS|OMP|MKL)_* || $1 == NVIDIA_TF32_OVERRIDE ]]; }
 
 # Names of the job's variables (the fields of harness/env.py), the libraries' and mpirun's own that are set in this shell:
 # what a launcher hands to a node. What a config file sets is not among them: run_and_time.sh reads it on each node.
