@@ -29,6 +29,7 @@ RUN launch/setup.sh run \
     && find numpy pandas scipy sklearn matplotlib mpi4py joblib -type d -name tests -prune -exec rm -r {} +
 
 # The embedded data set, so that a job needs no writable folder beside its results.
+COPY program/__init__.py program/
 COPY harness/__init__.py harness/embedded.py harness/
 COPY paddle_rn50/__init__.py paddle_rn50/digits.py paddle_rn50/
 RUN .venv/bin/python -m paddle_rn50.digits data
@@ -59,8 +60,9 @@ COPY --from=packages /workspace/.venv /workspace/.venv
 COPY --from=packages /workspace/data /workspace/data
 RUN printf '%s\n' /opt/cuda/nvidia/*/lib >/etc/ld.so.conf.d/cuda.conf && ldconfig && rm -f /var/cache/ldconfig/aux-cache
 
-# `docker run --gpus all` is all that a GPU host adds. Nothing is written next to the code.
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility PYTHONDONTWRITEBYTECODE=1 \
+# `docker run --gpus all` is all that a GPU host adds; `video` brings libnvcuvid.so.1, without which nvJPEG leaves the
+# A100's JPEG decoder unused. Nothing is written next to the code.
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility,video PYTHONDONTWRITEBYTECODE=1 \
     PATH=/workspace/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 WORKDIR /workspace
 USER mpiuser

@@ -4,13 +4,9 @@
 # V100 16 GB, FP32, batch 128: 4890 (DLPerf, Paddle 1.8.3).
 export DGXNNODES="${DGXNNODES:-2}"
 
-## Network: gradients by NCCL over the four InfiniBand ports; start-up and host values by Open MPI over Ethernet, without UCX
 export NCCL_IB_HCA="${NCCL_IB_HCA:-mlx5_0,mlx5_1,mlx5_2,mlx5_3}"
-export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-^lo,docker}"
-export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
-export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm,tcp}"
-export OMPI_MCA_btl_tcp_if_exclude="${OMPI_MCA_btl_tcp_if_exclude:-lo,docker0}" # docker0 has one address on all hosts
-export CONT_DEVICES="${CONT_DEVICES-/dev/infiniband}"
 
+# shellcheck source=launch/dgx_nodes.sh
+source "$(dirname "${BASH_SOURCE[0]}")/launch/dgx_nodes.sh"
 # shellcheck source=config_DGX1.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config_DGX1.sh"

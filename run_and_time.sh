@@ -1,61 +1,31 @@
 #!/usr/bin/env bash
 # The job of one node: set up, train NEXP trials, check each log, score them, print a table.
-#   ./run_and_time.sh [--dry-run | --check | --acceptance [--short]]        what may be set: the table in README.md
+#   ./run_and_time.sh [--dry-run | --check | --acceptance [--short]]        what may be set: docs/settings.md
 # --check: is the machine fit for the job?   --acceptance: does it compute right, and how fast? (15 minutes at most)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
-dry_run=""
-short=()
-instead=() # of the trials
 for argument in "$@"; do
-  case "${argument}" in
-    --dry-run) dry_run=1 ;;
-    --check | --acceptance) instead=("${argument}") ;;
-    --short) short=(--short) ;;
-    -h | --help)
-      sed -n '2,4s/^# *//p' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
-    *)
-      echo "error: unknown argument ${argument}: use --dry-run, --check, --acceptance or --help; a job is described by its environment" >&2
-      exit 2
-      ;;
-  esac
+  job_flag "${argument}" ||
+    refuse "unknown argument ${argument}: use --dry-run, --check, --acceptance or --help; a job is described by its environment"
 done
-if [[ -n "${short[*]}" && "${instead[*]}" != --acceptance ]]; then
-  echo "error: --short is a form of --acceptance: give both" >&2
-  exit 2
-fi
-instead+=("${short[@]}")
+case "${instead[*]}" in
+  "" | --check | --acceptance | "--acceptance --short") ;;
+  "--short --acceptance") instead=(--acceptance --short) ;;
+  --short) refuse "--short is a form of --acceptance: give both" ;;
+  *) refuse "${instead[*]}: give --check, or --acceptance, or --acceptance --short" ;;
+esac
 
-# ---- configuration: the user's environment, then the system's file, then harness/env.py
-JOB_FROM_USER="${JOB_FROM_USER:-$(compgen -e | paste -sd ' ')}"
-export DGXSYSTEM="${DGXSYSTEM:-CPU}"
-if [[ ! -f "config_${DGXSYSTEM}.sh" ]]; then
-  systems="$(printf '%s\n' config_*.sh | sed 's/^config_//; s/\.sh$//' | paste -sd ' ')"
-  echo "error: DGXSYSTEM=${DGXSYSTEM}: there is no config_${DGXSYSTEM}.sh; there are: ${systems}" >&2
-  exit 2
-fi
-# shellcheck disable=SC1090,SC1091 # a file of exports, checked by itself
-source "config_${DGXSYSTEM}.sh"
-JOB_FROM_CONFIG="$(comm -13 <(tr ' ' '\n' <<<"${JOB_FROM_USER}" | sort) <(compgen -e | sort) | paste -sd ' ')"
-export JOB_FROM_USER JOB_FROM_CONFIG
-
-# ---- set-up, and the job with every value resolved
+# ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py
 launch/setup.sh run
-if [[ -z "${PROGRESS:-}" && -t 1 ]]; then
+load_job --shell
+if [[ -z "${PROGRESS}" && -t 1 ]]; then
   PROGRESS=bar
   COLUMNS="$(tput cols 2>/dev/null || echo 100)"
   export PROGRESS COLUMNS
 fi
-resolved="$(.venv/bin/python -m harness.env)" || exit 2
-JOB_VARIABLES="SEED RESULT_FILE"
-while IFS='=' read -r name value; do
-  export "${name}=${value}"
-  JOB_VARIABLES+=" ${name}"
-done <<<"${resolved}"
-export JOB_VARIABLES
 if [[ -n "${dry_run}" ]]; then
   .venv/bin/python -m harness.env --json
   launch/trials.sh --dry-run
@@ -77,9 +47,4 @@ child=$!
 set +m
 trap 'kill -TERM "${child}"' TERM HUP
 trap 'kill -INT "${child}"' INT
-while :; do # a trapped signal ends `wait` early
-  status=0
-  wait "${child}" || status=$?
-  kill -0 "${child}" 2>/dev/null || break
-done
-exit "${status}"
+await "${child}"

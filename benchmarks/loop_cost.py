@@ -23,13 +23,14 @@ env.export(env.runtime(JOB))
 import paddle  # noqa: E402 - reads the environment when it is loaded
 from paddle import static  # noqa: E402
 
-from harness import program, ranks  # noqa: E402
-from harness.events import RunLog  # noqa: E402
+from harness import ranks  # noqa: E402
 from harness.loop import Trainer  # noqa: E402
 from harness.progress import Progress  # noqa: E402
 from paddle_rn50 import config, data  # noqa: E402
 from paddle_rn50.model import ModelConfig  # noqa: E402
 from paddle_rn50.train import training_loss  # noqa: E402
+from program import build  # noqa: E402
+from runlog.writer import RunLog  # noqa: E402
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
     main_program, startup = static.Program(), static.Program()
     with static.program_guard(main_program, startup):
         loss = training_loss(image, JOB.batchsize, recipe, ModelConfig(classes=recipe.classes))
-        program.minimize(loss, recipe.optimizer, schedule, device="cpu")
+        training = build.minimize(loss, recipe.optimizer, schedule, device="cpu")
     executor = static.Executor(paddle.CPUPlace())
     executor.run(startup)
     batch = data.synthetic(image, batch=JOB.batchsize, classes=recipe.classes, seed=0)
@@ -54,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Progress("plain", steps) as progress:
         trainer = Trainer(
             executor=executor,
-            main=main_program,
+            program=training,
             global_batch=JOB.global_batch,
             print_steps=JOB.print_steps,
             ranks=me,

@@ -1,4 +1,4 @@
-"""Programs of public ResNet-50 code on this wheel beside ours, counted by harness.inspect: docs/program.md's table.
+"""Programs of public ResNet-50 code on this wheel beside ours, counted by tools.inspect: docs/program.md's table.
 
 Batch 256 a GPU, rank 0 of 8. Their networks have the layers of ours; input, loss, metrics, optimizer, mixed precision
 and fleet's strategy are set by the calls that NVIDIA's DeepLearningExamples (PaddlePaddle/Classification/RN50v1.5,
@@ -15,9 +15,11 @@ from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from harness import env, inspect, precision, ranks
-from harness.optimizers import is_decayed
+from harness import env
 from paddle_rn50.model import ModelConfig, resnet50
+from program import contexts, count, precision
+from program.optimizers import is_decayed
+from tools import inspect
 
 # isort: split
 # After the harness: harness/__init__.py says why.
@@ -32,7 +34,7 @@ BATCH, RANKS, SIDE, CLASSES = 256, 8, 224, 1000
 def inputs(layout: str, channels: int) -> tuple[Any, Any]:
     """Images and labels of a batch."""
     shape = [BATCH, channels, SIDE, SIDE] if layout == "NCHW" else [BATCH, SIDE, SIDE, channels]
-    return static.data("data", shape, "float32"), static.data("label", [BATCH, 1], "int64")
+    return static.data("image", shape, "float32"), static.data("label", [BATCH, 1], "int64")
 
 
 def logits(image: Any, layout: str) -> Any:
@@ -107,7 +109,7 @@ def paddleclas(*, level: str = "") -> None:
 
 def row(name: str, main: Any) -> str:
     """A line of the table."""
-    found = inspect.describe(main)
+    found = count.describe(main)
     operators = f"{found['kernel_operators']} ({found['all_operators']})"
     counts = [found[key] for key in ("casts", "transposes", "all_reduces")]
     return f"| {' | '.join(map(str, [name, operators, *counts, format(found['bytes_gb'], '.1f')]))} |"
@@ -128,15 +130,15 @@ def main() -> None:
     rows = []
     # Fleet prints what it found, and would wait for the other ranks.
     waiting = mock.patch("paddle.distributed.fleet.meta_optimizers.common.wait_server_ready", lambda endpoints: None)
-    with waiting, contextlib.redirect_stdout(sys.stderr), ranks.elsewhere():
+    with waiting, contextlib.redirect_stdout(sys.stderr), contexts.elsewhere():
         for name, build in public.items():
             main = static.Program()
             with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():
                 build()
             rows.append(row(name, main))
     for ours in ("amp_o2", "amp_o1", "fp32"):
-        variables = inspect.system_environment("DGXA100") | {"PRECISION": ours, "BATCHSIZE": str(BATCH)}
-        rows.append(row(f"**this, {ours}**", inspect.build(env.read(variables)[0])[0]))
+        job = env.of_system(DGXSYSTEM="DGXA100", PRECISION=ours, BATCHSIZE=str(BATCH))
+        rows.append(row(f"**this, {ours}**", inspect.build(job).main))
     print("\n".join(rows))
 
 

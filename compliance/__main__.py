@@ -8,7 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from compliance import findings, rules
+from compliance import findings, package, rules, score, system, verify
+from compliance.explain import explain
+from compliance.runs import check_logs, expand
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,38 +30,38 @@ def main(arguments: list[str] | None = None) -> int:
     check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
     _json(check)
 
-    score = commands.add_parser("score", help="minutes of a submission", description=_SCORE)
-    score.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
-    _ruleset(score)
-    _json(score)
+    score_ = commands.add_parser("score", help="minutes of a submission", description=_SCORE)
+    score_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
+    _ruleset(score_)
+    _json(score_)
 
-    system = commands.add_parser("system", help="write the system description", description=_SYSTEM)
-    system.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
-    system.add_argument("--log", type=Path, help="take the machine, the packages and the submission from this log")
-    system.add_argument(
+    system_ = commands.add_parser("system", help="write the system description", description=_SYSTEM)
+    system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
+    system_.add_argument("--log", type=Path, help="take the machine, the packages and the submission from this log")
+    system_.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE",
         help="what cannot be found out; FIELD= says that there is none",
     )
-    system.add_argument("--force", action="store_true", help="replace FILE")
-    _json(system)
+    system_.add_argument("--force", action="store_true", help="replace FILE")
+    _json(system_)
 
-    package = commands.add_parser("package", help="build the submission package", description=_PACKAGE)
-    package.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
-    package.add_argument("--org", required=True, help="organisation: the package's top folder")
-    package.add_argument(
+    package_ = commands.add_parser("package", help="build the submission package", description=_PACKAGE)
+    package_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
+    package_.add_argument("--org", required=True, help="organisation: the package's top folder")
+    package_.add_argument(
         "--system", required=True, metavar="NAME", help="system: systems/NAME.json, or the path of the description"
     )
-    package.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
-    _ruleset(package)
-    _json(package)
+    package_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
+    _ruleset(package_)
+    _json(package_)
 
-    verify = commands.add_parser("verify", help="re-check a published package", description=_VERIFY)
-    verify.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package")
-    verify.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
-    _json(verify)
+    verify_ = commands.add_parser("verify", help="re-check a published package", description=_VERIFY)
+    verify_.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package")
+    verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
+    _json(verify_)
 
     options = parser.parse_args(arguments)
     try:
@@ -90,14 +92,10 @@ _VERIFY = "Checks a package's hashes, logs, system description and score again."
 
 def _check(options: argparse.Namespace) -> int:
     if options.explain:
-        from compliance.explain import explain
-
         print(explain(options.explain, rules.load(options.ruleset)), end="")
         return 0
     if not options.logs:
         raise ValueError("no log given; name one, or --explain RULE")
-    from compliance.runs import check_logs, expand
-
     reports = check_logs(
         expand(options.logs),
         rules.load(options.ruleset),
@@ -114,33 +112,18 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _score(options: argparse.Namespace) -> int:
-    from compliance.runs import expand
-    from compliance.score import as_json, as_text, score_logs
-
-    score = score_logs(expand(options.logs), rules.load(options.ruleset))
-    sys.stdout.write(as_json(score) if options.json else as_text(score))
-    return 0 if score.minutes is not None else 1
+    scored = score.score_logs(expand(options.logs), rules.load(options.ruleset))
+    sys.stdout.write(score.as_json(scored) if options.json else score.as_text(scored))
+    return 0 if scored.minutes is not None else 1
 
 
-def _system(options: argparse.Namespace) -> int:
-    from compliance.system import command
-
-    return command(options)
-
-
-def _package(options: argparse.Namespace) -> int:
-    from compliance.package import command
-
-    return command(options)
-
-
-def _verify(options: argparse.Namespace) -> int:
-    from compliance.verify import command
-
-    return command(options)
-
-
-_COMMANDS = {"check": _check, "score": _score, "system": _system, "package": _package, "verify": _verify}
+_COMMANDS = {
+    "check": _check,
+    "score": _score,
+    "system": system.command,
+    "package": package.command,
+    "verify": verify.command,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -41,7 +41,10 @@ def official_folder() -> Path:
     """Folder of the installed mlperf-logging, which owns the reference points."""
     spec = find_spec("mlperf_logging")
     if spec is None or not spec.submodule_search_locations:
-        raise ValueError("mlperf-logging is not installed; install locks/run.lock")
+        raise ValueError(
+            "mlperf-logging is not installed, whose reference points a closed run is held to: install locks/run.lock, "
+            "or that package alone (pip install --no-deps mlperf-logging)"
+        )
     return Path(next(iter(spec.submodule_search_locations)))
 
 

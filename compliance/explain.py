@@ -1,5 +1,7 @@
 """`--explain`: a rule in words."""
 
+from difflib import get_close_matches
+
 from compliance.rules import Ruleset, describe_row
 
 
@@ -28,8 +30,6 @@ def explain(name: str, ruleset: Ruleset) -> str:
             if row.key == key:
                 lines.append(f"  {describe_row(row)}\n      source: {' '.join(row.source.split())}")
         return "\n".join(lines) + "\n"
-    from difflib import get_close_matches
-
     near = get_close_matches(name, [*keys, *ruleset.strict], n=3, cutoff=0.4)
     hint = f"; near it: {', '.join(near)}" if near else ""
     raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")

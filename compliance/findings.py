@@ -1,11 +1,15 @@
 """A finding, and its forms: text, JSON, JUnit XML."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from compliance.rules import StrictRule
 
 SEVERITIES = ("error", "warning", "info")
+FINDINGS_PER_RULE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +22,57 @@ class Finding:
     expected: str
     actual: str
     fix: str
+
+
+def breach(rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None) -> Finding:
+    """A breach of `rule`."""
+    return Finding(
+        rule=rule.name,
+        severity=rule.severity,
+        line=line,
+        expected=expected or rule.expected,
+        actual=actual,
+        fix=rule.fix,
+    )
+
+
+def note(rule: StrictRule, actual: str) -> Finding:
+    """Says that `rule` was not applied, so that nobody takes it for met."""
+    return Finding(rule=rule.name, severity="info", line=None, expected=rule.expected, actual=actual, fix="")
+
+
+class Collected:
+    """The findings of one log as they come: of each strict rule the first FINDINGS_PER_RULE breaches."""
+
+    def __init__(self, strict: Mapping[str, StrictRule]) -> None:
+        self.found: list[Finding] = []
+        self._strict = strict
+        self._counts: dict[str, int] = {}
+
+    def breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
+        """A breach of a strict rule."""
+        count = self._counts[rule] = self._counts.get(rule, 0) + 1
+        if count <= FINDINGS_PER_RULE:
+            self.found.append(breach(self._strict[rule], actual, line=line, expected=expected))
+
+    def note(self, rule: str, actual: str) -> None:
+        """A strict rule that was not applied."""
+        self.found.append(note(self._strict[rule], actual))
+
+    def error(self, rule: str, line: int | None, expected: str, actual: str, fix: str) -> None:
+        """A breach of a row."""
+        self.found.append(Finding(rule=rule, severity="error", line=line, expected=expected, actual=actual, fix=fix))
+
+    def info(self, rule: str, actual: str) -> None:
+        """How many breaches of a rule are not listed."""
+        self.found.append(Finding(rule=rule, severity="info", line=None, expected="", actual=actual, fix=""))
+
+    def finish(self) -> tuple[Finding, ...]:
+        """All findings, errors first, then by line."""
+        for rule, count in self._counts.items():
+            if count > FINDINGS_PER_RULE:
+                self.info(rule, f"{count - FINDINGS_PER_RULE} more breaches of {rule}, not listed")
+        return tuple(sorted(self.found, key=lambda f: (SEVERITIES.index(f.severity), f.line or 0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +138,6 @@ def as_json(reports: Iterable[FileReport]) -> str:
 
 def as_junit(reports: Iterable[FileReport]) -> str:
     """JUnit XML: a suite for each log, a case for each rule that found something and one for the verdict."""
-    from xml.sax.saxutils import escape, quoteattr
-
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for report in reports:
         name = quoteattr(printable(report.file, 4096))

@@ -1,14 +1,17 @@
 """Several logs together: which files, the rules between runs, the system description, the official checker."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compliance import convergence, official
 from compliance.check import Run, check_file
-from compliance.findings import FileReport, Finding, printable
+from compliance.findings import FileReport, Finding, breach, note, printable
 from compliance.rules import Benchmark, Ruleset, StrictRule
+from runlog.reader import open_log, parse_json
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = ("source", "packages", "hardware", "dataset")
@@ -103,25 +106,7 @@ _NOTHING = Run(
     start_ms=None,
     stop_ms=None,
     status=None,
-    official_keys_met=False,
 )
-
-
-def finding(rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None) -> Finding:
-    """A breach of `rule`."""
-    return Finding(
-        rule=rule.name,
-        severity=rule.severity,
-        line=line,
-        expected=expected or rule.expected,
-        actual=actual,
-        fix=rule.fix,
-    )
-
-
-def note(rule: StrictRule, actual: str) -> Finding:
-    """Says that `rule` was not applied."""
-    return Finding(rule=rule.name, severity="info", line=None, expected=rule.expected, actual=actual, fix="")
 
 
 # --- rules between runs ---
@@ -154,7 +139,7 @@ def _seeds(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset,
             if other != index:
                 where = printable(checked[other].path.name)
                 actual = f"seed {printable(value)} is that of {where} too"
-                found[index].append(finding(ruleset.strict["seeds-differ"], actual, line=line))
+                found[index].append(breach(ruleset.strict["seeds-differ"], actual, line=line))
 
 
 def configuration(run: Run) -> dict[str, Any]:
@@ -194,7 +179,7 @@ def _configurations(
             ]
             more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
             line = checked[index].run.lines.get(names[0])
-            found[index].append(finding(ruleset.strict["same-configuration"], "; ".join(shown) + more, line=line))
+            found[index].append(breach(ruleset.strict["same-configuration"], "; ".join(shown) + more, line=line))
 
 
 def benchmark_of(run: Run, ruleset: Ruleset) -> Benchmark | None:
@@ -216,10 +201,8 @@ def reference_applies(run: Run, ruleset: Ruleset) -> bool:
 
 def epochs_to_target(run: Run) -> float:
     """Epoch of the last evaluation of a run with success, as rcp_checker counts."""
-    from compliance.convergence import NOT_CONVERGED
-
     if run.status != "success" or not run.evaluations:
-        return NOT_CONVERGED
+        return convergence.NOT_CONVERGED
     return run.evaluations[-1].epoch
 
 
@@ -229,8 +212,6 @@ def _convergence(
     run = checked[members[0]].run
     if not reference_applies(run, ruleset):
         return  # check says so for each log
-    from compliance import convergence
-
     benchmark = benchmark_of(run, ruleset)
     assert benchmark is not None
     assert benchmark.reference_points is not None
@@ -253,7 +234,7 @@ def _convergence(
                 least = verdict.point.least_epochs
                 actual = f"{verdict.mean_epochs:.2f} epochs; {least:.2f} is the least ({verdict.reason})"
             for index in members:
-                found[index].append(finding(rule, actual))
+                found[index].append(breach(rule, actual))
 
 
 def _hyperparameters(run: Run, points: Sequence[Any], rule: StrictRule) -> list[Finding]:
@@ -273,7 +254,7 @@ def _hyperparameters(run: Run, points: Sequence[Any], rule: StrictRule) -> list[
         value = run.values[key]
         if value != wanted:
             actual = f"{key} is {printable(value, 30)}; the reference point has {wanted}"
-            found.append(finding(rule, actual, line=run.lines.get(key)))
+            found.append(breach(rule, actual, line=run.lines.get(key)))
     return found
 
 
@@ -282,8 +263,6 @@ def _hyperparameters(run: Run, points: Sequence[Any], rule: StrictRule) -> list[
 
 def read_description(path: Path) -> dict[str, Any]:
     """The JSON object of a system description. Raises ValueError if it is none."""
-    from compliance.log import parse_json
-
     try:
         description = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -301,7 +280,7 @@ def compare_description(run: Run, description: dict[str, Any], rule: StrictRule)
         if said is not None and str(description.get(name)) != str(said):
             shown = f"{name} is {printable(description.get(name))}"
             actual = f"{shown}; by the log's {key} it is {printable(said)}"
-            found.append(finding(rule, actual, line=run.lines.get(key)))
+            found.append(breach(rule, actual, line=run.lines.get(key)))
 
     compare("submission_org", "submitter", values.get("submission_org"))
     compare("submission_division", "division", values.get("submission_division"))
@@ -343,15 +322,13 @@ def hardware_nodes(run: Run) -> list[dict[str, Any]]:
 
 
 def _official(one: Checked, found: Sequence[Finding], ruleset: Ruleset) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    from compliance.official import check_log
-
     name = one.run.values.get("submission_benchmark")
-    passed, messages = check_log(one.path, ruleset.version, name if isinstance(name, str) else "")
+    passed, messages = official.check_log(one.path, ruleset.version, name if isinstance(name, str) else "")
     answer = {"verdict": "pass" if passed else "fail", "messages": messages}
     errors = [f for f in found if f.severity == "error"]
     rule = ruleset.strict["official-disagrees"]
     if not passed and not errors:
-        return answer, (finding(rule, f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"),)
+        return answer, (breach(rule, f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"),)
     if passed and errors:
         extra = ", ".join(sorted({f.rule for f in errors}))
         return answer, (note(rule, f"it passes the log; only this checker has {extra}"),)
@@ -366,10 +343,8 @@ def receipt_path(log: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    import hashlib
-
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_log(path) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 from compliance import convergence
 from compliance.check import check_file
 from compliance.findings import printable
-from compliance.rules import Ruleset
+from compliance.rules import Benchmark, Ruleset
 from compliance.runs import Checked, benchmark_of, epochs_to_target, reference_applies, submission_of
 
 
@@ -55,18 +55,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset) -> Score:
     A run that fails its check is dropped; a submission may drop one (MLPerf training policies, result_summarizer).
     """
     first = checked[0]
-    benchmark = benchmark_of(first.run, ruleset)
-    if benchmark is None:
-        name = printable(first.run.values.get("submission_benchmark"))
-        raise ValueError(f"{first.path}: benchmark {name}: no rules for it in ruleset {ruleset.version}")
-    for other in checked[1:]:
-        if submission_of(other.run) != submission_of(first.run):
-            mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
-            raise ValueError(f"{other.path}: of another submission ({theirs}) than {first.path} ({mine})")
-    batches = {json.dumps(one.run.values.get("global_batch_size")) for one in checked}
-    if len(batches) > 1:
-        shown = printable(", ".join(sorted(batches)))
-        raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
+    benchmark = _one_submission(checked, ruleset)
     runs = []
     for one in checked:
         rules = sorted({finding.rule for finding in one.findings if finding.severity == "error"})
@@ -112,6 +101,24 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset) -> Score:
         problem=problem,
         runs=tuple(runs),
     )
+
+
+def _one_submission(checked: Sequence[Checked], ruleset: Ruleset) -> Benchmark:
+    """The benchmark that all logs are runs of. Raises ValueError if they are not of one submission."""
+    first = checked[0]
+    benchmark = benchmark_of(first.run, ruleset)
+    if benchmark is None:
+        name = printable(first.run.values.get("submission_benchmark"))
+        raise ValueError(f"{first.path}: benchmark {name}: no rules for it in ruleset {ruleset.version}")
+    for other in checked[1:]:
+        if submission_of(other.run) != submission_of(first.run):
+            mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
+            raise ValueError(f"{other.path}: of another submission ({theirs}) than {first.path} ({mine})")
+    batches = {json.dumps(one.run.values.get("global_batch_size")) for one in checked}
+    if len(batches) > 1:
+        shown = printable(", ".join(sorted(batches)))
+        raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
+    return benchmark
 
 
 def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:

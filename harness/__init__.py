@@ -1,9 +1,3 @@
 """What both workloads share."""
 
-import contextlib
-import ctypes
-
-# Paddle's library has parts of a zlib of its own. Where it is the one to load the system's libz, those parts take the
-# place of libz's, and MPI, Pillow and Python's zlib crash in them; so libz is here first, before any Paddle.
-with contextlib.suppress(OSError):  # a machine that only checks and scores may have none
-    ctypes.CDLL("libz.so.1")
+import program  # noqa: F401 - before Paddle: program/__init__.py says why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import signal
 import socket
 import sys
@@ -10,23 +11,24 @@ import time
 import traceback
 from typing import Any
 
-from harness import env, nvidia
-from harness.errors import RunError
+from harness import env, memory, nvidia
+from runlog.errors import RunError
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
 LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes the log first
 
 
-def main(module: str = "train", **options: Any) -> int:
-    """Runs a module of the workload; an error ends all ranks, with a line `error: ...` on stderr."""
+def main(module: str = "", **options: Any) -> int:
+    """Runs `main` of a module, or the workload's training; an error ends all ranks, with `error: ...` on stderr."""
     try:
         job, origins = env.read()
         env.export(env.runtime(job))
-        _check_gpus(job)
-        if module == "train":  # an acceptance says which of its checks a GPU cannot do
+        if job.device == "gpu":
+            env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(_check_gpus(job)))})
+        if not module:  # an acceptance says which of its checks a GPU cannot do
             _check_precision(job)
         # Imported now: Paddle takes its settings from the environment when it is loaded.
-        importlib.import_module(f"{job.package}.{module}").main(job, origins, **options)
+        importlib.import_module(module or f"{job.package}.train").main(job, origins, **options)
     except ValueError as error:
         return _abort(error, 2)
     except RunError as error:
@@ -37,17 +39,17 @@ def main(module: str = "train", **options: Any) -> int:
     return 0
 
 
-def _check_gpus(job: env.Job) -> None:
-    """Says what Paddle would end the process for without a word.
+def _check_gpus(job: env.Job) -> float:
+    """Memory in GiB of the smallest GPU of this node; says what Paddle would end the process for without a word.
 
     Raises:
         ValueError: this node has fewer GPUs than the job wants.
     """
-    if job.device == "gpu":
-        with nvidia.opened() as (handles, absence):
-            if len(handles) < job.dgxngpu:
-                has = f"{socket.gethostname()} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
-                raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
+    with nvidia.opened() as (handles, absence):
+        if len(handles) < job.dgxngpu:
+            has = f"{socket.gethostname()} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
+            raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
+        return min(nvidia.describe(handle)["memory_gib"] or math.inf for handle in handles[: job.dgxngpu])
 
 
 AMPERE = 80  # compute capability: the first with TF32 and bfloat16

@@ -26,12 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.errors import RunError
+from harness import state
+from program import build
+from runlog import schema
+from runlog.errors import RunError
 
 if TYPE_CHECKING:
     from harness.env import Job
-    from harness.events import RunLog
     from harness.ranks import Ranks
+    from runlog.writer import RunLog
 
 SUFFIX = ".safetensors"
 HEADER_LIMIT = 100_000_000  # bytes, as the format's own reader has it
@@ -223,7 +226,7 @@ def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
     return BEGINNING
 
 
-def restore(start: Start, main: Any, ranks: Ranks) -> None:
+def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Puts a checkpoint's state into the program on every rank, and its learning rate where it was.
 
     BN statistics differ from rank to rank: on as many ranks as before each gets its own, else all get the mean.
@@ -233,24 +236,23 @@ def restore(start: Start, main: Any, ranks: Ranks) -> None:
     """
     if start.position is None:
         return
-    from harness import program
-
-    own = program.own_state(main)
+    main = training.main
+    own = state.own_names(main)
     arrays = start.arrays or {}
     if ranks.is_first:
-        for name, tensor in program.state(main):
+        for name, tensor in state.tensors(main):
             value = arrays.get(f"rank0/{name}" if name in own else name)
             if value is None or list(value.shape) != tensor.shape():
                 raise ValueError(f"{start.path}: has no {name} of this program's shape: set RESUME=no")
-            program.assign(tensor, value)
-    program.broadcast_parameters(main, ranks)
-    for name, tensor in program.state(main):
+            state.assign(tensor, value)
+    state.broadcast_parameters(main, ranks)
+    for name, tensor in state.tensors(main):
         if name in own:
             parts = [arrays[f"rank{r}/{name}"] for r in range(start.position.ranks)] if ranks.is_first else []
             if len(parts) != ranks.size and ranks.is_first:
                 parts = [np.mean(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)] * ranks.size
-            program.assign(tensor, ranks.comm.scatter(parts or None))
-    program.step_schedule(main).step(start.position.step)
+            state.assign(tensor, ranks.comm.scatter(parts or None))
+    training.schedule.step(start.position.step)
 
 
 # ---- keeping
@@ -344,11 +346,9 @@ class Keeper:
             self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
 
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
-        from harness import program
-
         self._last_s = started_s = time.monotonic()
-        own = program.own_state(main)
-        mine = {name: np.array(tensor) for name, tensor in program.state(main) if name in own}
+        own = state.own_names(main)
+        mine = {name: np.array(tensor) for name, tensor in state.tensors(main) if name in own}
         of_ranks = self._ranks.comm.gather(mine)
         if of_ranks is None:
             return
@@ -356,7 +356,7 @@ class Keeper:
             self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
             return
         self._join()
-        for name, tensor in program.state(main):
+        for name, tensor in state.tensors(main):
             if name not in own:
                 value = np.asarray(tensor)
                 np.copyto(self._copies.setdefault(name, np.empty_like(value)), value)
@@ -418,7 +418,7 @@ class Keeper:
         """Logs what the writer did; a checkpoint that cannot be written is no reason to lose the run as well."""
         if self._written:
             written, self._written = self._written, {}
-            self._log.event("checkpoint", written)
+            self._log.event(schema.CHECKPOINT, schema.Checkpoint(**written))
         if self._failure:
             text, self._failure = f"warning: checkpoint {self._failure}", ""
             print(text, file=sys.stderr, flush=True)

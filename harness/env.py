@@ -1,14 +1,16 @@
 """The environment of a job: every variable a user may set, read here and nowhere else.
 
-A value comes from the user's environment, else from `config_<SYSTEM>.sh`, else from here. `run_and_time.sh` passes
-in JOB_FROM_USER and JOB_FROM_CONFIG the names that the first two set, so that a log can say where each value came
-from. A hyperparameter belongs to a recipe, not here.
+A value comes from the user's environment, else from `config_<SYSTEM>.sh`, else from here. `resolve` evaluates the
+config file and leaves in JOB_FROM_USER and JOB_FROM_CONFIG the names that the first two set. So each rank can write
+into the log where a value came from. The shell gets all of it by `load_job` of launch/common.sh. A hyperparameter
+belongs to a recipe, not here.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import importlib
 import json
 import os
@@ -19,7 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import strategy
+from harness import config_file
+from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, mkl_settings
+from program import strategy
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
@@ -41,12 +45,18 @@ class Job:
         "train",
         choices=("train", "throughput"),
     )
-    recipe: str = _var("recipe of `paddle_<workload>/config.py`; empty: the workload's small default", "")
-    batchsize: int = _var("images a step on one device", 16, least=1)
+    recipe: str = _var(
+        "recipe of `paddle_<workload>/config.py`; empty: that of `RN50_RECIPE` or `HRNET_RECIPE`, "
+        "else the workload's small default",
+        "",
+    )
+    batchsize: int = _var(
+        "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`", 16, least=1
+    )
     precision: str = _var("arithmetic of the training program", "fp32", choices=PRECISIONS)
     loss_scale: int = _var("scale of the FP16 loss; 0: dynamic", 0, least=0)
     layout: str = _var("image layout of the program; empty: NHWC in half precision", "", choices=("", "NCHW", "NHWC"))
-    strategy: str = _var("`auto`, or `knob=value,...` of harness/strategy.py; empty: its defaults", "")
+    strategy: str = _var("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
     device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
     data: str = _var("`real`, or `synthetic`: one batch made once", "real", choices=("real", "synthetic"))
     datadir: str = _var("data set in ImageNet's layout; empty: the embedded digits", "")
@@ -144,9 +154,6 @@ def _check(job: Job) -> None:
         raise ValueError("RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train")
 
 
-TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 0: no library of CUDA's computes in TF32
-
-
 def _check_tf32(job: Job, override: str) -> None:
     if job.device == "gpu" and job.precision == "fp32" and override not in ("", "0"):
         raise ValueError(f"PRECISION=fp32: {TF32_OVERRIDE}={override} allows TF32: unset it, or set PRECISION=tf32")
@@ -171,6 +178,15 @@ def variable(name: str) -> str:
     return name.upper()
 
 
+PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
+
+
+def names() -> list[str]:
+    """Every variable that describes a job."""
+    fields = [variable(f.name) for f in dataclasses.fields(Job)]
+    return fields + [f"{workload.upper()}_{name}" for workload in WORKLOADS for name in PER_WORKLOAD]
+
+
 def _parse(f: dataclasses.Field[Any], text: str) -> Any:
     name, meta = variable(f.name), f.metadata
     value: Any = text
@@ -192,21 +208,25 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
         ValueError: a value that is no number, out of range, none of the choices, or at odds with another.
     """
     environ = os.environ if environ is None else environ
-    from_user = environ.get("JOB_FROM_USER", "").split()
-    from_config = environ.get("JOB_FROM_CONFIG", "").split()
+    from_user = set(environ.get("JOB_FROM_USER", "").split())
+    from_config = set(environ.get("JOB_FROM_CONFIG", "").split())
     in_shell = "JOB_FROM_USER" in environ
+    workload = environ.get("WORKLOAD", Job.workload).upper()
     values: dict[str, Any] = {}
     origins: dict[str, dict[str, Any]] = {}
     for f in dataclasses.fields(Job):
         name = variable(f.name)
+        known = {name, f"{workload}_{name}"} if name in PER_WORKLOAD else {name}
         text = environ.get(name)
+        if not text and f"{workload}_{name}" in environ and name in PER_WORKLOAD:
+            text = environ[f"{workload}_{name}"]
         if text is None or (text == "" and isinstance(f.default, int)):
             values[f.name], origin = f.default, "harness/env.py"
         else:
             values[f.name] = _parse(f, text)
-            if not in_shell or name in from_user:
+            if not in_shell or known & from_user:
                 origin = "environment"
-            elif name in from_config:
+            elif known & from_config:
                 origin = f"config_{environ.get('DGXSYSTEM', '')}.sh"
             else:
                 origin = "harness/env.py" if values[f.name] == f.default else "launch/trials.sh"
@@ -215,6 +235,57 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
     _check(job)
     _check_tf32(job, environ.get(TF32_OVERRIDE, ""))
     return job, origins
+
+
+def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment with what `config_<DGXSYSTEM>.sh` adds to it; one that went through here is left as it is.
+
+    Raises:
+        ValueError: there is no such file, or bash refuses it.
+    """
+    environ = os.environ if environ is None else environ
+    if "JOB_FROM_CONFIG" in environ:
+        return dict(environ)
+    system = environ.get("DGXSYSTEM") or Job.dgxsystem
+    found = config_file.evaluated(system, environ)
+    return dict(environ) | {
+        **found,
+        "DGXSYSTEM": system,
+        "JOB_FROM_USER": " ".join(environ),
+        "JOB_FROM_CONFIG": " ".join(name for name in found if name not in environ),
+    }
+
+
+def describe(environ: Mapping[str, str]) -> tuple[Job, dict[str, dict[str, Any]]]:
+    """As `read`, of an environment that `resolve` made, with the strategy and the recipe looked at too.
+
+    Raises:
+        ValueError: as `read`; there is no such knob or recipe, or the recipe does not take the batch.
+    """
+    job, origins = read(environ)
+    strategy.parse(job.strategy)
+    config = importlib.import_module(f"{job.package}.config")
+    config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    return job, origins
+
+
+def of_system(**variables: str) -> Job:
+    """The job of these variables over their system's config file, whatever this process's environment says.
+
+    Raises:
+        ValueError: as `resolve` and `read`.
+    """
+    return read(resolve({"PATH": os.defpath} | variables))[0]
+
+
+ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; shorter names are near too many others
+
+
+def misspelt(environ: Mapping[str, str]) -> list[str]:
+    """A warning for each variable that nobody reads and whose name is nearly that of one of the job's."""
+    unknown = [name for name in environ if name not in names() and len(name) >= LEAST_LETTERS]
+    near = {name: difflib.get_close_matches(name, names(), n=1, cutoff=ALIKE) for name in unknown}
+    return [f"{name}={environ[name]} is read by nothing: is it {found[0]}?" for name, found in near.items() if found]
 
 
 def refusal(**changed: str) -> str:
@@ -242,27 +313,12 @@ def runtime(job: Job) -> dict[str, str]:
         settings |= mkl_settings(Path("/proc/cpuinfo").read_text())
         return settings
     settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
+    settings["FLAGS_selected_gpus"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")  # else GPU 0
     if job.precision == "fp32":
         settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
+    if job.workload == "hrnet":
+        settings["FLAGS_dynamic_static_unified_comm"] = "0"  # program/sync_bn.py says why, and refuses another value
     return settings
-
-
-MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what its kernels for Skylake use
-
-
-def mkl_settings(cpuinfo: str) -> dict[str, str]:
-    """What MKL must be told on this CPU: on AMD it takes its slow path by itself (5 is its AVX2, 7 its AVX-512).
-
-    `cpuinfo` is the text of /proc/cpuinfo.
-    """
-    if "AuthenticAMD" not in cpuinfo:
-        return {}
-    flags = cpuinfo.partition("\nflags")[2].partition("\n")[0].split()
-    return {"MKL_DEBUG_CPU_TYPE": "7" if MKL_AVX512.issubset(flags) else "5"}
-
-
-# Variables of the libraries below Paddle, which decide a run's speed or results and are no variable of a job.
-LIBRARIES = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "CUDA_", "CUBLAS_", "CUDNN_", "UCX_", "OMP_", "MKL_", "GLOO_", "DALI_")
 
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -304,7 +360,7 @@ def columns() -> int:
 
 
 def table() -> str:
-    """The variables as the rows of a Markdown table, for the README."""
+    """The variables as the rows of a Markdown table, for docs/settings.md."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for f in dataclasses.fields(Job):
         default = f"`{f.default}`" if f.default != "" else ""
@@ -314,28 +370,55 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Mapping[str, Any]) -> dict[str, str]:
+    """What the shell of a node is told: the job with every value resolved, and what mpirun hands to the ranks."""
+    added = {name: value for name, value in environ.items() if before.get(name) != value}
+    settings = {name: str(entry["value"]) for name, entry in origins.items()}
+    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | {n for n in environ if n.startswith(FORWARDED)}
+    return added | settings | {"JOB_FORWARDED": " ".join(sorted(forwarded))}
+
+
+def _launch(environ: Mapping[str, str], before: Mapping[str, str], job: Job) -> dict[str, str]:
+    """What a launcher is told: the container's settings, the nodes, and which of its variables it hands to them.
+
+    What a config file sets is not handed on: run_and_time.sh reads it on each node. Open MPI's own settings are.
+    """
+    added = {name: value for name, value in environ.items() if before.get(name) != value and name.startswith("CONT_")}
+    known = set(names())
+    prefixes = (*FORWARDED, "OMPI_MCA_", "PRTE_MCA_")
+    given = sorted(name for name in before if name in known or name.startswith(prefixes))
+    return added | {"DGXNNODES": str(job.dgxnnodes), "JOB_GIVEN": " ".join(given)}
+
+
 def main() -> int:
-    """`python -m harness.env`: checks the job and prints NAME=VALUE of each variable, or the README's table."""
+    """`python -m harness.env`: the job that this environment and its system's config file describe."""
     parser = argparse.ArgumentParser(prog="python -m harness.env", description=main.__doc__)
-    parser.add_argument("--table", action="store_true", help="print the variables as a Markdown table")
-    parser.add_argument("--json", action="store_true", help="print {NAME: {value, origin}}")
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--json", action="store_true", help="{NAME: {value, origin}}")
+    form.add_argument(
+        "--shell", action="store_true", help="NAME=VALUE with a NUL after each: what run_and_time.sh exports"
+    )
+    form.add_argument("--launch", action="store_true", help="the same for a launcher, whose host has Python alone")
+    form.add_argument("--names", action="store_true", help="the variables that describe a job")
+    form.add_argument("--table", action="store_true", help="the variables as a Markdown table")
     args = parser.parse_args()
-    if args.table:
-        print(table())
+    if args.table or args.names:
+        print(table() if args.table else "\n".join(names()))
         return 0
     try:
-        job, origins = read()
-        strategy.parse(job.strategy)
-        importlib.import_module(f"{job.package}.config").recipe(
-            job.recipe, global_batch=job.global_batch, image_size=job.image_size
-        )
+        environ = resolve(os.environ)
+        job, origins = read(environ) if args.launch else describe(environ)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if "JOB_FROM_CONFIG" not in os.environ:  # once: not of what a launcher has resolved
+        for warning in misspelt(os.environ):
+            print(f"warning: {warning}", file=sys.stderr)
     if args.json:
         print(json.dumps(origins, indent=1))
-    else:
-        print("\n".join(f"{name}={entry['value']}" for name, entry in origins.items()))
+        return 0
+    exports = _launch(environ, os.environ, job) if args.launch else _exports(environ, os.environ, origins)
+    sys.stdout.write("".join(f"{name}={value}\0" for name, value in exports.items()))
     return 0
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 
 from harness import memory
-from harness.errors import RunError
 from harness.sampling import Plan
+from runlog.errors import RunError
 
 PREFETCH_BATCHES = 3
 
@@ -29,9 +29,9 @@ class Loader(ABC):
 
     def __init__(self, plan: Plan, pipeline: Callable[..., Any], *, batch: int, threads: int, device_id: int | None):
         """`pipeline` is a DALI pipeline function with a parameter `source`; `device_id` is None on a CPU."""
-        self._plan = plan
+        self._plan, self._device_id = plan, device_id
         self._ahead: deque[Any] = deque()  # batches being read
-        self._fed: deque[tuple[np.ndarray, np.ndarray]] = deque()  # (ids, valid) of batches inside the pipeline
+        self._fed: deque[np.ndarray] = deque()  # sample numbers of the batches inside the pipeline
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = pipeline(
             source=self._feed,
@@ -43,11 +43,11 @@ class Loader(ABC):
         self._pipeline.build()
 
     @abstractmethod
-    def _read(self, epoch: int, ids: np.ndarray) -> tuple[Any, ...]:
+    def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         """What the pipeline's external source takes for these samples; runs in a thread of its own."""
 
     @abstractmethod
-    def _batch(self, outputs: Any, ids: np.ndarray, valid: np.ndarray) -> Any:
+    def _batch(self, outputs: Any, ids: np.ndarray) -> Any:
         """What a step is fed, from the pipeline's outputs."""
 
     @abstractmethod
@@ -61,11 +61,11 @@ class Loader(ABC):
             if entry is None:
                 break
             epoch, ids, valid = entry
-            self._ahead.append((ids, valid, self._pool.submit(self._read, epoch, ids)))
+            self._ahead.append((ids, self._pool.submit(self._read, epoch, ids, valid)))
         if not self._ahead:
             raise StopIteration
-        ids, valid, future = self._ahead.popleft()
-        self._fed.append((ids, valid))
+        ids, future = self._ahead.popleft()
+        self._fed.append(ids)
         inputs: tuple[Any, ...] = future.result()
         return inputs
 
@@ -79,12 +79,11 @@ class Loader(ABC):
             if memory.OF_DALI.search(str(error)):
                 raise MemoryError(str(error)) from error
             raise RunError(self._culprit(error)) from error
-        ids, valid = self._fed.popleft()
-        return self._batch(outputs, ids, valid)
+        return self._batch(outputs, self._fed.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
         """One line that names the file which the pipeline could not decode."""
-        for ids, _ in self._fed:
+        for ids in self._fed:
             for path in self._files(ids):
                 reason = decode_error(path)
                 if reason:
@@ -107,33 +106,30 @@ def decode_error(path: Path) -> str:
 
 
 def resident(batch: Any, place: Any) -> Any:
-    """A synthetic batch with its images on the device, where a GPU's pipeline leaves them: fed again and again, they
-    would otherwise be copied there at each step, which a real run does not wait for.
+    """A synthetic batch on the device, where a GPU's pipeline leaves its own: fed again and again, it would otherwise
+    be copied there at each step, which a real run does not wait for.
     """
     import paddle
 
-    tensor = paddle.base.core.LoDTensor()
-    tensor.set(batch.image, place)
-    return dataclasses.replace(batch, image=tensor)
+    tensors = {name: paddle.base.core.LoDTensor() for name in ("image", "label", "valid")}
+    for name, tensor in tensors.items():
+        tensor.set(getattr(batch, name), place)
+    return dataclasses.replace(batch, **tensors)
 
 
-def to_feed(images: Any, device: str) -> Any:
-    """DALI's batch as what an executor is fed: its own buffer on a CPU, good until the next batch; else on its GPU."""
-    if device == "gpu":
-        return _gpu_tensor(images)
-    return np.asarray(images.as_tensor())
-
-
-def _gpu_tensor(images: Any) -> Any:
-    """DALI's GPU batch as a Paddle tensor on the same GPU (needs a GPU)."""
+def to_feed(output: Any, device_id: int | None) -> Any:
+    """An output of DALI as what an executor is fed: on a CPU (None) its own buffer, good until the next batch; else a
+    Paddle tensor on that GPU, copied by the device.
+    """
+    dense = output.as_tensor()
+    if device_id is None:
+        return np.asarray(dense)
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
-    dense = images.as_tensor()
     tensor = paddle.base.core.LoDTensor()
     tensor._set_dims(dense.shape())
-    place = paddle.CUDAPlace(dense.device_id())
     # On Paddle's stream, as DALI's own iterator does: the copy does not wait, and the step must come after it.
-    stream = paddle.device.cuda.current_stream(dense.device_id()).cuda_stream
-    feed_ndarray(dense, tensor._mutable_data(place, to_paddle_type(dense)), stream)
+    stream = paddle.device.cuda.current_stream(device_id).cuda_stream
+    feed_ndarray(dense, tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense)), stream)
     return tensor

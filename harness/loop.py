@@ -12,18 +12,24 @@ import numpy as np
 import paddle
 from paddle import static
 
-from harness import program
 from harness.checkpoint import Keeper
-from harness.errors import RunError
-from harness.events import RunLog
 from harness.progress import Progress
 from harness.ranks import Ranks
 from harness.telemetry import Sampler
 from harness.tracing import Tracer
 from harness.watchdog import WATCHDOG, Clock
+from program import build, kernels
+from runlog import schema
+from runlog.errors import RunError
+from runlog.writer import RunLog
 
 Feed = Callable[[Any], dict[str, Any]]
 COUNTED = "eval.counted"  # an evaluation program's total of images
+
+
+# A warm-up is where cuDNN searches all its algorithms for each convolution, on HRNet for over 300 of them and in an
+# evaluation on whole images. No GPU has been timed: the search is given this much beyond HANG_TIMEOUT_S.
+SEARCH_S = 1500.0
 
 
 @dataclass(kw_only=True)
@@ -48,7 +54,7 @@ class Trainer:
     """A training program with what a step of it needs."""
 
     executor: static.Executor
-    main: static.Program
+    program: build.TrainingProgram
     global_batch: int  # images
     print_steps: int  # steps of a window
     ranks: Ranks
@@ -61,21 +67,23 @@ class Trainer:
 
     def warm_up(self, batch: Any) -> None:
         """Runs a step on a synthetic batch."""
-        WATCHDOG.beat("warming up the training program")
-        self._update(batch, read_loss=True)
+        WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
+        self._update(batch, read_loss=True, is_first=True)
 
-    def _update(self, batch: Any, *, read_loss: bool) -> float:
+    def _update(self, batch: Any, *, read_loss: bool, is_first: bool) -> float:
         """One update of the parameters; the mean loss of its micro-steps, or nan where it is not read.
 
         The loss stays in the scope and nothing is fetched: another list of fetches would be another program to the
         executor, built and held beside the first.
         """
-        programs, losses = program.of_update(self.main), []
+        programs, losses = self.program.update, []
         feed = {"image": batch.image, "label": batch.label}
         for main, part in zip(programs, parts(feed, len(programs)), strict=True):
+            if is_first:
+                kernels.feed(main, part)
             self.executor.run(main, feed=part, fetch_list=[])
             if read_loss:
-                losses.append(np.array(static.global_scope().find_var(self.main.loss).get_tensor()))
+                losses.append(np.array(static.global_scope().find_var(self.program.loss.name).get_tensor()))
         return float(np.mean(losses)) if read_loss else math.nan
 
     def run(self, batches: Iterator[Any], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
@@ -90,7 +98,7 @@ class Trainer:
         if self.sampler:
             self.sampler.begin()
         total, window = Timing(), Timing()
-        rate = program.step_schedule(self.main)
+        rate, sent = self.program.schedule, math.nan
         started = time.perf_counter()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"reading the input of step {done + step}")
@@ -102,7 +110,10 @@ class Trainer:
             window.data_wait_s += ready - before
             due = step % self.print_steps == 0 or step == steps
             WATCHDOG.beat(f"computing step {done + step}")
-            loss = self._update(batch, read_loss=due)
+            if rate() != sent:
+                rate.send(self.executor.place)
+                sent = rate()
+            loss = self._update(batch, read_loss=due, is_first=step == 1)
             if self.tracer:
                 self.tracer.end(done + step, before, ready)
             rate.step()
@@ -116,25 +127,25 @@ class Trainer:
                 total.add(window)
                 window = Timing()
                 if self.keeper:
-                    started += self.keeper.window(self.main, step=done + step, epoch=epoch)
+                    started += self.keeper.window(self.program.main, step=done + step, epoch=epoch)
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
-        value = {
-            "steps": window.steps,
-            "images": window.images,
-            "time_s": round(window.time_s, 6),
-            "data_wait_s": round(window.data_wait_s, 6),
-            "loss": loss if math.isfinite(loss) else None,
-            "gpu_memory_mib": gpu_memory_mib(self.executor.place),
-            "power_w": self.sampler.power_w if self.sampler else None,
-        }
+        value = schema.StepWindow(
+            steps=window.steps,
+            images=window.images,
+            time_s=round(window.time_s, 6),
+            data_wait_s=round(window.data_wait_s, 6),
+            loss=loss if math.isfinite(loss) else None,
+            gpu_memory_mib=gpu_memory_mib(self.executor.place),
+            power_w=self.sampler.power_w if self.sampler else None,
+        )
         if self.sampler:
             self.sampler.count(window.images)
-        self.log.event("step_window", value, {"step": step, "epoch_num": epoch, "phase": phase})
+        self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
         set_by_s = self.clock.set_by_s()
         if set_by_s:
-            self.log.event("clock_set", round(set_by_s, 3), {"step": step})
+            self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, phase=phase, window=window, loss=loss)
         if not math.isfinite(loss):
             kept = f"; {self.keeper.last_good}" if self.keeper else ""
@@ -175,8 +186,9 @@ class Evaluator:
 
     def warm_up(self, batch: Any) -> None:
         """Runs it once on a synthetic batch."""
-        WATCHDOG.beat("warming up the evaluation program")
+        WATCHDOG.beat("warming up the evaluation program", extra_s=SEARCH_S)
         self._reset()
+        kernels.feed(self.main, self.feed(batch))
         self.executor.run(self.main, feed=self.feed(batch), fetch_list=[])
 
     def run(self, batches: Iterator[Any], *, steps: int) -> dict[str, Any]:
@@ -184,7 +196,10 @@ class Evaluator:
         self._reset()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"evaluating batch {step} of {steps}")
-            self.executor.run(self.main, feed=self.feed(next(batches)), fetch_list=[])
+            feed = self.feed(next(batches))
+            if step == 1:
+                kernels.feed(self.main, feed)
+            self.executor.run(self.main, feed=feed, fetch_list=[])
         WATCHDOG.beat("adding up the evaluation over the ranks")
         scope = static.global_scope()
         of_rank = {name: np.array(scope.find_var(name).get_tensor(), dtype=np.float64) for name in self.totals}

@@ -1,4 +1,4 @@
-"""Out of memory, told in one line: the batch, the memory, and what to lower."""
+"""Memory of a GPU, reckoned before a run; and out of memory, told in one line: the batch, the memory, what to lower."""
 
 from __future__ import annotations
 
@@ -7,14 +7,65 @@ import re
 import resource
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import psutil
 
 from harness.env import Job
-from harness.errors import RunError
 from harness.watchdog import WATCHDOG
+from program import strategy
+from runlog.errors import RunError
 
 GIB = 2**30
+
+# ---- what a run will take
+
+WORKSPACE_LIMIT = "FLAGS_conv_workspace_size_limit"  # MiB; cuDNN's exhaustive search takes all that it may
+SMALL_CARD_GIB, WORKSPACE_MIB, SMALL_WORKSPACE_MIB = 20, 4000, 1000
+# Peak of Paddle's allocator, as the null GPU shows it: fixed, and for each image of 224 x 224 (docs/program.md).
+ALLOCATED_MIB = {
+    ("rn50", "fp32"): (979, 77.90),
+    ("rn50", "tf32"): (979, 77.90),
+    ("rn50", "amp_o1"): (259, 48.88),
+    ("rn50", "amp_o2"): (302, 48.93),
+}
+RN50_SIDE = 224
+# CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI. No vendor publishes their sum:
+# 1.5 GiB is assumed, and no GPU has confirmed it.
+BESIDE_MIB = 1536
+
+
+def workspace_limit_mib(card_gib: float) -> int:
+    """Workspace that cuDNN may take for a convolution on a GPU of this memory, where nobody set it."""
+    return SMALL_WORKSPACE_MIB if card_gib < SMALL_CARD_GIB else WORKSPACE_MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Memory in MiB that a run will take of each GPU."""
+
+    program: float
+    workspace: int
+    beside: int = BESIDE_MIB
+
+    @property
+    def gib(self) -> float:
+        """All of it."""
+        return (self.program + self.workspace + self.beside) / 1024
+
+
+def need(job: Job, *, workspace_mib: int) -> Need | None:
+    """What training takes; None for a job of which no peak was taken."""
+    taken = ALLOCATED_MIB.get((job.workload, job.precision))
+    knobs = strategy.parse(job.strategy)
+    if taken is None or knobs.auto:
+        return None
+    fixed, each = taken
+    area = (job.image_size / RN50_SIDE) ** 2 if job.image_size else 1.0
+    return Need(program=fixed + each * area * job.batchsize / knobs.gradient_merge, workspace=workspace_mib)
+
+
+# ---- what Paddle says when it ran out
 # What Paddle 2.6.2 says of itself (as a MemoryError), and what it passes on of CUDA and its libraries (as an OSError).
 _OF_A_CPU = re.compile(r"Fail to alloc memory of (?P<bytes>\d+) size")
 _OF_A_GPU = re.compile(
@@ -26,12 +77,16 @@ OF_DALI = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (?P<where>host|dev
 _OF_A_LIBRARY = re.compile(r"CUDA error\(2\), out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED")
 
 
+# C++'s words for an amount that it cannot take: also for a wrong one, of which memory has enough.
+_OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
+
+
 @contextlib.contextmanager
 def explained(job: Job) -> Iterator[None]:
     """Turns what NumPy, Paddle and CUDA raise for want of memory into one line.
 
     Raises:
-        RunError: memory ran out.
+        RunError: memory ran out, or C++ says no more than that it could not take some.
     """
     try:
         yield
@@ -40,6 +95,8 @@ def explained(job: Job) -> Iterator[None]:
         if not isinstance(error, MemoryError) and not _OF_A_LIBRARY.search(text):
             raise
         doing = WATCHDOG.doing
+        if text in _OF_CPP:
+            raise RunError(f"{text} in a library while {doing}, which names no amount; {_where(text)}") from error
         raise RunError(
             f"out of memory at BATCHSIZE={job.batchsize} while {doing}: {_where(text)}: {_remedy(job)}"
         ) from error

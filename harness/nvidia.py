@@ -26,25 +26,28 @@ NVLINK_MAX = 18  # links of one GPU that NVML numbers
 ALL_NVLINKS = 0xFFFFFFFF  # nvml.h: the scope of a throughput counter is a link's number, and UINT_MAX the sum over all
 
 
+# What pynvml raises for a question without an answer; the second, no subclass, where a driver is older than pynvml.
+UNANSWERED = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
+
+
 @contextlib.contextmanager
 def opened(nvml: Any = pynvml) -> Iterator[tuple[list[Any], str]]:
     """Handles of the GPUs that CUDA shows this process, in CUDA's order, and why some or all are missing."""
-    try:
-        nvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        yield [], str(error)
-        return
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        text, why = env.visible_gpus(), ""
-        if text is not None:
+    with contextlib.ExitStack() as exit_stack:
+        handles, why = [], ""
+        try:
+            nvml.nvmlInit()
+            exit_stack.callback(_ask, nvml.nvmlShutdown)
+            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        except UNANSWERED as error:
+            why = str(error)
+        text = env.visible_gpus()
+        if handles and text is not None:
             named = visible(text, [_ask(nvml.nvmlDeviceGetUUID, handle) or "" for handle in handles])
             if len(named) < len(handles):
                 why = f"CUDA_VISIBLE_DEVICES={text} names {len(named)} of {len(handles)} whole GPUs"
             handles = [handles[number] for number in named]
         yield handles, why
-    finally:
-        nvml.nvmlShutdown()
 
 
 def visible(text: str, uuids: Sequence[str]) -> list[int]:
@@ -71,7 +74,7 @@ def _ask(question: Callable[..., Any], *about: Any) -> Any:
     """An answer of NVML; None where this GPU or driver has none."""
     try:
         return question(*about)
-    except pynvml.NVMLError:
+    except UNANSWERED:
         return None
 
 

@@ -16,6 +16,7 @@ import psutil
 import pynvml
 
 from harness import nvidia
+from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCK = REPOSITORY / "locks" / "run.lock"
@@ -30,7 +31,7 @@ def _git(*args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def source(image_commit: str, image_digest: str) -> dict[str, Any]:
+def source(image_commit: str, image_digest: str) -> schema.Source:
     """Commit and whether the tree differs from it, hash of the lock, digest of the image; None where unknown.
 
     `image_commit` is "<commit>" or "<commit>-dirty", as an image says it, which has no git.
@@ -41,12 +42,12 @@ def source(image_commit: str, image_digest: str) -> dict[str, Any]:
         commit = _git("rev-parse", "HEAD")
         changes = _git("status", "--porcelain", "--untracked-files=no")
         dirty = None if changes is None else bool(changes)
-    return {
-        "commit": commit,
-        "dirty": dirty,
-        "lock_sha256": hashlib.sha256(LOCK.read_bytes()).hexdigest(),
-        "image_digest": image_digest or None,
-    }
+    return schema.Source(
+        commit=commit,
+        dirty=dirty,
+        lock_sha256=hashlib.sha256(LOCK.read_bytes()).hexdigest(),
+        image_digest=image_digest or None,
+    )
 
 
 def packages() -> dict[str, str]:
@@ -54,17 +55,17 @@ def packages() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
-def node() -> dict[str, Any]:
+def node() -> schema.Node:
     """This machine: memory in GiB; cores are those that this process may use."""
-    return {
-        "host": socket.gethostname(),
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "kernel": platform.release(),
-        "gpus": _gpus(),
-        "topology": _topology(),
-    }
+    return schema.Node(
+        host=socket.gethostname(),
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        kernel=platform.release(),
+        gpus=_gpus(),
+        topology=_topology(),
+    )
 
 
 def _cpu_name() -> str:
@@ -74,17 +75,17 @@ def _cpu_name() -> str:
     return platform.machine()
 
 
-def _topology() -> dict[str, Any] | None:
+def _topology() -> schema.Topology | None:
     """How the GPUs of this node are linked, by `nvidia-smi topo -m`; None without GPUs or where it cannot be read."""
     try:
         found = nvidia.topology()
     except ValueError:
         return None
-    return None if found is None else asdict(found)
+    return None if found is None else schema.Topology(**asdict(found))
 
 
-def _gpus(nvml: Any = pynvml) -> list[dict[str, Any]]:
+def _gpus(nvml: Any = pynvml) -> list[schema.Gpu]:
     """Name, memory in GiB and driver of each GPU that CUDA shows; empty without a driver."""
     with nvidia.opened(nvml) as (handles, _):
         found = [nvidia.describe(handle, nvml) for handle in handles]
-    return [{key: gpu[key] for key in ("name", "memory_gib", "driver")} for gpu in found]
+    return [schema.Gpu(name=gpu["name"], memory_gib=gpu["memory_gib"], driver=gpu["driver"]) for gpu in found]

@@ -10,19 +10,18 @@ import ctypes
 import os
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import HTTPServer
-from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
 from harness import env
-from harness.errors import RunError
 from harness.watchdog import WATCHDOG
+from program import contexts
+from runlog.errors import RunError
 
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
@@ -106,10 +105,21 @@ def start(job: env.Job) -> Ranks:
     return ranks
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return int(s.getsockname()[1])
+_HELD: list[socket.socket] = []  # bound and never listening, to the end of the process
+
+
+def _hold_port() -> int:
+    """A free TCP port that no other process is given, while Paddle may listen on it.
+
+    Linux lets a second socket of one user bind a port where both set the same option and the first does not listen.
+    Paddle sets SO_REUSEPORT alone where ranks exchange NCCL's id, and SO_REUSEADDR alone in its stores.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("", 0))
+    _HELD.append(held)
+    return int(held.getsockname()[1])
 
 
 def _check_free(port: int) -> None:
@@ -177,18 +187,6 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def elsewhere() -> Iterator[None]:
-    """Makes a temporary folder the working directory: Paddle leaves files there, and hangs where it cannot."""
-    here = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            yield
-        finally:
-            os.chdir(here)
-
-
 def _meet_at(host: str) -> None:
     """Has Paddle's server for the rendezvous listen on `host` alone; its own code takes every interface."""
     from paddle.distributed.fleet.utils import http_server
@@ -202,18 +200,18 @@ def _meet_at(host: str) -> None:
 
 def connect(job: env.Job, ranks: Ranks) -> None:
     """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
-    endpoints = ranks.gather(f"{_address(job, ranks)}:{_free_port()}")
+    endpoints = ranks.gather(f"{_address(job, ranks)}:{_hold_port()}")
     env.export_trainer(ranks.rank, endpoints)
     if job.device == "cpu" and ranks.size > 1:
         import paddle
 
         if ranks.is_first and job.gloo_port:
             _check_free(job.gloo_port)
-        port = ranks.broadcast(job.gloo_port or _free_port())
+        port = ranks.broadcast(job.gloo_port or _hold_port())
         host = endpoints[0].rpartition(":")[0]
         _check_name(job)
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
         os.register_at_fork(after_in_child=_end_with_parent)
-        with elsewhere():
+        with contexts.elsewhere():
             _meet_at(host)
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 import paddle
-from mlperf_logging.mllog import constants as keys
 from paddle import static
 
-from harness import caches, checkpoint, env, events, memory, program, provenance, ranks, sampling, telemetry, tracing
+from harness import caches, checkpoint, env, memory, provenance, ranks, sampling, state, telemetry, tracing
 from harness.env import MODELS, Job
-from harness.errors import RunError
-from harness.events import RunLog
 from harness.loop import COUNTED, Evaluator, Timing, Trainer
 from harness.progress import Progress
 from harness.ranks import Ranks
-from harness.schedules import Schedule
 from harness.watchdog import WATCHDOG
+from program import build
+from program.schedules import Schedule
+from runlog import schema
+from runlog.errors import RunError
+from runlog.writer import RunLog, open_log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Task:
     target: float  # of an evaluation: it ends the training
     bn_span: int  # images over which a normalization takes its statistics
     recipe: Any  # the workload's frozen dataclass
-    plan: program.Plan
+    plan: build.Plan
     schedule: Schedule
 
 
@@ -79,8 +80,7 @@ class Run:
     def prepare(
         self,
         *,
-        training: static.Program,
-        startup: static.Program,
+        training: build.TrainingProgram,
         evaluation: static.Program,
         totals: tuple[str, ...],
         synthetic: Any,
@@ -90,13 +90,13 @@ class Run:
         """Warms the programs up on synthetic batches, then sets all state: by the start-up program, the `pretrained`
         weights, and the checkpoint that the run goes on from.
         """
-        self.log.section("program", program.summary(training))
+        self.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
         if self.task.plan.strategy.auto:
-            for line in program.verified(training):
+            for line in training.verified:
                 self.progress.say(line)
         trainer = Trainer(
             executor=self.executor,
-            main=training,
+            program=training,
             global_batch=self.job.global_batch,
             print_steps=self.job.print_steps,
             ranks=self.ranks,
@@ -113,14 +113,14 @@ class Run:
             feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
             ranks=self.ranks,
         )
-        self.executor.run(startup)
+        self.executor.run(training.startup)
         trainer.warm_up(synthetic)
         if self.job.mode == "train":
             evaluator.warm_up(synthetic_eval)
-        self.executor.run(startup)
+        self.executor.run(training.startup)
         if pretrained:
-            program.set_weights(training, pretrained)
-        program.broadcast_parameters(training, self.ranks)
+            state.set_weights(training.main, pretrained)
+        state.broadcast_parameters(training.main, self.ranks)
         checkpoint.restore(self.start, training, self.ranks)
         return trainer, evaluator
 
@@ -158,7 +158,7 @@ class Run:
         else:
             self._train_to_target(trainer, source, evaluate)
         self.ranks.barrier()
-        log.stop(keys.RUN_STOP, {"status": "success"})
+        log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         _log_telemetry(log, self.ranks, self.sampler)
         batches.close()
         eval_batches.close()
@@ -174,27 +174,27 @@ class Run:
         task, log, start, steps, target = self.task, self.log, self.start, self.steps_per_epoch, self.task.target
         quality, previous = float("nan"), start.epoch - 1
         for last in (e for e in range(start.epoch, task.epochs + 1) if task.recipe.is_eval_epoch(e, task.epochs)):
-            block = {"first_epoch_num": previous + 1, "epoch_count": last - previous}
-            log.start(keys.BLOCK_START, block)
+            block = schema.InBlock(first_epoch_num=previous + 1, epoch_count=last - previous)
+            log.mark(schema.BLOCK_START, block)
             for epoch in range(previous + 1, last + 1):
-                log.start(keys.EPOCH_START, {"epoch_num": epoch})
+                log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
                 left_out = start.epoch_step if epoch == start.epoch else 0
                 done = (epoch - 1) * steps + left_out
                 timing = trainer.run(batches, steps=steps - left_out, epoch=epoch, done=done, phase="train")
-                log.stop(keys.EPOCH_STOP, {"epoch_num": epoch})
+                log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
                 _log_throughput(log, timing, epoch)
                 if epoch < last:
-                    self.keeper.epoch_ended(trainer.main, epoch)
-            log.start(keys.EVAL_START, {"epoch_num": last})
-            program.average_statistics(trainer.main, self.ranks)
+                    self.keeper.epoch_ended(trainer.program.main, epoch)
+            log.mark(schema.EVAL_START, schema.InEpoch(epoch_num=last))
+            state.average_statistics(trainer.program.main, self.ranks)
             quality = evaluate()
-            log.stop(keys.EVAL_STOP, {"epoch_num": last})
-            log.event(keys.EVAL_ACCURACY, quality, {"epoch_num": last})
-            log.stop(keys.BLOCK_STOP, block)
+            log.mark(schema.EVAL_STOP, schema.InEpoch(epoch_num=last))
+            log.event(schema.EVAL_ACCURACY, quality, schema.InEpoch(epoch_num=last))
+            log.mark(schema.BLOCK_STOP, block)
             self.progress.say(f"epoch {last} evaluation {quality:.4f} (target {target:.4f})")
             if quality >= target:
                 return
-            self.keeper.epoch_ended(trainer.main, last)
+            self.keeper.epoch_ended(trainer.program.main, last)
             previous = last
         # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
         said = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {target:.4f}"
@@ -224,7 +224,7 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
     steps = sampling.steps_per_epoch(task.train_samples, job.global_batch)
     total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
     with (
-        events.open_log(Path(job.result_file) if me.is_first else None) as log,
+        open_log(Path(job.result_file) if me.is_first else None) as log,
         memory.explained(job),
         ranks.lost_peer(),
         Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
@@ -232,21 +232,14 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
         telemetry.sampling(job, me) as sampler,
         tracing.tracer(job, me) or contextlib.nullcontext() as tracer,
     ):
-        dataset = {
-            "name": task.dataset,
-            "train_samples": task.train_samples,
-            "eval_samples": task.eval_samples,
-            "synthetic": job.data == "synthetic",
-        }
+        dataset = schema.Dataset(
+            name=task.dataset,
+            train_samples=task.train_samples,
+            eval_samples=task.eval_samples,
+            synthetic=job.data == "synthetic",
+        )
         preamble(log, job, origins, me, recipe=task.recipe, dataset=dataset)
-        log.event(keys.SEED, seed)
-        log.event(keys.TRAIN_SAMPLES, task.train_samples)
-        log.event(keys.EVAL_SAMPLES, task.eval_samples)
-        log.event(keys.GLOBAL_BATCH_SIZE, job.global_batch)
-        log.event(keys.GRADIENT_ACCUMULATION_STEPS, task.plan.strategy.gradient_merge)
-        log.event(keys.MODEL_BN_SPAN, task.bn_span)
-        if not task.plan.strategy.auto:  # else Paddle chooses it: the log's section "program" says which
-            _log_optimizer(log, task.schedule, task.recipe.optimizer, warmup_epochs=task.recipe.warmup_epochs)
+        _log_task(log, job, task, seed=seed)
         ranks.connect(job, me)
         paddle.enable_static()
         yield Run(
@@ -265,9 +258,9 @@ def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[
         )
 
 
-def executor(job: Job, me: Ranks) -> static.Executor:
+def executor(job: Job, me: Ranks) -> build.Executor:
     """That of this rank's device."""
-    return static.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
+    return build.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
 
 
 def epoch_samples(job: Job, *, listed: int, nominal: int) -> int:
@@ -291,33 +284,31 @@ def data_set(job: Job, me: Ranks, *, embedded: str, prepare: Callable[[Path], An
 
 
 def preamble(
-    log: RunLog, job: Job, origins: dict[str, Any], ranks: Ranks, *, recipe: Any, dataset: dict[str, Any]
+    log: RunLog, job: Job, origins: dict[str, Any], ranks: Ranks, *, recipe: Any, dataset: schema.Dataset
 ) -> None:
     """Provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
-    nodes = {node["host"]: node for node in ranks.gather(provenance.node())}
-    log.header(
-        {
-            "source": provenance.source(job.source_commit, job.image_digest),
-            "config": origins | _flat("RECIPE", recipe, f"{job.package}/config.py"),
-            "environment": env.libraries(),
-            "packages": provenance.packages(),
-            "hardware": {"nodes": list(nodes.values()), "device": job.device, "math_mode": job.precision},
-            "dataset": dataset,
-        }
-    )
-    log.event(keys.SUBMISSION_BENCHMARK, {"rn50": "resnet"}.get(job.workload, job.workload))
-    log.event(keys.SUBMISSION_ORG, job.submission_org)
-    log.event(keys.SUBMISSION_DIVISION, job.submission_division)
-    log.event(keys.SUBMISSION_STATUS, job.submission_status)
-    log.event(keys.SUBMISSION_PLATFORM, job.submission_platform or job.dgxsystem)
+    nodes = {node.host: node for node in ranks.gather(provenance.node())}
+    hardware = schema.Hardware(nodes=list(nodes.values()), device=job.device, math_mode=job.precision)
+    log.section(schema.LOG, schema.Format())
+    log.section(schema.SOURCE, provenance.source(job.source_commit, job.image_digest))
+    log.section(schema.CONFIG, origins | _flat("RECIPE", recipe, f"{job.package}/config.py"))
+    log.section(schema.ENVIRONMENT, env.libraries())
+    log.section(schema.PACKAGES, provenance.packages())
+    log.section(schema.HARDWARE, hardware)
+    log.section(schema.DATASET, dataset)
+    log.event(schema.SUBMISSION_BENCHMARK, {"rn50": "resnet"}.get(job.workload, job.workload))
+    log.event(schema.SUBMISSION_ORG, job.submission_org)
+    log.event(schema.SUBMISSION_DIVISION, job.submission_division)
+    log.event(schema.SUBMISSION_STATUS, job.submission_status)
+    log.event(schema.SUBMISSION_PLATFORM, job.submission_platform or job.dgxsystem)
     done = None
     WATCHDOG.beat("flushing the page cache and building the programs")
     if ranks.local_rank == 0:
         done = caches.clear(wanted=bool(job.clear_caches), done_by_launcher=job.cache_cleared)
-    for node in ranks.gather({"node": ranks.node, **done} if done else None):
-        if node:
-            log.event(keys.CACHE_CLEAR, node["status"] == "done", node)
-    log.start(keys.INIT_START)
+    for flushed in ranks.gather(schema.CacheState(node=ranks.node, **done) if done else None):
+        if flushed:
+            log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
+    log.mark(schema.INIT_START)
 
 
 def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
@@ -329,11 +320,22 @@ def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
     return flat
 
 
-def _log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
+def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
+    """Seed, samples, batch and optimizer under the names of the ruleset."""
+    log.event(schema.SEED, seed)
+    log.event(schema.TRAIN_SAMPLES, task.train_samples)
+    log.event(schema.EVAL_SAMPLES, task.eval_samples)
+    log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
+    log.event(schema.GRADIENT_ACCUMULATION_STEPS, task.plan.strategy.gradient_merge)
+    log.event(schema.MODEL_BN_SPAN, task.bn_span)
+    if not task.plan.strategy.auto:  # else Paddle chooses it: the log's section "program" says which
+        log_optimizer(log, task.schedule, task.recipe.optimizer, warmup_epochs=task.recipe.warmup_epochs)
+
+
+def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
     """Hyperparameters of the optimizer under the names of the ruleset; rates are of the global batch."""
-    log.event(keys.OPT_NAME, optimizer.kind)
-    log.event(keys.OPT_LR_WARMUP_EPOCHS if optimizer.kind == "sgd" else keys.LARS_OPT_LR_WARMUP_EPOCHS, warmup_epochs)
-    prefix = f"{optimizer.kind}_opt"
+    log.event(schema.OPT_NAME, optimizer.kind)
+    log.event(schema.WARMUP_EPOCHS[optimizer.kind], warmup_epochs)
     for name, value in (
         ("base_learning_rate", schedule.base),
         ("end_learning_rate", schedule.end),
@@ -342,37 +344,37 @@ def _log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_ep
         ("momentum", optimizer.momentum),
         ("weight_decay", optimizer.weight_decay),
     ):
-        log.event(f"{prefix}_{name}", value)
+        log.event(schema.OPTIMIZER[optimizer.kind][name], value)
     if optimizer.kind == "lars":
-        log.event(keys.LARS_EPSILON, optimizer.lars_epsilon)
+        log.event(schema.LARS_EPSILON, optimizer.lars_epsilon)
 
 
 def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
     """What a score must know of a run, written before it starts so that a truncated log has it too."""
     log.event(
-        "run_summary",
-        {
-            "devices": job.world_size,
-            "nodes": job.dgxnnodes,
-            "batch_per_device": job.batchsize,
-            "precision": job.precision,
-            "math_mode": job.precision,
-            "mode": job.mode,
-            "data": job.data,
-            "resumed": resumed,
-            "profiled": bool(job.profile),
-            "framework": f"paddlepaddle {paddle.__version__}",
-            "model": MODELS[job.workload],
-        },
+        schema.RUN_SUMMARY,
+        schema.RunSummary(
+            devices=job.world_size,
+            nodes=job.dgxnnodes,
+            batch_per_device=job.batchsize,
+            precision=job.precision,
+            math_mode=job.precision,
+            mode=job.mode,
+            data=job.data,
+            resumed=resumed,
+            profiled=bool(job.profile),
+            framework=f"paddlepaddle {paddle.__version__}",
+            model=MODELS[job.workload],
+        ),
     )
 
 
 def start_clock(log: RunLog, ranks: Ranks) -> None:
     """Ends the preparation; from here on training data may be touched. A barrier stands on both sides."""
     WATCHDOG.beat("waiting for the other ranks to be ready")
-    log.stop(keys.INIT_STOP)
+    log.mark(schema.INIT_STOP)
     ranks.barrier()
-    log.start(keys.RUN_START)
+    log.mark(schema.RUN_START)
     ranks.barrier()
 
 
@@ -380,16 +382,16 @@ def _log_telemetry(log: RunLog, ranks: Ranks, sampler: telemetry.Sampler | None)
     """Sums up what the nodes' samplers saw."""
     nodes = [node for node in ranks.gather(sampler.summary() if sampler else None) if node]
     if nodes:
-        log.event("telemetry_summary", telemetry.summarize(nodes))
+        log.event(schema.TELEMETRY_SUMMARY, telemetry.summarize(nodes))
 
 
 def _log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
     if not timing.steps:  # resumed after an epoch's last step, before its evaluation
         return
-    value = {
-        "images": timing.images,
-        "time_s": round(timing.time_s, 6),
-        "images_per_s": timing.images / timing.time_s,
-        "data_wait_s": round(timing.data_wait_s, 6),
-    }
-    log.event("epoch_throughput", value, {"epoch_num": epoch})
+    value = schema.EpochThroughput(
+        images=timing.images,
+        time_s=round(timing.time_s, 6),
+        images_per_s=timing.images / timing.time_s,
+        data_wait_s=round(timing.data_wait_s, 6),
+    )
+    log.event(schema.EPOCH_THROUGHPUT, value, schema.InEpoch(epoch_num=epoch))

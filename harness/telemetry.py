@@ -23,6 +23,7 @@ import psutil
 import pynvml
 
 from harness import nvidia
+from runlog.schema import TelemetrySummary
 
 if TYPE_CHECKING:
     from harness.env import Job
@@ -168,8 +169,8 @@ class Sampler:
         }
 
 
-def summarize(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The event `telemetry_summary` of a run from the summaries of its nodes; null is what was not measured.
+def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
+    """A run's summary from those of its nodes; None is what was not measured.
 
     Energy is that of the job's GPUs from the first step to the end of the run, evaluations included; images are those
     that were trained on, so that joules_per_image is what an image of training cost.
@@ -181,14 +182,14 @@ def summarize(nodes: list[dict[str, Any]]) -> dict[str, Any]:
     energies = [node["energy_j"] for node in nodes]
     energy_j = None if None in energies else sum(energies)
     images = nodes[0]["images"]
-    return {
-        "peak_gpu_memory_mib": memory_mib,
-        "peak_gpu_temperature_c": temperature_c,
-        "energy_j": None if energy_j is None else round(energy_j, 3),
-        "joules_per_image": energy_j / images if energy_j is not None and images else None,
-        "samples": sum(node["samples"] for node in nodes),
-        "sampler_cpu_share": max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
-    }
+    return TelemetrySummary(
+        peak_gpu_memory_mib=memory_mib,
+        peak_gpu_temperature_c=temperature_c,
+        energy_j=None if energy_j is None else round(energy_j, 3),
+        joules_per_image=energy_j / images if energy_j is not None and images else None,
+        samples=sum(node["samples"] for node in nodes),
+        sampler_cpu_share=max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
+    )
 
 
 def _infiniband_bytes() -> dict[str, int | None]:

@@ -27,9 +27,9 @@ class Watchdog:
     def __init__(self) -> None:
         self.doing, self._beat_s = "starting", time.monotonic()
 
-    def beat(self, doing: str) -> None:
-        """Progress was made, and `doing` is next (it costs two assignments)."""
-        self.doing, self._beat_s = doing, time.monotonic()
+    def beat(self, doing: str, *, extra_s: float = 0.0) -> None:
+        """Progress was made, and `doing` is next, which may take `extra_s` beyond the limit."""
+        self.doing, self._beat_s = doing, time.monotonic() + extra_s
 
     def start(self, limit_s: float, *, rank: int, node: str) -> None:
         """Watches from now on; a limit of 0 watches nothing."""
@@ -40,7 +40,8 @@ class Watchdog:
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
         while True:
             # Armed anew with each tick, it fires only if this thread no longer runs.
-            faulthandler.dump_traceback_later(limit_s + TICK_S + GRACE_S, exit=True)
+            left_s = max(limit_s, limit_s + self._beat_s - time.monotonic())
+            faulthandler.dump_traceback_later(left_s + TICK_S + GRACE_S, exit=True)
             time.sleep(TICK_S)
             if time.monotonic() - self._beat_s > limit_s:
                 sys.stderr.write(

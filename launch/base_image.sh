@@ -1,26 +1,23 @@
 #!/usr/bin/env bash
 # Makes the image's base, debian:bookworm-slim, with debootstrap where no registry can be reached.
 # Needs root, debootstrap and Docker; the packages come from this machine's own apt sources, or from --mirror.
+#
+# usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--force] [--dry-run]
+#   --mirror URL  Debian mirror (default: where this machine's apt gets bookworm from)
+#   --tag NAME    image to make (default: debian:bookworm-slim)
+#   --force       make it even where an image of this name is present
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
-usage() {
-  cat <<'USAGE'
-usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--force] [--dry-run]
-  --mirror URL  Debian mirror (default: where this machine's apt gets bookworm from)
-  --tag NAME    image to make (default: debian:bookworm-slim)
-  --force       make it even where an image of this name is present
-USAGE
-}
-refuse() { echo "error: $1" >&2; exit 2; }
-
-suite=bookworm mirror="" tag=debian:bookworm-slim force="" dry_run=""
+suite=bookworm mirror="" tag=debian:bookworm-slim force=""
 while (($#)); do
   case $1 in
     --mirror) mirror=${2:?--mirror needs a URL}; shift 2 ;;
     --tag) tag=${2:?--tag needs a name}; shift 2 ;;
     --force) force=1; shift ;;
-    --dry-run) dry_run=1; shift ;;
-    -h | --help) usage; exit 0 ;;
+    --dry-run | -h | --help) job_flag "$1"; shift ;;
     *) refuse "unknown argument '$1'; see --help" ;;
   esac
 done

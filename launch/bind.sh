@@ -6,6 +6,8 @@ IFS=, read -ra numa <<<"${RANK_NUMA}"
 node=${numa[OMPI_COMM_WORLD_LOCAL_RANK]:-}
 cores=/sys/devices/system/node/node${node}/cpulist
 if [[ -z ${node} || ! -r ${cores} ]]; then
+  # Where the GPUs are missing too, the machine is another one: the rank itself says so.
+  [[ ${DEVICE:-cpu} == cpu ]] || compgen -G "/dev/nvidia[0-9]*" >/dev/null || exec "$@"
   echo "error: RANK_NUMA=${RANK_NUMA}: local rank ${OMPI_COMM_WORLD_LOCAL_RANK} has no NUMA node of this machine there:" \
     "set it to what nvidia-smi topo -m says, or to nothing" >&2
   exit 2

@@ -1,29 +1,25 @@
 #!/usr/bin/env bash
 # Builds the run image from what git tracks here, with the classic builder or BuildKit.
+#
+# usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE]... [--index URL] [--dry-run]
+#   --tag NAME   image to make (default: paddle-reference:latest)
+#   --base NAME  base image (default: debian:bookworm-slim; launch/base_image.sh makes it where no registry can be reached)
+#   --ca FILE    extra CA certificates (PEM) that the package index needs, as behind a proxy; not left in the image
+#   --index URL  package index or mirror to install from; not left in the image
+# DOCKER_BUILDKIT=1 or 0 in the environment chooses BuildKit or the classic builder; unset, the docker client does.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
-usage() {
-  cat <<'USAGE'
-usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE]... [--index URL] [--dry-run]
-  --tag NAME   image to make (default: paddle-reference:latest)
-  --base NAME  base image (default: debian:bookworm-slim; launch/base_image.sh makes it where no registry can be reached)
-  --ca FILE    extra CA certificates (PEM) that the package index needs, as behind a proxy; not left in the image
-  --index URL  package index or mirror to install from; not left in the image
-DOCKER_BUILDKIT=1 or 0 in the environment chooses BuildKit or the classic builder; unset, the docker client does.
-USAGE
-}
-refuse() { echo "error: $1" >&2; exit 2; }
-
-tag=paddle-reference:latest base=debian:bookworm-slim index="" dry_run="" ca=()
+tag=paddle-reference:latest base=debian:bookworm-slim index="" ca=()
 while (($#)); do
   case $1 in
     --tag) tag=${2:?--tag needs a name}; shift 2 ;;
     --base) base=${2:?--base needs a name}; shift 2 ;;
     --ca) ca+=("${2:?--ca needs a file}"); shift 2 ;;
     --index) index=${2:?--index needs a URL}; shift 2 ;;
-    --dry-run) dry_run=1; shift ;;
-    -h | --help) usage; exit 0 ;;
+    --dry-run | -h | --help) job_flag "$1"; shift ;;
     *) refuse "unknown argument '$1'; see --help" ;;
   esac
 done

@@ -14,15 +14,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
-refuse() { echo "launch/campaign.sh: $1" >&2; exit 2; }
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
-name="" dry_run=0 shrink=()
+name="" shrink=()
 for argument in "$@"; do
   case "$argument" in
-    --dry-run) dry_run=1 ;;
     --shrink) shrink=(--shrink) ;;
-    -h | --help) usage; exit 0 ;;
+    --dry-run | -h | --help) job_flag "$argument" ;;
     -*) refuse "unknown option $argument; see --help" ;;
     *) [[ -z $name ]] || refuse "one campaign at a time: $name or $argument?"; name=$argument ;;
   esac
@@ -31,14 +30,14 @@ done
 
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run
-variables=$(.venv/bin/python -m harness.env) || exit 2
+variables=$(.venv/bin/python -m harness.env --names)
 campaign() {
   .venv/bin/python -m scoring.campaign "$1" "$name" --results "$results" "${shrink[@]}" \
-    --variables "$(cut -d= -f1 <<<"$variables" | paste -sd ' ')" ${REPEATS:+--repeats "$REPEATS"} \
+    --variables "$(paste -sd ' ' <<<"$variables")" ${REPEATS:+--repeats "$REPEATS"} \
     ${RUNNER:+--runner "$RUNNER"} "${@:2}"
 }
 
-if ((dry_run)); then
+if [[ -n $dry_run ]]; then
   campaign plan
   exit
 fi

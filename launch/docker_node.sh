@@ -12,33 +12,24 @@
 # CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the system's config file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# shellcheck source=launch/variables.sh
-source launch/variables.sh
-refuse() { echo "error: $1" >&2; exit 2; }
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
-print="" instead=()
+print=""
 for argument in "$@"; do
-  case ${argument} in
-    --check | --acceptance | --short) instead+=("${argument}") ;;
-    --dry-run) print='%q ' ;;
-    --print0) print='%s\0' ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) refuse "unknown argument ${argument}; see --help" ;;
-  esac
+  if [[ ${argument} == --print0 ]]; then print='%s\0'; else job_flag "${argument}" || refuse "unknown argument ${argument}; see --help"; fi
 done
+[[ -z ${dry_run} ]] || print='%q '
 [[ -n ${CONT:-} ]] || refuse "set CONT to the image to run: build one with launch/build_image.sh"
-export DGXSYSTEM=${DGXSYSTEM:-CPU}
-[[ -f config_${DGXSYSTEM}.sh ]] || refuse "DGXSYSTEM=${DGXSYSTEM}: there is no config_${DGXSYSTEM}.sh"
 
 environment=()
-for variable in $(job_variables); do
+load_job --launch
+for variable in ${JOB_GIVEN}; do
   case ${variable} in
     JOB_KEY | LOGDIR | DATADIR | HOSTFILE | CACHE_CLEARED | IMAGE_DIGEST) ;; # below
     *) environment+=(--env "${variable}=${!variable}") ;;
   esac
 done
-# shellcheck source=config_CPU.sh
-source "config_${DGXSYSTEM}.sh"
 
 name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
 # One node needs no network: in a container with loopback alone nobody reaches what mpirun listens on.
@@ -86,14 +77,9 @@ if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && ${instead[*]} != *--acceptan
 fi
 
 # shellcheck disable=SC2329 # the trap calls it
-stop() { docker stop --time 30 "${name}" >/dev/null 2>&1 || true; }
+stop() { docker stop --time ${CONTAINER_END_S} "${name}" >/dev/null 2>&1 || true; }
 trap stop TERM INT HUP
 trap 'docker rm --force "${name}" >/dev/null 2>&1 || true' EXIT
 "${run[@]}" "${CONT}" ./run_and_time.sh "${instead[@]}" </dev/null &
 child=$!
-while :; do # a trapped signal ends `wait` early
-  status=0
-  wait "${child}" || status=$?
-  kill -0 "${child}" 2>/dev/null || break
-done
-exit "${status}"
+await "${child}"

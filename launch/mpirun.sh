@@ -15,11 +15,10 @@
 # dies. Exit status: the first node's, or that of the first other one to fail.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# shellcheck source=launch/variables.sh
-source launch/variables.sh
-refuse() { echo "error: $1" >&2; exit 2; }
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
-hosts="" bare="" dry_run="" instead=() workdir=${PWD} ssh=(ssh)
+hosts="" bare="" workdir=${PWD} ssh=(ssh)
 while (($#)); do
   case $1 in
     --hosts) hosts=${2:?--hosts needs names}; shift 2 ;;
@@ -29,10 +28,7 @@ while (($#)); do
     --ssh) read -ra ssh <<<"${2:?--ssh needs a command}"; shift 2 ;;
     --no-container) bare=1; shift ;;
     --workdir) workdir=${2:?--workdir needs a folder}; shift 2 ;;
-    --check | --acceptance | --short) instead+=("$1"); shift ;;
-    --dry-run) dry_run=1; shift ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) refuse "unknown argument $1; see --help" ;;
+    *) job_flag "$1" || refuse "unknown argument $1; see --help"; shift ;;
   esac
 done
 [[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hostfile FILE"
@@ -40,11 +36,12 @@ IFS=, read -ra host <<<"${hosts}"
 twice=$(printf '%s\n' "${host[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
 [[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
-ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3)
+ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
 unset HOSTFILE
-export HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK
+export HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
 LOGDIR=$(realpath -m "${LOGDIR:-results}")
 export LOGDIR
+given=$(load_job --launch && echo "${JOB_GIVEN}") || exit 2
 job=paddle-reference-$$-$(date +%s)
 
 # The command of node $1, each word quoted for the shell of its host.
@@ -53,7 +50,7 @@ command_of() {
   NODE_RANK=$1
   if [[ -n ${bare} ]]; then
     command=(env -C "${workdir}")
-    for variable in $(job_variables); do command+=("${variable}=${!variable}"); done
+    for variable in ${given}; do command+=("${variable}=${!variable}"); done
     command+=(./run_and_time.sh "${instead[@]}")
   else
     container=${job}-$1
@@ -61,10 +58,11 @@ command_of() {
   fi
   printf '%q ' "${container}" "${LOGDIR}" "${command[@]}"
 }
+on_host=(launch/common.sh launch/on_host.sh) # what runs there, sent as text
 
 if [[ -n ${dry_run} ]]; then
   for rank in "${!host[@]}"; do
-    echo "node ${rank}: ${ssh[*]} ${host[rank]} bash -c \"\$(cat launch/on_host.sh)\" on_host $(command_of "${rank}")"
+    echo "node ${rank}: ${ssh[*]} ${host[rank]} bash -c \"\$(cat ${on_host[*]})\" on_host $(command_of "${rank}")"
   done
   unset JOB_KEY
   NODE_RANK=0 ./run_and_time.sh --dry-run
@@ -97,7 +95,7 @@ trap 'stopped=143; release' TERM
 trap 'stopped=130; release' INT HUP
 
 for rank in "${!host[@]}"; do
-  remote="bash -c $(printf '%q' "$(<launch/on_host.sh)") on_host $(command_of "${rank}")"
+  remote="bash -c $(printf '%q' "$(cat "${on_host[@]}")") on_host $(command_of "${rank}")"
   {
     trap '' INT # Ctrl-C is for the head to pass on
     exec {hold}>&-

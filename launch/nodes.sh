@@ -8,9 +8,8 @@
 # be told SSH_PORT, SSH_ADDRESS (that sshd listens on; default all) and NODE_WAIT_S (for each other).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# shellcheck source=launch/variables.sh
-source launch/variables.sh
-refuse() { echo "error: $1" >&2; exit 2; }
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
 : "${DGXNNODES:?nodes of the job}" "${DGXNGPU:?ranks on a node}"
 role=${1:?serve or lead}
@@ -30,4 +29,5 @@ fi
 [[ -n ${JOB_KEY:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs JOB_KEY, the file of the job's private ssh key (ssh-keygen -t ed25519 -N '')"
 
 exec .venv/bin/python launch/nodes.py "${role}" --hosts "${HOSTS:-}" --rank "${NODE_RANK}" --key "${JOB_KEY}" \
-  --port "${SSH_PORT:?}" --address "${SSH_ADDRESS:-}" --wait "${NODE_WAIT_S:?}" --slots "${DGXNGPU}" -- "$@"
+  --port "${SSH_PORT:?}" --address "${SSH_ADDRESS:-}" --wait "${NODE_WAIT_S:?}" --slots "${DGXNGPU}" \
+  --alive "${ALIVE_S}" --alive-count "${ALIVE_COUNT}" --stop "${JOB_END_S}" -- "$@"

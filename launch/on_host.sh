@@ -1,9 +1,8 @@
 # shellcheck shell=bash
-# What launch/mpirun.sh runs on each host, by `bash -c`: a command with the job's key, until it ends or the head node is gone.
+# What launch/mpirun.sh runs on each host, by `bash -c` and after common.sh: a command with the job's key, until it ends or the head node is gone.
 #   $1 the job's container there, or nothing   $2 folder to make   $3... the command; {JOB_KEY} in it stands for the key's file
 # Standard input: the job's private key, then nothing until the head node closes it or dies. The key is gone when this is.
 set -uo pipefail
-readonly KILL_AFTER_S=45 # from asking the command to end to killing it: more than the command itself takes to end in order
 container=$1 logdir=$2
 shift 2
 mkdir -p -- "${logdir}" || exit 1
@@ -15,7 +14,7 @@ child="" killer=""
 stop() {
   [[ -n ${child} && -z ${killer} ]] || return 0
   kill -TERM "${child}" 2>/dev/null
-  { sleep "${KILL_AFTER_S}"; kill -KILL "${child}"; } 2>/dev/null &
+  { sleep "${HOST_END_S}"; kill -KILL "${child}"; } 2>/dev/null &
   killer=$!
 }
 # shellcheck disable=SC2329
@@ -33,10 +32,7 @@ done >"${folder}/key"
 child=$!
 { cat >/dev/null; kill -TERM "$$"; } <&0 2>/dev/null & # the end of standard input is the head node's
 watcher=$!
-while :; do # a trapped signal ends `wait` early
-  status=0
-  wait "${child}" || status=$?
-  kill -0 "${child}" 2>/dev/null || break
-done
+status=0
+await "${child}" || status=$?
 kill "${watcher}" ${killer:+"${killer}"} 2>/dev/null
 exit "${status}"

@@ -3,8 +3,8 @@
 # A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# shellcheck source=launch/variables.sh
-source launch/variables.sh
+# shellcheck source=launch/common.sh
+source launch/common.sh
 
 : "${LOGDIR:?start this by ./run_and_time.sh}" "${DGXSYSTEM:?}" "${WORKLOAD:?}" "${NEXP:?}" "${SEED:?}"
 : "${DGXNNODES:?}" "${DGXNGPU:?}" "${ON_FAILURE:?}" "${MODE:?}"
@@ -12,12 +12,10 @@ source launch/variables.sh
 FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
 [[ "${1:-}" != --acceptance ]] || FOLDER="${LOGDIR}/acceptance/${DGXSYSTEM}-$(date -u +%Y%m%dT%H%M%SZ)"
 readonly FOLDER
-readonly KILL_AFTER_S=10 # from asking the ranks to end, which takes a window of steps and a checkpoint, to ending them
 # Open MPI wants to be told twice that this is meant.
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 ((DGXNNODES > 1)) || export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm}"
-readonly LAST_START_S=660 END_S=900 # of an acceptance: a job begins by the one and is ended at the other
 mpirun_pid=""
 signal=""
 reason=""
@@ -37,11 +35,7 @@ result_of() {
 # What mpirun must carry to the ranks of other nodes: the job, and what libraries read.
 forwarded() {
   local name
-  for name in $(compgen -e); do
-    if [[ " ${JOB_VARIABLES:-} JOB_FROM_USER JOB_FROM_CONFIG COLUMNS " == *" ${name} "* ]] || of_library "${name}"; then
-      printf -- '-x\n%s\n' "${name}"
-    fi
-  done
+  for name in ${JOB_FORWARDED:?} ${COLUMNS:+COLUMNS}; do printf -- '-x\n%s\n' "${name}"; done
 }
 
 mpirun_command() {
@@ -59,7 +53,7 @@ stop() {
   if [[ -n "${mpirun_pid}" ]]; then
     # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save dies of them.
     kill -"$([[ "${signal}" == INT ]] && echo USR2 || echo USR1)" "${mpirun_pid}" 2>/dev/null || true
-    deadline=$((SECONDS + KILL_AFTER_S))
+    deadline=$((SECONDS + LAST_WINDOW_S))
   fi
 }
 
@@ -108,7 +102,7 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   wait "${mpirun_pid}" 2>/dev/null || status=$? # where mpirun was killed, bash says so here
   while [[ -n "${signal}" ]] && kill -0 "${mpirun_pid}" 2>/dev/null; do
     ((SECONDS < deadline)) || kill -TERM "${mpirun_pid}" 2>/dev/null || true
-    ((SECONDS < deadline + 2)) || kill -KILL "${mpirun_pid}" 2>/dev/null || true
+    ((SECONDS < deadline + MPIRUN_END_S)) || kill -KILL "${mpirun_pid}" 2>/dev/null || true
     sleep 0.2
   done
   mpirun_pid=""
@@ -128,14 +122,14 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
     reason="$(reason_of "${stderr}" "${status}")"
     ((end_s == 0 || SECONDS < end_s)) || reason="it was not done after the ${end_s} s that an acceptance may take"
     ((status == 2 || status == 130 || status == 143)) || status=1
-    reason="$(.venv/bin/python -m harness.events "${result}" "${reason}")" || true
+    reason="$(.venv/bin/python -m runlog close "${result}" "${reason}")" || true
     echo "error: ${reason}$([[ -f "${result}" ]] && echo " (log ${result}, messages ${stderr})")" >&2
   fi
   return "${status}"
 }
 
 if [[ "${1:-}" == --check ]]; then
-  mapfile -t command < <(mpirun_command harness.doctor)
+  mapfile -t command < <(mpirun_command tools.doctor)
   status=0
   "${command[@]}" </dev/null || status=$?
   exit "$((status == 2 ? 2 : status != 0))"
@@ -154,26 +148,26 @@ fi
 trap 'stop INT' INT
 trap 'stop TERM' TERM
 if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
-  precisions="$(.venv/bin/python -m harness.acceptance --precisions)" || exit 2
+  precisions="$(.venv/bin/python -m tools.acceptance --precisions)" || exit 2
   if ! mkdir -p "${FOLDER}" 2>/dev/null; then
     echo "error: ${FOLDER} cannot be written: set LOGDIR to a writable folder" >&2
     exit 2
   fi
-  end_s="${END_S}"
+  end_s="${ACCEPTANCE_END_S}"
   export MODE=throughput DATA=synthetic CLEAR_CACHES=0 RESUME=no PRECISION RESULT_FILE
   for PRECISION in ${precisions}; do
     RESULT_FILE="${FOLDER}/${PRECISION}.txt"
     status=0
-    if ((SECONDS > LAST_START_S)); then
+    if ((SECONDS > ACCEPTANCE_LAST_START_S)); then
       reason="the jobs before it took ${SECONDS} s of its 15 minutes"
     else
-      run_trial "${RESULT_FILE}" harness.acceptance "${@:2}" || status=$?
+      run_trial "${RESULT_FILE}" tools.acceptance "${@:2}" || status=$?
       [[ -z "${signal}" ]] || exit "${status}"
       ((status != 0)) || continue
     fi
     echo "${reason}" >"${FOLDER}/${PRECISION}.failed"
   done
-  exec .venv/bin/python -m harness.acceptance --report "${FOLDER}" "${@:2}"
+  exec .venv/bin/python -m tools.acceptance --report "${FOLDER}" "${@:2}"
 fi
 
 for ((trial = 0; trial < NEXP; trial++)); do
@@ -202,4 +196,4 @@ for ((trial = 0; trial < NEXP; trial++)); do
 done
 ((failed == 0)) || exit "${failed}"
 [[ "${MODE}" != throughput ]] || logs+=(--throughput)
-exec .venv/bin/python launch/summarize.py "${logs[@]}"
+exec .venv/bin/python -m tools.summarize "${logs[@]}"

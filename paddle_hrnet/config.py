@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from harness.optimizers import OptimizerConfig
 from harness.sampling import steps_per_epoch
-from harness.schedules import Schedule
+from program.optimizers import OptimizerConfig
+from program.schedules import Schedule
 
 CITYSCAPES_TRAIN, CITYSCAPES_EVAL, CITYSCAPES_CLASSES = 2_975, 500, 19
 SCENES_TRAIN, SCENES_EVAL, SCENES_CLASSES = 718, 90, 11  # the embedded data set; the digits, and ground

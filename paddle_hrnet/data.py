@@ -25,8 +25,8 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali
 
 from harness import loader, sampling
-from harness.errors import RunError
 from paddle_hrnet.config import IGNORED, Augmentation
+from runlog.errors import RunError
 
 MEAN = STD = 127.5  # of every channel, as PaddleSeg normalizes
 IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
@@ -36,9 +36,11 @@ LISTS = ("{}.txt", "{}.list", "{}_list.txt")  # names that PaddleSeg's tools and
 TRAINED_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 LABEL_IDS = 34
 OUT_OF_RANGE = 254
-TO_TRAIN_ID = np.full(256, OUT_OF_RANGE, dtype=np.uint8)
-TO_TRAIN_ID[:LABEL_IDS] = TO_TRAIN_ID[255] = IGNORED
-TO_TRAIN_ID[list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
+# A pixel's number in the file to the one that is trained on, by row: as it is, from label ids, of a filled-up sample.
+RENUMBERED = np.array([np.arange(256), np.full(256, OUT_OF_RANGE), np.full(256, IGNORED)], dtype=np.uint8)
+AS_IT_IS, FROM_LABEL_IDS, FILLED_UP = range(3)
+RENUMBERED[FROM_LABEL_IDS, :LABEL_IDS] = RENUMBERED[FROM_LABEL_IDS, 255] = IGNORED
+RENUMBERED[FROM_LABEL_IDS, list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
 
 PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 GREY, RGB = 0, 2  # colour types of PNG
@@ -195,56 +197,76 @@ def _crc(*parts: bytes | memoryview) -> bytes:
     return struct.pack(">I", total)
 
 
+def _cut(crop: ImageFormat) -> dict[str, Any]:
+    """The crop at the upper left corner, filled up where the image ends before it."""
+    return {
+        "crop": (crop.height, crop.width),
+        "crop_pos_x": 0.0,
+        "crop_pos_y": 0.0,
+        "out_of_bounds_policy": "pad",
+    }
+
+
+def _augmented(images: Any, labels: Any, drawn: list[Any], crop: ImageFormat) -> tuple[Any, Any, Any]:
+    """Windows of the images with other colours, those of the labels in the crop and flipped, and what flips the images.
+
+    `drawn` is what `_draw` draws.
+    """
+    start, end, size, mirror, brightness, contrast, saturation, hue = drawn
+    window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
+    images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
+    labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
+    # To floats and back into their range: its conversion to uint8 takes four times as long.
+    images = fn.color_twist(
+        images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue, dtype=types.FLOAT
+    )
+    images = dali.min(dali.max(images, 0.0), 255.0)
+    labels = fn.crop(labels, **_cut(crop), fill_values=float(IGNORED))
+    return images, fn.flip(labels, horizontal=mirror), mirror
+
+
 @pipeline_def
-def _pipeline(*, source: Any, device: str, crop: ImageFormat, augmented: bool) -> Any:
-    """Encoded pairs to normalized images and labels, `augmented` for training; labels stay on the CPU."""
-    geometry = [types.FLOAT, types.FLOAT, types.FLOAT, types.INT32] if augmented else []
-    colour = [types.FLOAT] * 4 if augmented else []
-    inputs = [types.UINT8, types.UINT8, *geometry, *colour]
+def _pipeline(*, source: Any, device: str, crop: ImageFormat, augmented: bool, renumbered: bool) -> Any:
+    """Encoded pairs to normalized images and labels, `augmented` for training; labels take their way on the CPU.
+
+    Of the labels also the highest number but IGNORED, plus 1, on the CPU: the host sees whether all are classes without
+    waiting for a GPU. Not `augmented`, the last output is what is valid.
+    """
+    drawn = [types.FLOAT] * 3 + [types.INT32] + [types.FLOAT] * 4
+    inputs = [(types.UINT8, 1)] * 2 + [(types.UINT16, 0)] * renumbered
+    inputs += list(zip(drawn, [1, 1, 1, 0, 0, 0, 0, 0], strict=True)) if augmented else [(types.FLOAT, 0)]
     data = fn.external_source(
         source=source,
         num_outputs=len(inputs),
         batch=True,
         no_copy=True,
-        dtype=inputs,
-        ndim=[1, 1, 1, 1, 1, 0, 0, 0, 0, 0] if augmented else [1, 1],
+        dtype=[kind for kind, _ in inputs],
+        ndim=[ndim for _, ndim in inputs],
     )
+    rest = data[2 + renumbered :]
     images = fn.decoders.image(data[0], device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(data[1], device="cpu", output_type=types.GRAY)
     mirror: Any = 0
     if augmented:
-        start, end, size, mirror, brightness, contrast, saturation, hue = data[2:]
-        window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
-        images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
-        labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
-        # To floats and back into their range: its conversion to uint8 takes four times as long.
-        images = fn.color_twist(
-            images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue, dtype=types.FLOAT
-        )
-        images = dali.min(dali.max(images, 0.0), 255.0)
-        labels = fn.crop(
-            labels,
-            crop=(crop.height, crop.width),
-            crop_pos_x=0.0,
-            crop_pos_y=0.0,
-            out_of_bounds_policy="pad",
-            fill_values=float(IGNORED),
-        )
-        labels = fn.flip(labels, horizontal=mirror)
+        images, labels, mirror = _augmented(images, labels, rest, crop)
     images = fn.crop_mirror_normalize(
         images,
         mirror=mirror,
-        crop=(crop.height, crop.width),
-        crop_pos_x=0.0,
-        crop_pos_y=0.0,
-        out_of_bounds_policy="pad",
+        **_cut(crop),
         fill_values=0.0,  # mid-grey, after normalization
         mean=[MEAN] * 3,
         std=[STD] * 3,
         dtype=types.FLOAT16 if crop.half else types.FLOAT,
         output_layout="CHW",
     )
-    return images, labels
+    if renumbered:
+        numbers = labels + data[2]
+        labels = fn.lookup_table(
+            numbers, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
+        )
+    highest = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))  # IGNORED, the last of them, becomes 0
+    beside = [fn.squeeze(labels, axes=[2]), *(() if augmented else rest)]
+    return images, highest, *(output.gpu() if device == "gpu" else output for output in beside)
 
 
 def _draw(
@@ -275,11 +297,11 @@ def _draw(
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What one step is fed."""
+    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
 
-    image: Any  # [N, 3, H, W]: numpy array, or a Paddle tensor on the device
-    label: np.ndarray  # [N, H, W] uint8
-    valid: np.ndarray  # [N] float32: 0 where a sample only fills up the batch
+    image: Any  # [N, 3, H, W]
+    label: Any  # [N, H, W] uint8
+    valid: Any = None  # [N] float32, of an evaluation: 0 where a sample only fills up the batch
     ids: np.ndarray  # [N] sample numbers
 
 
@@ -320,10 +342,15 @@ class Loader(loader.Loader):
         augment: Augmentation | None = None,
     ) -> None:
         self._pairs, self._augment, self._reader, self._image = pairs, augment, reader, image
-        self._by_label_ids = np.array([path.endswith(LABEL_IDS_END) for path in pairs.labels])
+        from_ids = np.array([path.endswith(LABEL_IDS_END) for path in pairs.labels])
+        self._row = np.where(from_ids, FROM_LABEL_IDS, AS_IT_IS)  # of RENUMBERED, for each label
+        self._renumbered = augment is None or bool(from_ids.any())
+        augmented = augment is not None
         super().__init__(
             plan,
-            functools.partial(_pipeline, device=reader.device, crop=image, augmented=augment is not None),
+            functools.partial(
+                _pipeline, device=reader.device, crop=image, augmented=augmented, renumbered=self._renumbered
+            ),
             batch=batch,
             threads=reader.threads,
             device_id=reader.device_id if reader.device == "gpu" else None,
@@ -335,7 +362,7 @@ class Loader(loader.Loader):
     def _files(self, ids: np.ndarray) -> list[Path]:
         return [path for i in ids for path in self._pair(i)]
 
-    def _read(self, epoch: int, ids: np.ndarray) -> tuple[Any, ...]:
+    def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         images, labels, sizes = [], [], []
         for i in ids:
             (image_path, image), (label_path, label) = ((path, path.read_bytes()) for path in self._pair(i))
@@ -353,39 +380,31 @@ class Loader(loader.Loader):
             images.append(image)
             labels.append(np.frombuffer(label, dtype=np.uint8))
             sizes.append(size)
-        rows, drawn = [height for height, _ in sizes], []
+        rows, drawn = [height for height, _ in sizes], [valid.astype(np.float32)]
         if self._augment is not None:
             drawn = _draw(self._augment, self._image, np.array(sizes), seed=self._reader.seed, epoch=epoch, ids=ids)
             # Down to the window's end, and one more to interpolate with.
             rows = [min(height, math.ceil(end) + 1) for height, end in zip(rows, drawn[1][:, 0], strict=True)]
         plain = [inflated(image, count) for image, count in zip(images, rows, strict=True)]
+        if self._renumbered:
+            drawn.insert(0, (RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)).astype(np.uint16))
         return [np.frombuffer(image, dtype=np.uint8) for image in plain], labels, *drawn
 
-    def _batch(self, outputs: Any, ids: np.ndarray, valid: np.ndarray) -> Batch:
-        images, labels = outputs
-        label = np.asarray(labels.as_tensor())[..., 0]
-        if self._by_label_ids[ids].any():
-            label = np.where(self._by_label_ids[ids][:, None, None], TO_TRAIN_ID[label], label)
-        self._check_range(label, ids)
-        if not valid.all():
-            label = np.where(valid[:, None, None], label, np.uint8(IGNORED))
-        return Batch(
-            image=loader.to_feed(images, self._reader.device),
-            label=label,
-            valid=valid.astype(np.float32),
-            ids=ids,
-        )
+    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
+        images, highest, *beside = outputs
+        self._check_range(highest.as_array().astype(int) - 1, ids)
+        names = ("image", "label", "valid")[: 1 + len(beside)]
+        fed = (loader.to_feed(output, self._device_id) for output in (images, *beside))
+        return Batch(ids=ids, **dict(zip(names, fed, strict=True)))
 
-    def _check_range(self, label: np.ndarray, ids: np.ndarray) -> None:
-        wrong = (label >= self._pairs.classes) & (label != IGNORED)
-        if wrong.any():
-            position = int(np.argmax(wrong.reshape(len(ids), -1).any(axis=1)))
-            path, value = self._pair(ids[position])[1], label[position][wrong[position]][0]
-            shown = f"{value}" if not self._by_label_ids[ids[position]] else f"above {LABEL_IDS - 1}"
-            raise RunError(
-                f"{path}: holds the label {shown}, no class ({self._pairs.classes} of them) nor {IGNORED}: "
-                "correct the file, remove it from the list, or choose another RECIPE"
-            )
+    def _check_range(self, highest: np.ndarray, ids: np.ndarray) -> None:
+        for i, value in zip(ids, highest, strict=True):
+            if value >= self._pairs.classes:
+                shown = f"above {LABEL_IDS - 1}" if self._row[i] == FROM_LABEL_IDS else f"{value}"
+                raise RunError(
+                    f"{self._pair(i)[1]}: holds the label {shown}, no class ({self._pairs.classes} of them) nor "
+                    f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
+                )
 
 
 def first_size(pairs: PairList) -> ImageFormat:

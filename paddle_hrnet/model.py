@@ -9,7 +9,7 @@ At 19 classes and with the head's biases it has 9,641,119 trainable parameters, 
 
 Shapes: N batch, C channels, H, W image, K classes; every tensor is NCHW. NHWC is not built: tensor cores take channels
 in eights and cuDNN's fused normalizations in fours, but the two largest branches have 18 and 36 channels, and
-normalizations over ranks have no fused form. The bytes that it would save and cost are in docs/program.md.
+normalizations over ranks have no fused form. The bytes that it would save and cost are in docs/lab-notes.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paddle import static
 from paddle.nn import functional
 from paddle.nn.initializer import Constant, Initializer, KaimingNormal, Normal
 
-from harness.weights import read_pdparams
+from program.weights import read_pdparams
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64

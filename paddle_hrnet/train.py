@@ -12,12 +12,14 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import loader, precision, program, ranks, sampling, session, sync_bn
+from harness import loader, ranks, sampling, session
+from harness import plan as plans
 from harness.env import Job
 from harness.loop import COUNTED
-from harness.schedules import Schedule
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
+from program import build, precision, sync_bn
+from program.schedules import Schedule
 
 CONFUSION = "eval.confusion"
 
@@ -29,49 +31,24 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         ValueError: the job asks for what cannot be done.
         RunError: training failed.
     """
-    # ---- configuration: all of it is checked before a log is begun
     me = ranks.start(job)
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-    plan = in_nchw(job, program.plan(job))
-    name, root = session.data_set(job, me, embedded=scenes.NAME, prepare=scenes.prepare)
-    train_pairs = data.read_list(root, "train", recipe.classes)
-    eval_pairs = data.read_list(root, "val", recipe.classes)
-    samples = session.epoch_samples(job, listed=len(train_pairs), nominal=recipe.train_samples)
-    steps = sampling.steps_per_epoch(samples, job.global_batch)
-    # Training ends with the epoch of its last step; the rate has reached its end before.
-    epochs = job.max_epochs or -(-recipe.total_steps(samples=samples, global_batch=job.global_batch) // steps)
-    schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=job.max_epochs)
-    task = session.Task(
-        dataset=name,
-        train_samples=samples,
-        eval_samples=len(eval_pairs),
-        eval_batch=recipe.eval_batch,
-        epochs=epochs,
-        target=recipe.target_miou,
-        bn_span=plan.micro_batch(job.batchsize) * (me.size if recipe.sync_bn else 1),
-        recipe=recipe,
-        plan=plan,
-        schedule=schedule,
-    )
+    task, train_pairs, eval_pairs = configured(job, me)  # all of it is checked before a log is begun
+    recipe, plan = task.recipe, task.plan
     with session.begin(job, origins, me, task) as run:
         # ---- programs; the seeds of the ranks differ on purpose: rank 0's weights are broadcast
         model, image = model_and_image(recipe, plan)
-        whole = data.first_size(eval_pairs)
-        training, startup, _ = training_program(job, recipe, plan, schedule, seed=run.seed + me.rank + 1)
-        evaluation = static.Program()
-        with static.program_guard(evaluation, static.Program()):
-            evaluation_totals(whole, recipe, model)
-            precision.cast_evaluation(evaluation, plan.precision)
+        whole = whole_image(data.first_size(eval_pairs), image)
+        training = training_program(job, recipe, plan, task.schedule, seed=run.seed + me.rank + 1)
+        evaluation = build.evaluation(lambda: evaluation_totals(whole, recipe, model), training, plan)
         made = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
         synthetic = loader.resident(made, run.executor.place)
         trainer, evaluator = run.prepare(
             training=training,
-            startup=startup,
             evaluation=evaluation,
             totals=(CONFUSION, COUNTED),
             synthetic=synthetic,
             synthetic_eval=data.synthetic(whole, batch=recipe.eval_batch, classes=recipe.classes, seed=run.seed),
-            pretrained=pretrained_weights(Path(job.pretrained), training) if job.pretrained else None,
+            pretrained=pretrained_weights(Path(job.pretrained), training.main) if job.pretrained else None,
         )
 
         # ---- input: nothing is read before the first batch is asked for
@@ -93,7 +70,38 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         )
 
 
-def in_nchw(job: Job, plan: program.Plan) -> program.Plan:
+def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.PairList, data.PairList]:
+    """What the job trains, and its training and evaluation images with their labels.
+
+    Raises:
+        ValueError: the job asks for what cannot be done.
+    """
+    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    plan = in_nchw(job, plans.of_job(job))
+    name, root = session.data_set(job, me, embedded=scenes.NAME, prepare=scenes.prepare)
+    train_pairs = data.read_list(root, "train", recipe.classes)
+    eval_pairs = data.read_list(root, "val", recipe.classes)
+    samples = session.epoch_samples(job, listed=len(train_pairs), nominal=recipe.train_samples)
+    steps = sampling.steps_per_epoch(samples, job.global_batch)
+    # Training ends with the epoch of its last step; the rate has reached its end before.
+    epochs = job.max_epochs or -(-recipe.total_steps(samples=samples, global_batch=job.global_batch) // steps)
+    schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=job.max_epochs)
+    task = session.Task(
+        dataset=name,
+        train_samples=samples,
+        eval_samples=len(eval_pairs),
+        eval_batch=recipe.eval_batch,
+        epochs=epochs,
+        target=recipe.target_miou,
+        bn_span=plan.micro_batch(job.batchsize) * (me.size if recipe.sync_bn else 1),
+        recipe=recipe,
+        plan=plan,
+        schedule=schedule,
+    )
+    return task, train_pairs, eval_pairs
+
+
+def in_nchw(job: Job, plan: build.Plan) -> build.Plan:
     """The plan in the one layout of this model, see `paddle_hrnet/model.py`.
 
     Raises:
@@ -104,7 +112,7 @@ def in_nchw(job: Job, plan: program.Plan) -> program.Plan:
     return dataclasses.replace(plan, layout="NCHW")
 
 
-def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelConfig, data.ImageFormat]:
+def model_and_image(recipe: config.Recipe, plan: build.Plan) -> tuple[ModelConfig, data.ImageFormat]:
     """Network of the recipe and its training crop."""
     model = ModelConfig(
         classes=recipe.classes,
@@ -119,10 +127,15 @@ def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelCon
     return model, image
 
 
+def whole_image(size: data.ImageFormat, crop: data.ImageFormat) -> data.ImageFormat:
+    """A whole image of this size, as an evaluation is fed it: of the type of the training's crops."""
+    return dataclasses.replace(size, half=crop.half)
+
+
 def training_program(
-    job: Job, recipe: config.Recipe, plan: program.Plan, schedule: Schedule, *, seed: int
-) -> tuple[static.Program, static.Program, static.Variable]:
-    """Training program of one rank, its start-up program and its loss; fleet must know the ranks."""
+    job: Job, recipe: config.Recipe, plan: build.Plan, schedule: Schedule, *, seed: int
+) -> build.TrainingProgram:
+    """Training program of one rank, its start-up program and loss; fleet must know the ranks."""
     plan = in_nchw(job, plan)
     model, image = model_and_image(recipe, plan)
     training, startup = static.Program(), static.Program()
@@ -131,8 +144,7 @@ def training_program(
         loss = training_loss(image, plan.micro_batch(job.batchsize), recipe, model)
         if recipe.sync_bn and job.world_size > 1:
             sync_bn.span_ranks(training)
-        program.minimize(loss, recipe.optimizer, schedule, plan=plan)
-    return training, startup, loss
+        return build.minimize(loss, recipe.optimizer, schedule, plan=plan)
 
 
 def training_loss(image: data.ImageFormat, batch: int, recipe: config.Recipe, model: ModelConfig) -> static.Variable:

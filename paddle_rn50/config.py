@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from harness.optimizers import OptimizerConfig
+from harness import embedded
 from harness.sampling import steps_per_epoch
-from harness.schedules import Schedule
+from program.optimizers import OptimizerConfig
+from program.schedules import Schedule
 
 IMAGENET_TRAIN, IMAGENET_EVAL, IMAGENET_CLASSES = 1_281_167, 50_000, 1000
-DIGITS_TRAIN, DIGITS_EVAL, DIGITS_CLASSES = 1_437, 360, 10  # the embedded data set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +179,8 @@ def digits_small(global_batch: int) -> Recipe:
     return Recipe(
         name="digits_small",
         source="this project, benchmarks/README.md: five seeds",
-        train_samples=DIGITS_TRAIN,
-        classes=DIGITS_CLASSES,
+        train_samples=embedded.TRAIN_DIGITS,
+        classes=10,
         target_top1=0.90,
         epochs=4,
         eval_every_epochs=1,

@@ -84,27 +84,32 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
 
 @pipeline_def
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int) -> Any:
-    """Encoded images to normalized ones; `augment` is None for evaluation."""
+    """Encoded images to normalized ones, and as they came their labels and, in evaluation, what is valid of them;
+    `augment` is None for evaluation.
+    """
     decoder = "mixed" if device == "gpu" else "cpu"
-    inputs = [types.UINT8] if augment is None else [types.UINT8, types.FLOAT, types.FLOAT, types.FLOAT, types.INT32]
-    data = fn.external_source(
+    drawn = [] if augment is None else [types.FLOAT, types.FLOAT, types.INT32]
+    inputs = [types.UINT8, types.INT64, types.FLOAT, *drawn]
+    encoded, labels, *data = fn.external_source(
         source=source,
         num_outputs=len(inputs),
         batch=True,
         no_copy=True,
         dtype=inputs,
-        ndim=[1] if augment is None else [1, 1, 1, 1, 0],
+        ndim=[1, 1, 1] if augment is None else [1, 1, 1, 1, 1, 0],
     )
+    beside = [labels]
     if augment is None:
-        images = fn.decoders.image(data[0], device=decoder, output_type=types.RGB)
+        beside += data
+        images = fn.decoders.image(encoded, device=decoder, output_type=types.RGB)
         images = fn.resize(images, resize_shorter=resize)
         mirror = 0
     else:
-        encoded, widths, heights, place, mirror = data
+        widths, heights, place, mirror = data
         anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
         images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", device=decoder, output_type=types.RGB)
         images = fn.resize(images, size=[image.size, image.size])
-    return fn.crop_mirror_normalize(
+    images = fn.crop_mirror_normalize(
         images,
         mirror=mirror,
         crop=(image.size, image.size),
@@ -114,6 +119,7 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augment: Augmenta
         output_layout="CHW" if image.layout == "NCHW" else "HWC",
         pad_output=image.channels == 4,
     )
+    return images, *(output.gpu() if device == "gpu" else output for output in beside)
 
 
 def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
@@ -152,11 +158,11 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: np.ndarray) -> list
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What one step is fed."""
+    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
 
-    image: Any  # [N, C, H, W] or [N, H, W, C]: numpy array, or a Paddle tensor on the device
-    label: np.ndarray  # [N, 1] int64
-    valid: np.ndarray  # [N, 1] float32: 0 where a sample only fills up the batch
+    image: Any  # [N, C, H, W] or [N, H, W, C]
+    label: Any  # [N, 1] int64
+    valid: Any = None  # [N, 1] float32, of an evaluation: 0 where a sample only fills up the batch
     ids: np.ndarray  # [N] sample numbers
 
 
@@ -211,18 +217,15 @@ class Loader(loader.Loader):
     def _files(self, ids: np.ndarray) -> list[Path]:
         return [self._images.root / self._images.paths[i] for i in ids]
 
-    def _read(self, epoch: int, ids: np.ndarray) -> tuple[Any, ...]:
+    def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         root = os.fspath(self._images.root)
         encoded = [np.fromfile(f"{root}/{self._images.paths[i]}", dtype=np.uint8) for i in ids]
+        labels = self._images.labels[ids][:, None]
         if self._augment is None:
-            return (encoded,)
-        return (encoded, *_draw(self._augment, self._reader.seed, epoch, ids))
+            return encoded, labels, valid.astype(np.float32)[:, None]
+        return encoded, labels, *_draw(self._augment, self._reader.seed, epoch, ids)
 
-    def _batch(self, outputs: Any, ids: np.ndarray, valid: np.ndarray) -> Batch:
-        (images,) = outputs
-        return Batch(
-            image=loader.to_feed(images, self._reader.device),
-            label=self._images.labels[ids][:, None],
-            valid=valid.astype(np.float32)[:, None],
-            ids=ids,
-        )
+    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
+        names = ("image", "label", "valid")[: len(outputs)]
+        fed = (loader.to_feed(output, self._device_id) for output in outputs)
+        return Batch(ids=ids, **dict(zip(names, fed, strict=True)))

@@ -11,12 +11,14 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import loader, precision, program, ranks, session
+from harness import loader, ranks, session
+from harness import plan as plans
 from harness.env import Job
 from harness.loop import COUNTED
-from harness.schedules import Schedule
 from paddle_rn50 import config, data, digits
 from paddle_rn50.model import ModelConfig, resnet50
+from program import build, precision
+from program.schedules import Schedule
 
 CORRECT = "eval.correct"
 
@@ -28,41 +30,18 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         ValueError: the job asks for what cannot be done.
         RunError: training failed.
     """
-    # ---- configuration: all of it is checked before a log is begun
     me = ranks.start(job)
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-    plan = program.plan(job)
-    name, root = session.data_set(job, me, embedded=digits.NAME, prepare=digits.prepare)
-    train_images = data.read_list(root, "train_list.txt", recipe.classes)
-    eval_images = data.read_list(root, "val_list.txt", recipe.classes)
-    samples = session.epoch_samples(job, listed=len(train_images), nominal=recipe.train_samples)
-    epochs = job.max_epochs or math.ceil(recipe.epochs)
-    schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=epochs)
-    task = session.Task(
-        dataset=name,
-        train_samples=samples,
-        eval_samples=len(eval_images),
-        eval_batch=job.batchsize,
-        epochs=epochs,
-        target=recipe.target_top1,
-        bn_span=plan.micro_batch(job.batchsize),
-        recipe=recipe,
-        plan=plan,
-        schedule=schedule,
-    )
+    task, train_images, eval_images = configured(job, me)  # all of it is checked before a log is begun
+    recipe, plan = task.recipe, task.plan
     with session.begin(job, origins, me, task) as run:
         # ---- programs; the seeds of the ranks differ on purpose: rank 0's weights are broadcast
         model, image = model_and_image(recipe, plan)
-        training, startup, _ = training_program(job, recipe, plan, schedule, seed=run.seed + me.rank + 1)
-        evaluation = static.Program()
-        with static.program_guard(evaluation, static.Program()):
-            evaluation_totals(image, job.batchsize, recipe, model)
-            precision.cast_evaluation(evaluation, plan.precision)
+        training = training_program(job, recipe, plan, task.schedule, seed=run.seed + me.rank + 1)
+        evaluation = build.evaluation(lambda: evaluation_totals(image, job.batchsize, recipe, model), training, plan)
         made = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
         synthetic = loader.resident(made, run.executor.place)
         trainer, evaluator = run.prepare(
             training=training,
-            startup=startup,
             evaluation=evaluation,
             totals=(CORRECT, COUNTED),
             synthetic=synthetic,
@@ -88,7 +67,36 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         )
 
 
-def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelConfig, data.ImageFormat]:
+def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.ImageList, data.ImageList]:
+    """What the job trains, and its training and evaluation images.
+
+    Raises:
+        ValueError: the job asks for what cannot be done.
+    """
+    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    plan = plans.of_job(job)
+    name, root = session.data_set(job, me, embedded=digits.NAME, prepare=digits.prepare)
+    train_images = data.read_list(root, "train_list.txt", recipe.classes)
+    eval_images = data.read_list(root, "val_list.txt", recipe.classes)
+    samples = session.epoch_samples(job, listed=len(train_images), nominal=recipe.train_samples)
+    epochs = job.max_epochs or math.ceil(recipe.epochs)
+    schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=epochs)
+    task = session.Task(
+        dataset=name,
+        train_samples=samples,
+        eval_samples=len(eval_images),
+        eval_batch=job.batchsize,
+        epochs=epochs,
+        target=recipe.target_top1,
+        bn_span=plan.micro_batch(job.batchsize),
+        recipe=recipe,
+        plan=plan,
+        schedule=schedule,
+    )
+    return task, train_images, eval_images
+
+
+def model_and_image(recipe: config.Recipe, plan: build.Plan) -> tuple[ModelConfig, data.ImageFormat]:
     """Network of the recipe and its input, in the plan's layout and precision."""
     model = ModelConfig(
         classes=recipe.classes,
@@ -107,16 +115,15 @@ def model_and_image(recipe: config.Recipe, plan: program.Plan) -> tuple[ModelCon
 
 
 def training_program(
-    job: Job, recipe: config.Recipe, plan: program.Plan, schedule: Schedule, *, seed: int
-) -> tuple[static.Program, static.Program, static.Variable]:
-    """Training program of one rank, its start-up program and its loss; fleet must know the ranks."""
+    job: Job, recipe: config.Recipe, plan: build.Plan, schedule: Schedule, *, seed: int
+) -> build.TrainingProgram:
+    """Training program of one rank, its start-up program and loss; fleet must know the ranks."""
     model, image = model_and_image(recipe, plan)
     training, startup = static.Program(), static.Program()
     startup.random_seed = seed
     with static.program_guard(training, startup):
         loss = training_loss(image, plan.micro_batch(job.batchsize), recipe, model)
-        program.minimize(loss, recipe.optimizer, schedule, plan=plan)
-    return training, startup, loss
+        return build.minimize(loss, recipe.optimizer, schedule, plan=plan)
 
 
 def _image_input(image: data.ImageFormat, batch: int) -> static.Variable:

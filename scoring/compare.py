@@ -34,7 +34,7 @@ class Row:
     basis: str  # what the interval is made of
     different: bool | None  # None: nothing says how far repeats lie apart
     speedup: float  # over 1 is faster than the base, for times too
-    efficiency: float | None  # speedup / (devices / devices of the base)
+    efficiency: float | None  # speedup / (devices / devices of the base), at the same precision
 
     def to_json(self) -> dict[str, Any]:
         """The row as JSON values."""
@@ -85,7 +85,6 @@ def compare(named: Sequence[tuple[str, Score]]) -> Comparison:
         interval, basis = (None, "the base itself") if index == 0 else ratio_interval(base, result)
         devices = _devices(result)
         speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
-        scaled = devices is not None and base_devices is not None
         rows.append(
             Row(
                 name=name,
@@ -96,7 +95,9 @@ def compare(named: Sequence[tuple[str, Score]]) -> Comparison:
                 basis=basis,
                 different=None if interval is None else not interval[0] <= 1 <= interval[1],
                 speedup=speedup,
-                efficiency=speedup * base_devices / devices if scaled and devices and base_devices else None,
+                efficiency=speedup * base_devices / devices
+                if devices and base_devices and _same_arithmetic(base, result)
+                else None,
             )
         )
     records = [record for _, result in named for record in result.records]
@@ -105,6 +106,14 @@ def compare(named: Sequence[tuple[str, Score]]) -> Comparison:
 
 def _devices(result: Score) -> int | None:
     return result.records[0].devices if result.records else None
+
+
+def _same_arithmetic(base: Score, other: Score) -> bool:
+    """Whether the two do not differ in precision, as far as their logs say: else a quotient is no efficiency."""
+    return all(
+        len({said for record in (*base.records, *other.records) if (said := getattr(record, name))}) < 2
+        for name in ("precision", "math_mode")
+    )
 
 
 def ratio_interval(base: Score, other: Score) -> tuple[tuple[float, float] | None, str]:
@@ -208,7 +217,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(jsonable(result.to_json()), indent=1))
     else:
-        print("\n".join(describe(result)))
+        print("\n".join(comparison_lines(result)))
     return 0
 
 
@@ -223,7 +232,7 @@ def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str)
 _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be told apart or alike"}
 
 
-def describe(result: Comparison) -> list[str]:
+def comparison_lines(result: Comparison) -> list[str]:
     """The comparison in lines for a reader."""
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
     for index, row in enumerate(result.rows):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+import yaml
+
 from scoring.record import InputError
 
 BUILT_IN = Path(__file__).with_name("protocols.yaml")
@@ -62,8 +64,6 @@ class Protocol:
 @functools.cache
 def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
     """The protocols of a file, by name. Raises InputError for what is no protocol, saying where."""
-    import yaml
-
     try:
         text = path.read_bytes().decode()
         rows = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506

@@ -11,6 +11,10 @@ class InputError(ValueError):
     """A user's mistake: its text says what is wrong, where, and what to do. Commands exit 2 on it."""
 
 
+class NothingMeasuredError(InputError):
+    """The warm-up leaves nothing of a run: of a finished one, a resume near its end, that is no mistake."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
     """The steps between two printed rows, in time rather than rates wherever the log has time."""
@@ -65,7 +69,7 @@ class Record:
     """One run as its log tells it."""
 
     file: str
-    sha256: str  # of the whole file
+    sha256: str  # of the whole text, unpacked
     lines: int  # lines of the file
     format: str  # the importer's name
     framework: str | None = None  # with its version, where the log has it
@@ -73,6 +77,7 @@ class Record:
     devices: int | None = None
     nodes: int | None = None
     batch_per_device: int | None = None
+    batch_of_all: int | None = None  # images of one step over all devices, where the log says that
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
     software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
     math_mode: str | None = None  # fp32 or tf32: what FP32 matrix products really use
@@ -105,7 +110,7 @@ class Record:
     def global_batch(self) -> int | None:
         """Images of one step over all devices."""
         if self.devices is None or self.batch_per_device is None:
-            return None
+            return self.batch_of_all
         return self.devices * self.batch_per_device
 
     def to_json(self) -> dict[str, Any]:

@@ -321,7 +321,7 @@ def main(args: argparse.Namespace) -> int:
         }
         print(json.dumps(found, indent=1))
     else:
-        print("\n".join(describe(verdicts, quotients, unknown)))
+        print("\n".join(verdict_lines(verdicts, quotients, unknown)))
     bad = [verdict for verdict in verdicts if not verdict.borne_out and not verdict.as_recorded]
     return 1 if bad else 0
 
@@ -378,7 +378,7 @@ def _read(path: Path, rule: Rule) -> Record:
     return read_record(path, devices=devices, batch_per_device=batch)
 
 
-def describe(verdicts: Sequence[Verdict], quotients: Sequence[Speedup], unknown: Sequence[str]) -> list[str]:
+def verdict_lines(verdicts: Sequence[Verdict], quotients: Sequence[Speedup], unknown: Sequence[str]) -> list[str]:
     """The verdicts in lines for a reader."""
     lines = []
     for verdict in verdicts:

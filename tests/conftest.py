@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,31 @@ import pytest
 from tests import jobs
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+_SKIPPED = pytest.StashKey[Counter[str]]()
 
 
-def _folder(variable: str, default: Path) -> Path:
-    """The folder that `variable` names; which must be there."""
-    folder = Path(os.environ.get(variable, default))
-    jobs.need(folder.is_dir(), f"{folder} is absent: set {variable} to the folder")
+def _folder(variable: str, *defaults: Path, fix: str) -> Path:
+    """The folder that `variable` names, or the first of the defaults that is there; there must be one."""
+    candidates = [Path(os.environ[variable])] if variable in os.environ else list(defaults)
+    folder = next((path for path in candidates if path.is_dir()), candidates[-1])
+    jobs.need(folder.is_dir(), f"{folder} is absent: {fix}")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Counts the skipped tests by reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    )
+    terminalreporter.config.stash[_SKIPPED] = reasons
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the run with one line that says what was skipped and how to have it."""
+    if reasons := config.stash.get(_SKIPPED, None):
+        print(f"skipped: {reasons.total()} tests ({'; '.join(f'{n}: {why}' for why, n in reasons.most_common())})")
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +60,12 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def published_logs() -> Path:
     """Folder of logs that other systems published; they are read in place and never copied."""
-    return _folder("PUBLISHED_LOGS", REPOSITORY.parent / "shared" / "logs")
+    defaults = REPOSITORY.parent / "shared" / "logs", REPOSITORY / "data" / "published_logs"
+    return _folder("PUBLISHED_LOGS", *defaults, fix="tests/fetch_logs.sh fetches the logs")
 
 
 @pytest.fixture(scope="session")
 def published_reports() -> Path:
     """Folder of the texts of the five published reports."""
-    return _folder("PUBLISHED_REPORTS", REPOSITORY.parent / "shared" / "seeds")
+    fix = "set PUBLISHED_REPORTS to the folder of the five reports' texts"
+    return _folder("PUBLISHED_REPORTS", REPOSITORY.parent / "shared" / "seeds", fix=fix)

@@ -92,7 +92,8 @@ def run_and_time(
     return run([str(cwd / "run_and_time.sh"), *arguments], timeout_s=timeout_s, cwd=cwd, **variables)
 
 
-def _mpirun(ranks: int, *command: str) -> list[str]:
+def mpirun(ranks: int, *command: str) -> list[str]:
+    """A Python command on so many ranks of this machine."""
     return [
         str(Path(sys.executable).with_name("mpirun")),
         *("-n", str(ranks), "--bind-to", "none", "--map-by", f"ppr:{ranks}:node:OVERSUBSCRIBE"),
@@ -104,12 +105,12 @@ def on_ranks(
     ranks: int, *command: str, timeout_s: float = 300, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
-    return run(_mpirun(ranks, *command), timeout_s=timeout_s, DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    return run(mpirun(ranks, *command), timeout_s=timeout_s, DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
 
 
 def begin_on_ranks(ranks: int, *command: str, **variables: str | int) -> subprocess.Popen[str]:
     """The same, begun."""
-    return begin(_mpirun(ranks, *command), DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    return begin(mpirun(ranks, *command), DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
 
 
 def processes(logdir: Path) -> list[psutil.Process]:

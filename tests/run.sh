@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# All tests that need no Docker:  ./tests/run.sh [--slow] [--cluster] [--coverage] [pytest's own arguments]
+# All tests that need no Docker:  ./tests/run.sh [--slow] [--null-gpu | --cluster] [--coverage] [pytest's own arguments]
+# --null-gpu: each recipe and precision by the GPU's path on null GPUs (tests/null_gpu/); with --slow the whole matrix
 # --coverage: also which lines of harness/ and paddle_*/ no test executed, in any process that the tests start
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-markers="not slow and not cluster"
+markers="not slow and not cluster and not null_gpu"
 arguments=()
 workers=2
 coverage=""
 for argument in "$@"; do
   case "${argument}" in
-    --slow) markers="${markers/not slow/slow or not slow}" ;;
+    --slow) markers="${markers#not slow and }" ;;
+    --null-gpu) markers="${markers/and not null_gpu/and null_gpu}" ;;
     --cluster) markers="cluster" workers=0 ;; # one test at a time: its containers share the machine's cores
     --coverage) coverage=1 ;;
     *) arguments+=("${argument}") ;;
@@ -20,13 +22,14 @@ done
 launch/setup.sh run dev peers
 PATH="${PWD}/.venv/bin:${PATH}"
 
-if [[ "${markers}" != cluster && ${#arguments[@]} -eq 0 ]]; then
+if [[ "${markers}" == *"not null_gpu" && ${#arguments[@]} -eq 0 ]]; then
   echo "== linters"
   ruff check --quiet .
   ruff format --quiet --check .
   mapfile -t scripts < <(git ls-files '*.sh' '*.sub' .ci/run)
   shellcheck "${scripts[@]}"
   mypy
+  MYPYPATH=launch mypy launch/nodes.py
 fi
 echo "== tests"
 # A test that starts ranks has both cores of a small machine to itself: it is in the group "ranks".

@@ -7,64 +7,67 @@ the log's lines to what they say.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-import gc
+import gzip
 import json
 import os
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from compliance.log import open_log
+from runlog.reader import open_log
 from scoring.importers import dllogger, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
-from scoring.importers.text import Builder, HashingStream, Lines, clean
-from scoring.record import InputError, Record
+from scoring.importers.lines import HashingStream, Lines, Stream, clean
+from scoring.importers.text import Draft, RowPattern
+from scoring.record import InputError, Record, Window
+
+LOOK_BYTES = 1 << 20
 
 
 class Format(NamedTuple):
     """How a log is recognised and read."""
 
-    clue: bytes  # stands in every row of the format; looked for where `family` is met, if that is set
-    row: re.Pattern[str]  # what a line with the clue must match
-    read: Callable[[Any], Builder]
-    family: bytes = b""  # stands in the rows of several formats, so that one search serves them all
+    clue: bytes  # stands in every row of the format
+    row: RowPattern  # what a line with the clue must be
+    read: Callable[[Lines], Draft]
 
 
-DLL = b"ips : "
-LOOK_BYTES = 1 << 20
-SURE_CHUNKS = 16  # of a longer log every eighth MiB is looked at, so that it takes little time
+def _read_mllog(lines: Lines) -> Draft:
+    return mllog.read(lines.stream)
+
 
 FORMATS = {
-    "mllog": Format(b":::MLLOG", re.compile(r":::MLLOG \{"), mllog.read),
-    "paddleclas_static": Format(b"train step:", paddleclas.STATIC_HEAD, paddleclas.read_static),
-    "paddleclas_dygraph": Format(b"[Train][Epoch ", paddleclas.DYGRAPH_HEAD, paddleclas.read_dygraph),
-    "paddleseg": Format(b"[TRAIN] epoch", paddleseg.HEAD, paddleseg.read),
-    "paddle18": Format(b"train batch ", paddle18.HEAD, paddle18.read),
+    "mllog": Format(b":::MLLOG", RowPattern(re.compile(r":::MLLOG \{"), ()), _read_mllog),
+    "paddleclas_static": Format(b"train step:", paddleclas.STATIC_ROW, paddleclas.read_static),
+    "paddleclas_dygraph": Format(b"[Train][Epoch ", paddleclas.DYGRAPH_ROW, paddleclas.read_dygraph),
+    "paddleseg": Format(b"[TRAIN] epoch", paddleseg.ROW, paddleseg.read),
+    "paddle18": Format(b"train batch ", paddle18.ROW, paddle18.read),
     "oneflow": Format(b"samples/s: ", oneflow.ROW, oneflow.read),
-    "nvidia_pytorch": Format(b"train.total_ips", dllogger.PYTORCH_ROW, dllogger.read_pytorch, DLL),
-    "nvidia_tensorflow": Format(b" total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow, DLL),
-    "nvidia_mxnet": Format(
-        b"train.ips",
-        re.compile(r"Epoch: \d+ Iteration: \d+ (?!.*train\.batch_time).*\btrain\.ips : "),
-        dllogger.read_mxnet,
-        DLL,
-    ),
-    "nvidia_paddle": Format(
-        b"train.batch_time",
-        re.compile(r"Epoch: \d+ Iteration: \d+ (?=.*\btrain\.ips : ).*\btrain\.batch_time : "),
-        dllogger.read_paddle,
-        DLL,
-    ),
+    "nvidia_pytorch": Format(b"train.total_ips", dllogger.PYTORCH_ROW, dllogger.read_pytorch),
+    "nvidia_tensorflow": Format(b" total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow),
+    "nvidia_mxnet": Format(b"train.ips", dllogger.MXNET_ROW, dllogger.read_mxnet),
+    "nvidia_paddle": Format(b"train.batch_time", dllogger.PADDLE_ROW, dllogger.read_paddle),
     "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read),
 }
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
     """The format of the log at `path`. Raises InputError for a log of no known format, or of two."""
-    found, lines = _formats(path, every=8)
+    found: dict[str, int] = {}
+    newlines = 0
+    rest = b""
+    with _opened(path) as stream:
+        while chunk := stream.read(LOOK_BYTES):
+            data = rest + chunk
+            cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > LOOK_BYTES else 0)
+            data, rest = data[:cut], data[cut:]
+            _look(data, newlines, found)
+            newlines += data.count(b"\n")
+    _look(rest, newlines, found)
     if not found:
-        found, lines = _formats(path, every=1)
-    if not found:
+        lines = newlines + bool(rest)
         raise InputError(f"{path}: no line of a known format in {lines} lines; known are {', '.join(FORMATS)}")
     if len(found) > 1:
         where = ", ".join(f"{name} (line {line})" for name, line in sorted(found.items(), key=lambda item: item[1]))
@@ -72,50 +75,34 @@ def recognise(path: str | os.PathLike[str]) -> str:
     return next(iter(found))
 
 
-def _formats(path: str | os.PathLike[str], *, every: int) -> tuple[dict[str, int], int]:
-    """The formats met with the line of each, and the number of lines; of a long log each `every`th MiB is looked at."""
-    found: dict[str, int] = {}
-    newlines = 0
-    rest = b""
-    chunks = 0
-    with _opened(path) as stream:
-        while chunk := stream.read(LOOK_BYTES):
-            chunks += 1
-            if chunks > SURE_CHUNKS and chunks % every:
-                newlines += chunk.count(b"\n")
-                rest = b""
-                continue
-            data = rest + chunk
-            cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > LOOK_BYTES else 0)
-            data, rest = data[:cut], data[cut:]
-            _look(data, newlines, found)
-            newlines += data.count(b"\n")
-        _look(rest, newlines, found)
-    return found, newlines + bool(rest)
-
-
 def _look(data: bytes, newlines: int, found: dict[str, int]) -> None:
     """Note the formats of which `data` holds a row; `newlines` stand before it."""
     data = data.translate(None, b"\x00") if b"\x00" in data else data
-    families = {form.family: form.family in data for form in FORMATS.values()}
     for name, form in FORMATS.items():
-        if name in found or not families[form.family]:
-            continue
-        at = data.find(form.clue)
+        at = -1 if name in found else data.find(form.clue)
         while at >= 0:
             start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
             line = data[start : end if end >= 0 else len(data)]
-            if form.row.search(clean(line)):
+            if form.row.search(clean(line)) is not None:
                 found[name] = newlines + data.count(b"\n", 0, at) + 1
                 break
             at = data.find(form.clue, end) if end >= 0 else -1
 
 
-def _opened(path: str | os.PathLike[str]) -> Any:
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Stream]:
+    """The bytes of the log at `path`, unpacked if it is a gzip file."""
     try:
-        return open_log(path)
+        raw = open_log(path)
     except ValueError as error:
         raise InputError(str(error)) from None
+    with raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        try:
+            yield gzip.GzipFile(fileobj=raw) if packed else raw
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path}: a broken gzip file ({error}); unpack what can be saved with `zcat`") from None
 
 
 def read_record(
@@ -135,72 +122,78 @@ def read_record(
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
     with _opened(path) as raw:
         stream = HashingStream(raw)
-        collects = gc.isenabled()
-        gc.disable()  # there are millions of short-lived tuples and no cycle: a fifth of the time for nothing
-        try:
-            build = FORMATS[name].read(stream if name == "mllog" else Lines(stream))
-        finally:
-            if collects:
-                gc.enable()
-    return _record(path, name, build, stream, devices, batch_per_device)
-
-
-def _record(
-    path: str | os.PathLike[str],
-    name: str,
-    build: Builder,
-    stream: HashingStream,
-    devices: int | None,
-    batch_per_device: int | None,
-) -> Record:
-    facts = dict(build.facts)
-    given = []
-    for field, value in (("devices", devices), ("batch_per_device", batch_per_device)):
-        if value is None or facts.get(field) == value:
-            continue
-        if field in facts:
-            said = f"line {build.lines.get(field, 0)}: the log says {field} {facts[field]}, the options {value}"
-            build.problems.insert(0, said)  # of many problems only the first are shown
-        facts[field] = value
-        build.lines.pop(field, None)
-        given.append(field)
-    global_batch = facts.pop("global_batch", None)
-    if global_batch is not None and facts.get("devices") and global_batch % facts["devices"] == 0:
-        facts.setdefault("batch_per_device", global_batch // facts["devices"])
-    known = {field.name for field in dataclasses.fields(Record)}
+        draft = FORMATS[name].read(Lines(stream))
+    given = _take_options(draft, {"devices": devices, "batch_per_device": batch_per_device})
     record = Record(
         file=os.fspath(path),
         sha256=stream.sha256,
         lines=stream.lines,
         format=name,
-        epochs=tuple(build.epochs),
-        quality=tuple(build.quality),
-        truncated=build.truncated,
-        software=build.software,
-        field_lines={field: line for field, line in build.lines.items() if line and field in known},
-        from_options=tuple(given),
-        problems=tuple(build.problems),
-        header=build.header,
-        **facts,
+        epochs=tuple(draft.epochs),
+        quality=tuple(draft.quality),
+        truncated=draft.truncated,
+        software=draft.software,
+        field_lines={field: fact.line for field, fact in draft.facts.items() if fact.line},
+        from_options=given,
+        problems=tuple(draft.problems),
+        header=draft.header,
+        **{field: fact.value for field, fact in draft.facts.items()},  # type: ignore[arg-type]
     )
-    _fill_first_window(build, record.first_step)
-    windows = build.windows(record.global_batch)
-    if not windows and record.run_time_s is None:
+    record = dataclasses.replace(record, windows=_windows(draft, record))
+    if not record.windows and record.run_time_s is None:
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
-    return dataclasses.replace(record, windows=windows)
+    return record
 
 
-def _fill_first_window(build: Builder, first_step: int) -> None:
-    """Where the first row's counter equals the interval of the next, the run began there: it has as many steps."""
-    if len(build.rows) < 2 or build.rows[0][3] is not None:
-        return
-    first, second = build.rows[0], build.rows[1]
-    step, step_time, steps, seconds = first[1], first[8], second[3], second[5]
-    if step is None or step + 1 - first_step != steps:
-        return
-    # One row's times are means a step: seconds follow as in the other rows.
-    took = step_time * steps if step_time is not None and seconds is not None else None
-    build.rows[0] = (*first[:3], steps, first[4], took, *first[6:])
+def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ...]:
+    """Put what the command line says in the place of what the log says; the fields that it gave.
+
+    Devices, the batch of one and that of all: two of them make the third.
+    """
+    given = []
+    for field, value in options.items():
+        said = draft.facts.get(field)
+        if value is None or (said is not None and said.value == value):
+            continue
+        if said is not None:  # of many problems only the first are shown
+            draft.problems.insert(0, f"line {said.line}: the log says {field} {said.value}, the options {value}")
+            del draft.facts[field]
+        draft.fact(field, value)
+        given.append(field)
+    whole, devices, batch = (draft.said(name) for name in ("batch_of_all", "devices", "batch_per_device"))
+    if isinstance(whole, int):
+        line = draft.facts["batch_of_all"].line
+        if isinstance(devices, int) and whole % devices == 0:
+            draft.fact("batch_per_device", whole // devices, line)
+        if isinstance(batch, int) and whole % batch == 0:
+            draft.fact("devices", whole // batch, line)
+        devices, batch = draft.said("devices"), draft.said("batch_per_device")
+        if isinstance(devices, int) and isinstance(batch, int) and devices * batch != whole:
+            against = f"line {line}: a batch of {whole} over all devices is not {devices} devices x {batch}"
+            draft.problems.insert(0, against)
+    return tuple(given)
+
+
+def _windows(draft: Draft, record: Record) -> tuple[Window, ...]:
+    """The rows; images follow from steps where the global batch is known."""
+    windows = draft.windows
+    if len(windows) > 1 and windows[0].steps is None and windows[0].step is not None:
+        first, steps = windows[0], windows[1].steps
+        # Where the first row's counter equals the interval of the next, the run began there: it has as many steps.
+        if windows[0].step + 1 - record.first_step == steps:
+            step_time = first.printed_step_time_s
+            # One row's times are means a step: seconds follow as in the other rows.
+            took = step_time * steps if step_time is not None and windows[1].seconds is not None else None
+            windows[0] = dataclasses.replace(first, steps=steps, seconds=took)
+    batch = record.global_batch
+    if batch is None:
+        return tuple(windows)
+    return tuple(
+        dataclasses.replace(window, images=window.steps * batch)
+        if window.images is None and window.steps is not None
+        else window
+        for window in windows
+    )
 
 
 def count(text: str) -> int:
@@ -234,7 +227,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps([jsonable(record.to_json()) for record in records], indent=1))
         return 0
     for record in records:
-        print("\n".join(describe(record)))
+        print("\n".join(record_lines(record)))
     return 0
 
 
@@ -249,7 +242,7 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def describe(record: Record) -> list[str]:
+def record_lines(record: Record) -> list[str]:
     """The record in lines for a reader; log text is shown with control characters escaped."""
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
     for name in ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode", "status"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Builder
+from scoring.importers.text import Draft, Fact, first_group
 
 # paddle/distributed/launch (context/args, controllers), fleet/launch_utils.py, phi/backends/gpu/gpu_resources.cc
 _FACT = re.compile(
@@ -25,40 +25,35 @@ _CLUE = re.compile(r"PADDLE_TRAINERS_NUM|nnodes|replicas|API Version|cuDNN|GPUs 
 class Launch:
     """Gathers devices, nodes, versions and the math mode from the lines before training starts."""
 
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
-        self._seen: dict[str, tuple[str, int]] = {}
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._seen: dict[str, Fact] = {}
 
     def read(self, line: int, text: str) -> None:
         """Take what the line says."""
         if _CLUE.search(text) and (match := _FACT.search(text)):
-            for name, value in match.groupdict().items():
-                if value is not None:
-                    self._seen.setdefault(name, (value, line))
+            for name, value in first_group(match):
+                self._seen.setdefault(name, Fact(value, line))
 
     def finish(self) -> None:
-        """Hand over to the builder. FP32 products run as TF32 on devices of capability 8.0 or more, unless
+        """Hand over to the draft. FP32 products run as TF32 on devices of capability 8.0 or more, unless
         NVIDIA_TF32_OVERRIDE=0: that is how the CUDA libraries behind Paddle are set."""
-        build, seen = self._builder, self._seen
-        nodes = int(seen["nodes"][0]) if "nodes" in seen else None
-        if nodes is not None:
-            build.count("nodes", *seen["nodes"])
-        if "trainers" in seen:
-            build.count("devices", *seen["trainers"])
-        elif "replicas" in seen and nodes is not None:
-            build.count("devices", str(int(seen["replicas"][0]) * nodes), seen["replicas"][1])
-        elif "gpus" in seen:  # of one node
-            build.count("devices", str(int(seen["gpus"][0]) * (nodes or 1)), seen["gpus"][1])
-        version = seen.get("paddle") or seen.get("trained_with")
-        if version:
-            build.software["paddlepaddle"] = version[0]
-            build.fact("framework", f"PaddlePaddle {version[0]}", version[1])
-        if "cudnn" in seen:
-            build.software["cudnn"] = seen["cudnn"][0]
-        if "cuda" in seen:
-            build.software["cuda"] = seen["cuda"][0]
-        build.fact("framework", "PaddlePaddle", 0)
-        if "capability" in seen and build.facts.get("precision") == "fp32":
-            modern = int(seen["capability"][0]) >= 8
-            off = "tf32" in seen and seen["tf32"][0] == "0"
-            build.fact("math_mode", "tf32" if modern and not off else "fp32", seen["capability"][1])
+        draft, said = self._draft, {name: str(fact.value) for name, fact in self._seen.items()}
+        line = {name: fact.line for name, fact in self._seen.items()}
+        nodes = int(said["nodes"]) if "nodes" in said else None
+        draft.count("nodes", said.get("nodes"), line.get("nodes", 0))
+        if "trainers" in said:
+            draft.count("devices", said["trainers"], line["trainers"])
+        elif "replicas" in said and nodes is not None:
+            draft.count("devices", str(int(said["replicas"]) * nodes), line["replicas"])
+        elif "gpus" in said:  # of one node
+            draft.count("devices", str(int(said["gpus"]) * (nodes or 1)), line["gpus"])
+        version = "paddle" if "paddle" in said else "trained_with"
+        if version in said:
+            draft.software["paddlepaddle"] = said[version]
+            draft.fact("framework", f"PaddlePaddle {said[version]}", line[version])
+        draft.software |= {name: said[name] for name in ("cudnn", "cuda") if name in said}
+        draft.fact("framework", "PaddlePaddle")
+        if "capability" in said and draft.said("precision") == "fp32":
+            modern = int(said["capability"]) >= 8 and said.get("tf32") != "0"
+            draft.fact("math_mode", "tf32" if modern else "fp32", line["capability"])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
 from pathlib import Path
 
-from compliance.log import open_log
+from runlog.reader import open_log
 from scoring.importers import add_log_options, count, jsonable, read_record
 from scoring.published import read_published
 from scoring.record import InputError
-from scoring.report import content, forms
+from scoring.report import render
+from scoring.report.build import build, read_findings
+from scoring.report.page import page
+from scoring.report.values import csv_text, values
 from scoring.score import protocol_of, whole
 
 LINE_BYTES = 8192  # read of a line that is quoted
@@ -46,18 +50,18 @@ def main(args: argparse.Namespace) -> int:
     records = [
         read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.logs
     ]
-    findings = content.read_findings(args.findings, records) if args.findings else {}
-    report = content.build(records, protocol, skip=args.skip, findings=findings, published=read_published())
-    if args.html:
-        from scoring.report.page import Page
-
-        _write(args.html, Page(report, args_of(args)).render(read_lines))
+    findings = read_findings(args.findings, records) if args.findings else {}
+    report = build(records, protocol, skip=args.skip, findings=findings, published=read_published())
     if args.csv:
-        _write(args.csv, forms.csv_text(report))
+        _write(args.csv, csv_text(report))
     if args.json:
-        print(json.dumps(jsonable(forms.values(report)), indent=1))
-    if args.markdown or not (args.html or args.csv or args.json):
-        _write(args.markdown or "-", forms.markdown_text(report, args_of(args)))
+        print(json.dumps(jsonable(values(report)), indent=1))
+    if args.html or args.markdown or not (args.csv or args.json):
+        shown = page(report, args_of(args), read_lines)
+        if args.html:
+            _write(args.html, render.html(shown))
+        if args.markdown or not (args.html or args.csv or args.json):
+            _write(args.markdown or "-", render.markdown_text(shown))
     problems = [group.problem for group in report.groups if group.problem]
     for problem in problems:
         print(f"python -m scoring report: {problem}", file=sys.stderr)
@@ -73,12 +77,12 @@ def args_of(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def read_lines(file: str, wanted: set[int]) -> dict[int, str]:
+def read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
     """The starts of those lines of a log, as text."""
     found: dict[int, str] = {}
     last = max(wanted, default=0)
     number = 1
-    with open_log(file) as raw, open(raw.fileno(), "rb", closefd=False) as stream:
+    with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
         while number <= last and (piece := stream.readline(LINE_BYTES)):
             if number in wanted:
                 found[number] = piece.rstrip(b"\r\n").decode("utf-8", "replace")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scoring.report.content import Report, config_of, section
 from scoring.report.text import visible
 
+NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
 NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
 
 
@@ -21,36 +23,27 @@ def commands(report: Report, command: Sequence[str]) -> list[tuple[str, str]]:
         given = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")} | {
             name: entry.get("value")
             for name, entry in config.items()
-            if entry.get("origin") == "environment" and name not in NOT_REPEATED
+            if entry.get("origin") == "environment" and NAME.fullmatch(name) and name not in NOT_REPEATED
         }
         if run.seed:
             given["SEED"] = run.seed[0]
         exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in given.items())
         source = section(run.record, "source")
         checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n" if source.get("commit") else ""
-        dirty = (
-            " Its source tree had uncommitted changes, which the commit does not hold." if source.get("dirty") else ""
-        )
+        dirty = " Its source tree had uncommitted changes, which the commit does not hold." * bool(source.get("dirty"))
         found.append((f"Run {run.number} again, with its seed.{dirty}", f"{checkout}{exports} ./run_and_time.sh"))
-    logs = [visible(run.record.file, 4096) for run in report.runs]
+    logs = _words(run.record.file for run in report.runs)
     if any(run.record.format == "mllog" for run in report.runs):
-        found.append(("Check the logs.", shlex.join(["python", "-m", "compliance", "check", *logs])))
+        found.append(("Check the logs.", f"python -m compliance check {logs}"))
+    options = _words(["--protocol", report.protocol.name, *score_options(command)])
     for group in report.groups:
-        name = report.protocol.name
-        scored = [
-            "python",
-            "-m",
-            "scoring",
-            "score",
-            *(visible(r.record.file, 4096) for r in group.runs),
-            "--protocol",
-            name,
-        ]
-        found.append((f"Score {group.name}.", shlex.join([*scored, *score_options(command)])))
-    found.append(
-        ("Write this report.", shlex.join(["python", "-m", "scoring", "report", *(visible(c, 4096) for c in command)]))
-    )
-    return found
+        logs = _words(run.record.file for run in group.runs)
+        found.append((f"Score {group.name}.", f"python -m scoring score {logs} {options}"))
+    return [*found, ("Write this report.", f"python -m scoring report {_words(command)}")]
+
+
+def _words(words: Iterable[str]) -> str:
+    return shlex.join(visible(word, 4096) for word in words)
 
 
 def score_options(command: Sequence[str]) -> list[str]:

@@ -37,7 +37,7 @@ def interval(bounds: tuple[float, float] | None, absent: str = "none") -> str:
     return absent if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
 
 
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~&])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~&]|:(?=//)|(?<=www)\.)")  # with what makes a link of a bare address
 
 
 def markdown(value: object) -> str:

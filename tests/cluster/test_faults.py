@@ -13,8 +13,8 @@ from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, dock
 from tests.faults.test_kill import PHASES
 from tests.harness import small
 
-# From the fault to the last node's end, in seconds: seen within 20 (launch/nodes.py LOST_S), ranks stopped within 25
-# (STOP_S); the rest is slack for a loaded machine.
+# From the fault to the last node's end, in seconds: seen within 20, ranks stopped within 25 (ALIVE_S and JOB_END_S of
+# launch/common.sh); the rest is slack for a loaded machine.
 ENDS_WITHIN_S = 90
 STARTS_WITHIN_S = 240  # to any phase, on a loaded machine
 TINY = {**ENDLESS_JOB, "BATCHSIZE": "2"}

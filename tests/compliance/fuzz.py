@@ -69,16 +69,17 @@ def fragments(data: bytes) -> bytes:
 
 def run_one(data: bytes) -> None:
     """Checks one input under each ruleset; whatever it holds, the outputs are sound and safe to print."""
-    from compliance import findings, log, rules
+    from compliance import findings, rules
     from compliance.check import check_entries
     from compliance.explain import explain
     from compliance.runs import Checked, check_between, compare_description
+    from runlog import reader
 
     if not hasattr(run_one, "rulesets"):
         run_one.rulesets = [rules.load(version) for version in rules.versions()]  # type: ignore[attr-defined]
     text = fragments(data[1:]) if data.startswith(FRAGMENTS) else data
     for ruleset in run_one.rulesets:  # type: ignore[attr-defined]
-        found, run = check_entries(log.read_text(text), ruleset)
+        found, run = check_entries(reader.read_text(text), ruleset)
         one = Checked(path=Path("log"), findings=found, run=run)
         between = [finding for part in check_between([one, one], ruleset) for finding in part]
         described = compare_description(run, {"status": "x"}, ruleset.strict["system-description"])
@@ -95,11 +96,10 @@ def run_one(data: bytes) -> None:
 def main() -> None:
     import atheris
 
-    with atheris.instrument_imports(include=["compliance"]):
+    with atheris.instrument_imports(include=["compliance", "runlog"]):
         import compliance.check
         import compliance.explain
         import compliance.findings
-        import compliance.log
         import compliance.rules
         import compliance.runs  # noqa: F401
     atheris.Setup(sys.argv, run_one)

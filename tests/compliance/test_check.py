@@ -14,7 +14,7 @@ import pytest
 
 from compliance import rules
 from compliance.__main__ import main
-from tests.compliance import make_log
+from tests import make_log
 from tests.compliance.altered import Altered
 
 Alter = Callable[[Altered], Altered]
@@ -166,9 +166,16 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("epoch-images", make_log.run, lambda log: log.change("epoch_throughput", _fewer_images), "*"),
     ("run-resumed", lambda: make_log.run(summary={"resumed": True}), lambda log: log, "run_summary"),
     ("run-profiled", lambda: make_log.run(summary={"profiled": True}), lambda log: log, "run_summary"),
+    ("null-gpu", make_log.run, lambda log: _of_null_gpus(log), "*"),
     ("run-mode", lambda: make_log.run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
     ("run-mode", lambda: make_log.run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
 ]  # fmt: skip
+
+
+def _of_null_gpus(log: Altered) -> Altered:
+    gpus = json.dumps([{"name": "Null GPU (nothing is computed)", "memory_gib": 40.0, "driver": "520.61.05"}])
+    log.lines = [line.replace('"gpus": []', f'"gpus": {gpus}') for line in log.lines]
+    return log
 
 
 def _latin_1(line: str) -> str:

@@ -9,7 +9,8 @@ import pytest
 
 from compliance import rules
 from compliance.check import check_file
-from tests.compliance import make_log, official_checker
+from tests import make_log
+from tests.compliance import official_checker
 from tests.compliance.altered import TOKEN, Altered
 
 HRNET = rules.RULES / "training_4.0.0" / "official_hrnet.yaml"

@@ -5,16 +5,16 @@ import os
 
 import pytest
 
-from compliance import log
-from compliance.log import Event, Header, Problem
-from tests.compliance import make_log
+from runlog import reader
+from runlog.reader import Event, Header, Problem
+from tests import make_log
 
 EVENT = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "a", "value": 1, "metadata": {}}'
 LINE = f":::MLLOG {EVENT}"
 
 
-def read(text: str | bytes) -> list[log.Entry]:
-    return list(log.read_text(text))
+def read(text: str | bytes) -> list[reader.Entry]:
+    return list(reader.read_text(text))
 
 
 def kinds(text: str | bytes) -> list[str]:
@@ -114,29 +114,29 @@ def test_long_lines_are_passed_over_and_reported_only_if_they_hold_an_event() ->
     assert kinds(LINE.replace("1,", f'"{long}",', 1)) == ["oversized"]
 
 
-@pytest.mark.parametrize("shift", range(-3, len(log.TOKEN) + 3))
+@pytest.mark.parametrize("shift", range(-3, len(reader.TOKEN) + 3))
 def test_an_event_across_two_blocks_is_read_once(shift: int) -> None:
     filler = "y" * 99 + "\n"
-    count = log.BLOCK_BYTES // len(filler)
-    text = filler * count + "z" * (log.BLOCK_BYTES - count * len(filler) - shift - 1) + "\n" + LINE + "\n" + LINE
+    count = reader.BLOCK_BYTES // len(filler)
+    text = filler * count + "z" * (reader.BLOCK_BYTES - count * len(filler) - shift - 1) + "\n" + LINE + "\n" + LINE
     entries = read(text)
     assert [entry.line for entry in entries] == [count + 2, count + 3]
     assert all(text[entry.offset :].startswith(LINE) for entry in entries if isinstance(entry, Event))
-    held = "w" * (2 * log.BLOCK_BYTES - shift) + LINE + "\n"  # the token of a line too long across two blocks
+    held = "w" * (2 * reader.BLOCK_BYTES - shift) + LINE + "\n"  # the token of a line too long across two blocks
     assert kinds(held) == ["oversized"]
 
 
 def test_blocks_of_any_size_give_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (make_log.run()[:4000] + f"{LINE}\r\n{LINE} x\n\0\n{'v' * 300}{LINE}\n# {json_header()}\n").encode()
-    monkeypatch.setattr(log, "MAX_LINE_BYTES", 500)
-    whole = list(log.read_stream(io.BytesIO(text)))
+    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 500)
+    whole = list(reader.read_stream(io.BytesIO(text)))
     for size in (1, 2, 7, 64, 501):
-        monkeypatch.setattr(log, "BLOCK_BYTES", size)
-        assert sorted(map(repr, log.read_stream(io.BytesIO(text)))) == sorted(map(repr, whole))
+        monkeypatch.setattr(reader, "BLOCK_BYTES", size)
+        assert sorted(map(repr, reader.read_stream(io.BytesIO(text)))) == sorted(map(repr, whole))
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
         with pytest.raises((ValueError, OSError)):
-            list(log.read_log(path))
+            list(reader.read_log(path))

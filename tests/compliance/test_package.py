@@ -13,7 +13,7 @@ from compliance import package
 from compliance.__main__ import main
 from compliance.system import FIELDS
 from compliance.verify import verify
-from tests.compliance import make_log
+from tests import make_log
 from tests.compliance.altered import Altered
 
 REPOSITORY = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> N
     assert names >= {
         *("README.md", "SHA256SUMS", "submission.json", "systems/CPU.json"),
         *(f"results/CPU/resnet/result_{index}.txt" for index in range(5)),
-        "benchmarks/resnet/implementations/paddle/compliance/log.py",
+        "benchmarks/resnet/implementations/paddle/runlog/reader.py",
     }
     assert not any(part.startswith(".") for name in names for part in name.split("/"))
     assert not list((target / "results").rglob("scaling.json"))
@@ -128,7 +128,7 @@ def test_a_published_package_verifies(copy: Path, capsys) -> None:
         "README.md",
         "submission.json",
         "SHA256SUMS",
-        "benchmarks/resnet/implementations/paddle/compliance/log.py",
+        "benchmarks/resnet/implementations/paddle/runlog/reader.py",
     ],
 )
 def test_one_altered_byte_is_found(name: str, copy: Path, capsys) -> None:
@@ -232,6 +232,11 @@ def _without_source(logs: Path) -> None:
         path.write_text("".join(line for line in lines if not line.startswith('# {"source"')))
 
 
+def _of_null_gpus(logs: Path) -> None:
+    for path in logs.iterdir():
+        path.write_text(path.read_text().replace('"gpus": []', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'))
+
+
 def _receipt_of_another(logs: Path) -> None:
     assert main(["check", str(logs / "result_5.txt"), "--receipt"]) == 0
     _edit(logs, 5, lambda log: log.add_after("run_stop", "one more line for people"))
@@ -246,6 +251,7 @@ def _receipt_of_another(logs: Path) -> None:
         (lambda logs: _edit(logs, 4, lambda log: log.value("submission_org", "Other")), "of another submission"),
         (_dirty, "the code differed from its commit"),
         (_without_source, "do not say of which commit"),
+        (_of_null_gpus, "null-gpu line"),
         (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),
         (
             lambda logs: [_edit(logs, n, lambda log: log.metadata("run_stop", status="aborted")) for n in (3, 4)],

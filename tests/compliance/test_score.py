@@ -13,7 +13,7 @@ import pytest
 from compliance import convergence
 from compliance.__main__ import main
 from compliance.system import FIELDS
-from tests.compliance import make_log
+from tests import make_log
 from tests.compliance.altered import Altered
 
 

@@ -10,7 +10,7 @@ from mlperf_logging.system_desc_checker import system_desc_checker
 
 from compliance.__main__ import main
 from compliance.system import FIELDS, from_machine
-from tests.compliance import make_log
+from tests import make_log
 
 ASKED = (
     *("host_processor_frequency", "host_storage_type", "host_storage_capacity", "host_networking"),

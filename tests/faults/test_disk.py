@@ -32,8 +32,10 @@ import sys
 import time
 from pathlib import Path
 import numpy as np
-from harness import checkpoint, events
+from harness import checkpoint
 from harness.telemetry import Sampler
+from runlog.schema import ENVIRONMENT
+from runlog.writer import open_log
 folder = Path(sys.argv[1])
 try:
     checkpoint.write(folder / "a.safetensors", {"x": np.zeros(1_000_000)}, {})
@@ -45,8 +47,8 @@ with Sampler(folder / "node0.jsonl", every_s=0.01, job_gpus=0) as sampler:
         time.sleep(0.01)
     print("telemetry:", sampler.summary()["error"], sampler.summary()["samples"] > 0)
 try:
-    with events.open_log(folder / "result_0.txt") as log:
-        log.header({"words": ["x" * 4096] * 4})
+    with open_log(folder / "result_0.txt") as log:
+        log.section(ENVIRONMENT, {str(n): "x" * 4096 for n in range(4)})
 except OSError as error:
     print("log:", error)
 """

@@ -71,8 +71,8 @@ def findings(path: Path) -> list[str]:
 
 def test_no_data_becomes_code(repository):
     found = [line for path in sources(repository) for line in findings(path)]
-    # The one reader of a pickle takes arrays only: tests/harness/test_weights.py.
-    assert [line for line in found if not re.search(r"harness/weights\.py:\d+: pickle$", line)] == []
+    # The one reader of a pickle takes arrays only: tests/program/test_weights.py.
+    assert [line for line in found if not re.search(r"program/weights\.py:\d+: pickle$", line)] == []
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,12 @@ underlined heading, NVSwitch links, a NUMA column. Values are those of idle card
 
 from __future__ import annotations
 
-from collections import ChainMap, namedtuple
-from types import SimpleNamespace
+import functools
+from collections import ChainMap
 from typing import Any
+from unittest import mock
 
 import pynvml
-
-_Memory = namedtuple("_Memory", "total free used")
-_Rates = namedtuple("_Rates", "gpu memory")
 
 V100 = {
     "name": "Tesla V100-SXM2-16GB",
@@ -65,22 +63,42 @@ A100_TOPOLOGY = "\n".join(
 )
 
 
-class Nvml:
-    """Answers as pynvml does for `gpus` of the kinds above; what a card has no answer for raises NOT_SUPPORTED."""
+def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str, ...] = ()) -> Any:
+    """pynvml with the answers of `gpus` of the kinds above: its own functions, signatures and types.
 
-    def __init__(self, *gpus: dict[str, Any], absent: bool = False) -> None:
+    What a card has no answer for raises NOT_SUPPORTED. `lacks` names functions of which libnvidia-ml has not the symbol
+    that this pynvml asks for, as where the driver is older.
+    """
+    answers = _Answers(gpus, absent)
+    nvml = mock.NonCallableMock(spec_set=pynvml)
+    for name, value in vars(pynvml).items():
+        if name in lacks:
+            setattr(nvml, name, mock.create_autospec(value, side_effect=pynvml.NVMLLibraryMismatchError(name)))
+        elif hasattr(answers, name):
+            setattr(nvml, name, mock.create_autospec(value, side_effect=getattr(answers, name)))
+        elif not name.startswith("nvml") or not callable(value):
+            setattr(nvml, name, value)  # constants and types
+        else:
+            setattr(nvml, name, functools.partial(_unrecorded, name))
+    assert not {name for name in vars(_Answers) if name.startswith("nvml")} - set(vars(pynvml))
+    return nvml
+
+
+def _unrecorded(name: str, *about: Any) -> None:
+    raise AssertionError(f"{name}{about} is not recorded")
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return value
+
+
+class _Answers:
+    """Under the names of pynvml's functions, what the driver answers."""
+
+    def __init__(self, gpus: tuple[dict[str, Any], ...], absent: bool) -> None:
         self._gpus, self._absent = gpus, absent
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("nvml"):
-            raise AssertionError(f"{name} is not recorded")
-        return getattr(pynvml, name)  # constants
-
-    @staticmethod
-    def _given(value: Any) -> Any:
-        if value is None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return value
 
     def nvmlInit(self) -> None:
         if self._absent:
@@ -110,42 +128,44 @@ class Nvml:
     def nvmlDeviceGetCudaComputeCapability(self, gpu: dict[str, Any]) -> tuple[int, int]:
         return gpu["capability"]
 
-    def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any]) -> _Memory:
-        return _Memory(*gpu["memory"])
+    def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any]) -> Any:
+        return pynvml.c_nvmlMemory_t(*gpu["memory"])
 
     def nvmlDeviceGetPersistenceMode(self, gpu: dict[str, Any]) -> int:
         return gpu.get("persistence", 1)
 
     def nvmlDeviceGetTotalEccErrors(self, gpu: dict[str, Any], kind: int, counter: int) -> int:
-        return self._given(gpu.get("ecc", {})).get(kind, 0)
+        return _given(gpu.get("ecc", {})).get(kind, 0)
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: dict[str, Any]) -> int:
         return gpu.get("throttle", pynvml.nvmlClocksThrottleReasonGpuIdle)
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: dict[str, Any]) -> list[Any]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in gpu.get("pids", [])]
+        return [
+            pynvml.nvmlStructToFriendlyObject(pynvml.c_nvmlProcessInfo_v2_t(pid=pid)) for pid in gpu.get("pids", [])
+        ]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: dict[str, Any]) -> int:
-        return self._given(gpu["energy_mj"])
+        return _given(gpu["energy_mj"])
 
     def nvmlDeviceGetNvLinkState(self, gpu: dict[str, Any], link: int) -> int:
         if link >= gpu["links"]:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return 1
 
-    def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, Any]) -> _Rates:
-        return _Rates(gpu.get("busy", 0), 0)
+    def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, Any]) -> Any:
+        return pynvml.c_nvmlUtilization_t(gpu.get("busy", 0), 0)
 
     def nvmlDeviceGetPowerUsage(self, gpu: dict[str, Any]) -> int:
         return gpu["power_mw"]
 
-    def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[tuple[int, int]]) -> list[Any]:
+    def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[tuple[int, int]]) -> Any:
         """NVLink counters as nvml.h has them, 1000 KiB and the field's number on each link; never seen on a machine."""
-        found = []
-        for field, scope in fields:
+        found = (pynvml.c_nvmlFieldValue_t * len(fields))()
+        for value, (field, scope) in zip(found, fields, strict=True):
             links = gpu["links"] if scope == 2**32 - 1 else int(scope < gpu["links"])
-            status = pynvml.NVML_SUCCESS if links else pynvml.NVML_ERROR_INVALID_ARGUMENT
-            found.append(SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(ullVal=links * (1000 + field))))
+            value.nvmlReturn = pynvml.NVML_SUCCESS if links else pynvml.NVML_ERROR_INVALID_ARGUMENT
+            value.value.ullVal = links * (1000 + field)
         return found
 
     def nvmlDeviceGetClockInfo(self, gpu: dict[str, Any], clock: int) -> int:
@@ -155,4 +175,4 @@ class Nvml:
         return gpu["temperature"]
 
     def nvmlDeviceGetPcieThroughput(self, gpu: dict[str, Any], counter: int) -> int:
-        return self._given(gpu.get("pcie_kb", 350))
+        return _given(gpu.get("pcie_kb", 350))

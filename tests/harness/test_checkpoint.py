@@ -6,22 +6,24 @@ import dataclasses
 import json
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from harness import checkpoint, env, sampling
+from harness import checkpoint, env, sampling, state
 from harness.checkpoint import Position
-from harness.errors import RunError
-from harness.events import RunLog
+from program import build
+from runlog.errors import RunError
+from runlog.writer import RunLog
 from tests import jobs
 from tests.harness import small
 
@@ -212,9 +214,15 @@ def layer():
         hidden = static.nn.batch_norm(static.nn.fc(static.data("x", [4, 3], "float32"), 2))
         rate = paddle.optimizer.lr.LambdaDecay(0.1, lambda step: 0.5**step)
         paddle.optimizer.Momentum(rate).minimize(paddle.mean(hidden))
+    main.rate = rate
     static.Executor(paddle.CPUPlace()).run(startup)
     yield main
     paddle.disable_static()
+
+
+def trained(main):
+    """The same as building returns it."""
+    return build.TrainingProgram(main=main, startup=None, loss=None, update=(main,), verified=(), schedule=main.rate)
 
 
 def keeper(one_rank, folder: Path, log: Path, **changes: object) -> tuple[checkpoint.Keeper, RunLog]:
@@ -233,8 +241,6 @@ def keeper(one_rank, folder: Path, log: Path, **changes: object) -> tuple[checkp
 
 
 def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, layer):
-    from harness import program
-
     folder = tmp_path / "kept"
     made, _ = keeper(one_rank, folder, tmp_path / "result_0.txt", checkpoint_keep=2)
     with made:
@@ -246,31 +252,31 @@ def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, layer):
     assert metadata["position"] == dataclasses.asdict(
         Position(step=30, epoch=4, epoch_step=0, seed=7, global_batch=32, ranks=1)
     )
-    own = program.own_state(layer)
-    state = {(f"rank0/{name}" if name in own else name): np.array(tensor) for name, tensor in program.state(layer)}
-    assert len(own) == 2 and any("velocity" in name for name in state), "BN statistics and momentum"
-    assert set(arrays) == set(state) and all(np.array_equal(arrays[name], state[name]) for name in state)
+    own = state.own_names(layer)
+    kept = {(f"rank0/{name}" if name in own else name): np.array(tensor) for name, tensor in state.tensors(layer)}
+    assert len(own) == 2 and any("velocity" in name for name in kept), "BN statistics and momentum"
+    assert set(arrays) == set(kept) and all(np.array_equal(arrays[name], kept[name]) for name in kept)
     (event, *_) = jobs.values(tmp_path / "result_0.txt", "checkpoint")[-1:]
     assert event["step"] == 30 and event["blocked_s"] >= 0
 
 
 def test_restore_gives_the_state_back(tmp_path, one_rank, layer):
     """Of a run of two ranks, on one: its BN statistics are the mean of theirs, all else is as it was."""
-    from harness import program
-
-    own = program.own_state(layer)
-    before = {name: np.array(tensor) for name, tensor in program.state(layer)}
+    own = state.own_names(layer)
+    before = {name: np.array(tensor) for name, tensor in state.tensors(layer)}
     arrays = {name: value + 1 for name, value in before.items() if name not in own}
     for rank in (0, 1):
         arrays |= {f"rank{rank}/{name}": before[name] + 10 * rank for name in own}
     position = dataclasses.replace(POSITION, step=3)
-    checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), layer, one_rank)
-    after = {name: np.array(tensor) for name, tensor in program.state(layer)}
+    training = trained(layer)
+    checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), training, one_rank)
+    after = {name: np.array(tensor) for name, tensor in state.tensors(layer)}
     assert all(np.array_equal(after[name], before[name] + (5 if name in own else 1)) for name in before)
-    assert layer.lr_scheduler.last_epoch == 3 and layer.lr_scheduler.last_lr == 0.1 * 0.5**3
+    rate = training.schedule
+    assert rate.last_epoch == 3 and rate() == 0.1 * 0.5**3
     del arrays[next(name for name in arrays if "velocity" in name)]
     with pytest.raises(ValueError, match=r"a: has no .*velocity.* of this program's shape"):
-        checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), layer, one_rank)
+        checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), trained(layer), one_rank)
 
 
 def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer):
@@ -292,9 +298,7 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer)
 def test_a_broken_state_is_never_written(tmp_path, one_rank, layer, capfd):
     from paddle import CPUPlace
 
-    from harness import program
-
-    _, tensor = next(iter(program.state(layer)))
+    _, tensor = next(iter(state.tensors(layer)))
     good = np.array(tensor)
     made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     try:
@@ -320,7 +324,8 @@ def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_pa
 
 
 def test_a_disk_with_too_little_room_is_never_filled(tmp_path, one_rank, layer, capfd, monkeypatch):
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda folder: SimpleNamespace(free=checkpoint.SPARE))
+    used = shutil.disk_usage(tmp_path)._replace(free=checkpoint.SPARE)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", mock.create_autospec(shutil.disk_usage, return_value=used))
     made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     with made:
         made.epoch_ended(layer, 1)

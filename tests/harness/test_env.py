@@ -1,15 +1,16 @@
-"""The job's variables: parsed once, each with a reader, all in the README."""
+"""The job's variables: parsed once, each with a reader, all in docs/settings.md."""
 
 import dataclasses
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from harness import env
-
-VARIABLES = {env.variable(f.name) for f in dataclasses.fields(env.Job)}
+from harness import config_file, env, libraries
+from tests import jobs
 
 
 @pytest.mark.parametrize(
@@ -46,13 +47,13 @@ def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:
     ],
 )
 def test_a_precision_is_the_one_that_cudas_libraries_compute_in(precision: str, override: str, refused: bool) -> None:
-    environ = {"DEVICE": "gpu", "PRECISION": precision, env.TF32_OVERRIDE: override}
+    environ = {"DEVICE": "gpu", "PRECISION": precision, libraries.TF32_OVERRIDE: override}
     if refused:
         with pytest.raises(ValueError, match=f"PRECISION={precision}: NVIDIA_TF32_OVERRIDE={override} "):
             env.read(environ)
         return
     job, _ = env.read(environ)
-    assert env.runtime(job).get(env.TF32_OVERRIDE) == ("0" if precision == "fp32" else None)
+    assert env.runtime(job).get(libraries.TF32_OVERRIDE) == ("0" if precision == "fp32" else None)
 
 
 def test_the_log_tells_the_libraries_variables() -> None:
@@ -78,9 +79,77 @@ def test_every_value_says_where_it_came_from() -> None:
     assert origins["RESULT_FILE"] == {"value": "r.txt", "origin": "launch/trials.sh"}
 
 
+@pytest.mark.parametrize(
+    ("given", "value", "origin"),
+    [
+        ({}, 2, "config_DGX1.sh"),
+        ({"HRNET_BATCHSIZE": "3"}, 3, "environment"),
+        ({"BATCHSIZE": "4", "HRNET_BATCHSIZE": "3"}, 4, "environment"),
+        ({"RN50_BATCHSIZE": "5"}, 2, "config_DGX1.sh"),
+    ],
+    ids=["the file's", "the user's", "for all", "the other's"],
+)
+def test_a_workload_has_its_own_batch(given: dict[str, str], value: int, origin: str) -> None:
+    environ = env.resolve({"PATH": os.defpath, "DGXSYSTEM": "DGX1", "WORKLOAD": "hrnet", **given})
+    job, origins = env.read(environ)
+    assert job.batchsize == value
+    assert origins["BATCHSIZE"] == {"value": value, "origin": origin}
+    # A rank is given the resolved value, and says of it what the node said.
+    assert env.read(environ | {"BATCHSIZE": str(value)})[1]["BATCHSIZE"] == origins["BATCHSIZE"]
+
+
+def test_a_resolved_environment_is_left_as_it_is() -> None:
+    environ = env.resolve({"PATH": os.defpath, "DGXSYSTEM": "DGX1"})
+    assert env.resolve(environ | {"DGXSYSTEM": "NONE"}) == environ | {"DGXSYSTEM": "NONE"}
+
+
+def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config_BAD.sh").write_text('echo "no such file" >&2\nfalse\n')
+    monkeypatch.setattr(config_file, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match=r"config_BAD\.sh: no such file: correct the file"):
+        env.of_system(DGXSYSTEM="BAD")
+    with pytest.raises(ValueError, match=r"DGXSYSTEM=GOOD: there is no config_GOOD\.sh; there are: BAD$"):
+        env.of_system(DGXSYSTEM="GOOD")
+
+
+def told(form: str, **variables: str) -> dict[str, str]:
+    """What `python -m harness.env` tells a shell that has these variables alone."""
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.env", form],
+        cwd=config_file.ROOT,
+        env={"PATH": os.defpath, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+
+
+def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
+    libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
+    given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", SECRET="x", **libraries)
+    assert {env.variable(f.name) for f in dataclasses.fields(env.Job)} < given.keys()
+    assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
+    forwarded = given["JOB_FORWARDED"].split()
+    assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", "NCCL_DEBUG", "NCCL_IB_HCA"} < set(forwarded)
+    assert not {"SECRET", "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_pml"} & set(forwarded)
+
+
+def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
+    given = told("--launch", DGXSYSTEM="2xDGX1", BATCHSIZE="8", OMPI_MCA_btl="tcp", SECRET="x", CONT_IPC="host")
+    assert given == {
+        "CONT_DEVICES": "/dev/infiniband",
+        "CONT_GPUS": "all",
+        "CONT_MEMLOCK": "-1",
+        "CONT_SHM_SIZE": "8g",
+        "DGXNNODES": "2",
+        "JOB_GIVEN": "BATCHSIZE DGXSYSTEM OMPI_MCA_btl",
+    }
+
+
 def test_only_one_file_of_the_training_half_reads_the_environment(repository: Path) -> None:
     readers = subprocess.run(
-        ["git", "grep", "-lE", r"os\.(environ|getenv)", "--", "harness", "paddle_*"],
+        ["git", "grep", "-lE", r"os\.(environ|getenv)", "--", "program", "harness", "paddle_*"],
         cwd=repository,
         capture_output=True,
         text=True,
@@ -93,7 +162,7 @@ def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
     code = (
         "\n".join(
             path.read_text()
-            for folder in ("harness", "paddle_rn50", "paddle_hrnet", "launch")
+            for folder in ("program", "harness", "tools", "paddle_rn50", "paddle_hrnet", "launch")
             for path in (repository / folder).rglob("*")
             if path.suffix in (".py", ".sh", ".sub")
         )
@@ -106,29 +175,8 @@ def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
         assert read_in_python or read_in_shell, f"nothing reads {name}"
 
 
-@pytest.mark.parametrize("config", sorted(Path(__file__).parents[2].glob("config_*.sh")), ids=lambda p: p.name)
-def test_a_config_only_exports_what_has_a_reader(config: Path) -> None:
-    """A config file holds exports and nothing else, sources cleanly, and each of its exports is read somewhere."""
-    lines = [line.split("#")[0].strip() for line in config.read_text().splitlines()]
-    allowed = re.compile(r'export [A-Z][A-Za-z0-9_]*=("[^"]*"|[^ ;&|]*)|source "?[\w${}/\[\]().: "]*config_\w+\.sh"?')
-    for line in filter(None, lines):
-        assert allowed.fullmatch(line), f"{config.name}: {line!r} is no export"
-    done = subprocess.run(
-        ["env", "-i", "bash", "-c", f"set -euo pipefail; source {config.name}; /usr/bin/env"],
-        cwd=config.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    exported = {line.partition("=")[0] for line in done.stdout.splitlines()} - {"PWD", "SHLVL", "_"}
-    shell = "\n".join(p.read_text() for p in (config.parent / "launch").iterdir() if p.suffix in (".sh", ".sub", ".py"))
-    libraries = re.compile(r"(NCCL|UCX|FLAGS|OMPI|PRTE|PMIX|OMP|MKL|NVIDIA)_")  # read by the library of that name
-    for name in exported - VARIABLES:
-        assert libraries.match(name) or re.search(rf"\b{name}\b", shell), f"{config.name}: nothing reads {name}"
-
-
-def test_the_readme_has_every_variable(repository: Path) -> None:
-    assert env.table() in (repository / "README.md").read_text(), "paste `python -m harness.env --table`"
+def test_the_settings_page_has_every_variable(repository: Path) -> None:
+    assert env.table() in (repository / "docs/settings.md").read_text(), "paste `python -m harness.env --table`"
 
 
 @pytest.mark.parametrize(
@@ -142,4 +190,34 @@ def test_the_readme_has_every_variable(repository: Path) -> None:
 )
 def test_mkl_is_told_the_kernels_of_an_amd_cpu(vendor, flags, expected):
     """No kernel is asked for that the CPU lacks: it would end the process."""
-    assert env.mkl_settings(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\nbugs\t\t:\n") == expected
+    assert libraries.mkl_settings(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\nbugs\t\t:\n") == expected
+
+
+def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
+    wrong = {"BATCHSZE": "8", "BATCH_SIZE": "8", "PRECISON": "tf32", "DGXNGPUS": "8", "DATA_DIR": "/data"}
+    done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **wrong)
+    assert done.returncode == 0
+    assert sorted(done.stderr.splitlines()) == [
+        "warning: BATCHSZE=8 is read by nothing: is it BATCHSIZE?",
+        "warning: BATCH_SIZE=8 is read by nothing: is it BATCHSIZE?",
+        "warning: DATA_DIR=/data is read by nothing: is it DATADIR?",
+        "warning: DGXNGPUS=8 is read by nothing: is it DGXNGPU?",
+        "warning: PRECISON=tf32 is read by nothing: is it PRECISION?",
+    ]
+    strangers = ("HISTFILE", "HOSTNAME", "MODEL", "LOGNAME", "NODE_NAME", "SLURM_NNODES", "OMP_NUM_THREADS")
+    assert env.misspelt(dict.fromkeys((*strangers, "HRNET_BATCHSIZE", "BATCHSIZE"), "1")) == []
+
+
+def test_paddle_is_told_the_ranks_gpu_before_it_is_loaded() -> None:
+    """It reads FLAGS_selected_gpus when it is imported; without it GPU 0 is the default device of every rank."""
+    script = """if True:
+        import sys
+        from harness import env
+        env.export(env.runtime(env.Job(device="gpu")))
+        assert "paddle" not in sys.modules
+        import paddle
+        print(paddle.get_flags("FLAGS_selected_gpus"), paddle.base.framework._cuda_ids())
+    """
+    environ = os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "3"}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'FLAGS_selected_gpus': '3'} [3]"

@@ -6,16 +6,16 @@ import mmap
 import re
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import nvidia.dali.backend as dali_backend
 import paddle
 import pytest
+from nvidia.dali import Pipeline
 
 from harness import loader, memory
 from harness.env import Job
-from harness.errors import RunError
+from runlog.errors import RunError
 from tests import jobs
 
 LIMIT_KIB = 8_000_000  # of addresses: Paddle alone takes about half
@@ -79,12 +79,14 @@ def test_an_input_pipeline_without_memory_is_told_as_the_program_is(where: str, 
     dali = (
         f"Error in thread 2: [/opt/dali/dali/core/mm/malloc_resource.h:60] Can't allocate 1610612736 bytes on {where}."
     )
-    source = SimpleNamespace(_pipeline=SimpleNamespace(run=mock.Mock(side_effect=RuntimeError(dali))))
+    source = mock.create_autospec(loader.Loader, instance=True)
+    source._pipeline = mock.create_autospec(Pipeline, instance=True)
+    source._pipeline.run.side_effect = RuntimeError(dali)
     with (
         pytest.raises(RunError, match="out of memory at BATCHSIZE=512 ") as error,
         memory.explained(Job(batchsize=512)),
     ):
-        loader.Loader.__next__(source)  # type: ignore[arg-type]
+        loader.Loader.__next__(source)
     assert said in str(error.value) and "lower BATCHSIZE" in str(error.value)
     library = Path(dali_backend.__file__).with_name("libdali_core.so").read_bytes()
     assert b"Can't allocate %zu bytes on device %d." in library, "this DALI words it otherwise"
@@ -99,3 +101,59 @@ def test_a_library_without_memory_is_told_from_other_errors() -> None:
         raise OSError("(External) CUDNN error(8), CUDNN_STATUS_EXECUTION_FAILED.")
     with pytest.raises(RunError, match=r"this rank holds [\d.]+ GiB"), memory.explained(Job()):
         raise MemoryError("Unable to allocate 45.1 GiB for an array")  # as NumPy words it
+
+
+@pytest.mark.parametrize("said", ["std::bad_alloc", "std::bad_array_new_length"])
+def test_memory_is_not_blamed_where_the_error_does_not_name_it(said: str) -> None:
+    told = rf"{said} in a library while starting, which names no amount; \S+ has [\d.]+ of [\d.]+ GiB left"
+    with pytest.raises(RunError, match=told) as error, memory.explained(Job(batchsize=4)):
+        raise MemoryError(said)
+    assert "out of memory" not in str(error.value) and "BATCHSIZE" not in str(error.value)
+
+
+NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize(
+    ("precision", "batch", "card_mib", "workspace"),
+    [("fp32", 64, 16384, "1000"), ("fp32", 128, 16384, "1000"), ("amp_o2", 256, 40960, "4000")],
+)
+def test_the_memory_reckoned_is_what_the_null_gpu_hands_out(
+    tmp_path: Path, precision: str, batch: int, card_mib: int, workspace: str
+) -> None:
+    settings = {**jobs.TINY, "DEVICE": "gpu", "DGXNGPU": "1", "DATA": "synthetic", "RECIPE": "nvidia_cosine"}
+    settings |= {
+        "IMAGE_SIZE": "0",
+        "PRECISION": precision,
+        "BATCHSIZE": str(batch),
+        "NULLGPU_MEMORY_MIB": str(card_mib),
+    }
+    done = jobs.run([NULL_GPU, "./run_and_time.sh"], timeout_s=600, NULLGPU_OUT=str(tmp_path), **settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (log,) = tmp_path.glob("results/*/rn50/result_0.txt")
+    peak_mib = max(window["gpu_memory_mib"] for window in jobs.values(log, "step_window"))
+    need = memory.need(Job(device="gpu", precision=precision, batchsize=batch), workspace_mib=0)
+    assert need is not None and need.program == pytest.approx(peak_mib, rel=0.02)
+    assert f'"FLAGS_conv_workspace_size_limit": "{workspace}"' in log.read_text()
+
+
+def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> None:
+    job, card_gib = Job(device="gpu", precision="fp32", batchsize=128), 15.8
+    need = memory.need(job, workspace_mib=memory.workspace_limit_mib(card_gib))
+    with_the_large_one = memory.need(job, workspace_mib=memory.workspace_limit_mib(32.0))
+    assert need is not None and with_the_large_one is not None
+    assert need.gib < card_gib < with_the_large_one.gib
+
+
+def test_less_is_computed_at_once_takes_less() -> None:
+    whole = memory.need(Job(precision="amp_o2", batchsize=256, device="gpu"), workspace_mib=4000)
+    parts = memory.need(
+        Job(precision="amp_o2", batchsize=256, device="gpu", strategy="gradient_merge=4"), workspace_mib=4000
+    )
+    quarter = memory.need(Job(precision="amp_o2", batchsize=64, device="gpu"), workspace_mib=4000)
+    small = memory.need(Job(precision="amp_o2", batchsize=256, device="gpu", image_size=112), workspace_mib=4000)
+    assert whole and parts and quarter and small
+    assert parts.gib == quarter.gib == small.gib < whole.gib
+    assert memory.need(Job(device="gpu", workload="hrnet"), workspace_mib=4000) is None  # no peak taken, none claimed

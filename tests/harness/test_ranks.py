@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from harness import env, ranks
-from harness.errors import RunError
+from runlog.errors import RunError
 
 NETWORK = """
 ip link set lo up
@@ -55,3 +55,17 @@ def test_gloo_is_not_begun_where_no_other_node_reaches_it(monkeypatch: pytest.Mo
             continue
         with pytest.raises(RunError, match=r"resolves to 127\.0\.1\.1, where gloo would listen"):
             ranks._check_name(env.Job(dgxnnodes=2, dgxngpu=1))
+
+
+@pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT], ids=["stores", "NCCL's id"])
+def test_a_port_is_held_until_paddle_listens_on_it(option: int) -> None:
+    port = ranks._hold_port()
+    with socket.socket() as another, pytest.raises(OSError, match="in use"):
+        another.bind(("", port))
+    for _ in range(2):  # the start-up program runs twice
+        with socket.socket() as paddles:
+            paddles.setsockopt(socket.SOL_SOCKET, option, 1)
+            paddles.bind(("", port))
+            paddles.listen()
+            with socket.create_connection(("127.0.0.1", port), timeout=5), paddles.accept()[0]:
+                pass

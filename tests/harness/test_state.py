@@ -11,15 +11,15 @@ import paddle
 import pytest
 from paddle import static
 
-from harness import loader, program
+from harness import loader, state
 from paddle_rn50 import data
-from tests.harness import programs
+from tests.program import programs
 
 
 def values(main: static.Program) -> dict[str, np.ndarray]:
     """The state as FP32."""
     found = {}
-    for name, tensor in program.state(main):
+    for name, tensor in state.tensors(main):
         value = np.array(tensor)
         if value.dtype == np.uint16:  # bfloat16's bits
             value = (value.astype(np.uint32) << 16).view(np.float32)
@@ -39,7 +39,7 @@ def test_weights_from_outside_reach_each_parameter_and_its_master(name: str, rou
         weights = {
             p.name: rng.standard_normal(p.shape).astype(np.float32) for p in built.main.all_parameters() if p.trainable
         }
-        program.set_weights(built.main, weights)
+        state.set_weights(built.main, weights)
         after = values(built.main)
     seen = 0
     for entry, value in after.items():
@@ -53,7 +53,7 @@ def test_weights_from_outside_reach_each_parameter_and_its_master(name: str, rou
             np.testing.assert_array_equal(value, before[entry])
     assert seen == masters
     with pytest.raises(AssertionError, match="no_such_layer"):
-        program.set_weights(built.main, {"no_such_layer": np.zeros(1, np.float32)})
+        state.set_weights(built.main, {"no_such_layer": np.zeros(1, np.float32)})
 
 
 def test_ranks_share_the_state_that_each_of_them_has() -> None:
@@ -68,13 +68,13 @@ def test_ranks_share_the_state_that_each_of_them_has() -> None:
         ranks: Any = SimpleNamespace(
             gather=lambda names: [names, theirs], comm=SimpleNamespace(Bcast=lambda value: sent.append(value.size))
         )
-        program.broadcast_parameters(built.main, ranks)
+        state.broadcast_parameters(built.main, ranks)
         assert len(sent) == len(theirs)
 
 
 def test_a_synthetic_batch_lies_on_the_device() -> None:
     made = data.synthetic(data.ImageFormat(size=8), batch=2, classes=10, seed=1)
     kept = loader.resident(made, paddle.CPUPlace())
-    assert isinstance(kept.image, paddle.base.core.LoDTensor)
-    np.testing.assert_array_equal(np.array(kept.image), made.image)
-    np.testing.assert_array_equal(kept.label, made.label)
+    for name in ("image", "label", "valid"):
+        assert isinstance(getattr(kept, name), paddle.base.core.LoDTensor)
+        np.testing.assert_array_equal(np.array(getattr(kept, name)), getattr(made, name))

@@ -13,7 +13,7 @@ import pytest
 
 from harness import nvidia, telemetry
 from harness.telemetry import Sampler
-from tests.harness.recorded import A100, NO_ECC, V100, Nvml
+from tests.harness.recorded import A100, NO_ECC, V100, recorded_nvml
 
 GPU_FIELDS = {
     *("utilization_percent", "memory_mib", "power_w", "energy_j", "sm_clock_mhz", "memory_clock_mhz", "temperature_c"),
@@ -34,7 +34,7 @@ def wait_for_lines(path, count):
 
 def test_samples_of_this_machine(tmp_path):
     path = tmp_path / "new" / "result_0.node0.telemetry.jsonl"
-    with Sampler(path, every_s=0.02, job_gpus=0, nvml=Nvml(absent=True)) as sampler:
+    with Sampler(path, every_s=0.02, job_gpus=0, nvml=recorded_nvml(absent=True)) as sampler:
         sampler.begin()
         sampler.count(64)
         wait_for_lines(path, 5)
@@ -45,13 +45,13 @@ def test_samples_of_this_machine(tmp_path):
     assert 0 <= last["cpu_percent"] <= 100 and last["memory_used_gib"] > 0.1
     assert abs(last["time_s"] - time.time()) < 60
     summary = telemetry.summarize([sampler.summary()])
-    assert summary["samples"] == len(samples) and summary["sampler_cpu_share"] > 0
-    assert summary["peak_gpu_memory_mib"] is summary["energy_j"] is summary["joules_per_image"] is None
+    assert summary.samples == len(samples) and summary.sampler_cpu_share > 0
+    assert summary.peak_gpu_memory_mib is summary.energy_j is summary.joules_per_image is None
 
 
 @pytest.mark.parametrize(("gpu", "links"), [(V100, 6), (A100, 12), (NO_ECC, 0)])
 def test_recorded_gpus(gpu, links):
-    nvml = Nvml(gpu)
+    nvml = recorded_nvml(gpu)
     with nvidia.opened(nvml) as (handles, _):
         assert nvidia.nvlinks(handles[0], nvml) == links
         sample = nvidia.sample(handles[0], nvml, nvlink=links > 0)
@@ -69,7 +69,7 @@ def test_energy_and_peak_memory_are_of_the_jobs_gpus(tmp_path):
     """Two GPUs of the job, and a third that somebody else uses: 200 + 300 J for 100 images."""
     gpus = [A100 | {}, A100 | {}, A100 | {"memory": (42949672960, 0, 30 * 2**30)}]
     path = tmp_path / "result_0.node0.telemetry.jsonl"
-    with Sampler(path, every_s=0.01, job_gpus=2, nvml=Nvml(*gpus)) as sampler:
+    with Sampler(path, every_s=0.01, job_gpus=2, nvml=recorded_nvml(*gpus)) as sampler:
         sampler.begin()
         sampler.count(100)
         gpus[0]["energy_mj"] += 200_000
@@ -83,16 +83,16 @@ def test_energy_and_peak_memory_are_of_the_jobs_gpus(tmp_path):
         first = sampler.summary()
     second = first | {"images": 0, "energy_j": 500.0, "peak_gpu_memory_mib": 11.0}
     both = telemetry.summarize([first, second])
-    assert telemetry.summarize([first])["joules_per_image"] == pytest.approx(5.0)
-    assert both["joules_per_image"] == pytest.approx(10.0) and both["peak_gpu_memory_mib"] == 12345
-    assert telemetry.summarize([first, second | {"energy_j": None}])["joules_per_image"] is None
+    assert telemetry.summarize([first]).joules_per_image == pytest.approx(5.0)
+    assert both.joules_per_image == pytest.approx(10.0) and both.peak_gpu_memory_mib == 12345
+    assert telemetry.summarize([first, second | {"energy_j": None}]).joules_per_image is None
 
 
 def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
     """CUDA_VISIBLE_DEVICES=2,1: the job's one GPU is the third of the node."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
     gpus = [A100 | {"power_mw": 1000 * (number + 1)} for number in range(4)]
-    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=1, nvml=Nvml(*gpus)) as sampler:
+    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=1, nvml=recorded_nvml(*gpus)) as sampler:
         sampler.begin()
         for number, gpu in enumerate(gpus):
             gpu["energy_mj"] += 1000 * (number + 1)
@@ -103,24 +103,43 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
 
 
 def test_energy_that_one_gpu_does_not_say_is_not_measured(tmp_path):
-    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=2, nvml=Nvml(V100, NO_ECC)) as sampler:
+    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=2, nvml=recorded_nvml(V100, NO_ECC)) as sampler:
         sampler.begin()
         assert sampler.summary()["energy_j"] is None
 
 
 def test_a_file_that_cannot_be_written_ends_the_sampling_and_not_the_run(tmp_path, capfd):
-    with Sampler(Path("/dev/full/a.jsonl"), every_s=0.01, job_gpus=0, nvml=Nvml(absent=True)) as sampler:
+    with Sampler(Path("/dev/full/a.jsonl"), every_s=0.01, job_gpus=0, nvml=recorded_nvml(absent=True)) as sampler:
         time.sleep(0.1)
     assert sampler.summary()["error"] and "warning: telemetry ends" in capfd.readouterr().err
     (tmp_path / "old.jsonl").write_text("a result\n")
-    with Sampler(tmp_path / "old.jsonl", every_s=0.01, job_gpus=0, nvml=Nvml(absent=True)) as sampler:
+    with Sampler(tmp_path / "old.jsonl", every_s=0.01, job_gpus=0, nvml=recorded_nvml(absent=True)) as sampler:
         time.sleep(0.1)
     assert (tmp_path / "old.jsonl").read_text() == "a result\n", "nothing is overwritten"
 
 
+def nvml_questions():
+    """Functions of pynvml that the harness asks."""
+    return sorted(set(re.findall(r"nvml\.(nvml\w+)", Path(nvidia.__file__).read_text())) - {"nvmlInit"})
+
+
+@pytest.mark.parametrize("name", nvml_questions())
+def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tmp_path):
+    """pynvml raises NVMLLibraryMismatchError, no NVMLError, where libnvidia-ml lacks a symbol."""
+    nvml, path = recorded_nvml(A100, lacks=(name,)), tmp_path / "a.jsonl"
+    with nvidia.opened(nvml) as (handles, why):
+        for handle in handles:
+            nvidia.describe(handle, nvml)
+        assert handles or name in why
+    with Sampler(path, every_s=0.01, job_gpus=1, nvml=nvml) as sampler:
+        sampler.begin()
+        wait_for_lines(path, 2)
+    assert sampler.summary()["error"] is None and getattr(nvml, name).called
+
+
 def test_prometheus_text(tmp_path):
     text, path = tmp_path / "run.prom", tmp_path / "a.jsonl"
-    with Sampler(path, every_s=0.02, job_gpus=1, prometheus=str(text), nvml=Nvml(V100)):
+    with Sampler(path, every_s=0.02, job_gpus=1, prometheus=str(text), nvml=recorded_nvml(V100)):
         wait_for_lines(path, 3)
         found = text.read_text()
     assert re.search(r'^training_gpu_power_w\{node="[^"]+",gpu="0"\} 43\.125$', found, re.MULTILINE)

@@ -60,6 +60,14 @@ def test_progress_keeps_it_quiet():
     assert (done.returncode, done.stderr) == (0, "") and took_s > 1.5
 
 
+def test_what_may_take_longer_is_given_longer_once():
+    done, took_s = run(
+        "WATCHDOG.beat('warming up', extra_s=1.5)\ntime.sleep(1.2)\nWATCHDOG.beat('step')\ntime.sleep(9)"
+    )
+    assert done.returncode == 1 and "no progress for 0.5 s while step" in done.stderr
+    assert took_s > 1.7
+
+
 def test_no_limit_watches_nothing():
     done, _ = run("assert threading.active_count() == 1\ntime.sleep(0.3)", limit=0)
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,9 +17,10 @@ env.export(env.runtime(job))
 import paddle  # noqa: E402 - reads the environment when it is loaded
 from paddle import static  # noqa: E402
 
-from harness import program, ranks  # noqa: E402
-from harness.optimizers import OptimizerConfig  # noqa: E402
-from harness.schedules import Schedule  # noqa: E402
+from harness import ranks, state  # noqa: E402
+from program import build  # noqa: E402
+from program.optimizers import OptimizerConfig  # noqa: E402
+from program.schedules import Schedule  # noqa: E402
 
 BATCH, RATE = 4, 0.5
 SCHEDULE = Schedule(kind="piecewise", base=RATE, warmup_steps=0, total_steps=9)
@@ -55,14 +56,14 @@ main, startup = static.Program(), static.Program()
 startup.random_seed = 100 + me.rank
 with static.program_guard(main, startup):
     loss = network(BATCH)
-    program.minimize(loss, PLAIN, SCHEDULE, device="cpu")
+    training = build.minimize(loss, PLAIN, SCHEDULE, device="cpu")
 executor = static.Executor(paddle.CPUPlace())
 executor.run(startup)
 
 # Initial weights differ by their seeds, and are equal because they are broadcast.
 drawn = me.gather(weights(main))
 assert any(not np.array_equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
-program.broadcast_parameters(main, me)
+state.broadcast_parameters(main, me)
 for held in me.gather(weights(main)):
     assert all(np.array_equal(held[name], drawn[0][name]) for name in held)
 
@@ -93,20 +94,20 @@ with static.program_guard(normalized, normalized_startup):
     static.nn.batch_norm(static.data("x", [BATCH, 3, 8, 8], "float32"), momentum=0.5)
 executor.run(normalized_startup)
 executor.run(normalized, feed={"x": x[me.rank] * (1 + me.rank)}, fetch_list=[])
-names = program.own_state(normalized)
+names = state.own_names(normalized)
 assert len(names) == 2
 
 
 def statistics() -> dict[str, np.ndarray]:
-    return {name: np.array(tensor) for name, tensor in program.state(normalized) if name in names}
+    return {name: np.array(tensor) for name, tensor in state.tensors(normalized) if name in names}
 
 
 own = me.gather(statistics())
-program.average_statistics(normalized, me)
+state.average_statistics(normalized, me)
 for name, value in statistics().items():
     assert not np.allclose(own[0][name], own[1][name])
     np.testing.assert_allclose(value, (own[0][name] + own[1][name]) / 2, rtol=1e-6)
-counts = program.summary(main)
+counts = build.summary(training)
 assert counts["all_reduces"] >= 1
 gradients = sum(math.prod(parameter.shape) for parameter in main.all_parameters() if parameter.trainable)
 assert counts["all_reduce_mib"] == gradients * 4 / 2**20

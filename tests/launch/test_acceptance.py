@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from harness import acceptance
 from tests import jobs
+from tools import acceptance
 
-ON_A_CPU = ("losses", "layout", "all-reduce", "evaluation", "throughput")
+ON_A_CPU = ("losses", "layout", "pooling", "all-reduce", "evaluation", "throughput")
 
 
 def written(folder: Path) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     done = jobs.run_and_time("--acceptance", "--short", LOGDIR=str(tmp_path), DGXNGPU=2)
     assert done.returncode == 0, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "5 passed, 0 failed, 16 not possible here, in the short form"
+    assert report["verdict"] == "6 passed, 0 failed, 18 not possible here, in the short form"
     assert f"verdict   {report['verdict']}" in done.stdout
     found = statuses(report)
     assert {key for key, status in found.items() if status == acceptance.PASSED} == {(c, "fp32") for c in ON_A_CPU}
@@ -57,6 +57,24 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
         check=True,
     )
     assert json.loads(score.stdout)["value"] == pytest.approx(throughput["figures"]["images_per_s"], rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_each_job_of_a_gpu_has_its_throughput_whatever_fails_before_it(tmp_path: Path) -> None:
+    """On a null GPU, which computes nothing, so that all losses are wrong."""
+    job = {"DEVICE": "gpu", "DGXNGPU": 1, "BATCHSIZE": 4, "IMAGE_SIZE": 64, "RECIPE": "nvidia_cosine", "THREADS": 1}
+    null_gpu = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
+    command = [null_gpu, "./run_and_time.sh", "--acceptance", "--short"]
+    done = jobs.run(command, timeout_s=900, NULLGPU_OUT=str(tmp_path), LOGDIR=str(tmp_path), **job)
+    assert done.returncode == 1
+    report = written(tmp_path)
+    assert not [line for line in report["lines"] if line["found"].startswith("not run")]
+    found = statuses(report)
+    for precision in acceptance.CHECKS:
+        assert found["losses", precision] == acceptance.FAILED
+        assert found["throughput", precision] == found["memory", precision] == acceptance.PASSED
+    assert found["all-reduce", "fp32"] == acceptance.NOT_POSSIBLE  # one rank
 
 
 def checkout(copy: Path) -> Path:
@@ -90,7 +108,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "2 passed, 2 failed, 17 not possible here, in the short form"
+    assert report["verdict"] == "3 passed, 2 failed, 19 not possible here, in the short form"
     found = statuses(report)
     assert {key for key, status in found.items() if status == acceptance.FAILED} == {
         ("losses", "fp32"),
@@ -103,7 +121,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
 def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) -> None:
     """As that of TF32 on a V100; here a plan of the two checks that one rank of a CPU cannot do stands in for it."""
     copy = checkout(tmp_path / "copy")
-    plan = copy / "harness" / "acceptance.py"
+    plan = copy / "tools" / "acceptance.py"
     text, found = re.subn(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"fp32": ("input", "all-reduce")}', plan.read_text())
     assert found == 1
     plan.write_text(text)
@@ -116,10 +134,10 @@ def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) 
 @pytest.mark.xdist_group("ranks")
 def test_a_job_that_is_not_done_when_the_time_is_up_is_ended(tmp_path: Path) -> None:
     copy = checkout(tmp_path / "copy")
-    trials = copy / "launch" / "trials.sh"
-    text = trials.read_text()
-    assert " END_S=900 " in text
-    trials.write_text(text.replace(" END_S=900 ", " END_S=8 "))
+    times = copy / "launch" / "common.sh"
+    text = times.read_text()
+    assert "ACCEPTANCE_END_S=900\n" in text
+    times.write_text(text.replace("ACCEPTANCE_END_S=900\n", "ACCEPTANCE_END_S=8\n"))
     done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr.startswith("error: it was not done after the 8 s that an acceptance may take")
@@ -132,7 +150,7 @@ def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> N
     done = jobs.run_and_time("--acceptance", LOGDIR=str(tmp_path), DEVICE="gpu", DGXNGPU=1)
     assert done.returncode == 1, done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "0 passed, 21 failed, 0 not possible here"
+    assert report["verdict"] == "0 passed, 24 failed, 0 not possible here"
     for line in report["lines"]:
         assert line["found"].startswith("not run: DGXNGPU=1: ")
         assert " has 0 GPUs" in line["found"]
@@ -140,7 +158,7 @@ def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> N
 
 def reported(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness.acceptance", *arguments, *(["--report", str(folder)] if folder.name else [])],
+        [sys.executable, "-m", "tools.acceptance", *arguments, *(["--report", str(folder)] if folder.name else [])],
         env=jobs.environment(**variables),
         cwd=jobs.REPOSITORY,
         capture_output=True,
@@ -159,7 +177,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     done = reported(folder, DEVICE="gpu")
     assert done.returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())
-    assert report["verdict"] == "1 passed, 20 failed, 0 not possible here"
+    assert report["verdict"] == "1 passed, 23 failed, 0 not possible here"
     found = {(line["check"], line["precision"]): line["found"] for line in report["lines"]}
     assert found["losses", "fp32"] == "0 off"
     assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
@@ -171,7 +189,7 @@ def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
     (tmp_path / "X-1").mkdir()
     done = reported(tmp_path / "X-1", DEVICE="cpu")
     assert done.returncode == 1
-    assert "verdict   0 passed, 7 failed, 14 not possible here" in done.stdout
+    assert "verdict   0 passed, 9 failed, 15 not possible here" in done.stdout
 
 
 def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

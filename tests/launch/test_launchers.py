@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from harness import env
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())
 TYPES = {"string": str, "integer": int, "boolean": bool}
@@ -203,6 +205,28 @@ def test_a_container_is_told_of_a_flush_only_where_there_is_one(
     assert ("CACHE_CLEARED=launch/docker_node.sh" in line) == said
 
 
+def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+    """A shell on this machine stands in for ssh, and a script that ends with its rank for a host's run_and_time.sh."""
+    shell, node = tmp_path / "shell", tmp_path / "run_and_time.sh"
+    shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
+    node.write_text(
+        "#!/usr/bin/env bash\n"
+        'ssh-keygen -y -f "${JOB_KEY}" >/dev/null || exit 1\n'
+        'echo "rank ${NODE_RANK} of ${DGXNNODES}: ${JOB_KEY} ${BATCHSIZE}"\n'
+        "((NODE_RANK > 0)) || { touch first; exit 0; }\n"
+        "until [[ -e first ]]; do sleep 0.1; done; exit 3\n"  # a node that fails ends the others
+    )
+    shell.chmod(0o755)
+    node.chmod(0o755)
+    command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
+    done = launch(*command, BATCHSIZE="8", DGXSYSTEM="2xCPU", LOGDIR=str(tmp_path / "logs"))
+    found = re.findall(r"^(?:\[b\] )?rank (\d) of 2: (\S+) 8$", done.stdout, re.M)
+    assert sorted(rank for rank, _ in found) == ["0", "1"], done.stdout + done.stderr
+    assert not [key for _, key in found if Path(key).exists() or Path(key).parent.exists()]
+    assert done.returncode == 3
+    assert "mpirun.sh: node 1 (b) ended with status 3" in done.stderr
+
+
 def test_a_bare_dry_run_names_the_hosts_commands() -> None:
     done = launch("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--dry-run", DGXSYSTEM="2xCPU")
     assert done.returncode == 0, done.stderr
@@ -296,8 +320,7 @@ def test_the_manifests_parts_agree() -> None:
     first, other = ({e["name"]: e.get("value") for e in pod["containers"][0]["env"]} for pod in pods)
     nodes = int(first["DGXNNODES"])
     assert nodes == int(other["DGXNNODES"] or 0) == 1 + worker["replicas"]
-    fields = set(re.findall(r"^    (\w+): (?:str|int) = _var", (REPOSITORY / "harness/env.py").read_text(), re.M))
-    assert {name.lower() for name in {*first, *other}} <= fields
+    assert {*first, *other} <= set(env.names())
     assert first["DGXSYSTEM"].startswith(f"{nodes}x")
     assert first["NODE_RANK"] == "0" and other["NODE_RANK"] is None
     for pod in pods:

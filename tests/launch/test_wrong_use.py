@@ -42,9 +42,10 @@ def test_before_anything_starts(tmp_path: Path, variables: dict[str, str], messa
     [
         ({"DATADIR": "/nowhere"}, "/nowhere/train_list.txt: no such file: DATADIR must hold train_list.txt"),
         ({"DEVICE": "gpu", "DGXNGPU": 1}, "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or DEVICE=cpu"),
+        ({"DGXSYSTEM": "DGXA100", "DGXNGPU": 1}, "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or"),
         ({"BATCHSIZE": 800}, "global batch 1600 is larger than the training set of 1437 images: lower BATCHSIZE"),
     ],
-    ids=["no-data", "no-gpu", "large-batch"],
+    ids=["no-data", "no-gpu", "no-gpu-of-a-dgx", "large-batch"],
 )
 def test_found_by_the_ranks(tmp_path: Path, variables: dict[str, str], message: str) -> None:
     refused(tmp_path, message, **variables)
@@ -70,7 +71,7 @@ def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
 def test_a_dry_run_writes_nothing_and_says_all(tmp_path: Path) -> None:
     done = jobs.run_and_time("--dry-run", LOGDIR=str(tmp_path), NEXP=2, BATCHSIZE=8)
     assert done.returncode == 0, done.stderr
-    assert '"origin": "config_CPU.sh"' in done.stdout
+    assert '"origin": "environment"' in done.stdout
     assert f"trial 1: RESULT_FILE={tmp_path}/CPU/rn50/result_1.txt" in done.stdout
     assert "mpirun" in done.stdout
     assert not list(tmp_path.iterdir())

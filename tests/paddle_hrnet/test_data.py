@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from harness import sampling
-from harness.errors import RunError
 from paddle_hrnet import data
 from paddle_hrnet.config import Augmentation
+from runlog.errors import RunError
 
 HEIGHT, WIDTH = 96, 160
 BLOCK = 16  # pixels: the label of a pixel is the number of its block

@@ -14,13 +14,14 @@ from PIL import Image
 
 from compliance import official, rules
 from compliance.check import check_file
-from harness import env, precision, program, strategy
+from harness import env
 from paddle_hrnet import config, data, model, train
+from program import build, precision, strategy
 from scoring.__main__ import main as scoring
 from tests import jobs
 from tests.compliance import official_checker
 from tests.compliance.altered import Altered
-from tests.harness import lower, programs
+from tests.program import lower, programs
 
 OFFICIAL = rules.RULES / "training_4.0.0" / "official_hrnet.yaml"
 SIDE = 32
@@ -43,14 +44,14 @@ def built(name: str, *, device: str, knobs: str = "") -> programs.Built:
     recipe = dataclasses.replace(
         config.recipe("cityscapes_80k", global_batch=2, image_size=64), base_learning_rate=1e-3
     )
-    plan = program.Plan(
+    plan = build.Plan(
         device=device, precision=precision.PRECISIONS[name], strategy=strategy.parse(knobs), ranks_listen=False
     )
     env.export_trainer(0, ["127.0.0.1:6170"])
     schedule = recipe.make_schedule(samples=100, global_batch=2)
     with paddle.utils.unique_name.guard():
         job = env.Job(batchsize=2, dgxngpu=1)
-        return programs.Built(*train.training_program(job, recipe, plan, schedule, seed=1))
+        return programs.Built(**vars(train.training_program(job, recipe, plan, schedule, seed=1)))
 
 
 def feed(step: int) -> dict[str, np.ndarray]:

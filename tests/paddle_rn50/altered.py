@@ -1,8 +1,8 @@
 """A rank of a job in which one thing is altered: `python altered.py CHANGE`, for the golden losses' controls and proof.
 
 `rounding` moves every input pixel by one unit in the last place. `bits:N` rounds what each convolution and matrix
-product reads, forward and backward, to N bits of mantissa: 11 are those of FP16 and TF32. The others are faults that
-the test must see.
+product reads, forward and backward, to N bits of mantissa: 11 are those of FP16 and TF32. `half` stores what each
+operator leaves in FP16. The others are faults that the test must see.
 """
 
 from __future__ import annotations
@@ -19,24 +19,42 @@ CHANGE = sys.argv[1]
 job, _ = env.read()
 env.export(env.runtime(job))
 
-from harness import loader, program, schedules  # noqa: E402 - Paddle reads the environment when it is loaded
+from harness import loader  # noqa: E402 - Paddle reads the environment when it is loaded
 from paddle_rn50 import data  # noqa: E402
+from program import build, schedules  # noqa: E402 - Paddle reads the environment when it is loaded
 
 if CHANGE == "rounding":
     to_feed = loader.to_feed
-    loader.to_feed = lambda images, device: np.nextafter(to_feed(images, device), np.float32(np.inf))
+
+    def up(output: Any, device_id: int | None) -> Any:
+        fed = to_feed(output, device_id)
+        return np.nextafter(fed, np.float32(np.inf)) if fed.ndim == 4 else fed
+
+    loader.to_feed = up
 elif CHANGE.startswith("bits:"):
     import rounded
 
-    minimize = program.minimize
+    minimize = build.minimize
 
-    def and_round(loss: Any, *args: Any, **kwargs: Any) -> None:
-        minimize(loss, *args, **kwargs)
-        rounded.round_products(loss.block, bits=int(CHANGE.removeprefix("bits:")))
+    def and_round(loss: Any, *args: Any, **kwargs: Any) -> build.TrainingProgram:
+        built = minimize(loss, *args, **kwargs)
+        rounded.round_products(built.main.global_block(), bits=int(CHANGE.removeprefix("bits:")))
+        return built
 
-    program.minimize = and_round
+    build.minimize = and_round
+elif CHANGE == "half":
+    import rounded
+
+    minimize_whole = build.minimize
+
+    def and_store(loss: Any, *args: Any, **kwargs: Any) -> build.TrainingProgram:
+        training = minimize_whole(loss, *args, **kwargs)
+        rounded.store_half(loss.block, loss_scale=128.0)  # that of tools/acceptance_machine.py
+        return training
+
+    build.minimize = and_store
 elif CHANGE == "gradient":  # the all-reduce is lost: every rank follows its own gradient
-    program.NCCL_ONLY = (*program.NCCL_ONLY, "c_allreduce_sum")
+    build.NCCL_ONLY = (*build.NCCL_ONLY, "c_allreduce_sum")
 elif CHANGE == "schedule":  # the warm-up starts one step late
     rate = schedules.Schedule.__call__
     schedules.Schedule.__call__ = lambda self, step: rate(self, max(0, step - 1))

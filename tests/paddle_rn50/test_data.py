@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from harness import sampling
-from harness.errors import RunError
 from paddle_rn50 import data, digits
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
+from runlog.errors import RunError
 from tests import jobs
 
 WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0, flip=0.0)

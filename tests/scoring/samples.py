@@ -7,10 +7,12 @@ prints), so that the tests hold an importer to the tool and not to itself.
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from runlog import schema
+from tests import make_log
 
 START = datetime.datetime(2023, 7, 28, 7, 50, 0)
 
@@ -271,7 +273,7 @@ def nvidia_mxnet(run: Run) -> str:
     tag = "[1,0]<stdout>:"
     lines = [
         f"{tag}DLL 2023-07-31 09:00:37.508909 - PARAMETER arch : resnetv15  dtype : float32  amp : False  "
-        f"batch_size : {run.batch}  gpus : [0]  image_shape : [3, 224, 224] ",
+        f"batch_size : {run.global_batch}  gpus : {list(range(run.devices))}  image_shape : [3, 224, 224] ",
         "[1,0]<stderr>:[09:00:37] ../src/storage/storage.cc[1,0]<stderr>::196: Using Pooled (Naive) StorageManager",
     ]
     elapsed = 0.0
@@ -324,53 +326,36 @@ def nvidia_paddle(run: Run) -> str:
 
 def mllog(run: Run, *, status: str = "success", mode: str = "train") -> str:
     """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
-    now = 1_690_530_600_000.0
-
-    def event(key: str, value: object, kind: str = "POINT_IN_TIME", **metadata: object) -> str:
-        fields = {"namespace": "", "time_ms": int(now), "event_type": kind, "key": key, "value": value}
-        return ":::MLLOG " + json.dumps({**fields, "metadata": {"file": "harness/loop.py", "lineno": 7, **metadata}})
-
-    summary = {
-        "devices": run.devices,
-        "nodes": 1,
-        "batch_per_device": run.batch,
-        "precision": "fp32",
-        "math_mode": "fp32",
-        "mode": mode,
-        "framework": "paddlepaddle 2.6.2",
-        "model": "resnet50_v1.5",
-    }
-    lines = [
-        '# {"log": {"format": "paddle-reference-log", "version": 1}}',
-        '# {"packages": {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"}}',
-        event("weights_initialization", None, tensor="conv0_weight"),
-        event("run_summary", summary),
-        event("run_start", None, "INTERVAL_START"),
-    ]
+    log = make_log.Log(tick_ms=0)
+    log.now_ms = 1_690_530_600_000
+    log.section(schema.LOG, schema.Format())
+    log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"})
+    log.mllog.event("weights_initialization", metadata={"tensor": "conv0_weight"}, time_ms=int(log.now_ms))
+    log.event(schema.RUN_SUMMARY, make_log.run_summary(devices=run.devices, batch_per_device=run.batch, mode=mode))
+    log.mark(schema.RUN_START)
     done = 0
-    for epoch, steps in run.epochs():
-        lines.append(event("epoch_start", None, "INTERVAL_START", epoch_num=epoch + 1))
+    for number, steps in run.epochs():
+        epoch = schema.InEpoch(epoch_num=number + 1)
+        log.mark(schema.EPOCH_START, epoch)
         for at in range(0, len(steps) - run.every + 1, run.every):
-            window = steps[at : at + run.every]
-            seconds = sum(time for time, _ in window)
+            part = steps[at : at + run.every]
+            seconds = sum(time for time, _ in part)
             done += run.every
-            now += seconds * 1000
-            value = {
-                "steps": run.every,
-                "images": run.every * run.global_batch,
-                "time_s": seconds,
-                "data_wait_s": sum(wait for _, wait in window),
-                "loss": 6.9,
-                "gpu_memory_mib": None,
-                "power_w": None,
-            }
+            log.now_ms += seconds * 1000
+            window = make_log.window(
+                steps=run.every,
+                images=run.every * run.global_batch,
+                time_s=seconds,
+                data_wait_s=sum(wait for _, wait in part),
+                loss=6.9,
+            )
             phase = "train" if mode == "train" else ("warmup" if done <= 2 * run.every else "measured")
-            lines.append(event("step_window", value, step=done, epoch_num=epoch + 1, phase=phase))
-            lines.append(f"step {done}: human line, ips: 12 samples/sec.")
-        lines.append(event("epoch_stop", None, "INTERVAL_END", epoch_num=epoch + 1))
-        lines.append(event("eval_accuracy", 0.76, epoch_num=epoch + 1))
-    lines.append(event("run_stop", None, "INTERVAL_END", status=status))
-    return "\n".join(lines) + "\n"
+            log.window(window, step=done, epoch=number + 1, phase=phase)
+            log.say(f"step {done}: human line, ips: 12 samples/sec.")
+        log.mark(schema.EPOCH_STOP, epoch)
+        log.event(schema.EVAL_ACCURACY, 0.76, epoch)
+    log.mark(schema.RUN_STOP, schema.Ended(status=status))
+    return log.text.getvalue()
 
 
 WRITERS: dict[str, Callable[[Run], str]] = {

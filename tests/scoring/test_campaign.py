@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scoring import campaign as c
-from scoring import protocols
+from runlog import schema
+from scoring import campaign as command_line
+from scoring import campaign_plan, campaign_table, protocols
+from scoring.campaign_plan import Machine, published_figure
 from scoring.published import read_published, select
 from scoring.record import InputError
+from tests import make_log
 
 ROWS = read_published()
 NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
 VARIABLES = frozenset({"STRATEGY"})
-CLUSTER = c.Machine(
+CLUSTER = Machine(
     gpus=8,
     gpu="V100",
     compute_capability=7.0,
@@ -28,7 +31,7 @@ CLUSTER = c.Machine(
     system="DGX1",
     variables=VARIABLES,
 )
-NOTHING = c.Machine(
+NOTHING = Machine(
     gpus=0, gpu=None, compute_capability=None, hosts=(), in_container=False, system=None, variables=frozenset()
 )
 
@@ -37,17 +40,17 @@ NOTHING = c.Machine(
 
 
 def test_every_seed_has_its_campaign() -> None:
-    assert sorted(path.stem for path in c.CAMPAIGNS.glob("*.yaml")) == sorted(NAMES)
+    assert sorted(path.stem for path in campaign_plan.CAMPAIGNS.glob("*.yaml")) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_published_throughput_of_a_report_has_its_cell(name: str) -> None:
-    campaign = c.read_campaign(name)
+    campaign = campaign_plan.read_campaign(name)
     found = [
         published
-        for cell in c.cells(campaign, shrink=False)
+        for cell in campaign_plan.cells(campaign, shrink=False)
         for framework in campaign.frameworks
-        if (published := c.published_figure(ROWS, campaign, cell, framework, "throughput"))
+        if (published := published_figure(ROWS, campaign, cell, framework, "throughput"))
     ]
     report = select(ROWS, table=campaign.published_table, metric="throughput")
     assert sorted(row.line for row in found) == [row.line for row in report]
@@ -55,7 +58,7 @@ def test_every_published_throughput_of_a_report_has_its_cell(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_campaign_measures_as_its_protocol_says(name: str) -> None:
-    campaign = c.read_campaign(name)
+    campaign = campaign_plan.read_campaign(name)
     protocol = protocols.find(campaign.protocol)
     steps = {key: int(value) for key, value in campaign.environment.items() if key.endswith("_STEPS")}
     dropped = protocol.skip * (steps["PRINT_STEPS"] if protocol.skip_unit == "window" else 1)
@@ -67,24 +70,24 @@ def test_a_campaign_measures_as_its_protocol_says(name: str) -> None:
 
 
 def test_cells_of_the_grids() -> None:
-    count = {name: len(c.cells(c.read_campaign(name), shrink=False)) for name in NAMES}
+    count = {name: len(campaign_plan.cells(campaign_plan.read_campaign(name), shrink=False)) for name in NAMES}
     assert count == {"dlperf": 6, "perf_rn50": 10, "fleetx": 60, "perf_hrnet": 6, "oneflow": 12}
 
 
 def test_published_figures_are_matched_by_precision_strategy_and_accelerator() -> None:
-    fleetx = c.read_campaign("fleetx")
+    fleetx = campaign_plan.read_campaign("fleetx")
     printed = {
         cell.table.title: (found.printed if found else None)
-        for cell in c.cells(fleetx, shrink=False)
+        for cell in campaign_plan.cells(fleetx, shrink=False)
         if (cell.asked.batch, cell.asked.nodes, cell.asked.devices) == (32, 2, 16)
-        for found in [c.published_figure(ROWS, fleetx, cell, "Paddle (FleetX)", "throughput")]
+        for found in [published_figure(ROWS, fleetx, cell, "Paddle (FleetX)", "throughput")]
     }
     assert printed == {"FP32": "3982.28", "AMP": "8524.23", "Automatic strategy": "9466.25"}
-    perf = c.read_campaign("perf_rn50")
+    perf = campaign_plan.read_campaign("perf_rn50")
     mxnet = [
         (cell.table.title, found.printed)
-        for cell in c.cells(perf, shrink=False)
-        if cell.asked.devices == 8 and (found := c.published_figure(ROWS, perf, cell, "NGC MXNet", "throughput"))
+        for cell in campaign_plan.cells(perf, shrink=False)
+        if cell.asked.devices == 8 and (found := published_figure(ROWS, perf, cell, "NGC MXNet", "throughput"))
     ]
     assert mxnet == [
         ("V100-FP32", "2957.8"),
@@ -104,25 +107,25 @@ def test_published_figures_are_matched_by_precision_strategy_and_accelerator() -
     ],
 )
 def test_a_file_that_is_no_campaign_is_refused_with_what_is_wrong(tmp_path: Path, change: dict, text: str) -> None:
-    raw = yaml.safe_load((c.CAMPAIGNS / "dlperf.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((campaign_plan.CAMPAIGNS / "dlperf.yaml").read_text(encoding="utf-8"))
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw | change))
     with pytest.raises(InputError, match=r"mine\.yaml: not a campaign") as error:
-        c.read_campaign("mine", tmp_path)
+        campaign_plan.read_campaign("mine", tmp_path)
     assert text in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["absent", "../campaigns/dlperf", ""])
 def test_an_unknown_campaign_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(InputError, match="choose one of dlperf, fleetx, oneflow, perf_hrnet, perf_rn50"):
-        c.read_campaign(name)
+        campaign_plan.read_campaign(name)
 
 
 # ------------------------------------------------------------------------------------------------ the plan
 
 
-def states(name: str, here: c.Machine, results: Path, *, shrink: bool = False) -> dict[str, tuple[str, str]]:
-    campaign = c.read_campaign(name)
-    jobs = c.plan(campaign, results, here, shrink=shrink, rows=ROWS, repeats=1)
+def states(name: str, here: Machine, results: Path, *, shrink: bool = False) -> dict[str, tuple[str, str]]:
+    campaign = campaign_plan.read_campaign(name)
+    jobs = campaign_plan.plan(campaign, results, here, shrink=shrink, rows=ROWS, repeats=1)
     return {job.run.name: (job.state, job.reason) for job in jobs}
 
 
@@ -152,11 +155,11 @@ def test_the_machine_is_what_nvidia_smi_and_the_hosts_say(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("HOSTFILE", str(tmp_path / "hosts"))
     monkeypatch.delenv("HOSTS", raising=False)
-    here = c.machine(frozenset())
+    here = campaign_plan.machine(frozenset())
     assert (here.gpus, here.gpu, here.compute_capability) == (2, "NVIDIA A100-SXM4-40GB", capability)
     assert here.hosts == ("node1", "node2")
     monkeypatch.setenv("HOSTS", "a,b,c")
-    assert c.machine(frozenset()).hosts == ("a", "b", "c")
+    assert campaign_plan.machine(frozenset()).hosts == ("a", "b", "c")
 
 
 def test_a_strategy_that_a_job_does_not_read_is_skipped_never_ignored(tmp_path: Path) -> None:
@@ -175,15 +178,15 @@ def test_the_automatic_strategy_is_run_where_paddle_can(tmp_path: Path) -> None:
 
 
 def test_a_workload_that_is_not_here_is_skipped(tmp_path: Path) -> None:
-    run = c.Run(1, 1, 8, "fp32")
+    run = campaign_plan.RunSpec(1, 1, 8, "fp32")
     assert "paddle_hrnet/train.py is not here" in str(
-        c.why_not(run, CLUSTER, workload="hrnet", shrink=True, repository=tmp_path)
+        campaign_plan.why_not(run, CLUSTER, workload="hrnet", shrink=True, repository=tmp_path)
     )
 
 
 def test_a_job_exports_what_the_report_says() -> None:
-    campaign = c.read_campaign("fleetx")
-    exports = c.environment(campaign, c.Run(2, 8, 64, "amp_o1", "auto"), shrink=False)
+    campaign = campaign_plan.read_campaign("fleetx")
+    exports = campaign_plan.environment(campaign, campaign_plan.RunSpec(2, 8, 64, "amp_o1", "auto"), shrink=False)
     wanted = {"DGXNNODES": "2", "DGXNGPU": "8", "BATCHSIZE": "64", "PRECISION": "amp_o1", "STRATEGY": "auto"}
     assert exports.items() >= wanted.items()
     assert exports.items() >= {"MODE": "throughput", "WARMUP_STEPS": "20", "MEASURED_STEPS": "100"}.items()
@@ -193,10 +196,10 @@ def test_a_job_exports_what_the_report_says() -> None:
 @pytest.mark.parametrize("nodes, system, wanted", [(1, "DGX1", "DGX1"), (2, "DGX1", "2xDGX1"), (1, "4xDGX1", "DGX1")])
 def test_a_run_of_several_nodes_takes_their_config(tmp_path: Path, nodes: int, system: str, wanted: str) -> None:
     (tmp_path / "config_2xDGX1.sh").touch()
-    campaign, run = c.read_campaign("dlperf"), c.Run(nodes, 8, 128, "fp32")
-    exports = c.environment(campaign, run, shrink=False, system=system, repository=tmp_path)
+    campaign, run = campaign_plan.read_campaign("dlperf"), campaign_plan.RunSpec(nodes, 8, 128, "fp32")
+    exports = campaign_plan.environment(campaign, run, shrink=False, system=system, repository=tmp_path)
     assert exports["DGXSYSTEM"] == wanted
-    small = c.environment(campaign, run, shrink=True, system=system, repository=tmp_path)
+    small = campaign_plan.environment(campaign, run, shrink=True, system=system, repository=tmp_path)
     assert (small["DGXSYSTEM"], small["DEVICE"]) == ("CPU", "cpu")
 
 
@@ -204,31 +207,31 @@ def test_a_run_on_gpus_needs_the_name_of_its_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without it the CPU's config would be taken."""
-    monkeypatch.setattr(c, "machine", lambda variables: replace(CLUSTER, system=None))
+    monkeypatch.setattr(command_line, "machine", lambda variables: replace(CLUSTER, system=None))
     arguments = ["plan", "dlperf", "--results", str(tmp_path), "--jobs"]
-    assert c.main(arguments) == 2
+    assert command_line.main(arguments) == 2
     assert "DGXSYSTEM is not set" in capsys.readouterr().err
-    monkeypatch.setattr(c, "machine", lambda variables: CLUSTER)
-    assert c.main(arguments) == 0
+    monkeypatch.setattr(command_line, "machine", lambda variables: CLUSTER)
+    assert command_line.main(arguments) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 36 and all("DGXSYSTEM=" in line[4] and "DEVICE=gpu" in line[4] for line in lines)
 
 
 def test_the_command_of_a_job_is_the_launcher_that_reaches_its_nodes() -> None:
-    one, four = c.Run(1, 8, 128, "fp32"), c.Run(4, 8, 128, "fp32")
-    assert c.command(one, CLUSTER, "") == "./run_and_time.sh"
-    assert c.command(four, CLUSTER, "") == "launch/mpirun.sh --hosts a,b,c,d --no-container"
+    one, four = campaign_plan.RunSpec(1, 8, 128, "fp32"), campaign_plan.RunSpec(4, 8, 128, "fp32")
+    assert campaign_plan.command(one, CLUSTER, "") == "./run_and_time.sh"
+    assert campaign_plan.command(four, CLUSTER, "") == "launch/mpirun.sh --hosts a,b,c,d --no-container"
     boxed = replace(CLUSTER, in_container=True)
-    assert c.command(one, boxed, "") == "launch/docker_node.sh"
-    assert c.command(replace(four, nodes=2), boxed, "") == "launch/mpirun.sh --hosts a,b"
-    assert c.command(four, CLUSTER, "my launcher") == "my launcher"
+    assert campaign_plan.command(one, boxed, "") == "launch/docker_node.sh"
+    assert campaign_plan.command(replace(four, nodes=2), boxed, "") == "launch/mpirun.sh --hosts a,b"
+    assert campaign_plan.command(four, CLUSTER, "my launcher") == "my launcher"
 
 
 def test_shrinking_keeps_every_cell_and_what_tells_its_axes_apart() -> None:
     for name in NAMES:
-        campaign = c.read_campaign(name)
-        small = c.cells(campaign, shrink=True)
-        assert [cell.asked for cell in small] == [cell.asked for cell in c.cells(campaign, shrink=False)]
+        campaign = campaign_plan.read_campaign(name)
+        small = campaign_plan.cells(campaign, shrink=True)
+        assert [cell.asked for cell in small] == [cell.asked for cell in campaign_plan.cells(campaign, shrink=False)]
         for cell in small:
             assert cell.run.nodes == 1 and cell.run.devices_per_node == min(cell.asked.devices, 2)
             assert cell.run.precision == "fp32" and cell.run.strategy == cell.asked.strategy
@@ -236,14 +239,14 @@ def test_shrinking_keeps_every_cell_and_what_tells_its_axes_apart() -> None:
 
 
 def test_time_is_estimated_from_published_rates_then_from_runs_here(tmp_path: Path) -> None:
-    campaign = c.read_campaign("dlperf")
-    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
-    assert job.estimate_s == pytest.approx(c.ASSUMED_START_UP_S + 120 * 128 / 352.23)
+    campaign = campaign_plan.read_campaign("dlperf")
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    assert job.estimate_s == pytest.approx(campaign_plan.ASSUMED_START_UP_S + 120 * 128 / 352.23)
     (tmp_path / "dlperf").mkdir()
     attempts = [(40, 0), (44, 0), (400, 1)]
     lines = [json.dumps({"run": job.run.name, "wall_s": wall_s, "exit": code}) for wall_s, code in attempts]
     (tmp_path / "dlperf" / "campaign.jsonl").write_text("\n".join(lines) + "\n")
-    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
     assert job.estimate_s == 42
 
 
@@ -254,45 +257,45 @@ def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, stat
     """A log as a job of `exports` would write it, every step of the same time."""
     devices = int(exports["DGXNNODES"]) * int(exports["DGXNGPU"])
     batch, every = int(exports["BATCHSIZE"]), int(exports["PRINT_STEPS"])
-    time_ms = 1_700_000_000_000
-    config = {name: {"value": int(value) if value.isdigit() else value} for name, value in exports.items()}
-    lines = [f"# {json.dumps({'config': config})}"]
-    hardware = {"nodes": [{"host": "a", "cpu": "x", "cores": 2, "gpus": [{"name": "Tesla V100"}] * 8}]}
-    lines.append(f"# {json.dumps({'hardware': hardware})}")
-
-    def event(kind: str, key: str, value: object, **metadata: object) -> None:
-        content = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
-        lines.append(":::MLLOG " + json.dumps(content | {"metadata": {"file": "x", "lineno": 1, **metadata}}))
-
-    summary = {"devices": devices, "nodes": int(exports["DGXNNODES"]), "batch_per_device": batch}
-    event("POINT_IN_TIME", "run_summary", summary | {"precision": exports["PRECISION"], "mode": "throughput"})
-    event("INTERVAL_START", "run_start", None)
+    log = make_log.Log(tick_ms=0)
+    config = {
+        name: schema.Setting(value=int(value) if value.isdigit() else value, origin="environment")
+        for name, value in exports.items()
+    }
+    log.section(schema.CONFIG, config)
+    gpus = [schema.Gpu(name="Tesla V100", memory_gib=32.0, driver="470")] * 8
+    node = schema.Node(host="a", cpu="x", cores=2, memory_gib=512.0, kernel="5.4", gpus=gpus, topology=None)
+    log.section(schema.HARDWARE, schema.Hardware(nodes=[node], device="gpu", math_mode=exports["PRECISION"]))
+    sizes = {"devices": devices, "nodes": int(exports["DGXNNODES"]), "batch_per_device": batch}
+    summary = make_log.run_summary(**sizes, precision=exports["PRECISION"], mode="throughput")
+    log.event(schema.RUN_SUMMARY, summary)
+    log.mark(schema.RUN_START)
     warm_up = int(exports["WARMUP_STEPS"])
     for step in range(every, warm_up + int(exports["MEASURED_STEPS"]) + 1, every):
         phase = "warmup" if step <= warm_up else "measured"
         time_s = every * step_time_s * (3 if phase == "warmup" else 1)
-        time_ms += round(1000 * time_s)
-        value = {"steps": every, "images": every * devices * batch, "time_s": time_s, "data_wait_s": 0.0, "loss": 1.0}
-        event("POINT_IN_TIME", "step_window", value | {"gpu_memory_mib": 12000}, step=step, epoch_num=1, phase=phase)
+        log.now_ms += round(1000 * time_s)
+        window = make_log.window(steps=every, images=every * devices * batch, time_s=time_s, data_wait_s=0.0)
+        log.window(replace(window, gpu_memory_mib=12000.0), step=step, epoch=1, phase=phase)
     if status:
-        event("INTERVAL_END", "run_stop", None, status=status)
-    log = folder / "X" / "rn50" / "result_0.txt"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("\n".join(lines) + "\n")
-    return log
+        log.mark(schema.RUN_STOP, schema.Ended(status=status))
+    path = folder / "X" / "rn50" / "result_0.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(log.text.getvalue())
+    return path
 
 
 def measured(name: str, results: Path, times_s: dict[str, list[float]]) -> list[dict]:
     """The table of a campaign whose runs took these step times, one for each trial."""
-    campaign = c.read_campaign(name)
-    jobs = c.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
+    campaign = campaign_plan.read_campaign(name)
+    jobs = campaign_plan.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
     for job in jobs:
         steps = times_s.get(job.run.name, [])
         if job.trial <= len(steps):
             write_log(job.folder, job.exports, step_time_s=steps[job.trial - 1])
-    jobs = c.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
-    found, missing, _ = c.figures(campaign, jobs, shrink=False, repeats=campaign.repeats)
-    return c.table(campaign, shrink=False, figures=found, missing=missing, rows=ROWS)
+    jobs = campaign_plan.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
+    found, missing, _ = campaign_table.figures(campaign, jobs, shrink=False, repeats=campaign.repeats)
+    return campaign_table.table(campaign, shrink=False, figures=found, missing=missing, rows=ROWS)
 
 
 def test_the_table_sets_ours_beside_the_published(tmp_path: Path) -> None:
@@ -332,9 +335,9 @@ def test_warm_up_is_dropped_once_and_memory_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Path) -> None:
-    campaign = c.read_campaign("oneflow")
+    campaign = campaign_plan.read_campaign("oneflow")
     lines = measured("oneflow", tmp_path, {"1n1g_b160_fp32": [0.4]})
-    text = c.markdown(campaign, lines, shrink=False, system="8 x Tesla V100")
+    text = campaign_table.markdown(campaign, lines, shrink=False, system="8 x Tesla V100")
     rows = [line for line in text.splitlines() if line.startswith("| ") and "row" not in line]
     assert len(rows) == 12
     assert "400.00" in rows[6] and "382.324" in rows[6] and "1.046 (1.046 to 1.046)" in rows[6]
@@ -348,19 +351,19 @@ def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Pa
     [({"BATCHSIZE": "64"}, "BATCHSIZE=64, the campaign wants 128"), ({"PRECISION": "tf32"}, "PRECISION=tf32")],
 )
 def test_a_log_of_another_configuration_does_not_count(tmp_path: Path, change: dict, text: str) -> None:
-    campaign = c.read_campaign("dlperf")
-    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    campaign = campaign_plan.read_campaign("dlperf")
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
     write_log(job.folder, job.exports | change, step_time_s=0.35)
-    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
     assert job.state == "run" and text in job.reason
 
 
 @pytest.mark.parametrize("status", ["aborted", None])
 def test_an_unfinished_log_does_not_count(tmp_path: Path, status: str | None) -> None:
-    campaign = c.read_campaign("dlperf")
-    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    campaign = campaign_plan.read_campaign("dlperf")
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
     write_log(job.folder, job.exports, step_time_s=0.35, status=status)
-    (job, *_) = c.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
     assert job.state == "run" and f"run_stop says {status or 'nothing'}" in job.reason
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scoring import protocols
 from scoring.__main__ import main
-from scoring.importers import FORMATS, describe, jsonable, read_record
+from scoring.importers import FORMATS, jsonable, read_record, record_lines
 from scoring.record import InputError
 from scoring.score import TooFewRunsError, score
 from tests.scoring import samples
@@ -33,7 +33,7 @@ def survive(path: Path, name: str | None) -> None:
     except InputError as error:
         assert "\n" not in str(error)
         return
-    describe(record)
+    record_lines(record)
     jsonable(record.to_json())
     for protocol in protocols.load().values():
         for skip in (None, 0):

@@ -1,5 +1,6 @@
 """Each importer against logs made as the tool's own code prints them, and against published ones."""
 
+import gzip
 import json
 import os
 import re
@@ -12,7 +13,9 @@ import pytest
 
 from scoring.importers import FORMATS, read_record, recognise
 from scoring.importers.text import MAX_ROWS
+from scoring.protocols import find
 from scoring.record import InputError, Record
+from scoring.score import run_figure
 from tests.scoring import samples
 
 ANSI = "\x1b[33m"
@@ -90,6 +93,47 @@ def test_says_what_happened(tmp_path: Path, name: str) -> None:
         assert rates[5] * scale == pytest.approx(256 / 0.5, rel=0.08)
 
 
+def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
+    """Figure, steps, times and waits of one made log against what really happened."""
+    run = samples.run_of([0.5 + 0.3 * (at // 10 % 3) for at in range(240)], share=0.1, epoch_steps=120)
+    path = tmp_path / "a.log"
+    path.write_text(samples.WRITERS[name](run))
+    record = read_record(path, format=name, **samples.OPTIONS.get(name, {}))
+    assert (record.devices, record.batch_per_device) == (8, 32)
+    one_based = name not in ("paddleclas_dygraph", "paddle18", "nvidia_tensorflow", "nvidia_mxnet")
+    assert record.first_step == int(one_based)
+    every = 1 if name in ("paddle18", "nvidia_pytorch") else 10
+    assert len(record.windows) == 240 // every
+    if name == "paddleclas_dygraph":
+        assert record.windows[1].steps == 6
+    fourth = record.windows[3]
+    assert fourth.steps == every
+    assert fourth.step == (30 if name == "paddleclas_dygraph" else every * 4 - (not one_based))
+    assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg") else 0)
+    end = fourth.step - record.first_step + 1
+    true = sum(run.times[end - every : end])
+    if fourth.seconds is not None:
+        assert fourth.seconds == pytest.approx(true, rel=1e-3)
+        if fourth.data_wait_s is not None:
+            assert fourth.data_wait_s == pytest.approx(0.1 * true, rel=1e-2)
+    if name in ("mllog", "paddleclas_static", "paddleclas_dygraph", "paddleseg", "mmseg"):
+        assert fourth.data_wait_s is not None
+    assert fourth.gpu_memory_mib == (13479 if name == "mmseg" else None)
+    if record.cumulative:
+        true = sum(run.times[4:end]) / (end - 4) * every
+    if fourth.printed_step_time_s is not None:
+        assert fourth.printed_step_time_s == pytest.approx(true / every, rel=1e-2)
+    if fourth.printed_rate is not None:
+        scale = 8 if record.rate_scope == "device" else 1
+        assert fourth.printed_rate * scale == pytest.approx(256 * every / true, rel=1e-2)
+    figure = run_figure(record, find("window")).value
+    assert figure == pytest.approx(256 * 220 / sum(run.times[20:]), rel=3e-2)
+    assert fourth.loss is None or 1 < fourth.loss < 10
+    if name == "paddle18":
+        stamped = run_figure(record, find("dlperf"))
+        assert stamped.value == pytest.approx(256 * 100 / sum(run.times[20:120]), rel=1e-4)
+
+
 def test_quality(tmp_path: Path, name: str) -> None:
     told = {
         "mllog": 0.76,
@@ -105,12 +149,13 @@ def test_quality(tmp_path: Path, name: str) -> None:
 def test_what_the_log_does_not_say_is_unknown(tmp_path: Path) -> None:
     text = "\n".join(line for line in samples.paddleclas_static(run()).splitlines() if "train step" in line)
     record = read(tmp_path, text)
-    for field in ("devices", "nodes", "batch_per_device", "precision", "math_mode", "model", "status"):
+    for field in ("devices", "nodes", "precision", "math_mode", "model", "status"):
         assert getattr(record, field) is None, field
+    assert record.batch_per_device == 32  # each row's rate x step time
     assert all(window.images is None for window in record.windows)
-    told = read(tmp_path, text, devices=4, batch_per_device=16)
-    assert told.from_options == ("devices", "batch_per_device")
-    assert told.windows[0].images == 6 * 64
+    told = read(tmp_path, text, devices=4)
+    assert told.from_options == ("devices",)
+    assert told.windows[0].images == 6 * 128
 
 
 def test_nothing_comes_from_the_path(tmp_path: Path) -> None:
@@ -296,6 +341,17 @@ def test_log_without_a_row(tmp_path: Path) -> None:
         read(tmp_path, "train: epoch 0, iter 20, samples/s: -1\n", format="oneflow")
 
 
+def test_gzip(tmp_path: Path, name: str) -> None:
+    options = samples.OPTIONS.get(name, {})
+    text = samples.WRITERS[name](run())
+    packed = gzip.compress(text.encode())
+    plain, unpacked = read(tmp_path, text, **options), read(tmp_path, packed, **options)
+    assert (unpacked.format, unpacked.windows, unpacked.sha256) == (plain.format, plain.windows, plain.sha256)
+    for broken in (packed[:-30], packed[:40] + b"x" * 40 + packed[80:]):
+        with pytest.raises(InputError, match="a broken gzip file"):
+            read(tmp_path, broken, **options)
+
+
 def test_not_a_file(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
@@ -450,9 +506,6 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
 
 
 def test_merged_rows_keep_the_figure(tmp_path: Path) -> None:
-    from scoring.protocols import find
-    from scoring.score import run_figure
-
     rates = [400 + (at * at) % 97 for at in range(50_000)]
     path = tmp_path / "long.log"
     path.write_text(

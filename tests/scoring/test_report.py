@@ -26,7 +26,7 @@ from scoring.__main__ import main
 from scoring.report.text import markdown, number
 from tests import jobs
 
-HOSTILE = "<script>window.pwned=1</script>\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
+HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
@@ -61,7 +61,8 @@ def write_log(
     }
     summary = {"devices": devices, "nodes": 1, "batch_per_device": batch, "precision": "fp32", "math_mode": "fp32"}
     summary |= {"mode": mode, "framework": f"paddlepaddle {text}" if text != "resnet50_v1.5" else "paddlepaddle 2.6.2"}
-    nodes = [{"host": text, "gpus": [], "topology": topology}]
+    gpus = [{"name": text, "memory_gib": 32.0}] * devices if text != "resnet50_v1.5" else []
+    nodes = [{"host": text, "cpu": text, "cores": 2, "gpus": gpus, "topology": topology}]
     lines = [
         '# {"log": {"format": "paddle-reference-log", "version": 1}}',
         f"# {json.dumps({'source': {'commit': 'abc', 'dirty': False, 'lock_sha256': 'd' * 64, 'image_digest': None}})}",
@@ -69,6 +70,8 @@ def write_log(
         f"# {json.dumps({'packages': {'paddlepaddle-gpu': text}})}",
         f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}",
         event("submission_benchmark", text, 1000),
+        event("submission_org", text, 1000),
+        event("submission_platform", text, 1000),
         event("seed", seed, 1000),
         event("train_samples", 1000, 1000),
         event("global_batch_size", batch * devices, 1000),
@@ -234,10 +237,25 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     outside_of_code = [line for line in out.splitlines() if not line.startswith("    ")]
     assert not re.search(r"(?<!\\)<(script|img)", "\n".join(outside_of_code))
+    assert not re.search(r"(?<!\\)[`~]x", "\n".join(outside_of_code))
     assert "\x1b" not in out
+    assert "&amp;" not in out  # escaped for Markdown, not for HTML
+    columns = 0
+    for line in out.splitlines():  # a `|` or an end of line in a log makes no cell and no row
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("| ") else 0
+        assert cells in (0, columns or cells), line
+        columns = cells or (columns if line.startswith("|--") else 0)
     assert main(["report", str(log), "--csv", "-"]) == 0
     row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert row["file"] == str(log)
+
+
+def test_address_in_a_log_is_no_link_in_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "a.txt", text="https://evil.example www.evil.example")
+    assert main(["report", str(log)]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if "evil" in line and not line.startswith("    ")]
+    assert shown
+    assert not [line for line in shown if re.search(r"https?://|www\.", line)]
 
 
 def test_formulas_do_not_reach_a_spreadsheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -355,6 +373,55 @@ def test_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert values_of(capsys, aborted)["verdict"]["state"] == "bad"
 
 
+def test_first_screen_says_what_ran(tmp_path: Path) -> None:
+    page_of(tmp_path, write_log(tmp_path / "a.txt", text="Example Lab"))
+    first_screen = (tmp_path / "report.html").read_text().partition("<body>")[2].partition("<nav")[0]
+    head = Parsed(f"{first_screen}</main>")
+    said = "".join(head.text)
+    for fact in ("2 x Example Lab", "date1970-01-01", "organisationExample Lab", "commitabc", "window: skip 20 steps"):
+        assert fact in said
+    assert [name for name, _ in head.elements].count("svg") == 1
+
+
+@pytest.mark.parametrize("nodes", [3, [3, None], [{"gpus": 3}, {"gpus": [3]}], [{"cpu": None}], {}])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_hardware_of_any_shape_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: Any, device: str
+) -> None:
+    log = write_log(tmp_path / "a.txt", device=device)
+    head = f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}"
+    lines = [head if line.startswith('# {"hardware"') else line for line in log.read_text().splitlines()]
+    log.write_text("\n".join(lines))
+    assert main(["report", str(log)]) == 0
+    assert "- system: resnet50" in capsys.readouterr().out  # the platform
+
+
+def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, windows=30) for n in (1, 2)]
+    text = logs[0].read_text()
+    at = [line for line in text.splitlines() if "step_window" in line]
+    for line in at[10::3]:  # a third of the windows takes twice as long
+        slow = json.loads(line.removeprefix(":::MLLOG "))
+        slow["value"]["time_s"] *= 2
+        text = text.replace(line, f":::MLLOG {json.dumps(slow)}")
+    logs[0].write_text(text)
+    verdict = values_of(capsys, *logs, "--findings", findings_of(tmp_path / "f", dict.fromkeys(logs, "pass")))[
+        "verdict"
+    ]
+    assert verdict["state"] == "doubt"
+    assert "not steady" in verdict["text"]
+    assert "stands" not in verdict["text"]
+    steadiness = next(check for check in verdict["checks"] if check["subject"] == "Steadiness")
+    assert "run 1: measured windows of run 1 go from 31.37 to 64.00 images/s" in steadiness["text"]
+    assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
+
+
+def test_cpu_runs_do_not_stand_beside_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = values_of(capsys, write_log(tmp_path / "a.txt", device="cpu"))
+    assert values["published"] == []
+    assert "CPU" in values["published_note"]
+
+
 def test_throughput_runs_need_no_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write_log(tmp_path / "a.txt", mode="throughput")
     values = values_of(capsys, log)
@@ -375,6 +442,14 @@ def test_markdown_and_csv_agree_with_json(tmp_path: Path, capsys: pytest.Capture
     assert [int(row["seed"]) for row in by_run] == [1, 2, 3]
     for log in logs:
         assert markdown(str(log)) in text.read_text()
+
+
+def test_commands_take_no_word_of_a_log_unquoted(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt")
+    log.write_text(log.read_text().replace('"BATCHSIZE"', '"A=1; touch pwned; B"').replace('"abc"', '"; touch pwned"'))
+    part = page_of(tmp_path, log).by_id["reproduce"]
+    assert "git checkout '; touch pwned'" in part
+    assert part.count("touch pwned") == 1
 
 
 def test_commands_to_reproduce(tmp_path: Path) -> None:
@@ -553,10 +628,11 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_contrast_in_light_dark_and_print(repository: Path) -> None:
-    css = (repository / "scoring/report/page.css").read_text()
+def test_contrast_in_light_dark_and_print(tmp_path: Path) -> None:
+    page_of(tmp_path, write_log(tmp_path / "a.txt"))
+    css = (tmp_path / "report.html").read_text().partition("<style>")[2].partition("</style>")[0]
     palettes = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)
-    assert len(palettes) == 3
+    assert len(palettes) == 2  # paper has the light one
     for palette in palettes:
         colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", palette))
         for ground in ("surface", "page"):
@@ -662,8 +738,9 @@ BROKEN_LINKS = """[...document.querySelectorAll('a')].filter(a => {
   return a.origin + a.pathname !== location.origin + location.pathname || !target || !target.getClientRects().length;
 }).map(a => a.outerHTML)"""
 TOO_SMALL = """[...document.querySelectorAll('svg text')].filter(t => t.getClientRects().length &&
-  t.getBoundingClientRect().height > 0 && parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a < 7)
+  t.getBoundingClientRect().height > 0 && parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a < 11)
   .map(t => t.textContent)"""
+UNFOLD = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
 OUTSIDE = """[...document.querySelectorAll('svg.plot')].filter(s => s.getClientRects().length).flatMap(s => {
   const box = s.getBoundingClientRect();
   return [...s.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect();
@@ -697,6 +774,8 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
             ]
             assert asked == [page.as_uri()], where
             assert browser.value("window.pwned") is None, where
+            assert browser.value("document.querySelectorAll('main > details[open]').length") == 0, where
+            browser.value(UNFOLD)
             assert browser.value("document.documentElement.scrollWidth") <= width, where
             assert browser.value(BROKEN_LINKS) == [], where
             assert browser.value(OUTSIDE) == [], where
@@ -707,15 +786,21 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
             dark = browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(17, 21, 26)"
             assert dark == (scheme == "dark")
             browser.screenshot(shots / f"report-{width}-{scheme}.png", whole=True)
-    # A followed link shows the quoted line.
+    # A followed link shows the quoted line, which is folded away until then.
+    browser.open(page, width=1280, height=900, scheme="light", phone=False)
     first = browser.value("document.querySelector('#verdict td a[href*=line]').click(), location.hash")
-    assert browser.value(f"document.querySelector('{first}').matches(':target')")
+    shown = f"document.querySelector('{first}')"
+    assert browser.value(f"{shown}.matches(':target') && {shown}.checkVisibility({{contentVisibilityAuto: true}})")
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
     a4_width = 718  # CSS pixels between margins of 10 mm
     browser.call("Emulation.setDeviceMetricsOverride", width=a4_width, height=1000, deviceScaleFactor=1, mobile=False)
     assert browser.value(CUT_OFF) == []
     assert browser.value("document.documentElement.scrollWidth") <= a4_width
-    pdf = base64.b64decode(browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
-    assert pdf.startswith(b"%PDF")
-    (shots / "report.pdf").write_bytes(pdf)
+    for count, most in ((1, 4), (5, 8)):
+        runs = [write_log(tmp_path / f"print {n}.txt", seed=n, telemetry=True, topology=found) for n in range(count)]
+        assert main(["report", *map(str, runs), "--html", str(page)]) == 0
+        browser.open(page, width=1280, height=900, scheme="dark", phone=False)
+        pdf = base64.b64decode(browser.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+        (shots / f"report-{count}.pdf").write_bytes(pdf)
+        assert 1 < len(re.findall(rb"/Type\s*/Page[^s]", pdf)) <= most

@@ -10,27 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from scoring import scale
+from runlog import schema
+from scoring import scale, scale_model
 from scoring.published import read_published
 from scoring.record import InputError
+from scoring.scale_model import NO_LOSS, Loss, Model, Network, Point
+from tests import make_log
 
 ROWS = read_published()
-NETWORK = scale.Network(bandwidth_bytes_per_s=12.5e9)
+NETWORK = Network(bandwidth_bytes_per_s=12.5e9)
 BYTES = 100e6
 
 
-def made(shapes: list[tuple[int, int]], *, compute_s: float, node: float, net: float) -> list[scale.Point]:
+def made(shapes: list[tuple[int, int]], *, compute_s: float, node: float, net: float) -> list[Point]:
     """Points of a cluster that is exactly the hierarchical model."""
     points = []
     for nodes, g in shapes:
         step_s = compute_s + 2 * (g - 1) / g * BYTES / node + 2 * (nodes - 1) / nodes * BYTES / net
         step_s += 2 * (nodes - 1) * NETWORK.latency_s
-        points.append(scale.Point(nodes=nodes, devices_per_node=g, step_time_s=step_s))
+        points.append(Point(nodes=nodes, devices_per_node=g, step_time_s=step_s))
     return points
 
 
-def fitted(points: list[scale.Point], topology: str = "hierarchical", loss: scale.Loss = scale.NO_LOSS) -> scale.Model:
-    return scale.fit(points, all_reduce_bytes=BYTES, network=NETWORK, topology=topology, loss=loss)
+def fitted(points: list[Point], topology: str = "hierarchical", loss: Loss = NO_LOSS) -> Model:
+    return scale_model.fit(points, all_reduce_bytes=BYTES, network=NETWORK, topology=topology, loss=loss)
 
 
 def test_it_recovers_compute_and_both_bandwidths() -> None:
@@ -60,9 +63,9 @@ def test_a_ring_runs_at_its_slowest_link() -> None:
 
 def test_latency_grows_with_the_nodes_and_the_messages() -> None:
     points = made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0)
-    many = scale.Network(bandwidth_bytes_per_s=12.5e9, latency_s=5e-6, messages=20)
+    many = Network(bandwidth_bytes_per_s=12.5e9, latency_s=5e-6, messages=20)
     few = fitted(points)
-    more = scale.fit(points, all_reduce_bytes=BYTES, network=many, topology="hierarchical")
+    more = scale_model.fit(points, all_reduce_bytes=BYTES, network=many, topology="hierarchical")
     assert more.step_time_s(64, 8) - few.step_time_s(64, 8) == pytest.approx(2 * 63 * 19 * 5e-6)
 
 
@@ -74,8 +77,8 @@ def test_it_refuses_to_extrapolate_from_one_point(shapes: list[tuple[int, int]])
 
 def test_an_all_reduce_that_hides_costs_nothing_and_is_never_negative() -> None:
     faster = [
-        scale.Point(nodes=1, devices_per_node=1, step_time_s=0.31),
-        scale.Point(nodes=1, devices_per_node=8, step_time_s=0.30),
+        Point(nodes=1, devices_per_node=1, step_time_s=0.31),
+        Point(nodes=1, devices_per_node=8, step_time_s=0.30),
     ]
     model = fitted(faster)
     assert model.node_s_per_byte == 0
@@ -85,7 +88,7 @@ def test_an_all_reduce_that_hides_costs_nothing_and_is_never_negative() -> None:
 
 
 def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
-    loss = scale.Loss(mean=0.03, spread=0.03, tables=10)
+    loss = Loss(mean=0.03, spread=0.03, tables=10)
     model = fitted(made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0), loss=loss)
     widths = []
     for nodes in (1, 2, 8, 64, 1024):
@@ -97,12 +100,10 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
 
 def test_scaling_time_scales_throughput_inversely() -> None:
     points = made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0)
-    slow = [
-        scale.Point(nodes=p.nodes, devices_per_node=p.devices_per_node, step_time_s=3 * p.step_time_s) for p in points
-    ]
-    slower_net = scale.Network(bandwidth_bytes_per_s=12.5e9 / 3, latency_s=3 * NETWORK.latency_s)
+    slow = [Point(nodes=p.nodes, devices_per_node=p.devices_per_node, step_time_s=3 * p.step_time_s) for p in points]
+    slower_net = Network(bandwidth_bytes_per_s=12.5e9 / 3, latency_s=3 * NETWORK.latency_s)
     once = scale.predict(fitted(points), nodes=4, devices_per_node=8, batch_per_device=64)
-    model = scale.fit(slow, all_reduce_bytes=BYTES, network=slower_net, topology="hierarchical")
+    model = scale_model.fit(slow, all_reduce_bytes=BYTES, network=slower_net, topology="hierarchical")
     thrice = scale.predict(model, nodes=4, devices_per_node=8, batch_per_device=64)
     assert thrice["images_per_s"] == pytest.approx(once["images_per_s"] / 3)
 
@@ -118,17 +119,17 @@ def test_a_slow_input_bounds_the_throughput() -> None:
 
 
 def test_back_test_gives_16_to_64_gpus_within_five_percent() -> None:
-    results, refused = scale.back_test(ROWS)
+    results, refused = scale_model.back_test(ROWS)
     assert {result.devices for result in results} == {16, 32}
     assert {result.report for result in results} == {"dlperf", "perf_rn50", "perf_hrnet", "oneflow"}
     assert len(results) == 16
-    assert scale.median_error(results) < 0.05
+    assert scale_model.median_error(results) < 0.05
     # FleetX prints no figure for one GPU: its tables have one point at most to fit, and are refused by name.
     assert len(refused) == 10 and all("fleetx" in line and "one point" in line for line in refused)
 
 
 def test_back_test_intervals_hold_most_published_figures() -> None:
-    results, _ = scale.back_test(ROWS)
+    results, _ = scale_model.back_test(ROWS)
     assert sum(result.covered for result in results) >= 0.9 * len(results)
 
 
@@ -139,23 +140,23 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
         inside = row.table == "oneflow" and row.metric == "throughput" and row.nodes > 1
         return replace(row, value=2 * row.value) if inside else row
 
-    before = {(r.table, r.devices): r.predicted for r in scale.back_test(ROWS)[0] if r.report == "oneflow"}
+    before = {(r.table, r.devices): r.predicted for r in scale_model.back_test(ROWS)[0] if r.report == "oneflow"}
     after = {
         (r.table, r.devices): r.predicted
-        for r in scale.back_test([doubled(row) for row in ROWS])[0]
+        for r in scale_model.back_test([doubled(row) for row in ROWS])[0]
         if r.report == "oneflow"
     }
     assert before == after and len(before) == 4
 
 
 def test_fleetx_is_back_tested_from_8_and_16_gpus() -> None:
-    results, _ = scale.back_test(ROWS, fitted_on=(8, 16))
+    results, _ = scale_model.back_test(ROWS, fitted_on=(8, 16))
     amp = [result for result in results if "fleetx V100 amp" in result.table.replace("Paddle (FleetX) ", "")]
     assert len(amp) == 4 and all(abs(result.error) < 0.05 for result in amp)
 
 
 def test_a_copy_of_another_report_counts_once() -> None:
-    names = [table.name for table in scale.published_tables(ROWS)]
+    names = [table.name for table in scale_model.published_tables(ROWS)]
     assert len(names) == len(set(names))
     assert sum("OneFlow" in name for name in names) == 2
 
@@ -169,16 +170,16 @@ def test_a_copy_of_another_report_counts_once() -> None:
     [(1000, 35.0), (1632, 35.0), (3264, 35.15), (4096, 39.88), (32768, 56.0), (65536, 84.5), (67840, 85.85)],
 )
 def test_reference_epochs_are_mlperfs(batch: int, epochs: float) -> None:
-    assert scale.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
+    assert scale_model.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
 
 
 def test_reference_epochs_are_not_invented_past_the_last_point() -> None:
-    assert scale.reference_epochs(67841) is None
-    halfway = scale.reference_epochs((1632 + 3264) // 2)
+    assert scale_model.reference_epochs(67841) is None
+    halfway = scale_model.reference_epochs((1632 + 3264) // 2)
     assert halfway is not None and 35.0 < halfway < 35.16
 
 
-def imagenet(**changes: object) -> scale.Training:
+def imagenet(**changes: object) -> scale_model.Training:
     values: dict = {
         "epochs": None,
         "train_samples": 1_281_167,
@@ -187,21 +188,21 @@ def imagenet(**changes: object) -> scale.Training:
         "eval_images_per_s_device": 3000.0,
         "imagenet": True,
     }
-    return scale.Training(**(values | changes))
+    return scale_model.Training(**(values | changes))
 
 
 def test_time_to_train_is_steps_and_evaluations() -> None:
-    seconds, epochs, _ = scale.time_to_train_s(imagenet(epochs=90), devices=8, global_batch=2048, step_time_s=0.1)
+    seconds, epochs, _ = scale_model.time_to_train_s(imagenet(epochs=90), devices=8, global_batch=2048, step_time_s=0.1)
     steps = math.ceil(1_281_167 / 2048) * 90
     assert epochs == 90
     assert seconds == pytest.approx(steps * 0.1 + 23 * 6250 / 3000)
 
 
 def test_time_to_train_says_when_it_is_not_known() -> None:
-    seconds, _, why = scale.time_to_train_s(imagenet(), devices=8192, global_batch=2_097_152, step_time_s=0.1)
+    seconds, _, why = scale_model.time_to_train_s(imagenet(), devices=8192, global_batch=2_097_152, step_time_s=0.1)
     assert seconds is None and "give --epochs" in why
     other = imagenet(imagenet=False)
-    seconds, _, why = scale.time_to_train_s(other, devices=8, global_batch=256, step_time_s=0.1)
+    seconds, _, why = scale_model.time_to_train_s(other, devices=8, global_batch=256, step_time_s=0.1)
     assert seconds is None and "give --epochs" in why
 
 
@@ -220,24 +221,19 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def write_log(path: Path, *, devices: int, nodes: int, step_time_s: float, batch: int = 64) -> Path:
     """A throughput log of this project, as long as the reader needs; the step time is the same in every window."""
-    images, time_ms, lines = devices * batch * 10, 1_700_000_000_000, []
-
-    def event(kind: str, key: str, value: object, **metadata: object) -> None:
-        content = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
-        lines.append(":::MLLOG " + json.dumps(content | {"metadata": {"file": "x", "lineno": 1, **metadata}}))
-
-    lines.append('# {"log": {"format": "paddle-reference-log", "version": 1}}')
-    event("POINT_IN_TIME", "submission_benchmark", "resnet")
-    summary = {"devices": devices, "nodes": nodes, "batch_per_device": batch, "precision": "fp32", "math_mode": "fp32"}
-    summary |= {"mode": "throughput", "data": "synthetic", "framework": "x", "model": "resnet50_v1.5"}
-    event("POINT_IN_TIME", "run_summary", summary)
-    event("INTERVAL_START", "run_start", None)
-    for window in range(1, 9):
-        time_ms += round(10_000 * step_time_s)
-        value = {"steps": 10, "images": images, "time_s": 10 * step_time_s, "data_wait_s": 0.0, "loss": 1.0}
-        event("POINT_IN_TIME", "step_window", value, step=10 * window, epoch_num=1, phase="measured")
-    event("INTERVAL_END", "run_stop", None, status="success")
-    path.write_text("\n".join(lines) + "\n")
+    log = make_log.Log(tick_ms=0)
+    log.section(schema.LOG, schema.Format())
+    log.event(schema.SUBMISSION_BENCHMARK, "resnet")
+    facts = {"mode": "throughput", "data": "synthetic"}
+    summary = make_log.run_summary(devices=devices, nodes=nodes, batch_per_device=batch, **facts)
+    log.event(schema.RUN_SUMMARY, summary)
+    log.mark(schema.RUN_START)
+    for number in range(1, 9):
+        log.now_ms += round(10_000 * step_time_s)
+        window = make_log.window(steps=10, images=devices * batch * 10, time_s=10 * step_time_s, data_wait_s=0.0)
+        log.window(window, step=10 * number, epoch=1, phase="measured")
+    log.mark(schema.RUN_STOP, schema.Ended(status="success"))
+    path.write_text(log.text.getvalue())
     return path
 
 
@@ -336,8 +332,8 @@ def test_the_documented_errors_are_those_of_the_back_test(repository: Path) -> N
     )
     assert len(rows) == 4
     for topology, kind, median, largest, held in rows:
-        results, _ = scale.back_test(ROWS, topology=topology, loss="with loss" in kind)
-        assert f"{100 * scale.median_error(results):.2f}" == median
+        results, _ = scale_model.back_test(ROWS, topology=topology, loss="with loss" in kind)
+        assert f"{100 * scale_model.median_error(results):.2f}" == median
         assert f"{100 * max(abs(result.error) for result in results):.1f}" == largest
         covered = f"{sum(result.covered for result in results)} of {len(results)}"
         assert held == (covered if "with loss" in kind else "-")

@@ -227,10 +227,17 @@ def test_wrong_use_is_one_line(
     assert code == 2 and out == "" and says in error and error.count("\n") == 1
 
 
-def test_warm_up_of_steps_longer_than_the_run(tmp_path: Path, command: Command) -> None:
-    log = write(tmp_path, "a.txt", samples.mllog(samples.run_of([0.5] * 20)))
-    code, result, error = command("score", log, "--protocol", "window")
-    assert code == 2 and result == {} and "warm-up is 20 steps and the run has 20" in error
+def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path, command: Command) -> None:
+    """A resume near its end is no failure; an unfinished run, or a --skip that is too long, is a mistake."""
+    text = samples.mllog(samples.run_of([0.5] * 20))
+    log = write(tmp_path, "a.txt", text)
+    code, result, _ = command("score", log, "--protocol", "window")
+    assert code == 0 and result["value"] is None
+    [warning] = result["warnings"]
+    assert warning["rule"] == "nothing_measured" and "warm-up is 20 steps and the run has 20" in warning["message"]
+    assert command("score", log, "--protocol", "window", "--skip", 2)[0] == 2
+    unfinished = write(tmp_path, "b.txt", "\n".join(line for line in text.splitlines() if "run_stop" not in line))
+    assert command("score", unfinished, "--protocol", "window")[0] == 2
 
 
 def test_runs_of_two_systems_are_no_repeats(tmp_path: Path, command: Command) -> None:
@@ -431,6 +438,15 @@ def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> Non
     said = [(w["rule"], w["message"]) for w in result["warnings"]]
     assert ("option_contradicts_log", "line 2: the log says devices 8, the options 2") in said
     assert any(rule == "log_problem" and "more than one run in the log" in message for rule, message in said)
+
+
+def test_a_run_on_null_gpus_is_said_to_mean_nothing(tmp_path: Path, command: Command) -> None:
+    text = samples.mllog(samples.run_of([0.5] * 40), mode="throughput")
+    header = '# {"environment": {"NULL_GPU": "nothing is computed"}}\n'
+    log = write(tmp_path, "a.txt", header + text)
+    code, result, _ = command("score", log, "--protocol", "window", "--runs", "1")
+    assert code == 0
+    assert any("null GPUs, which compute nothing" in w["message"] for w in result["warnings"])
 
 
 def test_outlying_runs() -> None:

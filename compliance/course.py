@@ -1,0 +1,342 @@
+"""The course of a run, event by event: its clock, epochs, blocks, evaluations and throughputs, and what is wrong."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from compliance.findings import FINDINGS_PER_RULE, Collected, printable
+from compliance.rows import COUNT, Rows, has_type, is_number
+from runlog import schema
+from runlog.reader import Event
+
+EVALUATIONS_KEPT = 100_000  # 15 MB
+THROUGHPUT_TOLERANCE = 0.01  # of the time between epoch_start and epoch_stop
+CLOCK_MS = 2  # two readings of a clock of 1 ms
+
+
+class Evaluation(NamedTuple):
+    """An eval_accuracy, with the epoch that it is of."""
+
+    epoch: int
+    value: float
+    line: int
+
+
+class _Open(NamedTuple):
+    """An epoch or evaluation that was started."""
+
+    number: int
+    start_ms: float
+    line: int
+
+
+class _Block(NamedTuple):
+    """A block that was started."""
+
+    first: int
+    epochs: int
+    line: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.epochs - 1
+
+
+@dataclass(kw_only=True)
+class Course:
+    """Where a run is. Times are Unix milliseconds."""
+
+    rows: Rows
+    collected: Collected
+    first_init_ms: float | None = None
+    start_ms: float | None = None
+    stop_ms: float | None = None
+    stop_line: int | None = None
+    status: Any = None
+    seeds: list[tuple[Any, int]] = field(default_factory=list)  # value, line
+    caches_kept: list[tuple[int, str]] = field(default_factory=list)  # line, why
+    epoch: _Open | None = None
+    epochs_seen: bool = False
+    last_epoch: int | None = None
+    last_epoch_ms: float | None = None  # its time less evaluation
+    block: _Block | None = None
+    next_block: int | None = None  # where it must start
+    evaluation: _Open | None = None
+    unscored: _Open | None = None  # evaluation that still lacks its accuracy
+    eval_in_epoch_ms: float = 0.0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluation_count: int = 0
+    throughputs: list[tuple[Event, int]] = field(default_factory=list)  # of an epoch that is not over
+
+    def take(self, event: Event) -> None:
+        """Follows the run through `event`."""
+        handler = _HANDLERS.get(event.key)
+        if handler is not None:
+            handler(self, event)
+
+    def _breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
+        self.collected.breach(rule, event.line, actual, expected)
+
+    # --- the clock ---
+
+    def _init_start(self, event: Event) -> None:
+        self.first_init_ms = event.time_ms if self.first_init_ms is None else min(self.first_init_ms, event.time_ms)
+
+    def _run_start(self, event: Event) -> None:
+        if self.start_ms is None:
+            self.start_ms = event.time_ms
+
+    def _run_stop(self, event: Event) -> None:
+        if self.stop_line is not None:
+            return
+        self.stop_line, self.stop_ms = event.line, event.time_ms
+        self.status = event.metadata.get("status")
+        if self.start_ms is not None and event.time_ms <= self.start_ms:
+            self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
+        if self.status == "success":
+            if self.epoch:
+                self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is open")
+            if self.block:
+                self._breach("block-order", event, f"the block of line {self.block.line} is open")
+            if unfinished := self.unscored or self.evaluation:
+                actual = f"the evaluation of line {unfinished.line} has no stop or no accuracy"
+                self._breach("eval-order", event, actual)
+
+    def _seed(self, event: Event) -> None:
+        if len(self.seeds) < FINDINGS_PER_RULE:
+            self.seeds.append((event.value, event.line))
+
+    def _cache_clear(self, event: Event) -> None:
+        if event.value is False or event.metadata.get("status", "done") != "done":
+            told = {name: value for name, value in event.metadata.items() if name not in ("file", "lineno")}
+            if len(self.caches_kept) < FINDINGS_PER_RULE:
+                self.caches_kept.append((event.line, printable(told)))
+
+    # --- blocks and epochs ---
+
+    def _number(self, rule: str, event: Event, name: str) -> int | None:
+        """A number of epochs in the metadata of `event`."""
+        value = event.metadata.get(name)
+        if type(value) is int and 0 <= value < 2**31:
+            return value
+        wanted = f"{event.key} has {name}, a whole number"
+        self._breach(rule, event, f"{event.key} has {name} {printable(value)}", wanted)
+        return None
+
+    def _next_epoch(self) -> int | None:
+        return None if self.last_epoch is None else self.last_epoch + 1
+
+    def _block_start(self, event: Event) -> None:
+        first = self._number("block-order", event, "first_epoch_num")
+        count = self._number("block-order", event, "epoch_count")
+        if first is None or count is None:
+            return
+        if self.block:
+            self._breach("block-order", event, f"the block of line {self.block.line} is still open")
+        if self.epoch:
+            self._breach("block-order", event, f"a block starts inside epoch {self.epoch.number}")
+        wanted = self.next_block if self.next_block is not None else self._next_epoch()
+        if not _follows(first, wanted):
+            self._breach("block-order", event, f"a block starts at epoch {first}; {_first(wanted)} is next")
+        self.block = _Block(first, count, event.line)
+
+    def _block_stop(self, event: Event) -> None:
+        first = self._number("block-order", event, "first_epoch_num")
+        if first is None:
+            return
+        block = self.block
+        if not block:
+            self._breach("block-order", event, "block_stop, and no block is open")
+            return
+        if first != block.first:
+            actual = f"block_stop of epoch {first}; open is the block of line {block.line}"
+            self._breach("block-order", event, actual)
+        if not self.epochs_seen:
+            self.last_epoch = block.last
+        elif self.epoch or self.last_epoch != block.last:
+            done = "none" if self.last_epoch is None else str(self.last_epoch)
+            announced = f"the block of line {block.line} announces epochs {block.first} to {block.last}"
+            self._breach("block-order", event, f"{announced}; the last one done is {done}")
+        self.next_block = block.last + 1
+        self.block = None
+
+    def _epoch_start(self, event: Event) -> None:
+        number = self._number("epoch-order", event, "epoch_num")
+        if number is None:
+            return
+        wanted = self._next_epoch()
+        if self.epoch:
+            self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is still open")
+        elif not _follows(number, wanted):
+            self._breach("epoch-order", event, f"epoch {number} starts; {_first(wanted)} is next")
+        if self.start_ms is None:
+            self._breach("epoch-order", event, f"epoch {number} starts before run_start")
+        block = self.block
+        if block and not block.first <= number <= block.last:
+            where = f"in the block of line {block.line}, which holds epochs {block.first} to {block.last}"
+            self._breach("block-order", event, f"epoch {number} {where}")
+        elif self.next_block is not None and not block:
+            self._breach("block-order", event, f"epoch {number} lies in no block")
+        self.epoch = _Open(number, event.time_ms, event.line)
+        self.epochs_seen = True
+        self.eval_in_epoch_ms = 0.0
+
+    def _epoch_stop(self, event: Event) -> None:
+        number = self._number("epoch-order", event, "epoch_num")
+        if number is None:
+            return
+        if not self.epoch:
+            self._breach("epoch-order", event, f"epoch {number} stops and none is open")
+            return
+        if number != self.epoch.number:
+            self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {self.epoch.number}")
+        self.last_epoch = self.epoch.number
+        self.last_epoch_ms = event.time_ms - self.epoch.start_ms - self.eval_in_epoch_ms
+        self.epoch = None
+        for throughput, epoch in self.throughputs:
+            self._compare_throughput(throughput, epoch)
+        self.throughputs.clear()
+
+    # --- evaluations ---
+
+    def _trained_epoch(self) -> int | None:
+        """The epoch that an evaluation here is of."""
+        if self.epoch:
+            return self.epoch.number
+        if self.block and not self.epochs_seen:
+            return self.block.last
+        return self.last_epoch
+
+    def _eval_start(self, event: Event) -> None:
+        number = self._number("eval-order", event, "epoch_num")
+        if number is None:
+            return
+        if self.evaluation:
+            self._breach("eval-order", event, f"the evaluation of line {self.evaluation.line} is still open")
+        elif self.unscored:
+            self._breach("eval-order", event, f"the evaluation of line {self.unscored.line} has no accuracy")
+        trained = self._trained_epoch()
+        if number != trained:
+            done = "no epoch was" if trained is None else f"epoch {trained} was"
+            self._breach("eval-order", event, f"evaluation of epoch {number}; {done} the last trained")
+        self.evaluation = self.unscored = _Open(number, event.time_ms, event.line)
+
+    def _eval_stop(self, event: Event) -> None:
+        number = self._number("eval-order", event, "epoch_num")
+        if number is None:
+            return
+        if not self.evaluation:
+            self._breach("eval-order", event, f"evaluation of epoch {number} stops and none is open")
+            return
+        if number != self.evaluation.number:
+            actual = f"evaluation of epoch {number} stops; open is that of epoch {self.evaluation.number}"
+            self._breach("eval-order", event, actual)
+        if self.epoch:
+            self.eval_in_epoch_ms += event.time_ms - self.evaluation.start_ms
+        self.evaluation = None
+
+    def _eval_accuracy(self, event: Event) -> None:
+        self.evaluation_count += 1
+        number = self._number("eval-order", event, "epoch_num")
+        if number is None:
+            return
+        if not self.unscored:
+            self._breach("eval-order", event, f"an accuracy of epoch {number} without an evaluation of its own")
+        elif number != self.unscored.number:
+            other = f"the evaluation of line {self.unscored.line} is of another epoch"
+            self._breach("eval-order", event, f"an accuracy of epoch {number}; {other}")
+        self.unscored = None
+        if is_number(event.value):
+            evaluation = Evaluation(epoch=number, value=float(event.value), line=event.line)
+            if len(self.evaluations) >= EVALUATIONS_KEPT:
+                self.evaluations[-1] = evaluation
+            else:
+                self.evaluations.append(evaluation)
+
+    # --- throughput ---
+
+    def _epoch_throughput(self, event: Event) -> None:
+        number = self._number("throughput-agrees", event, "epoch_num")
+        value = event.value
+        if number is None:
+            return
+        if not isinstance(value, dict) or not all(
+            is_number(value.get(name)) and value[name] > 0 for name in ("images", "time_s", "images_per_s")
+        ):
+            wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
+            self._breach("throughput-agrees", event, f"epoch_throughput is {printable(value)}", wanted)
+            return
+        rate = value["images"] / value["time_s"]
+        if abs(value["images_per_s"] - rate) > THROUGHPUT_TOLERANCE * rate:
+            actual = f"{value['images_per_s']:.6g} images/s; its images over its time are {rate:.6g}"
+            self._breach("throughput-agrees", event, actual)
+        if self.epoch and self.epoch.number == number:
+            if len(self.throughputs) < FINDINGS_PER_RULE:
+                self.throughputs.append((event, number))
+        else:
+            self._compare_throughput(event, number)
+        self._check_images(event, value["images"])
+
+    def _compare_throughput(self, event: Event, number: int) -> None:
+        if number != self.last_epoch or self.last_epoch_ms is None:
+            actual = f"a throughput of epoch {number}, which is not the last one trained"
+            self._breach("throughput-agrees", event, actual)
+            return
+        time_ms = event.value["time_s"] * 1000
+        if abs(time_ms - self.last_epoch_ms) > THROUGHPUT_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
+            between = f"{self.last_epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
+            self._breach("throughput-agrees", event, f"{time_ms / 1000:.3f} s for epoch {number}; {between}")
+
+    def _check_images(self, event: Event, images: float) -> None:
+        samples, summary, batch = (
+            self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.RUN_SUMMARY, schema.GLOBAL_BATCH_SIZE)
+        )
+        if type(batch) is not int and isinstance(summary, dict):
+            devices: Any = summary.get("devices")
+            per_device: Any = summary.get("batch_per_device")
+            if has_type(devices, COUNT) and has_type(per_device, COUNT):
+                batch = devices * per_device
+        if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(images - samples) > batch:
+            actual = f"{images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
+            self._breach("epoch-images", event, actual)
+
+    def _throughput(self, event: Event) -> None:
+        """Other submitters' throughput of the epoch that just ended: images/s over the whole data set."""
+        value = event.value
+        if isinstance(value, dict):
+            value = value.get("throughput", value.get("imgs_sec"))
+        samples = self.rows.of(schema.TRAIN_SAMPLES).value
+        if not is_number(value) or not has_type(samples, COUNT) or self.epoch or not self.last_epoch_ms:
+            return
+        rate = samples / self.last_epoch_ms * 1000
+        if self.last_epoch_ms > 0 and abs(value - rate) > THROUGHPUT_TOLERANCE * rate:
+            actual = f"{value:.6g} images/s; {samples} images in {self.last_epoch_ms / 1000:.3f} s are {rate:.6g}"
+            self._breach("throughput-agrees", event, actual)
+
+
+def _follows(number: int, wanted: int | None) -> bool:
+    """Whether `number` is the wanted one; the first of a run is 0 or 1."""
+    return number == wanted or (wanted is None and number in (0, 1))
+
+
+def _first(wanted: int | None) -> str:
+    return "0 or 1" if wanted is None else str(wanted)
+
+
+_HANDLERS: dict[str, Callable[[Course, Event], None]] = {
+    schema.INIT_START.key: Course._init_start,
+    schema.RUN_START.key: Course._run_start,
+    schema.RUN_STOP.key: Course._run_stop,
+    schema.SEED.key: Course._seed,
+    schema.CACHE_CLEAR.key: Course._cache_clear,
+    schema.BLOCK_START.key: Course._block_start,
+    schema.BLOCK_STOP.key: Course._block_stop,
+    schema.EPOCH_START.key: Course._epoch_start,
+    schema.EPOCH_STOP.key: Course._epoch_stop,
+    schema.EVAL_START.key: Course._eval_start,
+    schema.EVAL_STOP.key: Course._eval_stop,
+    schema.EVAL_ACCURACY.key: Course._eval_accuracy,
+    schema.EPOCH_THROUGHPUT.key: Course._epoch_throughput,
+    "throughput": Course._throughput,
+    "tracked_stats": Course._throughput,
+}

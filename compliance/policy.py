@@ -1,0 +1,162 @@
+"""What the policies ask of a whole run, once its log has ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compliance.course import EVALUATIONS_KEPT, Course
+from compliance.findings import Collected, printable
+from compliance.rows import Rows, is_number
+from compliance.rules import Benchmark, Ruleset
+from runlog import schema
+
+OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A run that has ended; `finish` collects what is against it."""
+
+    ruleset: Ruleset
+    rows: Rows
+    course: Course
+    headers: Mapping[str, Any]
+    collected: Collected
+
+    def finish(self, benchmark_asked: str | None) -> None:
+        """Applies all of them."""
+        division = self.rows.text(schema.SUBMISSION_DIVISION)
+        benchmark = self._benchmark(benchmark_asked)
+        self._ending()
+        self._summary()
+        self._closed_run(closed=division == "closed")
+        if benchmark is not None:
+            self._target(benchmark, division)
+            self._closed_data(benchmark, closed=division == "closed")
+
+    def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
+        self.collected.breach(rule, line, actual, expected)
+
+    def _benchmark(self, asked: str | None) -> Benchmark | None:
+        name, known = self.rows.text(schema.SUBMISSION_BENCHMARK), self.ruleset.benchmarks
+        line = self.rows.of(schema.SUBMISSION_BENCHMARK).line or None
+        if asked and name and name != asked:
+            self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
+        if name not in known:
+            expected = f"submission_benchmark is one of {', '.join(known)} (ruleset {self.ruleset.version})"
+            self._breach("known-benchmark", line, printable(name) or "no benchmark", expected)
+            return None
+        return known[name]
+
+    def _ending(self) -> None:
+        of, course = self.rows.of, self.course
+        if of(schema.RUN_STOP).count and course.status != "success":
+            aborted = of(schema.ABORT_REASON)
+            why = f": {printable(aborted.value)}" if aborted.count else ""
+            self._breach("run-status", course.stop_line, f"status {printable(course.status)}{why}")
+        accuracy = of(schema.EVAL_ACCURACY)
+        if accuracy.count and not (of(schema.EVAL_START).count and of(schema.EVAL_STOP).count):
+            self._breach("eval-order", accuracy.line, "accuracies without eval_start and eval_stop")
+
+    def _summary(self) -> None:
+        state = self.rows.of(schema.RUN_SUMMARY)
+        if not isinstance(state.value, dict):
+            for rule in ("run-resumed", "run-profiled", "run-mode"):
+                self.collected.note(rule, "not applied: the log has no run_summary that says so")
+            return
+        summary, line = state.value, state.line
+        for rule, name in (("run-resumed", "resumed"), ("run-profiled", "profiled")):
+            if name not in summary:
+                self.collected.note(rule, f"not applied: run_summary does not say whether the run was {name}")
+            elif summary[name] is not False:
+                self._breach(rule, line, f"{name} is {printable(summary[name])}")
+        for name, wanted in (("mode", "train"), ("data", "real")):
+            if summary.get(name) != wanted:
+                self._breach("run-mode", line, f"{name} is {printable(summary.get(name))}", f"{name} is {wanted}")
+
+    def _closed_run(self, *, closed: bool) -> None:
+        seeds = self.course.seeds
+        if closed:
+            for line, reason in self.course.caches_kept:
+                self._breach("cache-cleared", line, f"not cleared: {reason}")
+            if not seeds:
+                self._breach("seed-present", None, "no seed")
+        else:
+            self.collected.note("cache-cleared", "not applied: not a closed run")
+            if not seeds:
+                self.collected.note("seed-present", "not applied: not a closed run; this log has no seed")
+        for value, line in seeds:
+            if type(value) is not int:
+                self._breach("seed-present", line, f"seed {printable(value)}")
+
+    def _target(self, benchmark: Benchmark, division: str) -> None:
+        target, course = benchmark.targets.get(division), self.course
+        if target is None:
+            target = self._own_target()
+        if target is None:
+            actual = f"not applied: the {printable(division, 20)} division fixes no target, nor does the log's header"
+            self.collected.note("target-status", actual)
+            return
+        if not course.evaluations or course.stop_line is None:
+            return
+        last, success = course.evaluations[-1], course.status == "success"
+        if success and last.value < target:
+            actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
+            self._breach("target-status", last.line, actual)
+        reached = next((e for e in course.evaluations if e.value >= target), None)
+        if reached is None:
+            return
+        if not success:
+            actual = f"status {printable(course.status)}, although epoch {reached.epoch} reached {reached.value:.6g}"
+            self._breach("target-status", reached.line, actual)
+        elif division == "closed" and reached is not last:
+            actual = f"epoch {reached.epoch} reached {reached.value:.6g} already and the run went on"
+            self._breach("target-status", reached.line, actual)
+
+    def _own_target(self) -> float | None:
+        """The target of the recipe that the header's `config` names; an open run may choose it."""
+        config = self.headers.get(schema.CONFIG.name)
+        for name, entry in (config if isinstance(config, dict) else {}).items():
+            if name.startswith("RECIPE.target_") and isinstance(entry, dict) and is_number(entry.get("value")):
+                return float(entry["value"])
+        return None
+
+    def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
+        train, evaluation = self.rows.of(schema.TRAIN_SAMPLES), self.rows.of(schema.EVAL_SAMPLES)
+        own_data = (train.value, evaluation.value) == (benchmark.train_samples, benchmark.eval_samples)
+        if not closed or not own_data:
+            if closed:
+                wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
+                actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
+                self._breach("closed-data", train.line or None, actual, wanted)
+            reason = "not the benchmark's data set" if closed else "not a closed run"
+            for rule in OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA:
+                self.collected.note(rule, f"not applied: {reason}")
+            return
+        if benchmark.evaluate_every_epochs:
+            self._schedule(benchmark.evaluate_every_epochs)
+        if benchmark.name == "resnet":
+            self._whole_samples(benchmark.eval_samples)
+
+    def _schedule(self, period: int) -> None:
+        course, previous = self.course, None
+        for evaluation in course.evaluations:
+            epoch = evaluation.epoch
+            if previous is None and not epoch <= period:
+                self._breach("eval-schedule", evaluation.line, f"the first evaluation is of epoch {epoch}")
+            elif previous is not None and epoch - previous != period:
+                actual = f"an evaluation of epoch {epoch}, {epoch - previous} after the one before"
+                self._breach("eval-schedule", evaluation.line, actual)
+            previous = epoch
+        if course.evaluation_count > EVALUATIONS_KEPT:
+            self._breach("eval-schedule", None, f"{course.evaluation_count} evaluations")
+        if previous is not None and course.last_epoch is not None and course.last_epoch - previous >= period:
+            actual = f"the last evaluation is of epoch {previous}, the last epoch {course.last_epoch}"
+            self._breach("eval-schedule", course.evaluations[-1].line, actual)
+
+    def _whole_samples(self, samples: int) -> None:
+        for evaluation in self.course.evaluations:
+            count = evaluation.value * samples
+            if abs(count - round(count)) > 0.01:  # single precision of a value below 1, over 50,000 samples
+                actual = f"{evaluation.value!r} is {count:.3f} of {samples} samples"
+                self._breach("eval-samples", evaluation.line, actual)

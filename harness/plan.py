@@ -1,0 +1,50 @@
+"""How a job's program is to be built: the one place where `program/` meets the environment."""
+
+from __future__ import annotations
+
+from harness.env import Job
+from program import strategy
+from program.build import Plan
+from program.precision import PRECISIONS
+
+
+def _check_auto(job: Job) -> None:
+    """What Paddle's automatic mode was found to do on this wheel, by the programs that it builds.
+
+    Raises:
+        ValueError: the job is not one that it can run as it says.
+    """
+    said = "STRATEGY=auto: Paddle's automatic mode"
+    if job.device != "gpu" or job.world_size != strategy.AUTO_RANKS:
+        raise ValueError(
+            f"{said} divides the state over {strategy.AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
+        )
+    if job.precision != "amp_o1":
+        raise ValueError(f"{said} trains in mixed precision: set PRECISION=amp_o1")
+    if job.mode == "train":
+        raise ValueError(
+            f"{said} trains by LARS, not by the recipe, and no rank has the whole state to evaluate or save: "
+            "set MODE=throughput"
+        )
+
+
+def of_job(job: Job) -> Plan:
+    """The plan that a job's environment describes.
+
+    Raises:
+        ValueError: STRATEGY names what is unknown or refused, or what does not go with the rest of the job.
+    """
+    chosen, knobs = PRECISIONS[job.precision], strategy.parse(job.strategy)
+    if job.batchsize % knobs.gradient_merge:
+        raise ValueError(f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={job.batchsize}")
+    if knobs.auto:
+        _check_auto(job)
+    if knobs.perturb_input and job.mode == "train":
+        raise ValueError("STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput")
+    return Plan(
+        device=job.device,
+        precision=chosen,
+        strategy=knobs,
+        layout=job.layout or chosen.layout,
+        loss_scale=float(job.loss_scale),
+    )

@@ -1,0 +1,95 @@
+"""The state of a run in Paddle's scope: what a checkpoint keeps and what the ranks share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import static
+
+from harness.ranks import Ranks
+from program.ops import LOSS_VALUE, MERGED
+
+_DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
+_BF16 = paddle.base.core.VarDesc.VarType.BF16
+
+
+def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
+    """Name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale.
+
+    The loss is none of it, nor are the accumulators of merged gradients, which are zero between two updates.
+    """
+    scope = static.global_scope()
+    kept = {v.name for v in main.list_vars() if v.persistable and v.type == _DENSE} - {LOSS_VALUE}
+    for name in sorted(name for name in kept if not name.endswith(MERGED)):
+        variable = scope.find_var(name)
+        tensor = variable.get_tensor() if variable is not None else None
+        if tensor is not None and tensor._is_initialized():
+            yield name, tensor
+
+
+def own_names(main: static.Program) -> set[str]:
+    """Names of the state that differs from rank to rank: the BN statistics, which no all-reduce touches."""
+    return {
+        name
+        for op in main.global_block().ops
+        if "MeanOut" in op.output_names and "VarianceOut" in op.output_names
+        for name in (*op.input("Mean"), *op.input("Variance"))
+    }
+
+
+def assign(tensor: Any, value: np.ndarray) -> None:
+    """Gives a tensor a value, on the device where it is."""
+    place = tensor._place()
+    tensor.set(value, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())
+
+
+def padded(value: np.ndarray, shape: Any) -> np.ndarray:
+    """Filters [O, I, H, W] with zeros for the input channels that `shape` has more."""
+    return np.pad(value, [(0, 0), (0, shape[1] - value.shape[1]), (0, 0), (0, 0)]) if value.ndim == 4 else value
+
+
+def _bfloat16(value: np.ndarray) -> np.ndarray:
+    """FP32 rounded to bfloat16, whose bits Paddle takes as uint16: NumPy has no such type."""
+    bits = np.ascontiguousarray(value, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # to nearest, ties to even
+
+
+def set_weights(main: static.Program, weights: dict[str, np.ndarray]) -> None:
+    """Gives a training program these FP32 weights, in the type of each parameter, and to its FP32 master alike."""
+    left = set(weights)
+    for name, tensor in tensors(main):
+        of = re.sub(r"_fp32_master_\d+$", "", name)
+        if of in weights:
+            value = padded(weights[of], tensor.shape())
+            assign(tensor, _bfloat16(value) if tensor._dtype() == _BF16 else value.astype(np.array(tensor).dtype))
+            left.discard(of)
+    assert not left, f"the program has no {sorted(left)}"
+
+
+def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
+    """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing).
+
+    Of the state that every rank has: Paddle's automatic mode gives each rank a part of it.
+    """
+    mine = dict(tensors(main))
+    for name in sorted(set(mine).intersection(*ranks.gather(set(mine)))):
+        tensor = mine[name]
+        value = np.array(tensor)
+        ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision
+        assign(tensor, value)
+
+
+def average_statistics(main: static.Program, ranks: Ranks) -> None:
+    """Gives every rank the mean of the ranks' BN statistics, so that one model is evaluated and not one a rank."""
+    mine = [tensor for name, tensor in tensors(main) if name in own_names(main)]
+    if ranks.size == 1 or not mine:
+        return
+    values = [np.array(tensor) for tensor in mine]
+    total = ranks.comm.allreduce(np.concatenate([value.ravel() for value in values]).astype(np.float64))
+    means = np.split(total / ranks.size, np.cumsum([value.size for value in values])[:-1])
+    for tensor, value, mean in zip(mine, values, means, strict=True):
+        assign(tensor, mean.reshape(value.shape).astype(value.dtype))

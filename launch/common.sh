@@ -1,0 +1,64 @@
+# shellcheck shell=bash
+# Sourced by run_and_time.sh and the launchers: times, wrong use, flags, the job's description, signals.
+
+## How long each asks before it kills, in seconds. Each waits longer than the one before, which it ends, takes in order.
+##   LAST_WINDOW_S   trials.sh: ranks end after a window of steps and a checkpoint; then mpirun ends them
+##   MPIRUN_END_S    trials.sh: mpirun ends; then it is killed
+##   JOB_END_S       nodes.sh: the first node's trials and their reason; the other nodes wait as long for the first
+##   CONTAINER_END_S docker_node.sh: `docker stop`
+##   HOST_END_S      on_host.sh: the container, or the job without one
+## Two cannot be told from here: mpijob.yaml's terminationGracePeriodSeconds (60: a pod is a container) and slurm.sub's
+## --signal (90: before the time limit; at scancel SLURM's own KillWait of 30 s holds).
+# shellcheck disable=SC2034 # those who source it read them
+readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_END_S=45
+##   ALIVE_S, ALIVE_COUNT   a keepalive of ssh each ALIVE_S; a node that misses ALIVE_COUNT of them is lost
+##   ACCEPTANCE_*           an acceptance begins its last job by the one and is ended at the other
+# shellcheck disable=SC2034
+readonly ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
+
+refuse() { echo "error: $1" >&2; exit 2; }
+
+# Prints the comment that opens the script.
+usage() {
+  local script=$0 here
+  for here in "${0##*/}" "launch/${0##*/}"; do [[ ! -f ${here} ]] || script=${here}; done # $0 is from before the `cd`
+  sed -n '2,${/^#\( \|$\)/!q; s/^# \{0,1\}//p}' "${script}"
+}
+
+## Flags that every launcher has: `job_flag "$1" || refuse ...`
+dry_run=""
+instead=() # of training: --check, --acceptance or --acceptance --short, for ./run_and_time.sh
+job_flag() {
+  case $1 in
+    --check | --acceptance | --short) instead+=("$1") ;;
+    --dry-run) dry_run=1 ;;
+    -h | --help) usage; exit 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# Exports what `python -m harness.env $1` says of the job: --shell, or --launch on a host that may have no .venv.
+load_job() {
+  local python=.venv/bin/python pairs
+  if [[ ! -x ${python} ]]; then
+    python=python3
+    "${python}" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
+      refuse "this host has no Python 3.10 or newer, with which a launcher reads the job: install python3"
+  fi
+  mapfile -d '' -t pairs < <("${python}" -m harness.env "$1")
+  wait $! || exit 2
+  export "${pairs[@]}"
+}
+
+# Hosts of a hostfile with commas between: first word of each line, comments and Open MPI's slots left out.
+hosts_of_file() { sed 's/#.*//' "$1" | awk 'NF { print $1 }' | paste -sd,; }
+
+# Waits for a child to its very end and returns its status: a trapped signal ends `wait` early.
+await() {
+  local status
+  while :; do
+    status=0
+    wait "$1" || status=$?
+    kill -0 "$1" 2>/dev/null || return "${status}"
+  done
+}

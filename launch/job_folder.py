@@ -1,0 +1,158 @@
+"""What a job of several nodes keeps on each: its key, the configuration of ssh and sshd, the lifeline's pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
+
+SSH_CONFIG = """Host *
+Port {port}
+User {user}
+IdentityFile {folder}/key
+IdentitiesOnly yes
+IdentityAgent none
+HostKeyAlias job
+StrictHostKeyChecking yes
+UserKnownHostsFile {folder}/known_hosts
+GlobalKnownHostsFile none
+UpdateHostKeys no
+CheckHostIP no
+BatchMode yes
+PreferredAuthentications publickey
+ConnectTimeout 5
+ServerAliveInterval {alive_s}
+ServerAliveCountMax {alive_count}
+LogLevel ERROR
+"""
+# StrictModes looks at every folder above the file; /tmp is everybody's, but ours in it is mode 0700.
+SSHD_CONFIG = """Port {port}
+{listen}
+HostKey {folder}/key
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+AllowUsers {user}
+AuthenticationMethods publickey
+PubkeyAuthentication yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitEmptyPasswords no
+PermitRootLogin prohibit-password
+UsePAM no
+DisableForwarding yes
+PermitTTY no
+PermitTunnel no
+PermitUserRC no
+PermitUserEnvironment no
+ClientAliveInterval {alive_s}
+ClientAliveCountMax {alive_count}
+LoginGraceTime 20
+MaxAuthTries 3
+UseDNS no
+PrintMotd no
+PidFile none
+LogLevel INFO
+"""
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    print(f"nodes.py: {text}", file=sys.stderr, flush=True)
+
+
+def refuse(text: str) -> NoReturn:
+    """Ends for wrong use."""
+    say(text)
+    raise SystemExit(2)
+
+
+def fail(text: str) -> NoReturn:
+    """Ends because the job cannot go on."""
+    say(text)
+    raise SystemExit(1)
+
+
+def user_name() -> str:
+    """Login name of this process's user; one that has none gets one, as ssh and sshd refuse a user without."""
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        pass
+    if not EXTRA_USERS.is_symlink():
+        refuse(f"user id {uid} has no name on this machine: run as a user of /etc/passwd, or in the image")
+    folder = EXTRA_USERS.resolve()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "passwd").write_text(f"job:x:{uid}:{gid}::/tmp:/bin/bash\n")
+    (folder / "group").write_text(f"job:x:{gid}:\n")
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        refuse(f"user id {uid} has no name and is below 500, so the image cannot give it one: use another --user")
+
+
+class Folder:
+    """The job's files on this node: the key, the configuration of ssh and sshd, the lifeline.
+
+    Its path is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
+    """
+
+    def __init__(self, *, key: Path, port: int, address: str, alive_s: int, alive_count: int) -> None:
+        user = user_name()
+        self.path = Path(f"/tmp/nodes-{os.getuid()}-{port}")
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        if self.path.stat().st_uid != os.getuid() or self.path.is_symlink():
+            fail(f"{self.path} belongs to somebody else: remove it, or choose another SSH_PORT")
+        self.lock = (self.path / "lock").open("w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fail(f"another job on this node uses port {port}: choose another SSH_PORT")
+        for left in self.path.iterdir():  # of a job that was killed
+            if left.name != "lock":
+                left.unlink()
+        os.umask(0o077)
+        kind, text = self.take_key(key, user)
+        values = {
+            "port": port,
+            "user": user,
+            "folder": self.path,
+            "alive_s": alive_s,
+            "alive_count": alive_count,
+            "listen": f"ListenAddress {address}" if address else "",
+        }
+        (self.path / "authorized_keys").write_text(f"restrict {kind} {text}\n")
+        (self.path / "known_hosts").write_text(f"job {kind} {text}\n")
+        (self.path / "ssh_config").write_text(SSH_CONFIG.format(**values))
+        (self.path / "sshd_config").write_text(SSHD_CONFIG.format(**values))
+        os.mkfifo(self.path / "lifeline")
+
+    def take_key(self, key: Path, user: str) -> tuple[str, str]:
+        """Copies the job's private key here; kind and text of its public half."""
+        try:
+            (self.path / "key").write_bytes(key.read_bytes())
+        except OSError as error:
+            refuse(f"JOB_KEY={key}: {error.strerror}; mount the job's private ssh key there, readable by {user}")
+        public = subprocess.run(
+            ["ssh-keygen", "-y", "-P", "", "-f", str(self.path / "key")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if public.returncode != 0:
+            refuse(f"JOB_KEY={key}: no private ssh key without passphrase; make one with ssh-keygen -t ed25519 -N ''")
+        kind, text = public.stdout.split()[:2]
+        return kind, text
+
+    def remove(self) -> None:
+        """Leaves nothing of the job on this node."""
+        shutil.rmtree(self.path)
+        if (EXTRA_USERS / "passwd").is_file() and EXTRA_USERS.is_symlink():
+            shutil.rmtree(EXTRA_USERS.resolve())

@@ -1,0 +1,51 @@
+"""Ends every process that this one started, also those whose own parent is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of every descendant that loses its own: none escapes end_descendants."""
+    pr_set_child_subreaper = 36  # linux/prctl.h
+    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Every living process under `pid`, parents first."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, parent = text.rpartition(") ")[2].split()[:2]
+        if state != "Z":
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    waiting = list(children.get(pid, []))
+    while waiting:
+        child = waiting.pop(0)
+        yield child
+        waiting += children.get(child, [])
+
+
+def end_descendants(grace_s: float) -> None:
+    """Asks every process that this one started to end, and kills after `grace_s` those that do not."""
+    for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        deadline = time.monotonic() + limit_s
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while any(descendants(os.getpid())):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        else:
+            return

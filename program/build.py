@@ -1,0 +1,363 @@
+"""The training program: built once by Paddle's fleet for every device, then fitted to its transport.
+
+Fleet adds to the forward graph its gradients, the optimizer, and for N ranks the all-reduce of the gradients, each
+scaled by 1/N. On GPUs the program runs as built. Where the ranks are CPU processes the operators that set up or
+wait for NCCL are taken out and gloo carries the same all-reduce operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import static
+from paddle.base import executor as base_executor
+from paddle.base.framework import Block
+from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
+
+from program import buckets as reduces
+from program import kernels, passes, sync_bn, verify
+from program import knobs as knobs_of
+from program import precision as precisions
+from program import strategy as strategies
+from program.contexts import elsewhere, replaced
+from program.count import buckets
+from program.ops import LOSS_VALUE
+from program.optimizers import OptimizerConfig, is_decayed
+from program.precision import Precision
+from program.schedules import Schedule
+from program.strategy import Strategy
+
+# Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
+NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
+
+
+class StepSchedule(paddle.optimizer.lr.LRScheduler):
+    """Our schedule in the form that Paddle's optimizers take."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        super().__init__(learning_rate=schedule.base)
+
+    def get_lr(self) -> float:
+        return self._schedule(self.last_epoch)
+
+    def send(self, place: Any) -> None:
+        """Copies this step's rate to the device at `place`, without waiting for it."""
+        there, rate = static.global_scope().find_var(self._var_name).get_tensor(), paddle.base.core.LoDTensor()
+        rate.set(np.full(there.shape(), self(), np.float32), paddle.CPUPlace())  # a checkpoint has it in this shape
+        there._copy_from(rate, place)
+
+
+def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
+    rate = StepSchedule(schedule)
+    if config.kind == "sgd":
+        for parameter in program.all_parameters():
+            if config.decay_bn_and_bias or is_decayed(parameter.name):
+                parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
+        return paddle.optimizer.Momentum(learning_rate=rate, momentum=config.momentum, use_multi_tensor=merged)
+    # What Paddle's LARS leaves without decay it also leaves without the trust ratio.
+    return paddle.incubate.optimizer.LarsMomentumOptimizer(
+        learning_rate=rate,
+        momentum=config.momentum,
+        lars_coeff=config.lars_coefficient,
+        lars_weight_decay=config.weight_decay,
+        exclude_from_weight_decay=[
+            p.name for p in program.all_parameters() if not config.decay_bn_and_bias and not is_decayed(p.name)
+        ],
+        epsilon=config.lars_epsilon,
+    )
+
+
+@contextlib.contextmanager
+def _inserting_plainly() -> Iterator[None]:
+    """Lets fleet insert operators without comparing the whole program with C++'s each time, squared work."""
+    with replaced(Block, "_insert_op", Block._insert_op_without_sync):
+        yield
+
+
+@contextlib.contextmanager
+def _without_initializers() -> Iterator[None]:
+    """Leaves parameters their values from another program; Paddle would read the start-up program for each of them."""
+    create = Block.create_parameter
+
+    def plainly(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
+        return create(block, *args, **kwargs)
+
+    with replaced(Block, "create_parameter", plainly):
+        yield
+
+
+@contextlib.contextmanager
+def _without_waiting() -> Iterator[None]:
+    """Lets fleet build a program of N ranks without connecting to them."""
+    with replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None):
+        yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a training program is to be built."""
+
+    device: str  # cpu | gpu
+    precision: Precision = precisions.PRECISIONS["fp32"]
+    strategy: Strategy = field(default_factory=Strategy)
+    layout: str = "NCHW"
+    loss_scale: float = 0.0  # 0: dynamic
+    ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
+
+    def micro_batch(self, batch: int) -> int:
+        """Images that a device computes at once, of `batch` for one update."""
+        return batch // self.strategy.gradient_merge
+
+
+def resolve(plan: Plan) -> Strategy:
+    """The plan's strategy with each knob decided.
+
+    Raises:
+        ValueError: a knob is asked for that this Paddle cannot build here.
+    """
+    return strategies.resolve(plan.strategy, dtype=plan.precision.dtype, layout=plan.layout, device=plan.device)
+
+
+class Executor(static.Executor):
+    """Paddle's, which runs a program as it is: by itself it would first let buffers be shared, whatever was asked."""
+
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        """As Paddle's."""
+        with replaced(base_executor, "_apply_inplace_addto_pass", lambda *arguments: None):
+            return super().run(*arguments, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingProgram:
+    """A program that was built, proved and fitted to its transport."""
+
+    main: static.Program
+    startup: static.Program
+    loss: static.Variable
+    update: tuple[static.Program, ...]  # whose runs, in this order, make one update: `main`, or micro-steps and `main`
+    verified: tuple[str, ...]  # what was proved, or what Paddle's automatic mode made of it
+    schedule: StepSchedule  # `.send()` gives the program the learning rate, `.step()` moves it to the next step
+
+
+def minimize(
+    loss: static.Variable,
+    optimizer: OptimizerConfig,
+    schedule: Schedule,
+    *,
+    device: str = "cpu",
+    plan: Plan | None = None,
+) -> TrainingProgram:
+    """Adds gradients, their all-reduce over fleet's ranks and the optimizer to the program of `loss`.
+
+    The ranks are those that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
+
+    Raises:
+        ValueError: the plan asks for what this Paddle cannot build, or the built program is not what was asked for.
+    """
+    plan = plan or Plan(device=device)
+    main, startup = loss.block.program, static.default_startup_program()
+    loss = loss.block._rename_var(loss.name, LOSS_VALUE)
+    loss.persistable = True  # so that it can be read after a step
+    knobs = resolve(plan)
+    _by_fleet(loss, startup, _optimizer_of(main, optimizer, schedule, knobs, plan), knobs, plan)
+    programs = _by_our_passes(main, startup, knobs, plan)
+    rates = main.lr_scheduler
+    for program in programs:  # a program that has it gets the rate anew from Paddle's executor at each run
+        vars(program).pop("lr_scheduler", None)
+    update = (*programs[:-1] * (knobs.gradient_merge - 1), main)
+    verified = _verify(update, startup, optimizer, knobs, plan, ranks=fleet.worker_num())
+    if plan.device == "cpu":
+        for program in programs:
+            passes.convolve_gradients(program)
+            sync_bn.on_cpu(program, fleet.worker_num())
+            reduces.thin_depends(program)
+            _remove(program, NCCL_ONLY)
+        _remove(startup, NCCL_ONLY)
+    for program in programs:
+        kernels.check(program, plan.device)
+    return TrainingProgram(
+        main=main,
+        startup=startup,
+        loss=main.global_block().var(LOSS_VALUE),
+        update=update,
+        verified=tuple(verified),
+        schedule=rates,
+    )
+
+
+def _optimizer_of(
+    main: static.Program, optimizer: OptimizerConfig, schedule: Schedule, knobs: Strategy, plan: Plan
+) -> Any:
+    """The recipe's optimizer as Paddle has it, with the loss scaling and casts of the plan's precision."""
+    merged = bool(knobs.merged_optimizer) and not _by_masters(plan)
+    inner = _optimizer(optimizer, schedule, main, merged=merged)
+    return inner if knobs.auto else precisions.decorate(inner, plan.precision, loss_scale=plan.loss_scale)
+
+
+def _by_masters(plan: Plan) -> bool:
+    """Whether `passes.update_masters` makes the update: Paddle has no kernel of it."""
+    return plan.precision.dtype == "bfloat16"
+
+
+def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, knobs: Strategy, plan: Plan) -> None:
+    """Adds what fleet adds: gradients, their all-reduce, the update."""
+    # Read when gradients are added: without it enable_addto finds nothing to do.
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": 8 if knobs.enable_addto else 0})
+    strategy = _fleet_strategy(knobs)
+    with (
+        precisions.fp32_statistics(),
+        contextlib.redirect_stdout(sys.stderr),  # fleet prints what it found to the user's screen
+        elsewhere(),  # its sharding writes its programs to files
+        _inserting_plainly(),
+        contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
+    ):
+        fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
+        fleet.distributed_optimizer(inner).minimize(loss, startup)
+
+
+def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strategy, plan: Plan) -> list[static.Program]:
+    """Changes what fleet built; returns the programs of an update, each once, `main` being the last."""
+    precisions.feed_half(main, plan.precision)
+    if knobs.perturb_input:
+        passes.perturb_input(main)
+    if knobs.fuse_elewise_add_act_ops:
+        passes.simplify_sums(main)
+    passes.spread_mean(main)
+    if _by_masters(plan) and not knobs.auto:
+        passes.update_masters(main, merged=bool(knobs.merged_optimizer))
+    programs = [main]  # of an update, each once
+    if knobs.gradient_merge > 1:
+        programs = [passes.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
+    if not knobs.auto and fleet.worker_num() > 1:
+        _join_rings(startup, knobs.nccl_comm_num)
+        reduces.bucket_all_reduces(
+            main, limit_mib=knobs.fuse_grad_size_in_MB, half=knobs.fp16_allreduce, rings=knobs.nccl_comm_num
+        )
+    precisions.cast_startup(main, startup)
+    if knobs.enable_inplace:
+        for program in programs:
+            passes.share_buffers(program)
+    return programs
+
+
+def _join_rings(startup: static.Program, rings: int) -> None:
+    """Opens the communicators 1 to `rings` - 1 as fleet opens number 0."""
+    helper = meta_optimizers.CollectiveHelper(fleet.fleet._role_maker, wait_port=False)
+    endpoints = fleet.worker_endpoints()
+    for ring in range(1, rings):
+        helper._init_communicator(
+            startup, endpoints[fleet.worker_index()], endpoints, fleet.worker_index(), ring, False, ring, True
+        )
+
+
+def _verify(
+    update: tuple[static.Program, ...],
+    startup: static.Program,
+    optimizer: OptimizerConfig,
+    knobs: Strategy,
+    plan: Plan,
+    *,
+    ranks: int,
+) -> list[str]:
+    """What was proved of the built program, in words.
+
+    Raises:
+        ValueError: it is not data-parallel training by the optimizer and the knobs asked for.
+    """
+    main = update[-1]
+    if knobs.auto:
+        return _auto_chose(main, optimizer, ranks=ranks)
+    parts = knobs.gradient_merge
+    followed = verify.gradients(main, ranks=ranks, parts=parts)
+    updates = verify.optimizer(main, optimizer)
+    verify.arithmetic(main, plan.precision.dtype)
+    summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
+    said = [
+        f"{len(followed)} gradients {summed}scaled by 1/{ranks * parts} once",
+        f"{optimizer.kind} by {', '.join(f'{kind} of {n}' for kind, n in updates.items())}",
+    ]
+    if parts > 1:
+        merged = verify.merged(update[0], main, ranks=ranks, parts=parts)
+        said.append(f"{merged} gradients of {parts} micro-steps merged before their sum")
+    if ranks > 1:
+        verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
+        if plan.device == "gpu" and plan.ranks_listen and (spanning := sync_bn.check_on_gpu(main)):
+            said.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
+    return said + knobs_of.check(main, knobs, asked=plan.strategy, ranks=ranks)
+
+
+def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
+    """What Paddle's automatic mode made of the program; it is said, not refused."""
+    chosen = [*fleet.fleet._context["applied_meta_list"], *fleet.fleet._context["applied_graph_list"]]
+    said = [f"STRATEGY=auto chose {', '.join(chosen)}"]
+    for check in (
+        lambda: verify.gradients(main, ranks=ranks),
+        lambda: verify.optimizer(main, optimizer),
+    ):
+        try:
+            check()
+        except verify.Refused as reason:
+            said.append(f"STRATEGY=auto is not the job asked for: {reason}")
+    return said
+
+
+def _fleet_strategy(knobs: Strategy) -> Any:
+    strategy = fleet.DistributedStrategy()
+    if knobs.auto:
+        strategy.auto = True
+        return strategy
+    strategy.without_graph_optimization = True  # the program after this call is the program that runs
+    strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
+    build = static.BuildStrategy()
+    build.fuse_bn_act_ops = knobs.fuse_bn_act_ops
+    build.fuse_bn_add_act_ops = knobs.fuse_bn_add_act_ops
+    build.fuse_elewise_add_act_ops = knobs.fuse_elewise_add_act_ops
+    build.enable_addto = knobs.enable_addto
+    build.enable_inplace = False  # our own call of the same pass, after all others
+    strategy.build_strategy = build
+    return strategy
+
+
+def _remove(program: static.Program, types: tuple[str, ...]) -> None:
+    block = program.global_block()
+    for index in reversed(range(len(block.ops))):
+        if block.ops[index].type in types:
+            block._remove_op(index, sync=False)
+    block._sync_with_cpp()
+
+
+def summary(training: TrainingProgram) -> dict[str, Any]:
+    """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
+    counts = Counter(op.type for op in training.main.global_block().ops)
+    return {
+        "operators": dict(counts.most_common()),
+        "all_reduces": counts.get("c_allreduce_sum", 0),
+        "all_reduce_mib": sum(bucket["mib"] for bucket in buckets(training.main)),
+        "fused": {kind: n for kind, n in counts.items() if kind.startswith(("fused_", "merged_"))},
+        "verified": list(training.verified),
+    }
+
+
+def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
+    """The program to which `totals` appends its operators, in the plan's precision, on the training program's state.
+
+    Raises:
+        ValueError: Paddle has no kernel of one of them, or its state is not the training program's.
+    """
+    main = static.Program()
+    with static.program_guard(main, static.Program()), _without_initializers():
+        totals()
+        precisions.cast_evaluation(main, plan.precision)
+    if resolve(plan).enable_inplace:
+        passes.share_buffers(main)
+    kernels.evaluation(main, training.main, plan.device)
+    return main

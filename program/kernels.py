@@ -1,0 +1,148 @@
+"""Whether Paddle has a kernel for each operator of a program in the types of its data, and what a program is fed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+
+from program.ops import ALL_UPDATES, EMPTY, NORMALIZATIONS, Refused, dtype_of, type_in
+
+# Operators that the executor runs without a kernel of their own, or whose one kernel looks at no data.
+NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
+_TYPE_NAMES = {
+    "float16": "::paddle::platform::float16",
+    "bfloat16": "::paddle::platform::bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "int32": "int",
+    "int64": "int64_t",
+    "bool": "bool",
+    "uint8": "uint8_t",
+    "int8": "int8_t",
+    "int16": "int16_t",
+}
+_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+# Operators whose kernels take operands of two types: those that are FP32 whatever the kernel's own type is.
+_STATISTICS = {
+    *("Scale", "Bias", "Mean", "Variance", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace"),
+    *("Scale@GRAD", "Bias@GRAD"),
+}
+_MASTERS = {"Velocity", "VelocityOut", "MasterParam", "MasterParamOut", "LearningRate"}
+_FP32_OPERANDS = (
+    {kind + end: _STATISTICS for kind in NORMALIZATIONS for end in ("", "_grad")}
+    | dict.fromkeys(ALL_UPDATES, _MASTERS)
+    | {"check_finite_and_unscale": {"Scale"}, "update_loss_scaling": {"PrevLossScaling", "LossScaling"}}
+)
+# Paddle asks a kernel of the type of the first of these operands (GetExpectedKernelType in the operators' sources).
+_SELECTORS = ("X", "Input", "Logits", "Param", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
+# Of these the attribute says it: the type of what they write. What `coalesce_tensor` is given, it only measures.
+_TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor"}
+
+
+def check(main: Any, device: str) -> int:
+    """Number of operators, all of which this Paddle has a kernel for on `device`, in the types of all their data.
+
+    Raises:
+        Refused: one has no kernel of the type that Paddle selects, or an operand is declared in another type than that
+            kernel reads or writes: Paddle would cast it at each step, or stop there.
+    """
+    core = paddle.base.core
+    registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
+    place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
+    block = main.global_block()
+    for op in block.ops:
+        if op.type in NO_KERNEL:
+            continue
+        types = {t.partition("[")[2].partition("]")[0] for t in registered.get(op.type, []) if place in t}
+        types |= {
+            _TYPE_NAMES.get(t.rpartition(", ")[2].rstrip(")"), "")
+            for t in bare.get(op.type, [])  # the few operators that the first list leaves out, `cast` for one
+            if t.startswith(f"({device.upper()},")
+        }
+        operands = _operands(op, block)
+        selected = _selected(op, operands)
+        if not types or (selected and _TYPE_NAMES[selected] not in types):
+            raise Refused(f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
+        _agree(op, block, operands, selected)
+    return len(block.ops)
+
+
+def _operands(op: Any, block: Any) -> dict[str, dict[str, str]]:
+    """{slot: {variable: its type}} of the tensors that an operator reads and writes."""
+    found: dict[str, dict[str, str]] = {}
+    for slots, of in ((op.input_names, op.input), (op.output_names, op.output)):
+        for slot in slots:
+            names = (n for n in of(slot) if n != EMPTY and slot != "XShape" and block.has_var(n))
+            found[slot] = found.get(slot, {}) | {n: type_in(block, n) for n in names}
+    return found
+
+
+def _selected(op: Any, operands: dict[str, dict[str, str]]) -> str:
+    """The type of whose kernel Paddle runs; empty where an operator has no tensors."""
+    slots = [] if op.type in _TYPED_BY_OUTPUT else [slot for slot in _SELECTORS if slot in op.input_names]
+    for slot in (*slots, *(() if op.type in _TYPED_BY_OUTPUT else op.input_names), *op.output_names):
+        if operands[slot]:
+            return next(iter(operands[slot].values()))
+    return ""
+
+
+def _agree(op: Any, block: Any, operands: dict[str, dict[str, str]], selected: str) -> None:
+    """Each operand has the type in which its operator's kernel reads or writes it."""
+    for slot, types in operands.items():
+        for name, declared in types.items():
+            wanted = selected
+            if slot in _FP32_OPERANDS.get(op.type, ()):
+                wanted = "float32"
+            elif op.type == "cast":
+                wanted = _type_name(op.attr("in_dtype" if slot == "X" else "out_dtype"))
+            elif op.type == "fill_constant":
+                wanted = _type_name(op.attr("dtype"))
+            elif declared not in _FLOATS or wanted not in _FLOATS:
+                continue  # indices, masks and counts
+            elif op.type == "coalesce_tensor" and slot == "Input":
+                continue
+            if declared != wanted:
+                raise Refused(f"{op.type} reads or writes {name} in {wanted}, and it is declared {declared}")
+
+
+def evaluation(main: Any, training: Any, device: str) -> int:
+    """Number of operators of an evaluation program that has kernels for all, and the training program's state.
+
+    Raises:
+        Refused: it lacks a kernel, or shares a variable in another shape or type than the training program has.
+    """
+    theirs = training.global_block().vars
+    for variable in main.list_vars():
+        other = theirs.get(variable.name)
+        if variable.persistable and other is not None and other.persistable:
+            ours = [(v.shape, dtype_of(v)) for v in (variable, other)]
+            if ours[0] != ours[1]:
+                raise Refused(f"the evaluation has {variable.name} as {ours[0]}, the training as {ours[1]}")
+    return check(main, device)
+
+
+def feed(main: Any, given: dict[str, Any]) -> None:
+    """What a batch holds is what a program takes: names, shapes and types. Paddle itself looks in the first kernel.
+
+    Raises:
+        Refused: it is not.
+    """
+    takes = {v.name: (list(v.shape), dtype_of(v)) for v in main.list_vars() if v.is_data}
+    gives = {name: _shape_and_type(value) for name, value in given.items()}
+    if takes != gives:
+        wrong = sorted(name for name in takes.keys() | gives.keys() if takes.get(name) != gives.get(name))
+        said = [f"{n} as {takes.get(n, 'nothing')} and is fed {gives.get(n, 'nothing')}" for n in wrong]
+        raise Refused(f"the program takes {'; '.join(said)}")
+
+
+def _shape_and_type(value: Any) -> tuple[list[int], str]:
+    if isinstance(value, np.ndarray):
+        return list(value.shape), str(value.dtype)
+    return list(value.shape()), str(value._dtype()).rpartition(".")[2]
+
+
+def _type_name(dtype: int) -> str:
+    """Name of a type that an attribute holds as a number."""
+    return str(paddle.base.core.VarDesc.VarType(dtype)).rpartition(".")[2]

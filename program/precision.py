@@ -1,0 +1,200 @@
+"""Arithmetic of a training program: which operators run in half precision, its loss scaling, its image layout.
+
+Levels are Paddle's: O1 keeps FP32 parameters and casts them before each convolution and matrix product; O2 holds
+them in half precision with FP32 master copies in the optimizer. In both, batch statistics, the loss and everything
+outside `half_region` are FP32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import static
+from paddle.base.framework import Block
+from paddle.static.amp import fp16_utils
+
+from program.contexts import replaced
+from program.passes import insert
+
+# Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
+# 0.8 after two steps with a gradient that is not finite.
+FIRST_LOSS_SCALE = 32768.0
+GOOD_STEPS, BAD_STEPS, GROWTH, BACKOFF = 1000, 2, 2.0, 0.8
+WHITE_LIST = {"concat"}  # of branches of which O1 would take one FP32 source as a reason to cast all to FP32
+BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduce_mean", "reduce_sum"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """One value of PRECISION; `level` is empty where all is FP32."""
+
+    name: str
+    level: str = ""  # "", O1, O2
+    dtype: str = "float32"  # of convolutions and matrix products
+
+    @property
+    def is_half(self) -> bool:
+        """Whether convolutions run in half precision."""
+        return bool(self.level)
+
+    @property
+    def layout(self) -> str:
+        """Image layout for which cuDNN has its fastest kernels."""
+        return "NHWC" if self.dtype == "float16" else "NCHW"  # bfloat16 in NHWC is transposed for each batch norm
+
+    @property
+    def input_dtype(self) -> str:
+        """What the input pipeline emits; it has no bfloat16."""
+        return "float16" if self.dtype == "float16" else "float32"
+
+
+PRECISIONS = {
+    p.name: p
+    for p in (
+        Precision(name="fp32"),
+        Precision(name="tf32"),  # the same program: NVIDIA_TF32_OVERRIDE decides (harness/env.py)
+        Precision(name="amp_o1", level="O1", dtype="float16"),
+        Precision(name="amp_o2", level="O2", dtype="float16"),
+        Precision(name="bf16", level="O2", dtype="bfloat16"),
+    )
+}
+
+
+def half_region() -> Any:
+    """`with half_region():` around the operators of a network that may run in half precision."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(static.amp.fp16_guard())
+    return stack
+
+
+@contextlib.contextmanager
+def fp32_statistics() -> Iterator[None]:
+    """Keeps scale, bias and statistics of `sync_batch_norm` in FP32, as Paddle does for `batch_norm` alone."""
+    inputs, outputs = fp16_utils._keep_fp32_input, fp16_utils._keep_fp32_output
+
+    def keep_input(op: Any, name: str) -> bool:
+        return name != "X" if op.type == "sync_batch_norm" else inputs(op, name)
+
+    def keep_output(op: Any, name: str) -> bool:
+        return name != "Y" if op.type == "sync_batch_norm" else outputs(op, name)
+
+    with (
+        replaced(fp16_utils, "_keep_fp32_input", keep_input),
+        replaced(fp16_utils, "_keep_fp32_output", keep_output),
+    ):
+        yield
+
+
+def _lists(precision: Precision) -> Any:
+    lists = static.amp.CustomOpLists(
+        custom_white_list=set(WHITE_LIST), custom_black_list=set(BLACK_LIST), dtype=precision.dtype
+    )
+    lists.gray_list.add("sync_batch_norm")  # Paddle names batch_norm alone: O1 would run it in FP32
+    return lists
+
+
+def decorate(optimizer: Any, precision: Precision, *, loss_scale: float) -> Any:
+    """The optimizer with loss scaling and casts; `loss_scale` 0 is dynamic, bfloat16 needs none."""
+    if not precision.is_half:
+        return optimizer
+    dynamic = loss_scale == 0 and precision.dtype == "float16"
+    first = FIRST_LOSS_SCALE if dynamic else loss_scale or 1.0
+    settings = {
+        "amp_lists": _lists(precision),
+        "level": precision.level,
+        "dtype": precision.dtype,
+        "master_weight": precision.level == "O2" or None,
+        "init_loss_scaling": first,
+        "use_dynamic_loss_scaling": dynamic,
+        "incr_every_n_steps": GOOD_STEPS,
+        "decr_every_n_nan_or_inf": BAD_STEPS,
+        "incr_ratio": GROWTH,
+        "decr_ratio": BACKOFF,
+        "use_amp_guard": precision.level == "O2",
+    }
+    return static.amp.decorate(optimizer, **settings)
+
+
+def cast_evaluation(main: static.Program, precision: Precision) -> None:
+    """Gives an evaluation program the types of its training program; only `half_region` is cast."""
+    if not precision.is_half:
+        return
+    parameters = main.all_parameters()  # Paddle asks for them again at each operator, squared work
+    with (
+        replaced(fp16_utils, "find_true_prev_op", _last_writer),
+        replaced(Block, "all_parameters", lambda block: parameters),
+    ):
+        static.amp.cast_model_to_fp16(
+            main,
+            _lists(precision),
+            use_fp16_guard=True,
+            dest_type=paddle.float16 if precision.dtype == "float16" else paddle.bfloat16,
+            level=precision.level,
+        )
+    feed_half(main, precision)
+
+
+def _last_writer(ops: Any, reader: Any, name: str) -> Any:
+    """The last operator before `reader` that writes a variable; None if there is none.
+
+    Paddle's own takes several for an error: a network that is evaluated at several sizes names its statistics as the
+    output of each normalization.
+    """
+    before = itertools.takewhile(lambda op: op is not reader, ops)
+    return next((op for op in reversed(list(before)) if name in op.output_arg_names), None)
+
+
+def feed_half(main: static.Program, precision: Precision) -> int:
+    """Feeds in half precision the images that the program would cast first; returns how many inputs.
+
+    What reads them in FP32, as the resizing of an evaluation at several sizes, reads a cast. The network must be built
+    on a float32 input all the same: Paddle's layers give their parameters the input's type.
+    """
+    block, image = main.global_block(), "image"
+    if precision.input_dtype != "float16" or not block.has_var(image):
+        return 0
+    halved, wide = [], False
+    for index in reversed(range(len(block.ops))):
+        op = block.ops[index]
+        if image not in op.input_arg_names:
+            continue
+        if op.type == "cast" and op.attr("out_dtype") == paddle.float16:
+            halved += op.output("Out")
+            block._remove_op(index, sync=False)
+        else:
+            op.desc._rename_input(image, f"{image}.fp32")
+            wide = True
+    for op in block.ops:
+        for name in set(halved) & set(op.input_arg_names):
+            op.desc._rename_input(name, image)
+    block.var(image).desc.set_dtype(paddle.float16)
+    if wide:
+        block.create_var(name=f"{image}.fp32", shape=block.var(image).shape, dtype="float32", stop_gradient=True)
+        types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
+        insert(block, 0, "cast", {"X": [image]}, {"Out": [f"{image}.fp32"]}, **types, op_role=0)
+    block._sync_with_cpp()
+    return 1
+
+
+def cast_startup(main: static.Program, startup: static.Program) -> None:
+    """Lets the start-up program leave each parameter in its type of the training program.
+
+    The optimizer's FP32 masters are copied from the parameters before that, so they lose nothing.
+    """
+    block = startup.global_block()
+    for parameter in main.all_parameters():
+        if parameter.dtype == paddle.float32:
+            continue
+        wide = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
+        block.append_op(type="assign", inputs={"X": [parameter.name]}, outputs={"Out": [wide]})
+        block.append_op(
+            type="cast",
+            inputs={"X": [wide]},
+            outputs={"Out": [parameter.name]},
+            attrs={"in_dtype": wide.dtype, "out_dtype": parameter.dtype},
+        )

@@ -1,0 +1,162 @@
+"""The distributed strategy: FleetX's knobs by their names, each with what it does in this Paddle.
+
+STRATEGY is empty (our defaults), `auto` (Paddle's own automatic mode), or `knob=value,...`. Paddle 2.6.2 swallows
+many of them without a word; here a knob works, or is refused with the reason. `program.knobs` proves on the built
+program that it did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+AUTO = "auto"
+AUTO_RANKS = 8  # fleet's default degree of sharding; its own check fails at any other number of ranks
+
+
+def _knob(doc: str, default: Any, least: float | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "least": least})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """Knobs that work; None: on where the device and the precision have the kernels, or as the system's FLAGS_ say."""
+
+    auto: bool = _knob("Paddle's automatic mode: it chooses, this program records what", False)
+    fuse_grad_size_in_MB: float = _knob("MiB of gradients in one all-reduce at most (our own pass)", 16.0, 0.001)
+    fuse_bn_act_ops: bool | None = _knob("batch norm + relu as one operator (half precision, NHWC)", None)
+    fuse_bn_add_act_ops: bool | None = _knob("batch norm + add + relu as one operator (half precision, NHWC)", None)
+    fuse_elewise_add_act_ops: bool | None = _knob("add + relu as one operator (FP32 and FP16)", None)
+    enable_addto: bool | None = _knob("a convolution adds to the gradient that is there instead of a sum (GPU)", None)
+    enable_inplace: bool | None = _knob("outputs take the buffers of inputs that are read last there", None)
+    merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
+    fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
+    gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
+    nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)
+    conv_workspace_size_limit: int | None = _knob("MiB of workspace a cuDNN convolution may use", None, 0)
+    cudnn_exhaustive_search: bool | None = _knob("cuDNN tries its algorithms on the first step", None)
+    cudnn_batchnorm_spatial_persistent: bool | None = _knob("cuDNN's persistent batch norm kernels", None)
+    perturb_input: bool = _knob("moves each input value by one rounding: the control of tools.tune", False)
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Paddle's flags that a knob sets in place of the system's config file."""
+        return {f"FLAGS_{name}": getattr(self, name) for name in _OF_CUDNN if getattr(self, name) is not None}
+
+
+_OF_CUDNN = ("conv_workspace_size_limit", "cudnn_exhaustive_search", "cudnn_batchnorm_spatial_persistent")
+_NO_EXECUTOR = (
+    "Paddle 2.6.2 has one executor, which reads no ExecutionStrategy: set FLAGS_new_executor_serial_run or the number "
+    "of threads (THREADS) instead"
+)
+_HIERARCHY = "fleet's knob changes nothing; NCCL chooses rings or trees that reduce inside a node first (NCCL_ALGO)"
+# Read off the programs that fleet 2.6.2 builds (docs/program.md has the counts).
+REFUSED = {
+    "_fuse_grad_size_in_TFLOPS": "no pass of Paddle 2.6.2 reads it: use fuse_grad_size_in_MB",
+    "fuse_grad_size_in_num": "buckets are cut by bytes here: use fuse_grad_size_in_MB",
+    "sync_nccl_allreduce": "only the old ParallelExecutor read it; in Paddle 2.6.2 it changes nothing",
+    "num_threads": _NO_EXECUTOR,
+    "num_iteration_per_drop_scope": _NO_EXECUTOR,
+    "amp": "say it by PRECISION=amp_o1 or amp_o2",
+    "lars": "the optimizer belongs to the recipe: choose a RECIPE with LARS",
+    "lamb": "the optimizer belongs to the recipe, and no recipe has LAMB",
+    "sync_batch_norm": "fleet's knob changes nothing; ResNet-50's recipes normalize by rank, HRNet's over all ranks",
+    "use_hierarchical_allreduce": _HIERARCHY,
+    "hierarchical_allreduce": _HIERARCHY,
+    "localsgd": "fleet's program keeps the all-reduce of every gradient beside it, so nothing is saved",
+    "adaptive_localsgd": "fleet's program keeps the all-reduce of every gradient beside it, so nothing is saved",
+    "dgc": "the momentum of its first steps differs from the recipe's, and it needs FP32 gradients on a GPU",
+    "sharding": "it needs another program than the one that is verified here",
+    "fuse_resunit": "this wheel has no such pass",
+}
+
+
+def parse(text: str) -> Strategy:
+    """The strategy that STRATEGY describes.
+
+    Raises:
+        ValueError: an unknown or refused knob, or a value that is none.
+    """
+    chosen, known = Strategy(), {f.name: f for f in fields(Strategy)}
+    if text.strip() == AUTO:
+        return replace(chosen, auto=True)
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = entry.partition("=")
+        if name in REFUSED:
+            raise ValueError(f"STRATEGY: {name} is refused: {REFUSED[name]}")
+        if name not in known or name == AUTO:
+            raise ValueError(
+                f"STRATEGY={text!r}: no knob {name!r}: use auto alone, or knob=value of "
+                f"{', '.join(n for n in known if n != AUTO)}"
+            )
+        chosen = replace(chosen, **{name: _value(name, value, known[name])})
+    return chosen
+
+
+def _value(name: str, text: str, knob: Any) -> Any:
+    if "bool" in str(knob.type):
+        if text.lower() not in ("0", "1", "true", "false"):
+            raise ValueError(f"STRATEGY: {name}={text!r}: must be 0 or 1")
+        return text.lower() in ("1", "true")
+    try:
+        number = float(text) if "float" in str(knob.type) else int(text)
+    except ValueError:
+        raise ValueError(f"STRATEGY: {name}={text!r}: must be a number ({knob.metadata['doc']})") from None
+    if not number >= knob.metadata["least"]:
+        raise ValueError(f"STRATEGY: {name}={text}: must be at least {knob.metadata['least']}")
+    return number
+
+
+def describe(strategy: Strategy) -> str:
+    """The value of STRATEGY that gives `strategy`."""
+    if strategy.auto:
+        return AUTO
+    default = Strategy()
+    changed = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
+    return ",".join(
+        f"{name}={int(value) if isinstance(value, bool) else value:g}"
+        for name, value in changed.items()
+        if value != getattr(default, name)
+    )
+
+
+def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
+    """Every None decided: on where the kernels exist. `dtype` is that of the convolutions.
+
+    Raises:
+        ValueError: a knob is asked for where this Paddle has no kernel or no pass for it, or it changes nothing.
+    """
+    if device == "cpu":
+        for name in _OF_CUDNN:
+            if getattr(strategy, name) is not None:
+                raise ValueError(f"STRATEGY: {name}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
+        if strategy.nccl_comm_num > 1:
+            raise ValueError(
+                "STRATEGY: nccl_comm_num: ranks on CPUs have gloo's one communicator: leave it out, or set DEVICE=gpu"
+            )
+    bn = (
+        dtype == "float16" and layout == "NHWC",
+        "cuDNN's fused batch norm takes FP16 in NHWC only: set PRECISION=amp_o1 or amp_o2",
+    )
+    not_bf16 = (dtype != "bfloat16", "this Paddle has no bfloat16 kernel of it: set PRECISION=amp_o2")
+    can = {
+        "fuse_bn_act_ops": bn,
+        "fuse_bn_add_act_ops": bn,
+        "fuse_elewise_add_act_ops": not_bf16,
+        "enable_addto": (
+            device == "gpu",
+            "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu",
+        ),
+        "merged_optimizer": (True, ""),
+    }
+    chosen: dict[str, bool] = {}
+    for name, (possible, reason) in can.items():
+        asked = getattr(strategy, name)
+        if asked and not possible:
+            raise ValueError(f"STRATEGY: {name}=1: {reason}")
+        chosen[name] = possible if asked is None else asked
+    if (
+        strategy.enable_inplace is None
+    ):  # a CPU is left without: it has memory, and its executor holds pairs of operators
+        chosen["enable_inplace"] = device == "gpu"
+    return replace(strategy, **chosen)

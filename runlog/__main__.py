@@ -1,0 +1,35 @@
+"""`python -m runlog`: the schema of our log, and the end of a log whose ranks are gone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from runlog.json_schema import json_schema
+from runlog.writer import close_for_dead
+
+
+def main() -> int:
+    """Runs a command; 1 where a log cannot be closed."""
+    parser = argparse.ArgumentParser(prog="python -m runlog", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("schema", help="print the schema of a line of a log, as JSON Schema")
+    close = commands.add_parser("close", help="close the log of a run whose ranks are gone; print why it ended")
+    close.add_argument("log", type=Path)
+    close.add_argument("reason")
+    args = parser.parse_args()
+    if args.command == "schema":
+        print(json.dumps(json_schema(), indent=1))
+        return 0
+    try:
+        print(close_for_dead(args.log, args.reason))
+    except OSError as error:
+        print(f"{args.reason}; the log cannot be closed as aborted: {error.strerror}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,368 @@
+"""The reader of result logs: MLLOG events, header sections and what is wrong with the text, in file order.
+
+One pass, bounded memory, any bytes. An event that the official parser of mlperf-logging cannot read, or reads
+differently from what is written (it keeps the last of two events on a line, the last of two equal JSON keys),
+comes out as a `Problem`, so that no reader of this stream sees more or less than it.
+"""
+
+import json
+import os
+import re
+import stat
+import typing
+from collections.abc import Iterator
+from io import BytesIO
+from json.decoder import WHITESPACE  # type: ignore[attr-defined]
+from pathlib import Path, PosixPath
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+TOKEN = b":::MLLOG"
+HEADER = b"# {"
+BLOCK_BYTES = 1 << 20  # read at a time
+MAX_LINE_BYTES = 1 << 20  # a longer line is no event: mlperf-logging writes some hundred bytes
+MAX_NESTING = 50  # well below the recursion limit at which the official parser dies
+EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
+_ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
+
+
+class Event(NamedTuple):
+    """One MLLOG event. `time_ms` is Unix time; `line` counts from 1; `offset` is the byte where it starts.
+
+    `event_type` is empty where it is none of EVENT_TYPES; a `Problem` says so, too. `rank` is that of a launcher's
+    prefix (mpirun's `[1,3]<stdout>:`, srun's `3: `), None without one.
+    """
+
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+    time_ms: int | float
+    event_type: str
+    line: int
+    offset: int
+    rank: int | None = None
+
+
+class Header(NamedTuple):
+    """One `# {"<section>": ...}` line of provenance."""
+
+    section: str
+    value: Any
+    line: int
+
+
+class Problem(NamedTuple):
+    """Text that claims to be an event and cannot be taken as one, or not as one alone.
+
+    `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events,
+    oversized, nul.
+    """
+
+    kind: str
+    message: str
+    line: int
+    text: str  # start of the text, unescaped: never print it raw
+
+
+Entry = Event | Header | Problem
+T = TypeVar("T")
+
+
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _DuplicateKeyError(f"the JSON key {max(names, key=names.count)!r} is given twice")
+    return table
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_scan = _decoder.raw_decode
+_scan_once = _decoder.scan_once  # type: ignore[attr-defined]  # raw_decode less its words for an error; StopIteration where there is no value
+_NUMBERS = frozenset({int, float})
+
+
+def parse_json(text: str) -> Any:
+    """The value of JSON `text`, which must hold nothing else.
+
+    Raises ValueError for what the format does not allow, for NaN and Infinity, for a key given twice and for
+    nesting beyond MAX_NESTING.
+    """
+    try:
+        value, end = _scan(text, WHITESPACE.match(text, 0).end())
+    except RecursionError:
+        raise ValueError(f"nested more than {MAX_NESTING} deep") from None
+    if text[end:].strip():
+        raise ValueError(f"text after the JSON value, at character {end}")
+    _check_nesting(value)
+    return value
+
+
+def table_of(kind: type[T], value: Any) -> T | None:
+    """The value of an event as the schema's table `kind`, of plain fields; None where it is not one.
+
+    A field that may be null may be absent, too, as older logs lack some.
+    """
+    if not isinstance(value, dict):
+        return None
+    found = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        item, kinds = value.get(name), typing.get_args(hint) or (hint,)
+        if type(item) not in kinds and not (type(item) is int and float in kinds and abs(item) < 1e300):
+            return None
+        found[name] = item
+    return kind(**found)
+
+
+def _check_nesting(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise ValueError(f"nested more than {MAX_NESTING} deep")
+
+
+class HeldLog(PosixPath):
+    """The path of a log that was read once: `open_log` gives the bytes read then, and does not open the file again."""
+
+    data: bytes | None = None  # None: of a path that was made from this one
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "HeldLog":
+        """The log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
+        held = cls(path)
+        with open_log(Path(path)) as stream:
+            held.data = stream.read()
+        return held
+
+
+def open_log(path: str | os.PathLike[str]) -> BinaryIO:
+    """`path` opened for reading bytes. Raises ValueError if it is no regular file."""
+    if isinstance(path, HeldLog) and path.data is not None:
+        return BytesIO(path.data)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError(f"{path}: not a regular file; give the text file of one run")
+    return os.fdopen(handle, "rb", buffering=0)
+
+
+def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:
+    """Events, header sections and problems of the log at `path`, in file order.
+
+    Raises OSError if it cannot be read, ValueError if it is no regular file.
+    """
+    with open_log(path) as stream:
+        yield from read_stream(stream)
+
+
+def read_text(text: str | bytes) -> Iterator[Entry]:
+    """The same of a log in memory."""
+    yield from read_stream(BytesIO(text.encode() if isinstance(text, str) else text))
+
+
+def read_stream(stream: BinaryIO) -> Iterator[Entry]:
+    """The same of an open binary stream."""
+    line = 1  # of the first byte of `data`
+    offset = 0  # of the first byte of `data`
+    rest = b""  # the line that the last chunk broke off
+    saw_nul = False
+    too_long: bytes | None = None  # start of a line of which the rest is being passed over
+    tail = b""  # its last bytes: a token may lie across two chunks
+    held_event = False
+    while chunk := stream.read(BLOCK_BYTES):
+        if not saw_nul and (nul := chunk.find(b"\0")) >= 0:
+            saw_nul = True
+            yield Problem("nul", "a NUL byte: the file is no text", line + chunk.count(b"\n", 0, nul), "")
+        if too_long is not None:
+            end = min((at for at in (chunk.find(b"\n"), chunk.find(b"\r")) if at >= 0), default=len(chunk))
+            held_event = held_event or TOKEN in tail + chunk[:end]
+            tail = (tail + chunk[:end])[-len(TOKEN) :]
+            offset += end
+            chunk = chunk[end:]
+            if not chunk:
+                continue
+            if held_event:
+                yield _oversized(line, too_long)
+            too_long = None
+        data = rest + chunk if rest else chunk
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        block, rest = data[:cut], data[cut:]
+        yield from _entries(block, line, offset)
+        line += block.count(b"\n")
+        offset += cut
+        if len(rest) > MAX_LINE_BYTES:
+            too_long, tail, held_event = rest[:100], rest[-len(TOKEN) :], TOKEN in rest
+            offset += len(rest)
+            rest = b""
+    if too_long is not None and held_event:
+        yield _oversized(line, too_long)
+    yield from _entries(rest, line, offset)
+
+
+def _where(line: int, text: bytes) -> tuple[int, str]:
+    return line, text[:200].decode("utf-8", "replace")
+
+
+def _oversized(line: int, text: bytes) -> Problem:
+    return Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", *_where(line, text))
+
+
+def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
+    """What the complete lines of `block` hold; `line` and `offset` are those of its first byte."""
+    has_cr = b"\r" in block
+    counted = 0  # newlines before this byte are in `line`
+    done = 0  # the line that was looked at last ends here
+    newline = -1  # the next one: not searched for again before it is passed, since a file may hold none
+    event = block.find(TOKEN)
+    header = block.find(HEADER)
+    while event >= 0 or header >= 0:
+        is_header = event < 0 or 0 <= header < event
+        at = header if is_header else event
+        if newline < at:
+            newline = block.find(b"\n", at)
+            if newline < 0:
+                newline = len(block)
+        end = newline
+        if has_cr and (cr := block.find(b"\r", at, end)) >= 0:
+            end = cr
+        line += block.count(b"\n", counted, at)
+        counted = at
+        start = max(done, block.rfind(b"\n", done, at) + 1)
+        if has_cr:
+            start = max(start, block.rfind(b"\r", start, at) + 1)
+        done = end
+        if is_header and not at < event < end:
+            if found := _header(block[start:at], block[at:end], line):
+                yield found
+            header = block.find(HEADER, end)
+            continue
+        at = event
+        if end - start > MAX_LINE_BYTES:
+            yield _oversized(line, block[start:end][: len(TOKEN) + 80])
+        else:
+            rank = _rank(block[start:at]) if start < at else None
+            second = block.find(TOKEN, at + len(TOKEN), end)
+            if second < 0:
+                entry = _event(block[at:end], line, offset + at, rank)
+                if isinstance(entry, Event):
+                    yield entry
+                else:
+                    yield from entry
+            else:
+                message = "several events on one line: the official parser reads the last alone"
+                yield Problem("several-events", message, *_where(line, block[at:end]))
+                while at >= 0:
+                    entry = _event(block[at : second if second >= 0 else end], line, offset + at, rank)
+                    yield from [entry] if isinstance(entry, Event) else entry
+                    at, second = second, block.find(TOKEN, second + len(TOKEN), end) if second >= 0 else -1
+        event = block.find(TOKEN, end)
+        if 0 <= header < end:
+            header = block.find(HEADER, end)
+
+
+def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
+    """The section of a `# {...}` line, behind a launcher's prefix or not; None for another kind of comment."""
+    prefix = prefix.removeprefix(_BYTE_ORDER_MARK).strip()
+    if prefix and not (prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < 80):
+        return None
+    if len(raw) > MAX_LINE_BYTES:
+        return None
+    try:
+        sections = parse_json(raw[2:].decode())
+    except ValueError:
+        return None
+    if not isinstance(sections, dict) or len(sections) != 1:
+        return None
+    [(section, value)] = sections.items()
+    return Header(section, value, line)
+
+
+def _rank(prefix: bytes) -> int | None:
+    match = _RANK.match(prefix) if len(prefix) <= 80 else None
+    return int(match[1] or match[2]) if match else None
+
+
+def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list[Entry]:
+    """The event of `raw`, which starts with the token and ends with its line (or the next token), or what is wrong."""
+    try:
+        text = raw.decode()
+        if text.startswith(":::MLLOG {") and raw.count(b"{") + raw.count(b"[") <= MAX_NESTING:
+            fields, end = _scan_once(text, 9)
+            if end == len(text):
+                event_type, time_ms = fields["event_type"], fields["time_ms"]
+                key, metadata = fields["key"], fields["metadata"]
+                if (
+                    type(key) is str
+                    and type(metadata) is dict
+                    and event_type in EVENT_TYPES
+                    and type(time_ms) in _NUMBERS
+                    and -(2**63) < time_ms < 2**63
+                ):
+                    return Event(key, fields["value"], metadata, time_ms, event_type, line, offset, rank)
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        pass  # said below, with its reason
+    return _doubtful_event(raw, line, offset, rank)
+
+
+def _doubtful_event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
+    """The same, told in full."""
+    found: list[Entry] = []
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        found.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", *_where(line, raw)))
+        text = raw.decode("utf-8", "replace")
+
+    def problem(kind: str, message: str) -> list[Entry]:
+        found.append(Problem(kind, message, line, text[:200]))
+        return found
+
+    if not text.startswith(":::MLLOG "):
+        return problem("json", "no space after :::MLLOG: the official parser overlooks it")
+    try:
+        fields, end = _scan(text, WHITESPACE.match(text, 9).end())
+        _check_nesting(fields)
+    except _DuplicateKeyError as error:
+        return problem("duplicate-key", str(error))
+    except RecursionError:
+        return problem("json", f"nested more than {MAX_NESTING} deep")
+    except ValueError as error:
+        return problem("json", f"no JSON object: {error}")
+    if rest := text[end:].strip(" \t"):
+        for code in _ANSI_RESET:
+            rest = rest.replace(code, "")
+        what = "text" if rest.strip() else "a colour code"
+        problem("trailing-text", f"{what} follows the event: the official parser rejects the line")
+    if type(fields) is not dict:
+        return problem("fields", "not a JSON object")
+    try:
+        key, value, metadata, time_ms = fields["key"], fields["value"], fields["metadata"], fields["time_ms"]
+    except KeyError as error:
+        return problem("fields", f"the field {error} is missing")
+    event_type = fields.get("event_type")
+    if type(event_type) is not str or event_type not in EVENT_TYPES:
+        problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}")
+        event_type = ""
+    if type(time_ms) not in _NUMBERS or not -(2**63) < time_ms < 2**63:
+        return problem("fields", "time_ms is no number of 64 bits")
+    if type(key) is not str:
+        return problem("fields", "key is no text")
+    if type(metadata) is not dict:
+        return problem("fields", "metadata is no JSON object")
+    return [*found, Event(key, value, metadata, time_ms, event_type, line, offset, rank)]

@@ -1,0 +1,362 @@
+"""What a log of ours holds, each event and header section once: key, type, unit and meaning.
+
+A log opens with lines `# {"<section>": ...}` of JSON, goes on with MLLOG lines of rank 0 (ruleset 4.0.0) and holds
+lines for people between them. `python -m runlog schema` prints this file as JSON Schema.
+
+A field is `Annotated[type, unit, meaning]`; its name is the key in the log. A field that is None is written as null:
+it was not measured. A field with a default is left out where it is None. `images` count those of all ranks.
+Durations are by the monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+V = TypeVar("V")
+Json = Any  # a value that JSON can hold
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section(Generic[V]):
+    """A line of the header. `value` is its type: a dataclass, or a table of values of one type."""
+
+    name: str
+    value: Any
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(Generic[V]):
+    """An event at a point in time. `value` is its type, `metadata` a dataclass with what stands beside it."""
+
+    key: str
+    value: Any
+    meaning: str
+    unit: str = ""
+    least: int | None = None  # a lower value is wrong
+    metadata: type | None = None
+    event_type: str = "POINT_IN_TIME"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Start or end of an interval; it has no value."""
+
+    key: str
+    event_type: str  # INTERVAL_START | INTERVAL_END
+    meaning: str
+    metadata: type | None = None
+
+
+# ---- header sections
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """Which form of log this is."""
+
+    format: Annotated[str, "", "name of the form"] = "paddle-reference-log"
+    version: Annotated[int, "", "1 until a reader of it could be misled"] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The code that ran."""
+
+    commit: Annotated[str | None, "", "of the checkout or the image"]
+    dirty: Annotated[bool | None, "", "whether the tree differs from its commit"]
+    lock_sha256: Annotated[str, "", "SHA-256 of locks/run.lock"]
+    image_digest: Annotated[str | None, "", "of the container image"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting of the job or the recipe."""
+
+    value: Annotated[Json, "", "as resolved"]
+    origin: Annotated[str, "", "environment, or the file that set it"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU that CUDA shows the job."""
+
+    name: Annotated[str, "", "as the driver says it"]
+    memory_gib: Annotated[float, "GiB", "memory"]
+    driver: Annotated[str, "", "version of the driver"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """The matrix of `nvidia-smi topo -m`."""
+
+    devices: Annotated[list[str], "", "GPU0, GPU1, ..., then network devices"]
+    links: Annotated[list[list[str]], "", "[row][column]: X, NV#, PIX, PXB, PHB, NODE or SYS"]
+    cores: Annotated[dict[str, str], "", "of a GPU: the CPU cores next to it"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A machine of the job."""
+
+    host: Annotated[str, "", "name of the host"]
+    cpu: Annotated[str, "", "model of the processor"]
+    cores: Annotated[int, "", "that the job may use"]
+    memory_gib: Annotated[float, "GiB", "memory of the host"]
+    kernel: Annotated[str, "", "release of the kernel"]
+    gpus: Annotated[list[Gpu], "", "in CUDA's order"]
+    topology: Annotated[Topology | None, "", "how the GPUs are linked"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """The machines of the job."""
+
+    nodes: Annotated[list[Node], "", "one for each host"]
+    device: Annotated[str, "", "gpu or cpu: what trains"]
+    math_mode: Annotated[str, "", "arithmetic of the multiplications, as PRECISION names it"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """What the run trains on."""
+
+    name: Annotated[str, "", "folder, or name of the embedded set"]
+    train_samples: Annotated[int, "images", "of an epoch"]
+    eval_samples: Annotated[int, "images", "of an evaluation"]
+    synthetic: Annotated[bool, "", "whether one made-up batch stands for all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The training program of a rank."""
+
+    operators: Annotated[dict[str, int], "", "count of each type"]
+    all_reduces: Annotated[int, "", "of a step"]
+    all_reduce_mib: Annotated[float, "MiB", "that they sum"]
+    fused: Annotated[dict[str, int], "", "count of each fused type"]
+    verified: Annotated[list[str], "", "what was proved of the program, a line each"]
+
+
+LOG = Section[Format](name="log", value=Format, meaning="form of the log")
+SOURCE = Section[Source](name="source", value=Source, meaning="the code that ran")
+CONFIG = Section[Table](name="config", value=dict[str, Setting], meaning="every setting, by its name")
+ENVIRONMENT = Section[dict[str, str]](
+    name="environment", value=dict[str, str], meaning="variables of the libraries, as the process has them"
+)
+PACKAGES = Section[dict[str, str]](name="packages", value=dict[str, str], meaning="versions of what decides speed")
+HARDWARE = Section[Hardware](name="hardware", value=Hardware, meaning="the machines")
+DATASET = Section[Dataset](name="dataset", value=Dataset, meaning="what the run trains on")
+PROGRAM = Section[Program](name="program", value=Program, meaning="the training program of a rank")
+SECTIONS: dict[str, Section[Any]] = {
+    s.name: s for s in (LOG, SOURCE, CONFIG, ENVIRONMENT, PACKAGES, HARDWARE, DATASET, PROGRAM)
+}
+
+# ---- tables that are values or metadata of events
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheState:
+    """Beside cache_clear."""
+
+    node: Annotated[str, "", "host"]
+    status: Annotated[str, "", "done or skipped"]
+    by: Annotated[str | None, "", "who cleared the page cache"] = None
+    reason: Annotated[str | None, "", "why it was not cleared"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InEpoch:
+    """Which epoch, from 1."""
+
+    epoch_num: Annotated[int, "", "number of the epoch, from 1"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InBlock:
+    """The epochs up to an evaluation, and the evaluation itself."""
+
+    first_epoch_num: Annotated[int, "", "its first epoch"]
+    epoch_count: Annotated[int, "", "how many epochs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtStep:
+    """Which step, from 1."""
+
+    step: Annotated[int, "steps", "of the run, from 1"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InWindow:
+    """Beside step_window."""
+
+    step: Annotated[int, "steps", "the window's last one, from 1"]
+    epoch_num: Annotated[int, "", "number of the epoch, from 1"]
+    phase: Annotated[str, "", "train, warmup or measured"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """Beside run_stop."""
+
+    status: Annotated[str, "", "success or aborted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What a score must know of the run."""
+
+    devices: Annotated[int, "", "ranks"]
+    nodes: Annotated[int, "", "hosts"]
+    batch_per_device: Annotated[int, "images", "of a step, on a rank"]
+    precision: Annotated[str, "", "fp32, tf32, amp_o1 or amp_o2"]
+    math_mode: Annotated[str, "", "arithmetic of the multiplications, in the same words"]
+    mode: Annotated[str, "", "train or throughput"]
+    data: Annotated[str, "", "real or synthetic"]
+    resumed: Annotated[bool, "", "whether it went on from a checkpoint"]
+    profiled: Annotated[bool, "", "whether a profiler ran"]
+    framework: Annotated[str, "", "name and version"]
+    model: Annotated[str, "", "name of the network"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindow:
+    """Some steps; evaluation is outside."""
+
+    steps: Annotated[int, "steps", "of the window"]
+    images: Annotated[int, "images", "since the last window"]
+    time_s: Annotated[float, "s", "from the end of the last window, or the start of the epoch, to its own last step"]
+    data_wait_s: Annotated[float, "s", "the part of time_s that rank 0 waited for input"]
+    loss: Annotated[float | None, "", "of the last step, mean over ranks; null: not finite"]
+    gpu_memory_mib: Annotated[float | None, "MiB", "most that the allocator of rank 0 held"]
+    power_w: Annotated[float | None, "W", "of the job's GPUs of rank 0's node at the last sample"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochThroughput:
+    """Training of an epoch, evaluation left out."""
+
+    images: Annotated[int, "images", "of the epoch"]
+    time_s: Annotated[float, "s", "sum over its windows"]
+    images_per_s: Annotated[float, "images/s", "images / time_s"]
+    data_wait_s: Annotated[float, "s", "the part of time_s that rank 0 waited for input"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetrySummary:
+    """What the nodes' samplers saw. A run that failed has none; the telemetry files beside its log have the samples."""
+
+    peak_gpu_memory_mib: Annotated[float | None, "MiB", "most of a GPU"]
+    peak_gpu_temperature_c: Annotated[float | None, "degrees C", "highest of a GPU"]
+    energy_j: Annotated[float | None, "J", "of the job's GPUs from the first step to the end, evaluations included"]
+    joules_per_image: Annotated[float | None, "J/image", "energy_j / images trained on"]
+    samples: Annotated[int, "", "of all nodes"]
+    sampler_cpu_share: Annotated[float, "", "CPU time over elapsed time of the busiest sampler"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that was written."""
+
+    step: Annotated[int, "steps", "of the run, from 1"]
+    file: Annotated[str, "", "its name"]
+    mib: Annotated[float, "MiB", "its size"]
+    blocked_s: Annotated[float, "s", "what training waited for it"]
+    write_s: Annotated[float, "s", "what the thread took to write it"]
+
+
+# ---- events
+
+
+def _text(key: str, meaning: str) -> Point[str]:
+    return Point(key=key, value=str, meaning=meaning)
+
+
+def _count(key: str, unit: str, meaning: str) -> Point[int]:
+    return Point(key=key, value=int, unit=unit, meaning=meaning, least=1)
+
+
+def _number(key: str, unit: str, meaning: str) -> Point[float]:
+    return Point(key=key, value=float, unit=unit, meaning=meaning)
+
+
+def _start(name: str, meaning: str, metadata: type | None = None) -> Mark:
+    return Mark(key=f"{name}_start", event_type="INTERVAL_START", meaning=meaning, metadata=metadata)
+
+
+def _stop(name: str, meaning: str, metadata: type | None = None) -> Mark:
+    return Mark(key=f"{name}_stop", event_type="INTERVAL_END", meaning=meaning, metadata=metadata)
+
+
+# MLPerf's
+SUBMISSION_BENCHMARK = _text("submission_benchmark", "resnet or hrnet")
+SUBMISSION_ORG = _text("submission_org", "who submits")
+SUBMISSION_DIVISION = _text("submission_division", "closed or open")
+SUBMISSION_STATUS = _text("submission_status", "cloud, onprem, preview or research")
+SUBMISSION_PLATFORM = _text("submission_platform", "name of the system")
+CACHE_CLEAR = Point[bool](key="cache_clear", value=bool, meaning="a node's page cache was cleared", metadata=CacheState)
+SEED = Point[int](key="seed", value=int, meaning="of the run, the same on every rank")
+TRAIN_SAMPLES = _count("train_samples", "images", "of an epoch")
+EVAL_SAMPLES = _count("eval_samples", "images", "of an evaluation")
+GLOBAL_BATCH_SIZE = _count("global_batch_size", "images", "of a step, over all ranks")
+GRADIENT_ACCUMULATION_STEPS = _count("gradient_accumulation_steps", "", "parts of a rank's batch")
+MODEL_BN_SPAN = _number("model_bn_span", "images", "over which a normalization takes its statistics")
+OPT_NAME = _text("opt_name", "sgd or lars")
+EVAL_ACCURACY = Point[float](
+    key="eval_accuracy", value=float, meaning="top-1 or mean IoU of the evaluation, 0 to 1", metadata=InEpoch
+)
+INIT_START = _start("init", "the preparation, without training data, begins")
+INIT_STOP = _stop("init", "it ends")
+RUN_START = _start("run", "the timed run begins: training data may be touched")
+RUN_STOP = _stop("run", "it ends", Ended)
+BLOCK_START = _start("block", "the epochs up to an evaluation begin", InBlock)
+BLOCK_STOP = _stop("block", "that evaluation is done", InBlock)
+EPOCH_START = _start("epoch", "an epoch's training begins", InEpoch)
+EPOCH_STOP = _stop("epoch", "it ends", InEpoch)
+EVAL_START = _start("eval", "an evaluation begins", InEpoch)
+EVAL_STOP = _stop("eval", "it ends", InEpoch)
+
+# Ours: what MLPerf lacks
+RUN_SUMMARY = Point[RunSummary](key="run_summary", value=RunSummary, meaning="what a score must know of the run")
+STEP_WINDOW = Point[StepWindow](key="step_window", value=StepWindow, meaning="some steps", metadata=InWindow)
+EPOCH_THROUGHPUT = Point[EpochThroughput](
+    key="epoch_throughput", value=EpochThroughput, meaning="training of an epoch", metadata=InEpoch
+)
+TELEMETRY_SUMMARY = Point[TelemetrySummary](
+    key="telemetry_summary", value=TelemetrySummary, meaning="what the nodes' samplers saw"
+)
+CHECKPOINT = Point[Checkpoint](key="checkpoint", value=Checkpoint, meaning="a checkpoint was written")
+ABORT_REASON = _text("abort_reason", "why the run ended, in one line")
+CLOCK_SET = Point[float](
+    key="clock_set",
+    value=float,
+    unit="s",
+    meaning="by which somebody set the system's clock (below 0: back); durations stay right",
+    metadata=AtStep,
+)
+
+# Hyperparameters by the optimizer's name; rates are of the global batch.
+_HYPERPARAMETERS = {
+    "base_learning_rate": ("", "after the warm-up"),
+    "end_learning_rate": ("", "where the decay ends"),
+    "learning_rate_decay_poly_power": ("", "of a polynomial decay"),
+    "learning_rate_decay_steps": ("steps", "length of the schedule"),
+    "momentum": ("", "share of the last update"),
+    "weight_decay": ("", "factor of the L2 penalty"),
+}
+OPTIMIZER: dict[str, dict[str, Point[float]]] = {
+    kind: {name: _number(f"{kind}_opt_{name}", *says) for name, says in _HYPERPARAMETERS.items()}
+    for kind in ("sgd", "lars")
+}
+WARMUP_EPOCHS = {
+    "sgd": _number("opt_learning_rate_warmup_epochs", "epochs", "length of the warm-up"),
+    "lars": _number("lars_opt_learning_rate_warmup_epochs", "epochs", "length of the warm-up"),
+}
+LARS_EPSILON = _number("lars_epsilon", "", "added to the denominator of the trust ratio")
+
+_ALL = [value for value in globals().values() if isinstance(value, Point | Mark)]
+_ALL += [*WARMUP_EPOCHS.values(), *(point for kind in OPTIMIZER.values() for point in kind.values())]
+EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}

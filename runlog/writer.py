@@ -1,0 +1,132 @@
+"""Writes the log of a run: the one file that calls mllog. runlog/schema.py says what it may write.
+
+Every line is on the disk before the next step begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from runlog import schema
+from runlog.json_schema import as_json
+from runlog.reader import Event, read_log
+
+V = TypeVar("V")
+REPOSITORY = Path(__file__).resolve().parents[1]
+OURS = 2  # frames between mllog and the caller of a method of RunLog
+
+
+class _Lines(logging.FileHandler):
+    """Writes to the log; a line that cannot be written ends the run (logging would print and go on)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if not Path(self.baseFilename).exists():
+            raise OSError(f"{self.baseFilename}: the log is gone: it was removed or moved during the run")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise OSError(f"{self.baseFilename}: cannot write the log: {sys.exc_info()[1]}") from sys.exc_info()[1]
+
+
+class RunLog:
+    """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
+
+    def __init__(self, path: Path | None, *, append: bool = False) -> None:
+        """Makes the log.
+
+        Raises:
+            ValueError: the file exists (results are never overwritten), or its folder cannot be written.
+        """
+        from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
+
+        logger = logging.Logger("run-log")
+        if path is None:
+            logger.addHandler(logging.NullHandler())
+        else:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                handler = _Lines(path, mode="a" if append else "x", encoding="utf-8")
+            except FileExistsError:
+                raise ValueError(f"{path}: exists, results are never overwritten: move it or set LOGDIR") from None
+            except OSError as error:
+                raise ValueError(
+                    f"{path}: cannot be created ({error.strerror}): set LOGDIR to a writable folder"
+                ) from error
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            logger.addHandler(handler)
+        self._lines = logger
+        self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
+
+    def section(self, section: schema.Section[V], value: V) -> None:
+        """One line of the header."""
+        self._lines.info("# %s", json.dumps({section.name: as_json(value)}, ensure_ascii=False, allow_nan=False))
+
+    def text(self, line: str) -> None:
+        """A line for people."""
+        assert not line.startswith("# {") and ":::MLLOG" not in line
+        self._lines.info("%s", line)
+
+    def event(self, point: schema.Point[V], value: V, where: object = None) -> None:
+        """A point in time; `where` is of the point's type of metadata."""
+        assert isinstance(where, point.metadata or type(None)), point.key
+        self._mllogger.event(point.key, as_json(value), as_json(where))
+
+    def mark(self, mark: schema.Mark, where: object = None) -> None:
+        """Start or end of an interval; `where` is of the mark's type of metadata."""
+        assert isinstance(where, mark.metadata or type(None)), mark.key
+        write = self._mllogger.start if mark.event_type == "INTERVAL_START" else self._mllogger.end
+        write(mark.key, None, as_json(where))
+
+    def aborted(self, reason: str) -> None:
+        """Ends the log of a run that failed."""
+        self.event(schema.ABORT_REASON, " ".join(reason.split()))
+        self.mark(schema.RUN_STOP, schema.Ended(status="aborted"))
+
+    def close(self) -> None:
+        """Closes the file."""
+        for handler in self._lines.handlers:
+            handler.close()
+
+
+@contextlib.contextmanager
+def open_log(path: Path | None) -> Iterator[RunLog]:
+    """The log of a run; an exception that leaves the block ends it with `run_stop` aborted."""
+    log = RunLog(path)
+    try:
+        yield log
+    except Exception as error:
+        # A full disk takes no last line either: the trial loop says it again from outside.
+        with contextlib.suppress(OSError):
+            log.aborted(str(error) or type(error).__name__)
+        with contextlib.suppress(OSError):
+            log.close()
+        raise
+    log.close()
+
+
+def close_for_dead(path: Path, reason: str) -> str:
+    """Ends the log that a killed rank 0 left open; one that has its `run_stop` stays as it is.
+
+    Returns:
+        Why the run ended: the log's own reason where it has one, else `reason`.
+    """
+    if not path.is_file():
+        return reason
+    events = [entry for entry in read_log(path) if isinstance(entry, Event)]
+    if any(event.key == schema.RUN_STOP.key for event in events):
+        own = [event.value for event in events if event.key == schema.ABORT_REASON.key]
+        return str(own[-1]) if own else reason
+    content = path.read_bytes()
+    with path.open("ab") as file:
+        if content and not content.endswith(b"\n"):
+            file.write(b"\n")
+    log = RunLog(path, append=True)
+    log.aborted(reason)
+    log.close()
+    return reason

@@ -1,0 +1,116 @@
+"""Lines of a log of any bytes, without colours, NUL bytes and mpirun's prefixes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Protocol
+
+CHUNK_BYTES = 1 << 17
+MAX_LINE_CHARS = 1 << 16  # of a longer line only the start is read
+_CUT = "\x03"  # stands after a last line without an end: a number right before it may be half of one
+_COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
+# Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
+# time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
+_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
+
+
+class Stream(Protocol):
+    """What gives bytes."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class HashingStream:
+    """A binary stream that keeps the SHA-256 and the number of lines of what was read from it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+        self._last = b"\n"
+        self._newlines = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes, at most `size`."""
+        data = self._stream.read(size)
+        self._hash.update(data)
+        self._newlines += data.count(b"\n")
+        self._last = data[-1:] or self._last
+        return data
+
+    @property
+    def sha256(self) -> str:
+        """Of everything read so far."""
+        return self._hash.hexdigest()
+
+    @property
+    def lines(self) -> int:
+        """Lines read so far, an unfinished one included."""
+        return self._newlines + (self._last != b"\n")
+
+
+class Lines:
+    """The lines of a stream without colours, NUL bytes and mpirun's prefixes."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.ranks: set[int] = set()  # of every prefix met so far
+
+    def _blocks(self) -> Iterator[str]:
+        """Whole lines, about CHUNK_BYTES at a time; each block but the last had a newline at its end."""
+        rest = b""
+        overlong = False
+        while data := self.stream.read(CHUNK_BYTES):
+            if overlong:  # pass over what is left of the line
+                end = data.find(b"\n")
+                if end < 0:
+                    continue
+                data, overlong = data[end:], False
+            data = rest + data
+            cut = data.rfind(b"\n") + 1
+            data, rest = data[:cut], data[cut:]
+            if len(rest) > MAX_LINE_CHARS:
+                rest, overlong = rest[:MAX_LINE_CHARS], True
+            if data:
+                yield clean(data[:-1])
+        if rest:
+            yield clean(rest) + _CUT
+
+    def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
+        """(1-based number, text) of each line, less the lines with `marker` of all ranks but the lowest."""
+        number = 0
+        speaker: int | None = None
+        for block in self._blocks():
+            texts = block.split("\n")
+            if "]<std" not in block:
+                for text in texts:
+                    number += 1
+                    yield number, text
+                continue
+            tagged = [self._untagged(text) for text in texts]
+            if speaker is None:
+                speaker = min((rank for text, rank in tagged if rank is not None and marker in text), default=None)
+            for text, rank in tagged:
+                number += 1
+                if rank is None or speaker in (None, rank) or marker not in text:
+                    yield number, text
+
+    def _untagged(self, line: str) -> tuple[str, int | None]:
+        """The line without prefixes, and the rank that the first of them names."""
+        match = _TAG.search(line) if "]<std" in line else None
+        if match is None:
+            return line, None
+        self.ranks.add(int(match[1]))
+        if match.start() > 40:  # no prefix: some other process's line, or a piece of one
+            return _TAG.sub("", line), None
+        return _TAG.sub("", line[match.end() :].removeprefix(" ")), int(match[1])
+
+
+def clean(data: bytes) -> str:
+    """Text without colours and NUL bytes; what is no UTF-8 becomes the replacement character."""
+    if b"\x00" in data:
+        data = data.translate(None, b"\x00")
+    if b"\x1b" in data:
+        data = _COLOUR.sub(b"", data)
+    return data.decode("utf-8", "replace")

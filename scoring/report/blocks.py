@@ -1,0 +1,174 @@
+"""What a page is made of, as data: the templates render each kind as HTML and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar
+
+from scoring.report.content import NOT_MEASURED, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Words that lead somewhere or look otherwise: `run` and `line` name a quoted log line, `run` alone a run."""
+
+    text: str
+    run: int | None = None
+    line: int | None = None
+    href: str | None = None  # a place of the page
+    look: str = ""  # absent, code or small
+
+    @property
+    def target(self) -> str | None:
+        """The id that a link leads to; None where it is none."""
+        if self.run is None:
+            return self.href
+        return f"run-{self.run}" if self.line is None else line_id(self.run, self.line)
+
+
+Inline = str | Text | Sequence[Any]  # one, or several after one another
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paragraph:
+    """A paragraph; `code` is what to type."""
+
+    kind: ClassVar[str] = "paragraph"
+    text: Inline
+    absent: bool = False
+    code: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows under a head; columns `numeric` are set flush right."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Inline]]
+    numeric: Sequence[int] = ()
+    id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Names and values; of one run, where `run` names it."""
+
+    kind: ClassVar[str] = "facts"
+    items: Sequence[tuple[str, Inline]]
+    run: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A plot, what it shows in words, and its numbers; it is drawn when HTML is rendered."""
+
+    kind: ClassVar[str] = "figure"
+    name: str  # ids within the plot begin with it
+    title: str
+    caption: str
+    draw: Callable[[Any], None]  # onto a plots.Plot
+    words: str = ""  # the plot in words, where the caption is shorter
+    numbers: Table | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fold:
+    """What is shown on demand only, and not on paper; Markdown has it where `in_markdown`."""
+
+    kind: ClassVar[str] = "fold"
+    summary: str
+    blocks: Sequence[Any]
+    in_markdown: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Lines of a log as they stand there."""
+
+    kind: ClassVar[str] = "lines"
+    run: int
+    file: str
+    lines: Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the page; its gist stands beside its title while it is folded."""
+
+    key: str
+    title: str
+    blocks: Sequence[Any]
+    gist: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A figure set large, with its unit and what it is."""
+
+    value: str
+    unit: str
+    text: Inline
+
+
+# -------------------------------------------------------------------------------------------------- links
+
+
+def line_id(run: int, line: int) -> str:
+    """The id of a quoted line."""
+    return f"run-{run}-line-{line}"
+
+
+def at_line(run: Run, line: int | None, shown: str | None = None) -> Inline:
+    """`shown` (or the line's number) as a link to the quoted line; plain where no line is known."""
+    if line is None or not 1 <= line <= run.record.lines:
+        return shown or ""
+    return Text(text=shown if shown is not None else f"line {line}", run=run.number, line=line)
+
+
+def lines_of(run: Run, first: int, last: int) -> Inline:
+    """Links to the first and the last of several lines."""
+    ends = [at_line(run, first, f"{first}"), "–", at_line(run, last, f"{last}")]
+    return ends[0] if first == last else ends
+
+
+def run_link(run: Run) -> Text:
+    """The run's name, as a link to where it comes from."""
+    return Text(text=f"run {run.number}", run=run.number)
+
+
+def from_lines(runs: Sequence[Run]) -> Inline:
+    """The lines that the figures of runs come from."""
+    scored = [(run, run.figure) for run in runs if run.figure]
+    return [[run_link(run), ": ", lines_of(run, f.first_line, f.last_line), " "] for run, f in scored]
+
+
+def field(run: Run, name: str, shown: str | None = None) -> Inline:
+    """A field of the record, linked to the line that says it, with its other origin named."""
+    value = getattr(run.record, name)
+    if value is None:
+        return absent("not said")
+    shown = str(value) if shown is None else shown
+    if name in run.record.from_options:
+        return [shown, Text(text=" (from the command line)", look="small")]
+    return at_line(run, run.record.field_lines.get(name), shown)
+
+
+def absent(text: str = NOT_MEASURED) -> Text:
+    """Words in place of what is not there."""
+    return Text(text=text, look="absent")
+
+
+def quoted(block: Any) -> Iterator[tuple[int, int]]:
+    """(run, line) of each link to a log line within a block, or several."""
+    if isinstance(block, Text):
+        if block.run is not None and block.line is not None:
+            yield block.run, block.line
+    elif is_dataclass(block):
+        for part in fields(block):
+            yield from quoted(getattr(block, part.name))
+    elif isinstance(block, list | tuple):
+        for part in block:
+            yield from quoted(part)

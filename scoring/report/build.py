@@ -1,0 +1,173 @@
+"""From records to a report: repeats put together and scored, systems set side by side. Pure but for reading of logs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from runlog.reader import Event, Header, read_log
+from scoring import hazards, protocols
+from scoring.protocols import Protocol
+from scoring.published import Published
+from scoring.record import InputError, Record
+from scoring.report.content import Group, Report, Run
+from scoring.report.scaling import curves, scaling_rows
+from scoring.report.step_time import with_step_times
+from scoring.report.text import visible
+from scoring.report.verdict import checks, verdict
+from scoring.score import RunFigure, TooFewRunsError, score
+
+PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
+SAID_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
+
+
+def build(
+    records: Sequence[Record],
+    protocol: Protocol | None,
+    *,
+    skip: int | None,
+    findings: dict[str, dict[str, Any]],
+    published: Sequence[Published],
+    logs: Mapping[str, os.PathLike[str]] = MappingProxyType({}),
+) -> Report:
+    """The report of `records`; without a protocol, `window` over as many runs as each system has.
+
+    `logs` has, by a record's file, the path to read where that is another, as of a log that is read already.
+    Raises InputError where one log is given twice.
+    """
+    digests: dict[str, str] = {}
+    by_shape: dict[tuple[Any, ...], list[Run]] = {}
+    for number, record in enumerate(records, 1):
+        if record.sha256 in digests:
+            raise InputError(f"{record.file} and {digests[record.sha256]} are the same log: one run counts once")
+        digests[record.sha256] = record.file
+        run = _run(number, record, findings.get(record.file), logs.get(record.file, record.file))
+        by_shape.setdefault((*_system(record), record.devices, record.nodes), []).append(run)
+    series: dict[tuple[Any, ...], list[Group]] = {}
+    groups = [_scored(runs, protocol, skip) for runs in by_shape.values()]
+    for group in sorted(groups, key=lambda group: group.record.devices or 0):
+        series.setdefault(_system(group.record), []).append(group)
+    timed: list[Group] = []
+    scaling, mixture = [], []
+    for members in map(with_step_times, series.values()):
+        timed.extend(members)
+        if len(rows := scaling_rows(members)) > 1:
+            scaling.append(tuple(rows))
+            mixture.extend(hazards.of_mixture([run.record for member in members for run in member.runs]))
+    # Of the largest shape that has any: the others are its smaller ones, or of models without published figures.
+    beside = [curves(group.record, published) for group in reversed(timed)]
+    chosen, note = next((found for found in beside if found[0]), beside[0])
+    named = protocol or _window(timed[-1].runs)
+    found = tuple(checks(timed, named))
+    return Report(
+        groups=tuple(timed),
+        protocol=named if skip is None else named.skipping(skip),
+        checks=found,
+        verdict=verdict(found),
+        scaling=tuple(scaling),
+        curves=tuple(chosen),
+        curves_note=note,
+        mixture=tuple(mixture),
+    )
+
+
+def _system(record: Record) -> tuple[Any, ...]:
+    """What runs of one system share, whatever their number of devices."""
+    framework = record.framework.split()[0] if record.framework else None
+    return framework, record.model, record.batch_per_device, record.precision, record.math_mode, record.mode
+
+
+def _name(record: Record) -> str:
+    parts = [
+        visible(record.model, 80) if record.model else None,
+        f"{record.devices} device{'s' * (record.devices != 1)}" if record.devices else None,
+        f"on {record.nodes} nodes" if record.nodes and record.nodes > 1 else None,
+        f"batch {record.batch_per_device} a device" if record.batch_per_device else None,
+        visible(record.precision, 40) if record.precision else None,
+        "TF32" if record.math_mode == "tf32" and record.precision == "fp32" else None,
+    ]
+    return ", ".join(part for part in parts if part) or record.format
+
+
+def _window(runs: Sequence[Run]) -> Protocol:
+    """The protocol where none is asked for: all steps after warm-up, over the runs that there are."""
+    return replace(protocols.find("window"), runs=len(runs))
+
+
+def _scored(runs: list[Run], protocol: Protocol | None, skip: int | None) -> Group:
+    wanted = protocol or _window(runs)
+    result, problem = None, None
+    try:
+        result = score([run.record for run in runs], wanted, skip=skip)
+    except TooFewRunsError as error:
+        result, problem = error.partial, str(error)
+    except InputError as error:
+        problem = str(error)
+    if result is not None:
+        runs = [
+            replace(run, figure=figure, span=_span(run.record, figure, wanted))
+            for run, figure in zip(runs, result.runs, strict=True)
+        ]
+    return Group(name=_name(runs[0].record), runs=tuple(runs), score=result, problem=problem)
+
+
+def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
+    """First and last line of the windows that the figure speaks of."""
+    first = figure.first_line
+    if protocol.over_steps == "between_stamps":
+        first += 1  # the row of the first stamp ends before the measurement begins
+    elif protocol.over_steps == "epoch_rates":  # an epoch's row follows its windows
+        first = max((epoch.line for epoch in record.epochs if epoch.line < first), default=0) + 1
+    return first, figure.last_line
+
+
+# ------------------------------------------------------------------------------------------------- reading
+
+
+def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]) -> Run:
+    """A run with what an MLLOG log says up to run_start beside its record."""
+    lines: dict[str, int] = {}
+    said: dict[str, tuple[Any, int]] = {}
+    for entry in itertools.islice(read_log(log), PREAMBLE_ENTRIES) if record.format == "mllog" else ():
+        if isinstance(entry, Header):
+            lines.setdefault(entry.section, entry.line)
+        elif isinstance(entry, Event):
+            if entry.key == "run_start":
+                break
+            said.setdefault("start_s", (entry.time_ms / 1000, entry.line))
+            if entry.key in SAID_ONCE:
+                said.setdefault(entry.key, (entry.value, entry.line))
+    return Run(number=number, record=record, header_lines=lines, said=said, findings=findings)
+
+
+def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """Each run's entry of `python -m compliance check --json`, by the run's file.
+
+    Raises InputError for a file that is none, or that speaks of other logs.
+    """
+    try:
+        entries = json.loads(Path(path).read_text(encoding="utf-8"))["files"]
+        by_file = {os.path.realpath(entry["file"]): entry for entry in entries}
+        for entry in entries:
+            if entry["verdict"] not in ("pass", "fail") or not all(
+                {"rule", "severity", "line", "expected", "actual", "fix"} <= set(finding)
+                and type(finding["line"]) in (int, type(None))
+                for finding in entry["findings"]
+            ):
+                raise KeyError
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{path}: no findings; make the file with `python -m compliance check --json LOG... > {path}`"
+        ) from None
+    entries = {record.file: by_file.pop(os.path.realpath(record.file), None) for record in records}
+    if by_file:
+        raise InputError(
+            f"{path}: speaks of {next(iter(by_file))}, which is no run of this report; check the same logs"
+        )
+    return {file: entry for file, entry in entries.items() if entry is not None}

@@ -1,0 +1,191 @@
+"""Sections on where it all comes from: the check's findings, the runs' provenance, commands, quoted log lines."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scoring.report import plots
+from scoring.report.blocks import (
+    Facts,
+    Figure,
+    Fold,
+    Inline,
+    Lines,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    absent,
+    at_line,
+    field,
+    quoted,
+    run_link,
+)
+from scoring.report.commands import commands
+from scoring.report.content import NOT_MEASURED, Report, Run, nodes_of, section
+from scoring.report.text import visible
+
+QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
+RECORD_FIELDS = (
+    "framework",
+    "model",
+    "devices",
+    "nodes",
+    "batch_per_device",
+    "precision",
+    "math_mode",
+    "mode",
+    "status",
+)
+HEADER_TABLES = {
+    "hardware": "Hardware",
+    "dataset": "Data set",
+    "packages": "Packages",
+    "config": "Configuration",
+    "program": "Training program",
+}
+
+
+def compliance(report: Report) -> Section:
+    """What `python -m compliance check` found."""
+    blocks: list[Any] = []
+    rows: list[list[Inline]] = []
+    notes: list[list[Inline]] = []
+    for run in report.runs:
+        if run.findings is None:
+            blocks.append(Paragraph(text=["Not checked: ", run_link(run), "."], absent=True))
+            continue
+        found, official = run.findings["findings"], run.findings.get("official")
+        errors = sum(finding["severity"] == "error" for finding in found)
+        said = f"; official checker: {official.get('verdict')}" if isinstance(official, dict) else ""
+        text = f": {run.findings['verdict']}, {errors} error{'s' * (errors != 1)}{said}"
+        blocks.append(Paragraph(text=["✓ " if run.findings["verdict"] == "pass" else "✕ ", run_link(run), text]))
+        for finding in found:
+            rule = Text(text=str(finding["rule"]), look="code")
+            texts = [str(finding[name]) for name in ("expected", "actual", "fix")]
+            row = [run_link(run), str(finding["severity"]), rule, at_line(run, finding["line"]), *texts]
+            (notes if finding["severity"] == "info" else rows).append(row)
+    head = ["run", "severity", "rule", "line", "expected", "actual", "what to do"]
+    checked = [run for run in report.runs if run.findings is not None]
+    if rows:
+        blocks.append(Table(caption="Errors and warnings", head=head, rows=rows))
+    elif checked:
+        blocks.append(Paragraph(text="No error and no warning."))
+    if notes:
+        table = Table(caption="Notes", head=head[:-1], rows=[row[:-1] for row in notes])
+        blocks.append(Fold(summary=f"{len(notes)} notes", blocks=[table]))
+    gist = f"{len(rows)} errors and warnings" if checked else "not checked"
+    return Section(key="compliance", title="Compliance", gist=gist, blocks=blocks)
+
+
+def provenance(report: Report) -> Section:
+    """Each run's log, code, machine and configuration; what two runs share stands once."""
+    shown: dict[str, int] = {}  # header sections of earlier runs: their text and the run's number
+    blocks: list[Any] = []
+    for run in report.runs:
+        blocks.append(Facts(items=_facts(run), run=run.number))
+        for name, title in HEADER_TABLES.items():
+            if not (content := run.record.header.get(name)):
+                continue
+            link = at_line(run, run.header_lines.get(name), "header")
+            earlier = shown.setdefault(f"{name}{content!r}", run.number)
+            if earlier != run.number:
+                blocks.append(Paragraph(text=[f"{title}: the same as of run {earlier} (", link, ")."]))
+                continue
+            if name == "hardware":
+                blocks += _topologies(run)
+            table = [Paragraph(text=["From the ", link, "."]), _header_table(title, content)]
+            blocks.append(Fold(summary=f"{title} of run {run.number}", blocks=table))
+    return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=blocks)
+
+
+def _facts(run: Run) -> list[tuple[str, Inline]]:
+    record = run.record
+    facts: list[tuple[str, Inline]] = [
+        ("log", Text(text=record.file, look="code")),
+        ("SHA-256 of the log", Text(text=record.sha256, look="code")),
+        ("read as", f"{record.format}, {record.lines:,} lines"),
+        *((name.replace("_", " "), field(run, name)) for name in RECORD_FIELDS),
+        ("seed", at_line(run, run.seed[1], str(run.seed[0])) if run.seed else absent("not said")),
+    ]
+    if source := section(record, "source"):
+        dirty = {True: "yes", False: "no"}.get(source.get("dirty"), "not said")  # type: ignore[arg-type]
+        said = [
+            ("commit", str(source.get("commit"))),
+            ("uncommitted changes", dirty),
+            ("lock file SHA-256", str(source.get("lock_sha256"))),
+            ("image digest", str(source.get("image_digest") or "no image")),
+        ]
+        facts += [(name, at_line(run, run.header_lines.get("source"), value)) for name, value in said]
+    return facts + [("problem in the text", problem) for problem in record.problems]
+
+
+def _topologies(run: Run) -> list[Any]:
+    """How the GPUs of each node are linked; nodes that are alike are drawn once."""
+    alike: dict[str, tuple[Any, list[str]]] = {}
+    for node in nodes_of(run.record):
+        if plots.is_topology(found := node.get("topology")):
+            alike.setdefault(repr(found), (found, []))[1].append(str(node.get("host")))
+    if not alike:
+        return [Paragraph(text=f"Topology of the GPUs: {NOT_MEASURED}.", absent=True)]
+    figures = []
+    for at, (found, hosts) in enumerate(alike.values(), 1):
+        names, links = found["devices"], found["links"]
+        words = "; ".join(
+            f"{name} to {', '.join(f'{to} {link}' for to, link in zip(names, row, strict=True) if link != 'X')}"
+            for name, row in zip(names, links, strict=True)
+        )
+        caption = (
+            "Links between GPUs and network cards, as nvidia-smi names them; "
+            f"{len(hosts)} node{'s' * (len(hosts) > 1)}: {visible(', '.join(hosts[:4]))}. NV: NVLinks; PIX, PXB: PCIe "
+            "switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
+        )
+        draw = functools.partial(plots.topology, names=names, links=links)
+        name = f"topology-{run.number}-{at}"
+        figures.append(Figure(name=name, title="Topology of the GPUs", caption=caption, words=words, draw=draw))
+    return figures
+
+
+def _header_table(title: str, content: Any) -> Table:
+    """A section of the log's header."""
+    rows: list[list[Inline]]
+    if title == "Configuration" and isinstance(content, dict):
+        entries = [(str(name), entry) for name, entry in content.items() if isinstance(entry, dict)]
+        rows = [[Text(text=name, look="code"), str(e.get("value")), str(e.get("origin"))] for name, e in entries]
+        return Table(caption="Resolved configuration", head=["name", "value", "set by"], rows=rows)
+    rows = [[Text(text=name, look="code"), value] for name, value in _leaves(content)]
+    return Table(caption=title, head=["name", "value"], rows=rows)
+
+
+def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
+    """A nested value as (path, text) pairs."""
+    if isinstance(content, dict) and content:
+        return [
+            pair for key, value in content.items() for pair in _leaves(value, f"{path}.{key}" if path else str(key))
+        ]
+    if isinstance(content, list) and any(isinstance(item, dict | list) for item in content):
+        return [pair for at, value in enumerate(content) for pair in _leaves(value, f"{path}[{at}]")]
+    return [(path, str(content))]
+
+
+def reproduce(report: Report, command: Sequence[str]) -> Section:
+    """The commands that make runs, checks, figures and this report again."""
+    blocks = [Paragraph(text=text, code=code) for text, code in commands(report, command)]
+    return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=blocks)
+
+
+def log_lines(report: Report, linked: Any, read_lines: Callable[[str, set[int]], dict[int, str]]) -> Section:
+    """The lines of the logs that the blocks `linked` lead to; `read_lines(file, lines)` gives their text."""
+    wanted: dict[int, set[int]] = {}
+    for number, line in quoted(linked):
+        wanted.setdefault(number, set()).add(line)
+    blocks = []
+    for run in report.runs:
+        texts = read_lines(run.record.file, lines := wanted.get(run.number, set()))
+        shown = [(line, visible(texts.get(line, ""), QUOTED_CHARS)) for line in sorted(lines)]
+        blocks.append(Lines(run=run.number, file=run.record.file, lines=shown))
+    count = sum(map(len, wanted.values()))
+    gist = f"{count} lines that the numbers above come from, as they stand in the logs"
+    return Section(key="lines", title="Quoted log lines", gist=gist, blocks=blocks)

@@ -1,0 +1,57 @@
+"""A page of sections as HTML and as Markdown, by the templates; whatever a template shows is escaped by it."""
+
+from __future__ import annotations
+
+import functools
+from importlib.util import find_spec
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from scoring.report import plots
+from scoring.report.text import markdown, visible
+
+MOST_CHARS = 100_000  # of one text
+
+
+def _as_html(value: object) -> object:
+    """Printable text, which jinja2 escapes then."""
+    return value if isinstance(value, Markup) else visible(value, MOST_CHARS)
+
+
+def _as_markdown(value: object) -> Markup:
+    return value if isinstance(value, Markup) else Markup(markdown(value))
+
+
+def _code(value: object) -> Markup:
+    """For an indented block of Markdown, in which nothing but the end of a line is syntax."""
+    return Markup(visible(value, MOST_CHARS))
+
+
+@functools.cache
+def _templates(folder: str) -> jinja2.Environment:
+    """Templates of that folder. `finalize` sees each value that a template shows, so that none is left unescaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
+        autoescape=True,
+        finalize=_as_html if folder == "html" else _as_markdown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["code"] = _code
+    # matplotlib is half of an installation without Paddle's packages.
+    environment.globals["drawn"] = plots.drawn if find_spec("matplotlib") else None
+    return environment
+
+
+def html(page: Any) -> str:
+    """The page as one self-contained HTML file: no script, nothing fetched."""
+    return _templates("html").get_template("page.html").render(page=page)
+
+
+def markdown_text(page: Any) -> str:
+    """The page as Markdown, without its plots and what is folded away."""
+    return _templates("markdown").get_template("page.md").render(page=page)

@@ -1,0 +1,91 @@
+"""Device counts side by side: a system against its own smallest one, and the published tables like it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scoring.compare import ratio_interval
+from scoring.published import Published
+from scoring.record import Record
+from scoring.report.content import Curve, Group, ScalingRow, config_of, section
+from scoring.score import Score
+
+
+def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
+    """Each device count of one system against the smallest; groups come in the order of their devices."""
+    rows: list[ScalingRow] = []
+    base: Score | None = None
+    for group in groups:
+        figure, devices = group.score, group.record.devices
+        if figure is None or not devices or figure.unit != "images/s":
+            continue
+        base = base or figure
+        speedup = figure.value / base.value
+        smallest = rows[0].devices if rows else devices
+        rows.append(
+            ScalingRow(
+                group=group,
+                devices=devices,
+                images_per_s=figure.value,
+                speedup=speedup,
+                speedup_95=ratio_interval(base, figure)[0] if rows else None,
+                efficiency=speedup / (devices / smallest),
+            )
+        )
+    return rows
+
+
+def _family(model: str | None) -> str | None:
+    name = (model or "").lower()
+    if "hrnet" in name:
+        return "hrnet"
+    return "resnet" if "resnet" in name else None
+
+
+def _precision(precision: str | None, math_mode: str | None) -> str | None:
+    if precision in (None, "fp32", "tf32"):
+        return "tf32" if "tf32" in (precision, math_mode) else precision
+    return "amp"
+
+
+def curves(record: Record, published: Sequence[Published]) -> tuple[list[Curve], str]:
+    """Published tables of the same model and precision that start at one device, and what was chosen or why none."""
+    if section(record, "hardware").get("device") == "cpu":
+        return [], "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
+    family, precision = _family(record.model), _precision(record.precision, record.math_mode)
+    if family is None or precision is None:
+        what = "model" if family is None else "precision"
+        return [], f"No published curves beside it: the log does not say a {what} that the published table knows."
+    found: dict[tuple[Any, ...], dict[int, Published]] = {}
+    for row in published:
+        copied = row.note is not None and row.note.startswith("copied")
+        same = _family(row.model) == family and _precision(row.precision, row.math_mode) == precision
+        if row.metric == "throughput" and row.devices is not None and same and not copied:
+            framework = row.framework.split(" 2.5")[0]
+            key = (framework, row.accelerator, row.batch_per_device, row.strategy, row.table)
+            found.setdefault(key, {}).setdefault(row.devices, row)
+    chosen = [
+        Curve(label=_label(rows, *key[:4]), rows=tuple(rows[devices] for devices in sorted(rows)))
+        for key, rows in found.items()
+        if 1 in rows and len(rows) > 1
+    ]
+    note = f"Published tables of {'FCN-HRNetW18' if family == 'hrnet' else 'ResNet-50'} at {precision}."
+    dataset = section(record, "dataset")
+    image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
+    if dataset and (image_size != 224 or dataset.get("synthetic")):
+        size = f" at {image_size} px" if isinstance(image_size, int) else ""
+        note += (
+            f" They were measured on full-size images; these runs on {dataset.get('name', 'other data')}{size}: "
+            "compare the efficiency, not images/s."
+        )
+    return chosen, note
+
+
+def _label(rows: dict[int, Published], framework: str, accelerator: str, batch: int | None, strategy: str) -> str:
+    """A published table in a few words, such as `Paddle mixed V100 bs256`: mixed of software versions."""
+    name, _, by = framework.removeprefix("NGC ").removesuffix(")").split(".post")[0].partition(" (")
+    if by:  # such as `Paddle (NVIDIA)`
+        name = f"{by} {name}" if len(by) < 8 else by
+    mixed = " mixed" if len({row.framework for row in rows.values()}) > 1 else ""
+    return " ".join(part for part in (name + mixed, accelerator, f"bs{batch}" if batch else "", strategy) if part)

@@ -1,0 +1,98 @@
+"""The report as JSON values and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from typing import Any
+
+from scoring.report.content import Group, Report, Run, ScalingRow
+from scoring.report.text import cell
+
+RECORD_FIELDS = [
+    "file",
+    "sha256",
+    "format",
+    "framework",
+    "model",
+    "devices",
+    "nodes",
+    "batch_per_device",
+    "precision",
+    "math_mode",
+]
+
+
+def values(report: Report) -> dict[str, Any]:
+    """All of it as JSON values; what is not known is null."""
+    state, text = report.verdict
+    return {
+        "verdict": {"state": state, "text": text, "checks": [asdict(check) for check in report.checks]},
+        "headline": report.groups.index(report.headline),
+        "groups": [_group(group) for group in report.groups],
+        "scaling": [[_scaling(row) for row in rows] for rows in report.scaling],
+        "published": [
+            {
+                "label": curve.label,
+                "source": curve.base.source,
+                "points": [{"devices": row.devices, "images_per_s": row.value, "row": row.line} for row in curve.rows],
+            }
+            for curve in report.curves
+        ],
+        "published_note": report.curves_note,
+        "mixture": [asdict(warning) for warning in report.mixture],
+    }
+
+
+def _scaling(row: ScalingRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("devices", "images_per_s", "speedup", "speedup_95", "efficiency")}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    step = group.step_time
+    return {
+        "name": group.name,
+        "score": group.score.to_json() if group.score else None,
+        "problem": group.problem,
+        "step_time": None if step is None else asdict(step) | {"rest_s": step.rest_s},
+        "runs": [_run(run) for run in group.runs],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    record, figure = run.record, run.figure
+    last = record.quality[-1] if record.quality else None
+    memory = [w.gpu_memory_mib for w in record.windows if w.gpu_memory_mib is not None]
+    power = [w.power_w for w in run.measured if w.power_w is not None]
+    return {
+        "run": run.number,
+        **{name: getattr(record, name) for name in RECORD_FIELDS},
+        "value": figure.value if figure else None,
+        "windows": figure.windows if figure else None,
+        "first_line": figure.first_line if figure else None,
+        "last_line": figure.last_line if figure else None,
+        "run_time_s": record.run_time_s,
+        "status": record.status,
+        "quality_name": last.name if last else None,
+        "quality": last.value if last else None,
+        "quality_line": last.line if last else None,
+        "most_gpu_memory_mib": max(memory, default=None),
+        "mean_power_w": sum(power) / len(power) if power else None,
+        "seed": run.seed[0] if run.seed else None,
+        "compliance": run.findings["verdict"] if run.findings else None,
+    }
+
+
+def csv_text(report: Report) -> str:
+    """One row a run; an empty cell is what the log does not say."""
+    rows = []
+    for group in report.groups:
+        unit = group.score.unit if group.score else None
+        rows += [{"run": run.number, "group": group.name, "unit": unit, **_run(run)} for run in group.runs]
+    rows.sort(key=lambda row: row["run"])
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    return stream.getvalue()

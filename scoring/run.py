@@ -1,0 +1,268 @@
+"""One run's figure under a protocol, and the windows that it is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from scoring import spread
+from scoring.protocols import Protocol
+from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
+
+_T = TypeVar("_T", Window, Epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFigure:
+    """One run under the protocol, with the lines that it comes from."""
+
+    file: str
+    value: float  # in the score's unit; infinite for a run that did not converge
+    windows: int  # printed rows that went in
+    first_line: int
+    last_line: int
+    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
+    interval_95: tuple[float, float] | None = None  # from the windows
+
+
+def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
+    """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
+    if protocol.over_steps == "run_time":
+        return _run_time(record, protocol, skip)
+    if protocol.over_steps == "between_stamps":
+        return _between_stamps(record, protocol, skip)
+    chosen = select(record, protocol, skip=skip)
+    scale = devices_in_rate(record) or 1
+    kind = protocol.over_steps
+    weights = [item.rows if isinstance(item, Window) else 1 for item in chosen]
+    if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
+        rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
+        value = math.fsum(r * w for r, w in zip(rates, weights, strict=True)) / sum(weights)
+        interval = spread.t_interval(rates)
+    else:
+        images, seconds = _work(record, chosen, scale, kind)
+        rates = [i / s for i, s in zip(images, seconds, strict=True)]
+        if kind == "images_over_time":
+            value = math.fsum(images) / math.fsum(seconds)
+        else:  # mean of times: every printed row weighs the same
+            value = sum(weights) / math.fsum(w / r for r, w in zip(rates, weights, strict=True))
+        times = spread.t_interval([1 / rate for rate in rates])
+        interval = (1 / times[1], 1 / times[0]) if times and times[0] > 0 else None
+        if interval is not None:  # centred where the figure is: windows may hold unequal work
+            centre = len(rates) / math.fsum(1 / rate for rate in rates)
+            interval = (interval[0] * value / centre, interval[1] * value / centre)
+    return RunFigure(
+        file=record.file,
+        value=value,
+        windows=sum(weights),
+        first_line=chosen[0].line,
+        last_line=chosen[-1].line,
+        rates=tuple(rates),
+        interval_95=interval,
+    )
+
+
+def devices_in_rate(record: Record) -> int | None:
+    """What a printed rate is multiplied by to be that of all devices; None if the log does not say."""
+    return 1 if record.rate_scope == "global" else record.devices
+
+
+def _rate(record: Record, item: Window | Epoch, scale: int, *, printed: bool) -> float:
+    own = item.images / item.seconds if item.images is not None and item.seconds else None
+    shown = item.printed_rate * scale if item.printed_rate is not None else None
+    rate = (shown or own) if printed else (own or shown)
+    if rate is None and isinstance(item, Window) and item.printed_step_time_s is not None:
+        rate = _images_a_step(record) / item.printed_step_time_s
+    if rate is None:
+        raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
+    return rate
+
+
+def _images_a_step(record: Record) -> int:
+    """Of all devices; of one where the log does not say how many there are (the unit then says so)."""
+    if record.devices is None and record.rate_scope == "global":
+        raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
+    if record.batch_per_device is None:
+        raise InputError(f"{record.file}: the log does not say the batch of one device; give --batch")
+    return record.batch_per_device * (record.devices or 1)
+
+
+def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: str) -> tuple[list[float], list[float]]:
+    """Images and seconds of each window; from the one kind of column that every chosen window has."""
+    windows = [item for item in chosen if isinstance(item, Window)]
+    if kind == "images_over_time" and len(windows) == len(chosen):
+        own = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
+        if len(own) == len(chosen):
+            return [float(images) for images, _ in own], [float(seconds) for _, seconds in own]
+        counted = [(w.steps, w.seconds) for w in windows if w.steps and w.seconds]
+        if len(counted) == len(chosen):
+            batch = _images_a_step(record)
+            return [float(steps * batch) for steps, _ in counted], [float(seconds) for _, seconds in counted]
+    told_by_rate = record.rate_scope == "global" and all(item.printed_rate is not None for item in chosen)
+    if kind != "epoch_rates" and not told_by_rate:
+        times = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
+        if len(times) == len(chosen):
+            return [float(_images_a_step(record))] * len(times), [float(time) for time in times]
+    rates = [item.printed_rate for item in chosen if item.printed_rate is not None]
+    if len(rates) == len(chosen):  # rows of equal work: the time of an image is 1 / rate
+        return [float(scale)] * len(rates), [1 / rate for rate in rates]
+    return [1.0] * len(chosen), [1 / _rate(record, item, scale, printed=False) for item in chosen]
+
+
+def positions(record: Record) -> list[int | None]:
+    """How many steps were done at the end of each window, warm-up included; None where the log cannot say."""
+    done: list[int | None] = []
+    base = 0
+    last_epoch: int | None = None
+    for window in record.windows:
+        if window.step is None:  # rows of whole epochs
+            base = base + window.steps if window.steps else 0
+            done.append(base or None)
+            continue
+        if window.epoch != last_epoch and last_epoch is not None and done:
+            previous = done[-1]
+            restarted = previous is not None and window.step - record.first_step + 1 + base <= previous
+            if restarted and previous is not None:  # counters that start anew in each epoch
+                base = previous
+        last_epoch = window.epoch
+        done.append(base + window.step - record.first_step + 1)
+    return done
+
+
+def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window | Epoch]:
+    """What the protocol measures of a run. Raises InputError if warm-up leaves nothing."""
+    if protocol.skip_unit == "epoch":
+        dropped = protocol.skip if skip is None else skip
+        epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
+        return _rest(record, epochs, dropped, "epochs")
+    windows = [window for window in record.windows if window.phase != "warmup"]
+    if not windows:
+        what = "warm-up" if record.windows else "no"
+        raise InputError(f"{record.file}: the log holds {what} windows only: nothing was measured")
+    measured_only = any(window.phase == "measured" for window in windows)
+    if skip is not None:
+        chosen = _rest(record, windows, skip, "windows")
+    elif protocol.skip_unit == "window":
+        apart = len(record.windows) - len(windows)  # the run's own warm-up is the first of what the protocol drops
+        chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
+    elif measured_only:
+        chosen = windows  # the run itself has set its warm-up apart
+    else:
+        chosen = _after_steps(record, protocol)
+    if protocol.take_steps is not None:
+        chosen = _take(record, chosen, protocol.take_steps)
+    return chosen
+
+
+def _rest(record: Record, items: Sequence[_T], dropped: int, what: str) -> Sequence[_T]:
+    if dropped >= len(items):
+        raise NothingMeasuredError(
+            f"{record.file}: warm-up is {dropped} {what} and the run has {len(items)}: nothing is left to measure; "
+            f"take a longer run or a smaller --skip"
+        )
+    return items[dropped:]
+
+
+def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
+    done = positions(record)
+    if any(position is None for position in done):
+        raise InputError(
+            f"{record.file}: protocol {protocol.name} skips {protocol.skip} steps and the log's rows carry no step; "
+            "give --skip N windows"
+        )
+    chosen = [
+        window
+        for window, position in zip(record.windows, done, strict=True)
+        if position is not None and position - (window.steps or 0) >= protocol.skip and window.steps
+    ]
+    if not chosen:
+        raise NothingMeasuredError(
+            f"{record.file}: warm-up is {protocol.skip} steps and the run has {done[-1]} printed: "
+            "nothing is left to measure; take a longer run or a smaller --skip"
+        )
+    return chosen
+
+
+def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
+    """Windows whose steps lie within the next `steps`. Raises InputError if the run is shorter."""
+    taken: list[Window] = []
+    total = 0
+    for window in chosen:
+        size = window.steps or 1
+        if total + size > steps:
+            return taken or _too_short(record, steps, total)
+        taken.append(window)
+        total += size
+        if total == steps:
+            return taken
+    return _too_short(record, steps, total)
+
+
+def _too_short(record: Record, steps: int, total: int) -> Sequence[Window]:
+    raise InputError(
+        f"{record.file}: the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
+    )
+
+
+def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+    """devices * batch * steps / (stamp at the end - stamp at the start), over the steps between two rows."""
+    stamped = [
+        (window, position)
+        for window, position in zip(record.windows, positions(record), strict=True)
+        if window.end_s is not None and position is not None
+    ]
+    if not stamped:
+        raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
+    first = record.first_step
+    if skip is not None:
+        start = stamped[skip - 1] if 0 < skip <= len(stamped) else None
+    else:
+        # The row of that many steps done; of logs that print every 10th row from 0, the row of that number.
+        start = (
+            next((row for row in stamped if row[1] == protocol.skip), None)
+            or next((row for row in stamped if first == 0 and row[0].step == protocol.skip), None)
+            or next((row for row in stamped if row[1] > protocol.skip), None)
+        )
+    if start is None:
+        raise NothingMeasuredError(
+            f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
+            f"{'windows' if skip is not None else 'steps'} and the run has {len(stamped)} stamped rows, the last after "
+            f"{stamped[-1][1]} steps: nothing is left to measure"
+        )
+    later = [row for row in stamped if row[1] > start[1]]
+    if protocol.take_steps is not None:
+        if not later or later[-1][1] < start[1] + protocol.take_steps - 1:  # the last of N batches is N - 1
+            _too_short(record, protocol.take_steps, later[-1][1] - start[1] if later else 0)
+        later = [row for row in later if row[1] <= start[1] + protocol.take_steps]
+    if not later:
+        _too_short(record, protocol.take_steps or 1, 0)
+    end = later[-1]
+    assert start[0].end_s is not None and end[0].end_s is not None
+    seconds, steps = end[0].end_s - start[0].end_s, end[1] - start[1]
+    if seconds <= 0:
+        raise InputError(
+            f"{record.file}: the time stamps of lines {start[0].line} and {end[0].line} do not advance; "
+            "they are too coarse, or the clock was set"
+        )
+    value = _images_a_step(record) * steps / seconds
+    return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
+
+
+def _run_time(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+    if skip:
+        raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
+    if record.run_start_s is None:
+        raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
+    seconds = record.run_time_s  # None: it began and never stopped, so it did not converge
+    if seconds is not None and seconds <= 0:
+        raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
+    return RunFigure(
+        file=record.file,
+        value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,
+        windows=1,  # the run itself
+        first_line=record.field_lines["run_start_s"],
+        last_line=record.field_lines.get("run_stop_s", record.lines),
+    )

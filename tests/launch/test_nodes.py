@@ -1,0 +1,120 @@
+"""Two nodes joined by launch/nodes.sh on this machine, by real ssh: the second has a /tmp of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import jobs
+
+
+class Pair:
+    """The two nodes' processes, and what they say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        key = folder / "key"
+        jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
+        self.variables: dict[str, str] = {
+            **{"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost", "JOB_KEY": str(key)},
+            **{"SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1", "NODE_WAIT_S": "30"},
+        }
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+        process = jobs.begin(command, **(self.variables | variables))
+        self.processes.append(process)
+        return process
+
+    def both(self, *command: str, second: str = "") -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+        """The first node, which leads `command`, and the second, with the job's key or that of `second`."""
+        private = 'mount -t tmpfs t /tmp && cp /dev/fd/9 /tmp/key && exec "$@"'
+        key = second or self.variables["JOB_KEY"]
+        script = f'exec 9<"$0"; exec unshare --mount bash -c {private!r} _ launch/nodes.sh serve'
+        serve = self.start("bash", "-c", script, key, NODE_RANK="1", JOB_KEY="/tmp/key")
+        lead = self.start("launch/nodes.sh", "lead", *command, NODE_RANK="0")
+        return lead, serve
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    sshd = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/usr/local/sbin")
+    private = subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "t", "/mnt"], capture_output=True, check=False
+    )
+    jobs.need(bool(sshd) and shutil.which("ssh") is not None, "openssh-client and openssh-server are absent")
+    jobs.need(private.returncode == 0, "this user cannot give a process a /tmp of its own: run as root")
+    made = Pair(tmp_path)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> tuple[int, str]:
+    stderr = process.communicate(timeout=90)[1]
+    return process.returncode, stderr
+
+
+def until(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.1)
+
+
+def test_the_command_has_mpiruns_settings_and_both_nodes_end_as_it_ends(tmp_path: Path, pair: Pair) -> None:
+    script = 'env >"$0"; cat "${PRTE_MCA_prte_default_hostfile}" >"$0.hosts"; exit 3'
+    lead, serve = pair.both("bash", "-c", script, str(tmp_path / "env"))
+    assert said(lead)[0] == 3
+    assert said(serve)[0] == 3
+    settings = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    assert settings["HOSTS"] == "first,localhost"
+    assert settings["PRTE_MCA_oob_tcp_keepalive_time"] == "5"
+    assert (tmp_path / "env.hosts").read_text() == "first slots=1\nlocalhost slots=1\n"
+    assert not Path(f"/tmp/nodes-{os.getuid()}-{pair.variables['SSH_PORT']}").exists()
+
+
+LOOP = 'trap "cat ${ABORT_REASON_FILE} >$0.reason; exit 1" TERM; touch "$0"; while :; do sleep 0.1; done'
+
+
+def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair) -> None:
+    lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
+    until(tmp_path / "runs")
+    root = psutil.Process(serve.pid)
+    jobs.kill_at_once(lambda: [root, *root.children(recursive=True)])
+    status, stderr = said(lead)
+    assert status == 1
+    assert "node 1 (localhost) was lost; the job ends" in stderr
+    assert (tmp_path / "runs.reason").read_text() == "node 1 (localhost) was lost\n"
+
+
+def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> None:
+    lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
+    until(tmp_path / "runs")
+    lead.send_signal(signal.SIGTERM)
+    assert said(lead)[0] == 143
+    assert said(serve)[0] == 143
+    assert (tmp_path / "runs.reason").read_text() == "stopped by SIGTERM\n"
+
+
+def test_a_node_with_another_key_is_refused(tmp_path: Path, pair: Pair) -> None:
+    other = tmp_path / "other"
+    jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)])
+    lead, _ = pair.both("true", second=str(other))
+    status, stderr = said(lead)
+    assert status == 1
+    assert "localhost (node 1): answers with another key than this job's" in stderr

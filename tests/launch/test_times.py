@@ -1,0 +1,50 @@
+"""The one table of times: each that ends another waits longer than that one takes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import yaml
+
+from tests import jobs
+
+LAUNCH = jobs.REPOSITORY / "launch"
+
+
+def table() -> dict[str, int]:
+    done = subprocess.run(
+        ["bash", "-c", 'source launch/common.sh; for name in $(compgen -v); do echo "${name}=${!name-}"; done'],
+        cwd=jobs.REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pairs = (line.partition("=")[::2] for line in done.stdout.splitlines())
+    return {name: int(value) for name, value in pairs if re.search(r"_(S|COUNT)$", name) and value.isdigit()}
+
+
+def test_each_waits_longer_than_what_it_ends() -> None:
+    time = table()
+    (slurm,) = re.findall(r"^#SBATCH --signal=B:TERM@(\d+)$", (LAUNCH / "slurm.sub").read_text(), re.M)
+    pods = yaml.safe_load((LAUNCH / "mpijob.yaml").read_text())["spec"]["mpiReplicaSpecs"].values()
+    (grace_s,) = {pod["template"]["spec"]["terminationGracePeriodSeconds"] for pod in pods}
+    outwards = [
+        time["LAST_WINDOW_S"] + time["MPIRUN_END_S"],
+        time["JOB_END_S"],
+        time["CONTAINER_END_S"],
+        time["HOST_END_S"],
+        int(grace_s),
+        int(slurm),
+    ]
+    assert outwards == sorted(set(outwards))
+    assert time["ACCEPTANCE_LAST_START_S"] < time["ACCEPTANCE_END_S"] == 15 * 60
+
+
+def test_no_other_file_of_the_launchers_has_a_time_of_its_own() -> None:
+    """Fixed pauses of a poll aside; the manifest and the SLURM directive are told in the table."""
+    scripts = [path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".sub") and path.name != "common.sh"]
+    for path in [*scripts, jobs.REPOSITORY / "run_and_time.sh"]:
+        code = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+        own = re.findall(r"\b\w+_S=\d+|--time \d+|\bsleep (?:[2-9]|\d{2,})|Alive\w+=\d+", code)
+        assert own == [], f"{path.name}: {own}"

@@ -1,0 +1,128 @@
+"""The matrix: every workload, recipe, precision, layout and mode that the README allows, on one rank and on two."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import paddle_hrnet.config
+import paddle_rn50.config
+from harness import env
+
+RECIPES = {"rn50": paddle_rn50.config.RECIPES, "hrnet": paddle_hrnet.config.RECIPES}
+LAYOUTS = {  # beside the precision's own; FCN-HRNetW18 has one, and so has bfloat16
+    ("rn50", "fp32"): "NHWC",
+    ("rn50", "tf32"): "NHWC",
+    ("rn50", "amp_o1"): "NCHW",
+    ("rn50", "amp_o2"): "NCHW",
+}
+LARS_BATCH = 1632  # images: the smallest global batch that mlperf_lars has a reference point for
+SIDE = {"rn50": 32, "hrnet": 64}  # pixels of a training crop
+CLOSED = "rn50-mlperf_lars-amp_o2-train-2"  # the README's command for the closed division
+STEPS = 2  # of an epoch
+EVALUATED = 3  # evaluation images: less than a batch, so that a part of it only fills up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One job of the matrix."""
+
+    workload: str
+    recipe: str
+    precision: str
+    layout: str
+    mode: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return "-".join(str(value) for value in asdict(self).values() if value)
+
+    @property
+    def batch(self) -> int:
+        """Images of a rank."""
+        return LARS_BATCH // self.ranks if self.recipe == "mlperf_lars" else {"rn50": 4, "hrnet": 2}[self.workload]
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of a training run: more than the recipe's warm-up; a checkpoint follows the last but one."""
+        return 6 if self.recipe == "nvidia_cosine" else 3
+
+    def variables(self, data: Path) -> dict[str, str]:
+        """The job's environment, on the data set of `write_data`."""
+        settings = {
+            "WORKLOAD": self.workload,
+            "RECIPE": self.recipe,
+            "PRECISION": self.precision,
+            "LAYOUT": self.layout,
+            "MODE": self.mode,
+            "DGXNGPU": str(self.ranks),
+            "BATCHSIZE": str(self.batch),
+            "IMAGE_SIZE": str(SIDE[self.workload]),
+        }
+        if self.mode == "throughput":
+            return {**settings, "DATA": "synthetic", "WARMUP_STEPS": str(STEPS), "MEASURED_STEPS": str(STEPS)}
+        checkpoint = {"MAX_EPOCHS": str(self.epochs), "CHECKPOINT_EPOCHS": str(self.epochs - 1)}
+        return {**settings, **checkpoint, "DATADIR": str(data)}
+
+    def write_data(self, folder: Path) -> Path:
+        """A data set of STEPS training batches, in the workload's layout; the labels contradict each other."""
+        folder.mkdir()
+        rng = np.random.default_rng(0)
+        train = STEPS * self.batch * self.ranks
+        if self.workload == "rn50":
+            Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(folder / "0.jpeg")
+            for name, count in (("train_list.txt", train), ("val_list.txt", EVALUATED)):
+                (folder / name).write_text("".join(f"0.jpeg {i % 2}\n" for i in range(count)))
+            return folder
+        Image.fromarray(rng.integers(0, 256, (64, 128, 3), dtype=np.uint8)).save(folder / "0.png")
+        for label in range(2):
+            Image.fromarray(np.full((64, 128), label, dtype=np.uint8)).save(folder / f"{label}.png.label.png")
+        for name, count in (("train.txt", train), ("val.txt", EVALUATED)):
+            (folder / name).write_text("".join(f"0.png {i % 2}.png.label.png\n" for i in range(count)))
+        return folder
+
+
+def matrix() -> list[Case]:
+    """Every case on a GPU."""
+    found = []
+    for workload, recipes in RECIPES.items():
+        for recipe, precision, mode, ranks in itertools.product(
+            recipes, env.PRECISIONS, ("train", "throughput"), (2, 1)
+        ):
+            for layout in ("", LAYOUTS.get((workload, precision), "")):
+                case = Case(
+                    workload=workload, recipe=recipe, precision=precision, layout=layout, mode=mode, ranks=ranks
+                )
+                if case not in found:
+                    found.append(case)
+    return found
+
+
+def _pairs(case: Case) -> Iterator[tuple[object, ...]]:
+    """Values that a case tries together; of FCN-HRNetW18, slow to build, each recipe and precision on two ranks."""
+    values = asdict(case)
+    workload = values.pop("workload")
+    if workload == "hrnet":
+        half = case.precision in ("amp_o1", "amp_o2")  # whose evaluation program is another one than that of FP32
+        if case.ranks == 2 and (case.mode == "train") == half:
+            yield from ((workload, name, values[name]) for name in ("recipe", "precision"))
+        return
+    for one, other in itertools.combinations(values, 2):
+        if (one, other) != ("recipe", "precision"):  # twice as many cases: each recipe trains the same network
+            yield workload, one, values[one], other, values[other]
+
+
+def pairwise(cases: list[Case]) -> list[Case]:
+    """Cases among which every pair of values occurs that occurs at all; greedily, so few but not the fewest."""
+    chosen = [case for case in cases if str(case) == CLOSED]
+    left = {pair for case in cases for pair in _pairs(case)}.difference(*map(_pairs, chosen))
+    while left:
+        best = max(cases, key=lambda case: len(left.intersection(_pairs(case))))
+        chosen.append(best)
+        left.difference_update(_pairs(best))
+    return chosen

@@ -1,0 +1,93 @@
+"""What a step must ask of a GPU, counted from the papers' networks and the recipes; nothing here looks at a program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+TYPES = {"fp32": "float", "tf32": "float", "amp_o1": "half", "amp_o2": "half", "bf16": "bfloat16"}  # cuDNN's words
+WIDTHS = {"float": 4, "half": 2, "bfloat16": 2}  # bytes
+ALIGNMENT = 256  # bytes: where each gradient of a joined all-reduce begins (Paddle's allocator on GPUs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Layers of a network, each with a gradient of its input but the first."""
+
+    filters: tuple[int, ...]  # elements of each convolution's filters
+    normalized: tuple[int, ...]  # channels of each batch normalization
+    relu: int  # normalizations with a rectifier right after
+    add_relu: int  # ... with a sum and a rectifier after
+    poolings: int
+    dense: tuple[int, ...] = ()  # elements of matrices and biases outside convolutions
+    products: int = 0  # matrix products of a step
+
+    @property
+    def convolutions(self) -> int:
+        """Convolutions of a forward pass."""
+        return len(self.filters)
+
+
+def resnet50(*, classes: int = 1000, input_channels: int = 3) -> Network:
+    """ResNet-50 v1.5 (He et al. 2015, table 1): stem, 16 bottlenecks of three, a projection a stage, dense layer."""
+    convolutions = [(64, input_channels, 7)]
+    channels = 64
+    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for block in range(blocks):
+            convolutions += [(width, channels, 1), (width, width, 3), (4 * width, width, 1)]
+            if block == 0:
+                convolutions.append((4 * width, channels, 1))
+            channels = 4 * width
+    return Network(
+        filters=tuple(out * into * side**2 for out, into, side in convolutions),
+        normalized=tuple(out for out, _, _ in convolutions),
+        relu=1 + 16 * 2,
+        add_relu=16,
+        poolings=1,  # the maximum after the stem; the mean at the end is one too or a reduction, as the program has it
+        dense=(channels * classes, classes),
+        products=3,  # forward, and the gradients of both operands
+    )
+
+
+def hrnet_w18_convolutions() -> int:
+    """Convolutions of HRNetV2-W18 with a normalization each (Sun et al. 2019): the head's first one included.
+
+    Stages 2 to 4 have 1, 4 and 3 modules of 2, 3 and 4 branches: four blocks of two a branch, and in each fusion one
+    from every lower resolution to a higher and d from one d steps higher.
+    """
+
+    def module(branches: int) -> int:
+        ways = [(i, j) for i in range(branches) for j in range(branches) if i != j]
+        return branches * 4 * 2 + sum(1 if j > i else i - j for i, j in ways)
+
+    stem, bottlenecks, projection, head = 2, 4 * 3, 1, 1
+    transitions = 2 + 1 + 1  # the first makes both branches, each later one a new branch
+    return stem + bottlenecks + projection + transitions + module(2) + 4 * module(3) + 3 * module(4) + head
+
+
+def padded(elements: int, width: int) -> int:
+    """Elements that a gradient takes of a joined all-reduce."""
+    step = ALIGNMENT // width
+    return -(-elements // step) * step
+
+
+def summed(network: Network, precision: str) -> Counter[str]:
+    """Elements of gradients that ranks sum in a step, by type: normalizations stay in FP32.
+
+    Under O1 parameters are FP32, but Paddle has their gradients cross in the type before the last cast.
+    """
+    half = TYPES[precision]
+    total: Counter[str] = Counter()
+    for size in (*network.filters, *network.dense):
+        total[half] += padded(size, WIDTHS[half])
+    for channels in network.normalized:
+        total["float"] += 2 * padded(channels, WIDTHS["float"])
+    return total
+
+
+def copies_to_device(precision: str) -> int:
+    """Copies from the host in a step, beside a learning rate that changes: for FP16's loss scale the tables of Paddle's
+    two kernels (where gradients lie, and how large they are), of FP32 and of FP16 gradients each.
+    """
+    types = {"amp_o1": 1, "amp_o2": 2}.get(precision, 0)
+    return types * 2 * 2

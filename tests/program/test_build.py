@@ -1,0 +1,400 @@
+"""The training program: its losses are those of the plain program, and what is wrong in it is found."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+from paddle.base import executor as base_executor
+
+from harness import env
+from harness import plan as plans
+from program import build, kernels, passes, verify
+from program.ops import is_merge
+from tests.program import lower, programs
+
+PLAIN = "fuse_elewise_add_act_ops=0,merged_optimizer=0"
+STEPS = 10
+
+
+@cache
+def plain_losses() -> tuple[float, ...]:
+    """Losses of the program that fleet builds for one rank without any fusion, NCHW in FP32."""
+    return tuple(programs.losses(programs.build(knobs=PLAIN), STEPS))
+
+
+def lowered_losses(built: programs.Built, *, ranks: int, half: bool, steps: int = STEPS) -> list[float]:
+    lower.lower(built.main, built.startup, ranks=ranks)
+    layout, channels = ("NHWC", 4) if half else ("NCHW", 3)
+    return programs.losses(built, steps, layout=layout, channels=channels)
+
+
+@pytest.mark.parametrize("name", ["fp32", "amp_o1", "amp_o2", "bf16"])
+def test_the_gpu_program_lowered_to_a_cpu_trains_as_the_plain_program_does(name: str) -> None:
+    built = programs.build(name=name, device="gpu", ranks=8, knobs="fuse_grad_size_in_MB=0.01")
+    half = name in ("amp_o1", "amp_o2")
+    if half:
+        assert built.kinds("fused_batch_norm_act", "fused_bn_add_activation") == [9, 4]
+        assert built.main.global_block().var("image").dtype == paddle.float16
+    assert built.kinds("share_buffer")[0] > 0
+    assert built.kinds("c_allreduce_sum")[0] > 4
+    losses = lowered_losses(built, ranks=8, half=half)
+    assert np.allclose(losses, plain_losses(), rtol=1e-5, atol=0)
+
+
+def test_gradient_merge_of_the_gpu_program_trains_as_the_plain_one_does() -> None:
+    merge, batch = "gradient_merge=2", 2 * programs.BATCH
+    built = programs.build(
+        name="amp_o2", device="gpu", ranks=8, knobs=f"{merge},fuse_grad_size_in_MB=0.01", batch=batch
+    )
+    micro, main = built.update
+    kinds = [op.type for op in micro.global_block().ops]
+    assert not {"c_allreduce_sum", "merged_momentum", "check_finite_and_unscale"}.intersection(kinds)
+    for part in (micro, main):
+        lower.lower(part, built.startup, ranks=8)
+    plain = programs.build(knobs=f"{PLAIN},{merge}", layout="NHWC", batch=batch)  # one layout: no value flips at a relu
+    losses, expected = (
+        programs.losses(
+            one, STEPS, feed=lambda step, c=channels: programs.images(step, layout="NHWC", channels=c, batch=batch)
+        )
+        for one, channels in ((built, 4), (plain, 3))
+    )
+    assert np.allclose(losses, expected, rtol=1e-5, atol=0), (losses, expected)
+
+
+@pytest.mark.parametrize("wrong", ["residual swapped", "master left out", "all-reduce missed", "unscaled"])
+def test_lowering_shows_wrong_wiring(wrong: str) -> None:
+    built = programs.build(name="amp_o2", device="gpu", ranks=8)
+    block = built.main.global_block()
+    for index, op in enumerate(block.ops):
+        if wrong == "residual swapped" and op.type == "fused_bn_add_activation":
+            x, z = op.input("X"), op.input("Z")
+            if block.var(x[0]).shape == block.var(z[0]).shape:
+                op.desc.set_input("X", z)
+                op.desc.set_input("Z", x)
+                break
+        if wrong == "master left out" and op.type == "merged_momentum" and op.input("MasterParam"):
+            for slot in ("Param", "Grad", "Velocity", "MasterParam", "LearningRate"):
+                op.desc.set_input(slot, op.input(slot)[1:])
+            for slot in ("ParamOut", "VelocityOut", "MasterParamOut"):
+                op.desc.set_output(slot, op.output(slot)[1:])
+            for attr in ("regularization_method", "regularization_coeff"):
+                op.desc._set_attr(attr, op.attr(attr)[1:])
+            break
+        if wrong == "all-reduce missed" and op.type == "c_allreduce_sum":
+            block._remove_op(index)
+            break
+        if wrong == "unscaled" and op.type == "scale" and op.attr("op_role") == 1:
+            block._remove_op(index)
+            break
+    losses = lowered_losses(built, ranks=8, half=True, steps=3)
+    assert not np.allclose(losses, plain_losses()[:3], rtol=1e-4, atol=0)
+
+
+def test_fusions_change_no_loss() -> None:
+    built = programs.build()
+    assert built.kinds("fused_elemwise_add_activation", "elementwise_add", "merged_momentum", "momentum") == [
+        4,
+        1,
+        1,
+        0,
+    ]
+    assert np.allclose(programs.losses(built, STEPS), plain_losses(), rtol=1e-5, atol=0)
+
+
+def test_input_gradients_by_convolution_change_no_loss() -> None:
+    built = programs.build()
+    with mock.patch.object(passes, "convolve_gradients", lambda main: 0):
+        plain = programs.build()
+    assert built.kinds("flip")[0] > 0 and plain.kinds("flip") == [0]
+    assert np.allclose(programs.losses(built, STEPS), programs.losses(plain, STEPS), rtol=1e-5, atol=0)
+
+
+def test_bucket_sizes_change_no_loss() -> None:
+    large = ((256, 1), (512, 1))  # 19 MB of gradients
+    found = {}
+    for mib in (1, 16):
+        built = programs.build(ranks=2, device="gpu", knobs=f"fuse_grad_size_in_MB={mib}", stages=large)
+        sizes = [op for op in built.main.global_block().ops if op.type == "coalesce_tensor"]
+        lower.lower(built.main, built.startup, ranks=2)
+        found[mib] = (len(sizes), programs.losses(built, STEPS))
+    assert found[1][0] > found[16][0] >= 2
+    assert np.allclose(found[1][1], found[16][1], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("merged", [0, 1])
+def test_an_update_on_a_cpu_waits_for_each_bucket_by_the_fewest_operators(merged: int) -> None:
+    """One for all parameters needs one `depend` a bucket; one a parameter, all of them. No reader loses its wait."""
+    large, knobs = ((256, 1), (512, 1)), f"merged_optimizer={merged},fuse_grad_size_in_MB=1"
+    gpu, cpu = (programs.build(ranks=2, device=device, knobs=knobs, stages=large) for device in ("gpu", "cpu"))
+    buckets = [set(op.output("Output")) for op in cpu.main.global_block().ops if op.type == "coalesce_tensor"]
+    assert len(buckets) > 1
+    waits: list[set[int]] = [set() for _ in buckets]  # the readers that wait for each bucket
+    reads: list[set[int]] = [set() for _ in buckets]
+    ops = cpu.main.global_block().ops
+    for index, op in enumerate(ops):
+        if op.type in ("momentum", "merged_momentum"):
+            for bucket, waiting, reading in zip(buckets, waits, reads, strict=True):
+                gradients = bucket.intersection(op.input("Grad"))
+                if gradients:
+                    reading.add(index)
+                if any(o.type == "depend" and o.input("X")[0] in gradients for o in ops[:index]):
+                    waiting.add(index)
+    assert waits == reads and all(reads)
+    assert cpu.kinds("depend")[0] == (len(buckets) if merged else gpu.kinds("depend")[0])
+
+
+def test_nhwc_and_nchw_differ_as_a_rounding_of_the_input_does() -> None:
+    steps = 3
+
+    def rounded(step: int) -> dict[str, np.ndarray]:
+        feed = programs.images(step, layout="NCHW", channels=3)
+        return feed | {"image": np.nextafter(feed["image"], np.float32(np.inf))}
+
+    nchw = np.array(plain_losses()[:steps])
+    control = np.abs(np.array(programs.losses(programs.build(knobs=PLAIN), steps, feed=rounded)) - nchw)
+    nhwc = np.array(programs.losses(programs.build(layout="NHWC"), steps, layout="NHWC"))
+    assert np.all(np.abs(nhwc - nchw) <= 10 * np.maximum.accumulate(control) + 1e-6 * nchw)
+
+
+def _layer(kind: str, layout: str, x: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
+    """Output of a layer and its gradients by its inputs and parameters; images in NCHW, filters are OIHW in both."""
+    to, back = ((0, 2, 3, 1), (0, 3, 1, 2)) if layout == "NHWC" else ((0, 1, 2, 3), (0, 1, 2, 3))
+    main, startup = static.Program(), static.Program()
+    startup.random_seed = 3
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        image, addend = (static.data(name, x.transpose(to).shape, "float32") for name in ("x", "z"))
+        image.stop_gradient = addend.stop_gradient = False
+        around_1 = paddle.ParamAttr(initializer=paddle.nn.initializer.Normal(1.0, 0.1))
+        if kind.startswith("conv"):
+            kernel, stride = int(kind[4]), int(kind[6])
+            padding = (kernel - 1) // 2
+            y = static.nn.conv2d(image, 8, kernel, stride=stride, padding=padding, bias_attr=False, data_format=layout)
+        elif kind == "batch_norm":
+            y = static.nn.batch_norm(image, param_attr=around_1, bias_attr=around_1, data_layout=layout)
+        elif kind == "relu":
+            y = paddle.nn.functional.relu(image)
+        elif kind == "add":
+            y = paddle.add(image, addend)
+        elif kind == "max_pool":
+            y = paddle.nn.functional.max_pool2d(image, 3, stride=2, padding=1, data_format=layout)
+        else:
+            y = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=layout)
+        if kind == "fc":  # on the mean over the image, as in the network
+            y = static.nn.fc(paddle.flatten(y, 1), 8, bias_attr=around_1)
+            weights = upstream[:, :, 0, 0]
+        else:
+            weights = upstream[:, :, : y.shape[to.index(2)], : y.shape[to.index(3)]].transpose(to)
+        gradient = static.data("g", weights.shape, "float32")
+        inputs = [image, addend] if kind == "add" else [image]
+        parameters = [p for p in main.all_parameters() if p.trainable]
+        found = [y, *static.gradients(y, inputs + parameters, gradient)]
+    assert len(parameters) == (1 if kind.startswith("conv") else 2 if kind in ("batch_norm", "fc") else 0)
+    images = len(inputs) + 1
+    executor = static.Executor(paddle.CPUPlace())
+    with static.scope_guard(static.Scope()):
+        executor.run(startup)
+        fed = {"x": x.transpose(to), "z": x[::-1].transpose(to), "g": weights}
+        feed = {name: np.ascontiguousarray(value) for name, value in fed.items()}
+        values = executor.run(main, feed=feed, fetch_list=found)
+    return [v.transpose(back) if v.ndim == 4 and i < images else v for i, v in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["conv1s1", "conv3s1", "conv3s2", "conv7s2", "batch_norm", "relu", "add", "max_pool", "avg_pool", "fc"]
+)
+def test_each_layer_is_the_same_in_both_layouts(kind: str) -> None:
+    paddle.enable_static()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
+    upstream = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
+    for nchw, nhwc in zip(*(_layer(kind, layout, x, upstream) for layout in ("NCHW", "NHWC")), strict=True):
+        assert nchw.shape == nhwc.shape
+        assert np.abs(nchw - nhwc).max() <= 1e-6 * max(1.0, np.abs(nchw).max())
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> None:
+    """dX = dOut / (height x width) everywhere; the last pooling, over less than the image, stays Paddle's."""
+    paddle.enable_static()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, 5, 7) if layout == "NCHW" else (2, 5, 7, 3)).astype(np.float32)
+    upstream = rng.standard_normal((2, 3, 1, 1) if layout == "NCHW" else (2, 1, 1, 3)).astype(np.float32)
+    main = static.Program()
+    with static.program_guard(main):
+        image, gradient = static.data("x", x.shape, "float32"), static.data("g", upstream.shape, "float32")
+        image.stop_gradient = False
+        mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=layout)
+        parts = paddle.nn.functional.avg_pool2d(image, 3, data_format=layout)
+        (dx,) = static.gradients(mean, image, gradient)
+        static.gradients(parts, image)
+    assert passes.spread_mean(main) == 1
+    assert [op.type for op in main.global_block().ops].count("pool2d_grad") == 1
+    (found,) = static.Executor(paddle.CPUPlace()).run(main, feed={"x": x, "g": upstream}, fetch_list=[dx.name])
+    np.testing.assert_allclose(found, np.broadcast_to(upstream / 35, x.shape), rtol=1e-6)
+
+
+# ---- what is wrong is refused
+
+
+def _broken(change: str) -> programs.Built:
+    built = programs.build(name="amp_o2", device="gpu", ranks=8)
+    block = built.main.global_block()
+    at = {op.type: i for i, op in reversed(list(enumerate(block.ops)))}
+    reduce_at = at["c_allreduce_sum"]
+    if change == "missed":
+        block._remove_op(reduce_at)
+    elif change == "twice":
+        name = block.ops[reduce_at].input("X")
+        passes.insert(block, reduce_at, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
+    elif change == "too early":
+        name = block.ops[reduce_at].input("X")
+        block._remove_op(reduce_at)
+        passes.insert(
+            block, at["coalesce_tensor"] + 1, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1
+        )
+        while block.ops[at["coalesce_tensor"]].type == "coalesce_tensor":
+            at["coalesce_tensor"] += 1
+    elif change == "scaled twice":
+        index = next(i for i, op in enumerate(block.ops) if op.type == "scale" and op.attr("op_role") == 1)
+        name = block.ops[index].output("Out")
+        passes.insert(block, index + 1, "scale", {"X": name}, {"Out": name}, scale=0.125, op_role=1)
+    elif change == "loss scale left":
+        index = at["check_finite_and_unscale"]
+        block.ops[index].desc.set_output("Out", [f"{n}.lost" for n in block.ops[index].output("Out")])
+    return built
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("missed", "looked at for infinities before its sum"),
+        ("twice", "before its sum|summed over the ranks 2 times|different sums"),
+        ("too early", "summed over the ranks before it is computed|before its sum"),
+        ("scaled twice", "scaled by 0.015625, not by 1/8"),
+        ("loss scale left", "still has the loss scale|different sums"),
+    ],
+)
+def test_a_gradient_not_summed_and_scaled_once_is_refused(change: str, reason: str) -> None:
+    built = _broken(change)
+    with pytest.raises(verify.Refused, match=reason):
+        verify.gradients(built.main, ranks=8)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("left out of the micro-step", "do not merge the same gradients"),
+        ("left out of the update", "do not merge the same gradients"),
+        ("merged at another scale", "do not merge the same gradients"),
+        ("merged after the sum", "after its sum over the ranks"),
+        ("never cleared", "is not cleared after the update"),
+        ("overwritten", "is written to"),
+        ("updated early", "a micro-step updates"),
+    ],
+)
+def test_gradients_not_merged_once_are_refused(change: str, reason: str) -> None:
+    built = programs.build(name="amp_o2", device="gpu", ranks=8, knobs="gradient_merge=2")
+    micro, main = built.update
+    assert verify.merged(micro, main, ranks=8, parts=2) == 47
+    block = (micro if change in ("left out of the micro-step", "overwritten", "updated early") else main).global_block()
+    at = next(i for i, op in enumerate(block.ops) if is_merge(op))
+    name, total = block.ops[at].input("X"), block.ops[at].input("Y")
+    if change.startswith("left out"):
+        block._remove_op(at)
+    elif change == "merged at another scale":
+        passes.insert(block, at, "scale", {"X": name}, {"Out": name}, scale=0.5, op_role=1)
+    elif change == "merged after the sum":
+        where = next(i for i, op in enumerate(block.ops) if op.type == "depend" and op.input("X") == name)
+        passes.insert(block, where + 1, "elementwise_add", {"X": name, "Y": total}, {"Out": name}, axis=-1, op_role=1)
+        block._remove_op(at)
+    elif change == "never cleared":
+        block._remove_op(next(i for i, op in enumerate(block.ops) if op.output_arg_names == total))
+    elif change == "overwritten":
+        block.ops[at].desc.set_output("Out", name)
+    else:
+        update = next(op for op in main.global_block().ops if op.type == "merged_momentum")
+        inputs = {slot: update.input(slot) for slot in ("Param", "Grad", "Velocity", "LearningRate")}
+        passes.insert(block, len(block.ops), update.type, inputs, {}, mu=update.attr("mu"), op_role=2)
+    with pytest.raises(verify.Refused, match=reason):
+        verify.merged(micro, main, ranks=8, parts=2)
+
+
+def test_another_optimizer_momentum_or_decay_is_refused() -> None:
+    built = programs.build()
+    verify.optimizer(built.main, programs.SGD)
+    for change, reason in (
+        ({"momentum": 0.8}, "momentum of .* is 0.9, not 0.8"),
+        ({"weight_decay": 2e-4}, "weight decay of .* is 0.0001, not 0.0002"),
+        ({"decay_bn_and_bias": True}, "weight decay of .* is 0, not 0.0001"),
+        ({"kind": "lars"}, "asks for lars, the program updates .* by merged_momentum"),
+    ):
+        wanted = programs.replace(programs.SGD, **change)
+        with pytest.raises(verify.Refused, match=reason):
+            verify.optimizer(built.main, wanted)
+
+
+def test_an_operator_without_a_kernel_on_the_device_is_refused() -> None:
+    built = programs.build(name="amp_o2", device="gpu", ranks=2)
+    kernels.check(built.main, "gpu")
+    with pytest.raises(verify.Refused, match="no cpu kernel of"):
+        kernels.check(built.main, "cpu")
+
+
+def test_half_precision_is_where_it_belongs() -> None:
+    for name in ("amp_o1", "amp_o2"):
+        verify.arithmetic(programs.build(name=name, device="gpu", ranks=2).main, "float16")
+    with pytest.raises(verify.Refused, match="is not in float16"):
+        verify.arithmetic(programs.build().main, "float16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "cpu", "precision": "fp32"}, "divides the state over 8 GPUs"),
+        ({"dgxngpu": 4}, "divides the state over 8 GPUs"),
+        ({"dgxnnodes": 2}, "divides the state over 8 GPUs"),
+        ({"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
+        ({"mode": "train"}, "trains by LARS, not by the recipe"),
+        ({}, ""),
+    ],
+)
+def test_the_automatic_mode_is_taken_where_the_log_can_say_what_ran(changes: dict[str, Any], message: str) -> None:
+    job = env.Job(
+        **{"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1", "mode": "throughput"} | changes
+    )
+    if not message:
+        assert plans.of_job(job).strategy.auto
+        return
+    with pytest.raises(ValueError, match=f"STRATEGY=auto: Paddle's automatic mode {message}"):
+        plans.of_job(job)
+
+
+@pytest.mark.parametrize("knobs", ["", "enable_inplace=1"])
+def test_the_program_that_runs_is_the_one_that_was_proved(knobs: str) -> None:
+    """Paddle's executor would let buffers be shared in any program that it is given, as its own class here."""
+    of_cache = base_executor._ExecutorCache._get_program_and_executor
+    ran: list[list[str]] = []
+
+    def recorded(cache: Any, data: Any) -> Any:
+        found = of_cache(cache, data)
+        ran.append([op.type for op in found[0].global_block().ops if op.type != "feed"])
+        return found
+
+    built = programs.build(knobs=knobs)
+    with (
+        mock.patch.object(base_executor._ExecutorCache, "_get_program_and_executor", recorded),
+        static.scope_guard(static.Scope()),
+    ):
+        for kind in (build.Executor, static.Executor):
+            executor = kind(paddle.CPUPlace())
+            executor.run(built.startup)
+            executor.run(built.main, feed=programs.images(0, layout="NCHW", channels=3), fetch_list=[])
+    proved = [op.type for op in built.main.global_block().ops]
+    assert ran[1] == proved and ("share_buffer" in proved) == bool(knobs)
+    assert knobs or ran[3] != proved

@@ -1,0 +1,167 @@
+"""What the loaders emit is what the programs take, and evaluation programs are proved as training ones are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+from PIL import Image
+
+from harness import env, sampling
+from harness.loop import COUNTED
+from paddle_hrnet import config as hrnet_config
+from paddle_hrnet import data as hrnet_data
+from paddle_hrnet import model as hrnet_model
+from paddle_hrnet import train as hrnet
+from paddle_rn50 import config, data, train
+from program import build, kernels, precision
+from program.ops import dtype_of
+from tests.program import programs
+
+BATCH, RANKS = 2, 2
+RN50 = tuple(config.RECIPES)
+HRNET = tuple(hrnet_config.RECIPES)
+# Slow are those that differ from another by its learning rate alone, or by the layout that a user must ask for.
+CASES = [
+    pytest.param(
+        *("rn50", recipe, name, layout),
+        marks=[] if recipe in RN50[:2] and layout == precision.PRECISIONS[name].layout else [pytest.mark.slow],
+    )
+    for recipe in RN50
+    for name in precision.PRECISIONS
+    for layout in ("NCHW", "NHWC")
+] + [pytest.param("hrnet", recipe, name, "NCHW") for recipe in HRNET for name in precision.PRECISIONS]
+
+
+@pytest.fixture(autouse=True)
+def small() -> Any:
+    """Networks of few layers, of the same operators."""
+    paddle.enable_static()
+    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(RANKS)])
+    with (
+        paddle.utils.unique_name.guard(),
+        mock.patch("paddle_rn50.model.STAGES", programs.STAGES),
+        mock.patch.object(hrnet_model, "MODULES", {2: 1, 3: 1, 4: 1}),
+        mock.patch.object(hrnet_model, "BLOCKS", 1),
+    ):
+        yield
+
+
+def plan_of(name: str, layout: str, device: str = "gpu") -> build.Plan:
+    return build.Plan(device=device, precision=precision.PRECISIONS[name], layout=layout, ranks_listen=False)
+
+
+def rn50(recipe_name: str, plan: build.Plan) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
+    recipe = config.recipe(recipe_name, global_batch=4096, image_size=32)  # one that has a rate in every recipe
+    training = train.training_program(env.Job(batchsize=BATCH), recipe, plan, programs.SCHEDULE, seed=1)
+    model, image = train.model_and_image(recipe, plan)
+    evaluation = build.evaluation(lambda: train.evaluation_totals(image, BATCH, recipe, model), training, plan)
+    made = data.synthetic(image, batch=BATCH, classes=recipe.classes, seed=1)
+    return training, evaluation, [fed(made), fed(made)]
+
+
+def hrnet_programs(
+    recipe_name: str, plan: build.Plan
+) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
+    recipe = hrnet_config.recipe(recipe_name, global_batch=BATCH * RANKS, image_size=64)
+    job = env.Job(workload="hrnet", batchsize=BATCH, dgxngpu=RANKS)
+    training = hrnet.training_program(job, recipe, plan, programs.SCHEDULE, seed=1)
+    model, image = hrnet.model_and_image(recipe, plan)
+    whole = hrnet.whole_image(hrnet_data.ImageFormat(height=64, width=96), image)
+    evaluation = build.evaluation(lambda: hrnet.evaluation_totals(whole, recipe, model), training, plan)
+    made = [
+        hrnet_data.synthetic(shape, batch=batch, classes=recipe.classes, seed=1)
+        for shape, batch in ((image, BATCH), (whole, recipe.eval_batch))
+    ]
+    return training, evaluation, [fed(batch) for batch in made]
+
+
+def fed(batch: Any) -> dict[str, Any]:
+    return {"image": batch.image, "label": batch.label, "valid": batch.valid}
+
+
+@pytest.mark.parametrize(("workload", "recipe", "name", "layout"), CASES)
+def test_a_synthetic_batch_is_what_both_programs_take(workload: str, recipe: str, name: str, layout: str) -> None:
+    """Of every workload, recipe, precision and layout, as two GPUs have them; each is proved as it is built."""
+    plan = plan_of(name, layout)
+    training, evaluation, (batch, whole) = {"rn50": rn50, "hrnet": hrnet_programs}[workload](recipe, plan)
+    for program in training.update:
+        kernels.feed(program, {"image": batch["image"], "label": batch["label"]})
+    kernels.feed(evaluation, whole)
+    half = plan.precision.dtype == "float16"
+    assert dtype_of(evaluation.global_block().var("image")) == ("float16" if half else "float32")
+    assert dtype_of(evaluation.global_block().var(COUNTED)) in ("float32", "int64")
+
+
+@pytest.mark.parametrize("name", ["fp32", "amp_o1", "amp_o2"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_batch_read_by_dali_is_what_rn50_takes(tmp_path: Any, name: str, layout: str) -> None:
+    recipe = config.recipe("nvidia_cosine", global_batch=BATCH * RANKS, image_size=32)
+    for number in range(BATCH):
+        Image.new("RGB", (48, 40), (number, 0, 0)).save(tmp_path / f"{number}.jpg")
+    (tmp_path / "list.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(BATCH)))
+    plan = plan_of(name, layout)
+    training, evaluation, _ = rn50("nvidia_cosine", plan)
+    _, image = train.model_and_image(recipe, plan)
+    images = data.read_list(tmp_path, "list.txt", recipe.classes)
+    reader = data.ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=1, seed=1)
+    order = sampling.training_plan(BATCH, batch=BATCH, rank=0, ranks=1, seed=1)
+    batches = data.Loader(images, order, reader, augment=recipe.augmentation)
+    batch = next(batches)
+    kernels.feed(training.main, {"image": batch.image, "label": batch.label})
+    batches.close()
+    order = sampling.evaluation_plan(BATCH, batch=BATCH, rank=0, ranks=1)
+    batches = data.Loader(images, order, reader, resize=recipe.eval_resize)
+    kernels.feed(evaluation, fed(next(batches)))
+    batches.close()
+
+
+def test_a_batch_of_another_type_or_shape_is_refused_before_any_kernel() -> None:
+    training, _, (batch, _) = rn50("nvidia_cosine", plan_of("amp_o2", "NHWC"))
+    good = {"image": batch["image"], "label": batch["label"]}
+    for wrong, said in (
+        (
+            {"image": good["image"].astype(np.float32)},
+            r"takes image as \(\[2, 32, 32, 4\], 'float16'\) and is fed .*32'",
+        ),
+        ({"label": good["label"][:, 0]}, r"takes label as \(\[2, 1\], 'int64'\) and is fed \(\[2\], 'int64'\)"),
+        ({"valid": batch["valid"]}, "takes valid as nothing"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kernels.feed(training.main, good | wrong)
+
+
+def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
+    """What Paddle would cast at each step without a word, or stop at in the first one."""
+    training, evaluation, _ = rn50("nvidia_cosine", plan_of("amp_o2", "NHWC"))
+    evaluation.global_block().var("image").desc.set_dtype(paddle.float32)
+    with pytest.raises(ValueError, match=r"conv2d reads or writes stem.conv.w in float32, and it is declared float16"):
+        kernels.check(evaluation, "gpu")
+    with pytest.raises(ValueError, match=r"the evaluation has .* the training as"):
+        kernels.evaluation(rn50("nvidia_cosine", plan_of("fp32", "NHWC"))[1], training.main, "gpu")
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("nvidia_cosine", "merged_momentum"), ("mlperf_lars", "lars_momentum")])
+def test_a_bfloat16_parameter_has_no_kernel_of_its_update_and_its_master_has(recipe: str, kind: str) -> None:
+    training, _, _ = rn50(recipe, plan_of("bf16", "NCHW"))
+    block = training.main.global_block()
+    updates = [op for op in block.ops if op.type == kind]
+    masters = {name for op in updates for name in op.input("Param")}
+    assert {dtype_of(block.var(name)) for name in masters} == {"float32"}
+    rounded = [op for op in block.ops if op.type == "cast" and op.input("X")[0] in masters]
+    assert {dtype_of(block.var(op.output("Out")[0])) for op in rounded} == {"bfloat16"}
+    assert len(rounded) == sum(p.trainable and p.dtype == paddle.bfloat16 for p in training.main.all_parameters())
+    update = next(op for op in updates if rounded[0].input("X")[0] in op.input("Param"))
+    update.desc.set_input("Param", [rounded[0].output("Out")[0], *update.input("Param")])
+    with pytest.raises(ValueError, match=f"no gpu kernel of {kind} for bfloat16"):
+        kernels.check(training.main, "gpu")
+
+
+def test_bfloat16_is_built_where_its_normalizations_need_no_transposes() -> None:
+    assert precision.PRECISIONS["bf16"].layout == "NCHW"
+    assert {replace(precision.PRECISIONS[name]).layout for name in ("amp_o1", "amp_o2")} == {"NHWC"}

@@ -1,0 +1,102 @@
+"""SGD and LARS, as the training program runs them, against NumPy over five steps."""
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+
+from harness import ranks
+from harness.env import Job
+from program import build
+from program.optimizers import OptimizerConfig
+from program.schedules import Schedule
+
+STEPS, ROWS, COLUMNS, CLASSES = 5, 8, 6, 4
+SMOOTHING = 0.1
+SCHEDULE = Schedule(kind="polynomial", base=0.5, warmup_steps=2, total_steps=20, end=1e-4)
+
+
+def reference_step(weights: dict, velocity: dict, x: np.ndarray, y: np.ndarray, config: OptimizerConfig, rate: float):
+    """One step of softmax regression x -> softmax(x * gamma @ w + b) with smoothed labels, in float64."""
+    w, b, gamma = weights["fc.w"], weights["fc.b"], weights["scale.bn.w"]
+    logits = (x * gamma) @ w + b
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    target = np.eye(CLASSES)[y] * (1 - SMOOTHING) + SMOOTHING / CLASSES
+    d = (p - target) / len(x)
+    gradients = {"fc.w": (x * gamma).T @ d, "fc.b": d.sum(0), "scale.bn.w": ((d @ w.T) * x).sum(0)}
+    for name, g in gradients.items():
+        decay = config.weight_decay if name == "fc.w" or config.decay_bn_and_bias else 0.0
+        value = weights[name]
+        if config.kind == "lars" and decay:
+            # You et al. 2017, algorithm 1, with the decay inside the trust ratio's norm
+            norm = np.linalg.norm(value)
+            local = config.lars_coefficient * norm / (np.linalg.norm(g) + decay * norm + config.lars_epsilon)
+            velocity[name] = config.momentum * velocity[name] + rate * local * (g + decay * value)
+            weights[name] = value - velocity[name]
+        elif config.kind == "lars":
+            velocity[name] = config.momentum * velocity[name] + rate * g
+            weights[name] = value - velocity[name]
+        else:
+            velocity[name] = config.momentum * velocity[name] + g + decay * value
+            weights[name] = value - rate * velocity[name]
+    return -(target * np.log(p)).sum(1).mean()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.02),
+        OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.02, decay_bn_and_bias=True),
+        OptimizerConfig(kind="lars", momentum=0.9, weight_decay=0.02, lars_coefficient=0.1),
+    ],
+    ids=["sgd", "sgd-decays-all", "lars"],
+)
+def test_five_steps(config: OptimizerConfig) -> None:
+    paddle.enable_static()
+    job = Job(dgxngpu=1, hang_timeout_s=0)
+    ranks.connect(job, ranks.start(job))
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        x = static.data("x", [ROWS, COLUMNS], "float32")
+        y = static.data("y", [ROWS, 1], "int64")
+        gamma = static.create_parameter([COLUMNS], "float32", attr=paddle.ParamAttr(name="scale.bn.w"))
+        logits = static.nn.fc(
+            x * gamma,
+            CLASSES,
+            weight_attr=paddle.ParamAttr(name="fc.w"),
+            bias_attr=paddle.ParamAttr(name="fc.b"),
+        )
+        one_hot = paddle.nn.functional.one_hot(paddle.squeeze(y, 1), CLASSES)
+        smooth = paddle.nn.functional.label_smooth(one_hot, epsilon=SMOOTHING)
+        loss = paddle.nn.functional.cross_entropy(logits, smooth, soft_label=True)
+        training = build.minimize(loss, config, SCHEDULE, device="cpu")
+
+    rng = np.random.default_rng(1)
+    weights = {
+        "fc.w": rng.normal(size=(COLUMNS, CLASSES)),
+        "fc.b": rng.normal(size=CLASSES),
+        "scale.bn.w": rng.uniform(0.5, 1.5, COLUMNS),
+    }
+    velocity = {name: np.zeros_like(value) for name, value in weights.items()}
+    with static.scope_guard(static.Scope()):
+        executor = static.Executor(paddle.CPUPlace())
+        executor.run(startup)
+        scope = static.global_scope()
+        for name, value in weights.items():
+            scope.find_var(name).get_tensor().set(value.astype("float32"), paddle.CPUPlace())
+        for step in range(STEPS):
+            features, labels = rng.normal(size=(ROWS, COLUMNS)), rng.integers(0, CLASSES, ROWS)
+            feed = {"x": features.astype("float32"), "y": labels[:, None]}
+            training.schedule.send(executor.place)
+            (actual,) = executor.run(main, feed=feed, fetch_list=[training.loss])
+            training.schedule.step()
+            expected = reference_step(weights, velocity, features, labels, config, SCHEDULE(step))
+            assert float(actual) == pytest.approx(expected, rel=1e-5)
+        for name, value in weights.items():
+            np.testing.assert_allclose(np.array(scope.find_var(name).get_tensor()), value, rtol=2e-5, atol=1e-6)
+
+
+def test_an_unknown_optimizer_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be sgd or lars"):
+        OptimizerConfig(kind="adam", momentum=0.9, weight_decay=0.0)

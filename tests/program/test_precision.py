@@ -1,0 +1,143 @@
+"""Loss scaling against a reference, and the state that half precision leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+from paddle.static.amp.amp_nn import check_finite_and_unscale, update_loss_scaling
+
+from harness.loop import COUNTED
+from program import precision
+from tests.program import programs
+
+
+@dataclass
+class Reference:
+    """Dynamic loss scaling as Micikevicius et al. 2018 (arXiv:1710.03740) describe it, with Paddle's constants."""
+
+    scale: float
+    good: int = 0
+    bad: int = 0
+
+    def step(self, gradient: np.ndarray) -> np.ndarray:
+        finite = bool(np.isfinite(gradient).all())
+        unscaled = gradient / np.float32(self.scale) if finite else np.zeros_like(gradient)
+        if finite:
+            self.good, self.bad = self.good + 1, 0
+            if self.good == 3:
+                self.good, self.scale = 0, self.scale * precision.GROWTH
+        else:
+            self.good, self.bad = 0, self.bad + 1
+            if self.bad == precision.BAD_STEPS:
+                self.bad, self.scale = 0, max(1.0, self.scale * precision.BACKOFF)
+        return unscaled
+
+
+def test_the_loss_scale_moves_as_the_reference_does() -> None:
+    paddle.enable_static()
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        gradient = static.data("g", [4], "float32")
+        state = {
+            name: static.create_global_var([1], value, kind, persistable=True, name=name)
+            for name, value, kind in (("scale", 1024.0, "float32"), ("good", 0, "int32"), ("bad", 0, "int32"))
+        }
+        (out,), found = check_finite_and_unscale([gradient], state["scale"], name="check")
+        update_loss_scaling(
+            [out],
+            found,
+            *state.values(),
+            3,
+            precision.BAD_STEPS,
+            precision.GROWTH,
+            precision.BACKOFF,
+            name="update",
+        )
+    executor, reference = static.Executor(paddle.CPUPlace()), Reference(1024.0)
+    rng = np.random.default_rng(0)
+    with static.scope_guard(static.Scope()):
+        executor.run(startup)
+        for _ in range(60):
+            value = rng.standard_normal(4).astype(np.float32)
+            if rng.random() < 0.45:
+                value[rng.integers(4)] = rng.choice([np.inf, -np.inf, np.nan])
+            got = executor.run(main, feed={"g": value.copy()}, fetch_list=[out, *state.values()])
+            wanted = reference.step(value)
+            assert np.allclose(got[0], wanted, rtol=1e-6)
+            assert [float(v[0]) for v in got[1:]] == pytest.approx([reference.scale, reference.good, reference.bad])
+
+
+def test_the_program_carries_those_constants() -> None:
+    block = programs.build(name="amp_o2", device="gpu", ranks=2).main.global_block()
+    updates = [op for op in block.ops if op.type == "update_loss_scaling"]
+    assert len(updates) == 2
+    assert [op.attr("stop_update") for op in updates] == [False, True]  # two types of gradients, one state
+    for op in updates:
+        assert op.attr("incr_every_n_steps") == precision.GOOD_STEPS
+        assert op.attr("decr_every_n_nan_or_inf") == precision.BAD_STEPS
+        assert op.attr("incr_ratio") == precision.GROWTH
+        assert op.attr("decr_ratio") == pytest.approx(precision.BACKOFF)
+
+
+def test_a_static_loss_scale_is_never_updated_and_bfloat16_has_none() -> None:
+    built = programs.build(name="amp_o2", device="gpu", loss_scale=128.0)
+    assert built.kinds("update_loss_scaling", "check_finite_and_unscale") == [0, 2]
+    filled = {op.output("Out")[0]: op.attr("value") for op in built.startup.global_block().ops if op.has_attr("value")}
+    assert filled["loss_scaling_0"] == 128.0
+    assert programs.build(name="bf16", device="gpu").kinds("check_finite_and_unscale") == [0]
+
+
+def test_the_start_up_program_casts_parameters_after_their_masters_are_copied() -> None:
+    built = programs.build(name="amp_o2", device="gpu")
+    half = {p.name for p in built.main.all_parameters() if p.dtype == paddle.float16}
+    assert "stem.conv.w" in half and "stem.bn.w" not in half
+    seen: dict[str, list[str]] = {name: [] for name in half}
+    for op in built.startup.global_block().ops:
+        for name in half.intersection(op.input_arg_names):
+            seen[name].append("master" if "_fp32_master_" in op.output_arg_names[0] else "cast")
+    assert all(order == ["master", "cast"] for order in seen.values())
+
+
+def test_an_evaluation_program_takes_the_parameters_of_its_training_program() -> None:
+    from paddle_rn50 import train
+    from program import build
+
+    for name, wanted in (("amp_o1", paddle.float32), ("amp_o2", paddle.float16)):
+        chosen = precision.PRECISIONS[name]
+        plan = build.Plan(device="gpu", precision=chosen, layout="NHWC")
+        model, image = train.model_and_image(programs.RECIPE, plan)
+        main = static.Program()
+        with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():
+            train.evaluation_totals(image, 4, programs.RECIPE, model)
+            precision.cast_evaluation(main, chosen)
+        block = main.global_block()
+        assert block.var("stem.conv.w").dtype == wanted
+        assert block.var("image").dtype == paddle.float16
+        convolutions = [op for op in block.ops if op.type == "conv2d"]
+        assert all(block.var(op.output("Output")[0]).dtype == paddle.float16 for op in convolutions)
+        for total in (train.CORRECT, COUNTED):  # 50,000 images are counted: FP16 ends at 2048
+            assert block.var(total).dtype == paddle.float32
+            writer = next(op for op in block.ops if total in op.output_arg_names)
+            assert block.var(writer.input_arg_names[0]).dtype == paddle.float32
+
+
+def test_statistics_over_the_ranks_stay_in_fp32() -> None:
+    from unittest import mock
+
+    from program import build, sync_bn
+
+    minimize = build.minimize
+
+    def spanning(loss: static.Variable, *arguments: object, **settings: object) -> object:
+        sync_bn.span_ranks(loss.block.program)
+        return minimize(loss, *arguments, **settings)
+
+    with mock.patch.object(build, "minimize", spanning):
+        built = programs.build(name="amp_o2", device="gpu", ranks=2)  # verified as it is built
+    block = built.main.global_block()
+    assert built.kinds("batch_norm", "fused_batch_norm_act", "sync_batch_norm") == [0, 0, 15]
+    assert block.var("stem.bn.w").dtype == paddle.float32

@@ -1,0 +1,92 @@
+"""Batch normalization over all ranks: what GPUs are given, and its equivalent on two CPU ranks."""
+
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import paddle
+import pytest
+from paddle import static
+
+from program import sync_bn
+from tests import jobs
+
+NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
+NORMALIZATIONS = 4  # of two_ranks_null_gpu_bn.py
+
+
+@pytest.mark.xdist_group("ranks")
+def test_two_ranks_train_as_the_joined_batch() -> None:
+    """Parameters and running statistics, so the backward pass too, after three steps."""
+    done = jobs.on_ranks(2, str(Path(__file__).with_name("two_ranks_bn.py")), THREADS=1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(done.stdout.split("\n")) == ["", "rank 0 agrees", "rank 1 agrees"]
+
+
+def test_the_operators_are_in_the_program() -> None:
+    paddle.enable_static()
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        x = static.data("x", [2, 3, 8, 8], "float32")
+        for training in (True, True, False):
+            x = static.nn.batch_norm(static.nn.conv2d(x, 4, 3), is_test=not training)
+        sync_bn.span_ranks(main)
+        static.append_backward(paddle.mean(x))
+    kinds = Counter(op.type for op in main.global_block().ops)
+    assert (kinds["sync_batch_norm"], kinds["sync_batch_norm_grad"], kinds["batch_norm"]) == (2, 2, 1)
+    sync_bn.on_cpu(main, 2)
+    kinds = Counter(op.type for op in main.global_block().ops)
+    assert kinds["sync_batch_norm"] == kinds["sync_batch_norm_grad"] == 0
+    assert kinds["c_allreduce_sum"] == 4
+
+
+def on_null_gpus(out: Path, rings: int, **variables: str) -> subprocess.CompletedProcess[str]:
+    script = str(Path(__file__).with_name("two_ranks_null_gpu_bn.py"))
+    command = [NULL_GPU, *jobs.mpirun(2, script, str(rings))]
+    more = {"PYTHONPATH": str(jobs.REPOSITORY), "DEVICE": "gpu", "WORKLOAD": "hrnet", "DGXNGPU": "2", "THREADS": "1"}
+    return jobs.run(command, NULLGPU_OUT=str(out), **more, **variables)
+
+
+def last_step(trace: Path) -> list[str]:
+    """The all-reduces of the last step, in order: elements, type, communicator and stream."""
+    lines = [line.split("\t") for line in trace.read_text().splitlines()]
+    last = max(n for n, line in enumerate(lines) if line[0] == "mark" and line[1].startswith("run "))
+    return [", ".join(line[2:6]) for line in lines[last:] if line[:2] == ["nccl", "AllReduce"]]
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("rings", [1, 2])
+def test_two_gpus_sum_each_normalization_forward_and_backward(tmp_path: Path, rings: int) -> None:
+    """In one order on both ranks, or they would wait for each other without an end."""
+    done = on_null_gpus(tmp_path, rings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count(f"{NORMALIZATIONS} normalizations summed over 2 ranks, forward and backward") == 2
+    first, second = (last_step(trace) for trace in tmp_path.glob("trace.*") if "AllReduce" in trace.read_text())
+    assert first == second
+    computing = [line for line in first if line.endswith(", stream 1")]
+    assert len(computing) == 2 * NORMALIZATIONS, first
+    assert len({line.split(", ")[2] for line in first}) == rings
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_flag_with_which_no_normalization_is_summed_is_refused(tmp_path: Path) -> None:
+    done = on_null_gpus(tmp_path, 1, FLAGS_dynamic_static_unified_comm="1")
+    assert done.returncode == 1
+    assert (
+        "error: FLAGS_dynamic_static_unified_comm=1: Paddle 2.6.2 would then normalize over each GPU's own"
+        in done.stderr
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_hrnet_on_two_gpus_adds_612_all_reduces_to_a_step(tmp_path: Path) -> None:
+    settings = {**jobs.TINY, "DEVICE": "gpu", "DGXNGPU": "2", "BATCHSIZE": "2", "PRECISION": "amp_o2", "THREADS": "1"}
+    settings |= {"WORKLOAD": "hrnet", "RECIPE": "cityscapes_benchmark", "DATA": "synthetic", "IMAGE_SIZE": "0"}
+    done = jobs.run([NULL_GPU, "./run_and_time.sh"], timeout_s=900, NULLGPU_OUT=str(tmp_path), **settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (last_step(trace) for trace in tmp_path.glob("trace.*") if "AllReduce" in trace.read_text())
+    assert first == second
+    assert sum(line.endswith(", stream 1") for line in first) == 2 * 306
+    (log,) = tmp_path.glob("results/*/hrnet/result_0.txt")
+    assert jobs.values(log, "model_bn_span") == [4]

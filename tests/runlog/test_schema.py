@@ -1,0 +1,119 @@
+"""The schema holds the logs that a run really writes, and finds what is wrong in one."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlperf_logging.mllog import constants
+
+from compliance import rules
+from runlog import schema
+from tests import jobs, make_log
+from tests.harness import small
+from tests.runlog.json_schema import faults
+
+OURS = {"run_summary", "step_window", "epoch_throughput", "telemetry_summary", "checkpoint", "clock_set"}
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, Any]:
+    """What `python -m runlog schema` prints."""
+    command = [sys.executable, "-m", "runlog", "schema"]
+    done = subprocess.run(command, cwd=jobs.REPOSITORY, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of a run of two epochs with checkpoints and telemetry, which ends below its target."""
+    folder = tmp_path_factory.mktemp("log")
+    small.train(folder / "result_0.txt", small.data_set(folder / "data"), CHECKPOINT_EPOCHS=1)
+    return folder / "result_0.txt"
+
+
+def values(log: Path) -> list[Any]:
+    """The JSON of each line that holds some."""
+    found = []
+    for line in log.read_text().splitlines():
+        for token in ("# ", ":::MLLOG "):
+            if line.startswith(token):
+                found.append(json.loads(line.removeprefix(token)))
+    return found
+
+
+@pytest.mark.xdist_group("ranks")
+def test_every_line_of_a_training_run_meets_the_schema(log: Path, printed: dict[str, Any]) -> None:
+    lines = values(log)
+    assert [fault for line in lines for fault in faults(line, printed, printed)] == []
+    sections = {name for line in lines if "key" not in line for name in line}
+    assert sections == set(schema.SECTIONS)
+    lars = {name for name in schema.EVENTS if name.startswith("lars_")}
+    seldom = {"clock_set", "telemetry_summary", *lars}  # a clock that was set, a run that succeeded, an optimizer
+    assert {line["key"] for line in lines if "key" in line} == set(schema.EVENTS) - seldom
+
+
+@pytest.mark.xdist_group("ranks")
+def test_every_line_of_a_throughput_run_meets_the_schema(tmp_path: Path, printed: dict[str, Any]) -> None:
+    done = jobs.on_ranks(2, "-m", "harness", RESULT_FILE=tmp_path / "log.txt", BATCHSIZE=2, **jobs.TINY)
+    assert done.returncode == 0, done.stderr
+    lines = values(tmp_path / "log.txt")
+    assert [fault for line in lines for fault in faults(line, printed, printed)] == []
+    assert "telemetry_summary" in {line.get("key") for line in lines}
+
+
+def test_the_logs_that_tests_make_meet_it_too(tmp_path: Path, printed: dict[str, Any]) -> None:
+    for number, text in enumerate((make_log.run(), make_log.closed_run(), make_log.closed_hrnet_run())):
+        path = tmp_path / f"result_{number}.txt"
+        path.write_text(text)
+        lines = values(path)
+        assert len(lines) > 40
+        assert [fault for line in lines for fault in faults(line, printed, printed)] == []
+
+
+def altered(line: dict[str, Any], printed: dict[str, Any]) -> list[tuple[str, Any]]:
+    """`line` with each field left out, given another type, and with one more."""
+    found = []
+    places: list[tuple[str, ...]] = [()]
+    if "key" in line:
+        places += [(name,) for name in ("value", "metadata") if isinstance(line[name], dict)]
+    for place in places:
+        table: Any = line
+        for name in place:
+            table = table[name]
+        for name in [*table, "another"]:
+            for value in (None, object):
+                changed = copy.deepcopy(line)
+                inner: Any = changed
+                for step in place:
+                    inner = inner[step]
+                if value is None and name in inner:
+                    del inner[name]
+                else:
+                    inner[name] = {"of": ["no", "type"]}
+                found.append((f"{'/'.join(place)} {name} {'left out' if value is None else 'changed'}", changed))
+    return found
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_field_that_is_missing_or_of_another_type_is_found(log: Path, printed: dict[str, Any]) -> None:
+    tried = 0
+    for line in values(log):
+        free = "config" in line or "environment" in line or "packages" in line  # tables of any names
+        optional = line.get("key") == "cache_clear"
+        for what, changed in altered(line, printed):
+            if (free and what.endswith("changed") and "another" not in what) or (optional and "reason" in what):
+                continue
+            tried += 1
+            assert faults(changed, printed, printed), (line, what)
+    assert tried > 500
+
+
+def test_the_keys_are_mlperfs_or_our_own() -> None:
+    official = {value for value in vars(constants).values() if isinstance(value, str)}
+    official |= {row.key for row in rules.load("4.0.0").rows}
+    assert set(schema.EVENTS) - official == OURS | {"abort_reason"}

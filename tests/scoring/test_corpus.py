@@ -1,0 +1,125 @@
+"""Logs that nobody here chose, read in place: devices, batch and figure are right or unknown, never wrong."""
+
+import functools
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoring.__main__ import main
+from scoring.importers import read_record
+
+CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
+pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
+PERF = "PaddlePaddle_Perf"
+MXNET = f"{PERF}/ResNet50V1.5/OtherReports/MxNet/logs"
+CLAS = f"{PERF}/ResNet50V1.5/logs"
+
+
+@functools.cache
+def archive(name: str) -> tarfile.TarFile:
+    return tarfile.open(CORPUS / f"{name}.tar.xz")
+
+
+def log(folder: Path, path: str, name: str = "wild") -> Path:
+    """One log of the corpus, unpacked to `folder`."""
+    member = archive(name).extractfile(path)
+    assert member is not None
+    target = folder / path.replace("/", "_")
+    target.write_bytes(member.read())
+    return target
+
+
+def scored(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
+    code = main([*map(str, arguments), "--json"])
+    out, error = capsys.readouterr()
+    return code, json.loads(out) if out else {}, error
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "DeepLabV3P/OtherReports/PyTorch/logs/pytorch/deeplabv3p_c32_fp32.log",
+        "HRNetW18/OtherReports/PyTorch/logs/hrnet_c32_fp32.log",
+    ],
+)
+def test_a_launched_process_that_lists_its_own_device_does_not_know_how_many_ran(tmp_path: Path, path: str) -> None:
+    """`gpu_ids = range(0, 1)` beside `Distributed training: True`, of 32 devices."""
+    assert read_record(log(tmp_path, f"{PERF}/{path}")).devices is None
+
+
+def test_one_device_without_a_launcher_is_one(tmp_path: Path) -> None:
+    place = f"{PERF}/HRNetW18/OtherReports/PyTorch/logs/pytorch"
+    assert read_record(log(tmp_path, f"{place}/hrnet_c1_fp32.log")).devices == 1
+    assert read_record(log(tmp_path, f"{place}/hrnet_c8_fp32.log~83a017")).devices == 8
+
+
+def test_the_rows_have_the_last_word_on_the_batch(tmp_path: Path) -> None:
+    """The configuration says 1024; each row's rate x step time is 128."""
+    record = read_record(log(tmp_path, "robinbg_PaddleClas/output/train.log"))
+    assert record.batch_per_device == 128
+    assert any("line 91: the configuration says a batch of 1024; line 776" in text for text in record.problems)
+
+
+@pytest.mark.parametrize(
+    ("path", "devices", "batch"),
+    [
+        (f"{MXNET}/V100_LOG/mxnet_gpu8_fp32_bs128.txt", 8, 128),
+        (f"{MXNET}/V100_LOG/mxnet_gpu1_amp_bs256.txt", 1, 256),
+        (f"{MXNET}/mxnet_gpu1_gpu8_amp_bs192.txt", 1, 192),  # rows without a unit
+        (f"{CLAS}/paddle_gpu32_amp_bs128.txt", 32, 128),  # `elapse:`; TRAIN.batch_size is that of all
+        (f"{CLAS}/paddle_gpu8_amp_bs208.txt", 8, 208),
+        (f"{CLAS}/paddle_gpu1_fp32_bs96.txt", 1, 96),
+    ],
+)
+def test_devices_and_batch(tmp_path: Path, path: str, devices: int, batch: int) -> None:
+    record = read_record(log(tmp_path, path))
+    assert (record.devices, record.batch_per_device) == (devices, batch) and record.windows
+    assert record.global_batch == devices * batch
+
+
+def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its rows average the epoch from the start; the last line of the epoch says 1335.08 images/s over all of it."""
+    path = log(tmp_path, f"{CLAS}/paddle_gpu1_amp_bs128.txt~def915")
+    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    assert code == 0 and result["value"] == pytest.approx(1335.08, rel=1e-3)
+    assert read_record(path).precision == "amp_o2"  # use_pure_fp16 : True
+
+
+def mlperf(folder: Path, system: str) -> list[Path]:
+    names = sorted(name for name in archive("mlperf_resnet").getnames() if name.startswith(system) and ".txt" in name)
+    return [log(folder, name, "mlperf_resnet") for name in names]
+
+
+def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = mlperf(tmp_path, "v4.0/tinycorp/results/tinybox_green/resnet")
+    code, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    assert code == 0 and result["sources"][0]["value"] == "inf"
+    said = {warning["rule"]: warning["message"] for warning in result["warnings"]}
+    assert "the log has no run_stop" in said["not_converged"]
+    finite = sorted(source["value"] for source in result["sources"][1:])
+    assert len(finite) == 4 and result["value"] == pytest.approx(sum(finite[1:]) / 3)
+    low, high = result["interval_95"]  # the worst is out already: of the others but the best
+    assert low <= result["value"] <= high
+
+
+def test_more_runs_than_asked_for_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")
+    _, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf", "--runs", 3)
+    assert f"olympic mean of {len(logs)} runs" in result["protocol_rule"] and len(logs) >= 5
+
+
+def test_runs_of_two_global_batches_are_no_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = mlperf(tmp_path, "v2.1/Dell/results/XE8545x4A100-SXM-40GB/resnet")
+    code, _, error = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    assert code == 2 and "runs of different global_batch (1024 in " in error and ", 816 in " in error
+
+
+def test_fp32_against_amp_has_no_efficiency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs"
+    logs = [log(tmp_path, f"{place}/pytorch_gpu1_{name}.txt") for name in ("fp32_bs256", "amp_bs128")]
+    code, result, _ = scored(capsys, "compare", *logs, "--protocol", "window")
+    assert code == 0 and result["rows"][1]["efficiency"] is None and result["rows"][1]["speedup"] > 1.5
+    assert "mixed_precision" in [warning["rule"] for warning in result["warnings"]]

@@ -1,0 +1,93 @@
+"""Imports go one way, in no circle, and stand at the top of their file."""
+
+import ast
+import graphlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+# What each package may import of the others: tools -> paddle_* -> harness -> program -> runlog, and
+# scoring -> compliance -> runlog.
+TRAINING = {"runlog", "program", "harness", "paddle_rn50", "paddle_hrnet"}
+PUBLISHING = {"runlog", "compliance", "scoring"}
+MAY = {
+    "runlog": set(),
+    "program": {"runlog"},
+    "harness": {"runlog", "program"},
+    "paddle_rn50": {"runlog", "program", "harness"},
+    "paddle_hrnet": {"runlog", "program", "harness"},
+    "compliance": {"runlog"},
+    "scoring": {"runlog", "compliance"},
+    "tools": TRAINING | PUBLISHING,
+}
+# Packages that a command may do without, or that take long to load: these alone are imported where they are used.
+HEAVY = {"paddle", "nvidia", "mpi4py", "mlperf_logging", "pynvml", "PIL", "matplotlib", "numpy", "scipy", "sklearn"}
+
+
+def modules(repository: Path) -> dict[str, Path]:
+    """The product's modules by their dotted names."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *(f"{name}/*.py" for name in MAY)]
+    names = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout.split()
+    paths = [repository / name for name in names if (repository / name).exists()]
+    return {".".join(p.relative_to(repository).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
+
+
+def of_types_only(tree: ast.Module) -> set[ast.AST]:
+    """What stands below `if TYPE_CHECKING:`."""
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
+    return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
+
+
+def imports(tree: ast.AST) -> list[tuple[ast.stmt, str]]:
+    """(statement, dotted name) of all imports below `tree`; a name that is imported may be a module, too."""
+    found: list[tuple[ast.stmt, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module
+            found += [(node, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+@pytest.fixture(scope="module")
+def trees(repository: Path) -> dict[str, ast.Module]:
+    """The syntax tree of each module."""
+    found = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules(repository).items()}
+    assert len(found) > 60
+    return found
+
+
+def test_packages_import_one_way(trees: dict[str, ast.Module]) -> None:
+    """For types too, which is a dependence as well."""
+    wrong = []
+    for module, tree in trees.items():
+        package = module.partition(".")[0]
+        for node, name in imports(tree):
+            other = name.partition(".")[0]
+            if other in MAY and other != package and other not in MAY[package]:
+                wrong.append(f"{module}:{node.lineno}: {name}")
+    assert wrong == []
+
+
+def test_no_modules_import_each_other(trees: dict[str, ast.Module]) -> None:
+    graph: dict[str, set[str]] = {}
+    for module, tree in trees.items():
+        skipped = of_types_only(tree)
+        named = [name for node, name in imports(tree) if node not in skipped]
+        wanted = {name if name in trees else name.rpartition(".")[0] for name in named}
+        graph[module] = {name for name in wanted if name in trees and name != module}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_functions_import_only_heavy_packages(trees: dict[str, ast.Module]) -> None:
+    wrong = []
+    for module, tree in trees.items():
+        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        inside = {(node.lineno, name) for function in functions for node, name in imports(function)}
+        wrong += [f"{module}:{line}: {name}" for line, name in sorted(inside) if name.partition(".")[0] not in HEAVY]
+    assert wrong == []

@@ -1,0 +1,56 @@
+"""A rank of test_acceptance_agreement.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness import env, ranks
+from tools import acceptance
+
+job, _ = env.read()
+root = ranks.start(job)
+me = root
+lines = acceptance.Lines(Path(sys.argv[1]) if root.is_first else None, "fp32")
+
+
+def passes() -> acceptance.Outcome:
+    return True, f"sum {me.sum(1):g}", "", {}
+
+
+def raises_on_rank_1() -> acceptance.Outcome:
+    found = me.gather(me.rank)
+    if me.rank == 1:
+        raise OSError("no kernel\nfor it")
+    return True, f"{found}", "", {}
+
+
+def raises_on_all() -> Any:
+    me.comm.isend("unread", dest=1 - me.rank)
+    raise RuntimeError("the same")
+
+
+def lacks() -> Any:
+    raise acceptance.NotPossible("no GPU")
+
+
+def one_waits() -> acceptance.Outcome:
+    if me.rank == 1:
+        raise OSError("alone")
+    me.barrier()
+    return True, "", "", {}
+
+
+checks = {"passes": passes, "raises-on-1": raises_on_rank_1, "lacks": lacks, "raises": raises_on_all, "again": passes}
+if sys.argv[2] == "stuck":
+    checks = {"waits": one_waits, "again": passes}
+for name, check in checks.items():
+    me = replace(root, comm=root.comm.Dup())
+    try:
+        lines.run(name, functools.partial(acceptance.on_all, root, check, leave_s=1.0))
+    except Exception as error:  # noqa: BLE001 - as harness.__main__ does
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        root.comm.Abort(1)

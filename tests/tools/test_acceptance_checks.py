@@ -1,0 +1,230 @@
+"""The comparisons of an acceptance: each passes on its control and fails on a fault."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paddle
+import pytest
+from nvidia.dali import fn
+from paddle import static
+
+from harness import env, state
+from harness import plan as plans
+from paddle_rn50 import config, data, model
+from program import passes
+from runlog import schema
+from runlog.errors import RunError
+from tests.program import lower, programs
+from tools import acceptance_checks as acceptance
+from tools import acceptance_speed, doctor_gpu
+from tools.acceptance import NotPossible
+
+GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU_FP32", "GPU_TF32", "GPU_HALF", "LAYOUT"])
+def test_losses_pass_within_their_tolerance_and_fail_beyond_it(name: str) -> None:
+    tolerance = getattr(acceptance, name)
+    assert tolerance.why
+    bound = tolerance.by_step(20)
+    within, beyond = GOLDEN * (1 + 0.9 * bound), GOLDEN.copy()
+    beyond[9] *= 1 + 1.1 * bound[9]
+    assert acceptance.judge(np.array([GOLDEN, within]), GOLDEN, tolerance)[0]
+    passed, found, _, figures = acceptance.judge(np.array([GOLDEN, beyond]), GOLDEN, tolerance)
+    assert not passed  # one rank is enough
+    assert "at step 10 of 20" in found
+    assert figures["losses"][1] == beyond.tolist()
+
+
+def test_a_loss_that_is_no_number_fails() -> None:
+    losses = GOLDEN[None, :4].copy()
+    losses[0, 2] = np.nan
+    passed, found, _, _ = acceptance.judge(losses, GOLDEN, acceptance.GPU_HALF)
+    assert not passed
+    assert "nan of the loss off at step 3 of 4" in found
+
+
+def test_the_widest_tolerance_still_sees_weights_that_never_move() -> None:
+    still = np.full(20, GOLDEN[0])
+    assert not acceptance.judge(still[None], GOLDEN, acceptance.GPU_HALF)[0]
+
+
+def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, recipe = acceptance.pictures(tmp_path), config.nvidia_cosine(acceptance.BATCH)
+    reader = acceptance.reader(data.ImageFormat(size=recipe.image_size, layout="NHWC"), threads=1)
+    plain = acceptance.one_batch_each(images, recipe, reader, np.array)
+    for name in ("image", "image_slice"):
+        monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
+    for image, other in zip(plain, acceptance.one_batch_each(images, recipe, reader, np.array), strict=True):
+        assert 0 < acceptance.grey_levels(image, other) <= acceptance.GREY_LEVELS
+        shifted, mirrored = np.roll(image, 1, axis=2), image[:, :, ::-1]
+        for fault in (shifted, mirrored, image[..., ::-1]):
+            assert acceptance.grey_levels(image, fault) > acceptance.GREY_LEVELS
+
+
+def on_a_gpu(**more: Any) -> Any:
+    """What the checks of a GPU read of their machine, without one."""
+    gpu = schema.Gpu(name="NVIDIA A100-SXM4-40GB", memory_gib=40.0, driver="535")
+    return SimpleNamespace(
+        job=SimpleNamespace(device="gpu", workload="rn50", precision="amp_o2", batchsize=256, data_threads_per_rank=1),
+        me=SimpleNamespace(size=8, local_rank=0, gather=lambda value: [value]),
+        nodes=[SimpleNamespace(gpus=[gpu] * 8)],
+        **more,
+    )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_o2"])
+def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precision: str) -> None:
+    paddle.enable_static()
+    devices, formats = [], []
+
+    def reader(image: data.ImageFormat, *, threads: int, device: str, device_id: int) -> data.ReaderConfig:
+        devices.append(device)
+        formats.append((image.layout, image.channels, image.half))
+        return on_cpu(image, threads=threads)
+
+    on_cpu = acceptance.reader
+    with mock.patch.object(acceptance, "reader", reader):
+        machine = on_a_gpu(
+            kernels=True,
+            executor=static.Executor(paddle.CPUPlace()),
+            plan=lambda: plans.of_job(env.Job(device="gpu", precision=precision)),
+        )
+        passed, _, _, figures = acceptance.input_pipeline(machine)
+    assert (passed, figures, devices) == (True, {"mean_grey_levels": 0.0}, ["gpu", "cpu"])
+    assert formats == [("NHWC", 4, True) if precision == "amp_o2" else ("NHWC", 3, False)] * 2
+
+
+def test_a_batch_that_lies_on_the_device_is_read_by_a_program() -> None:
+    paddle.enable_static()
+    machine: Any = SimpleNamespace(kernels=True, executor=static.Executor(paddle.CPUPlace()))
+    for kind in ("float32", "float16"):
+        image = np.arange(24).reshape(2, 3, 4).astype(kind)
+        tensor = paddle.base.core.LoDTensor()
+        tensor.set(image, paddle.CPUPlace())
+        for source in (image, tensor):
+            assert np.array_equal(acceptance.copied(machine, source), image.astype(np.float32))
+
+
+def test_a_fourth_channel_that_is_not_empty_is_no_image() -> None:
+    image = np.zeros((1, 2, 2, 4), np.float32)
+    assert acceptance.grey_levels(image, image) == 0
+    image[..., 3] = 1
+    assert acceptance.grey_levels(image, image) == np.inf
+
+
+def measuring(memory_mib: list[float]) -> Any:
+    return on_a_gpu(of_earlier=lambda check: {"throughput": memory_mib}[check])
+
+
+def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
+    passed, found, _, _ = acceptance_speed.peak_memory(measuring([1024.0, 20480.0]))
+    assert passed
+    assert found == "20.0 of 40 GiB at batch 256"
+
+
+def test_a_figure_stands_beside_that_of_the_same_card_batch_and_count() -> None:
+    (figure,) = acceptance_speed.published(on_a_gpu())
+    assert figure["images_per_s"] == 17587.654
+    machine = on_a_gpu()
+    machine.job.batchsize = 100
+    assert acceptance_speed.published(machine) == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "check", "lacks"),
+    [
+        (70, "tf32", "losses", r"TF32 needs compute capability 8\.0"),
+        (80, "tf32", "losses", ""),
+        (90, "fp32", "throughput", r"no kernels for compute capability 9\.0"),
+        (90, "fp32", "input", ""),
+        (90, "fp32", "all-reduce", ""),
+        (90, "fp32", "sensors", ""),
+    ],
+)
+def test_a_check_runs_where_the_gpu_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
+    job = SimpleNamespace(device="gpu", precision=precision)
+    machine: Any = SimpleNamespace(job=job, capability=capability, kernels=bool(doctor_gpu.code_for(capability)))
+    with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
+        acceptance.Machine.possible(machine, check)
+
+
+def test_a_gpu_without_kernels_is_read_without_a_program() -> None:
+    machine: Any = SimpleNamespace(kernels=False)
+    tensor = paddle.base.core.LoDTensor()
+    tensor.set(np.arange(6, dtype=np.float16).reshape(2, 3), paddle.CPUPlace())
+    assert np.array_equal(acceptance.copied(machine, tensor), [[0, 1, 2], [3, 4, 5]])
+
+
+def test_what_needs_a_check_that_failed_fails_with_its_name() -> None:
+    machine: Any = SimpleNamespace(measured={})
+    with pytest.raises(RunError, match="needs what the check of throughput measures, which failed"):
+        acceptance.Machine.of_earlier(machine, "throughput")
+
+
+def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list[float]:
+    """Losses of three steps from the weights and images of an acceptance; a GPU's program is lowered to the CPU."""
+    built = programs.build(name=name, device=device)
+    if device == "gpu":
+        lower.lower(built.main, built.startup, ranks=1)
+    fed = (
+        data.ImageFormat(size=programs.SIDE, layout="NHWC", channels=4)
+        if device == "gpu"
+        else data.ImageFormat(size=32)
+    )
+    executor, losses = static.Executor(paddle.CPUPlace()), []
+    with static.scope_guard(static.Scope()):
+        executor.run(built.startup)
+        state.set_weights(built.main, weights)
+        for step in range(3):
+            feed = programs.images(step, layout="NCHW", channels=3)
+            feed["image"] = acceptance.as_fed(feed["image"], fed)
+            built.schedule.send(executor.place)
+            losses.append(float(executor.run(built.main, feed=feed, fetch_list=[built.loss])[0]))
+            built.schedule.step()
+    return losses
+
+
+def test_weights_and_images_reach_the_half_precision_program_as_they_do_the_plain_one() -> None:
+    paddle.enable_static()
+    with mock.patch.object(model, "STAGES", programs.STAGES):
+        weights = acceptance.first_weights(programs.RECIPE)
+    plain = first_losses("fp32", "cpu", weights)
+    assert np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-5, atol=0)
+    weights["stem.conv.w"] = weights["stem.conv.w"][:, ::-1]
+    assert not np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-4, atol=0)
+
+
+def test_a_half_precision_program_is_fed_half_of_four_channels() -> None:
+    image = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
+    fed = acceptance.as_fed(image, data.ImageFormat(size=2, layout="NHWC", channels=4, half=True))
+    assert (fed.shape, fed.dtype) == ((2, 2, 2, 4), np.float16)
+    assert not fed[..., 3].any()
+    assert np.array_equal(fed[..., :3].transpose(0, 3, 1, 2), image)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    paddle.enable_static()
+    machine = on_a_gpu(
+        executor=static.Executor(paddle.CPUPlace()), plan=lambda: plans.of_job(env.Job(device="gpu", layout=layout))
+    )
+    assert acceptance.pooling(machine)[0]
+    spread = passes.spread_mean
+
+    def with_another_window(main: static.Program) -> int:
+        changed = spread(main)
+        for op in main.global_block().ops:
+            if op.type == "pool2d" and op.attr("paddings") == [6, 6]:
+                op.desc._set_attr("exclusive", True)
+        return changed
+
+    monkeypatch.setattr(passes, "spread_mean", with_another_window)
+    assert not acceptance.pooling(machine)[0]

@@ -1,0 +1,105 @@
+"""`paddle-reference`, installed as a user installs it: into an empty environment, without what training needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import jobs, make_log
+
+LIMIT_MB = 60  # of packages beside pip
+
+
+def run(command: list[str | Path], cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of a fresh environment after `pip install .`; needs a package index."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = folder / "source"
+    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], jobs.REPOSITORY).stdout.split("\n")
+    for name in filter(None, listed):
+        if not name.startswith("tests/") and (jobs.REPOSITORY / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(jobs.REPOSITORY / name, source / name)
+    made = run([sys.executable, "-m", "venv", folder / "venv"], folder)
+    assert made.returncode == 0, made.stderr
+    done = run([folder / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check", "."], source)
+    assert done.returncode == 0, done.stderr
+    return folder / "venv/bin"
+
+
+@pytest.mark.slow
+def test_the_packages_are_small(installed: Path) -> None:
+    (packages,) = installed.parent.glob("lib/python3*/site-packages")
+    of_pip = {path for name in ("pip", "pip-*", "setuptools", "setuptools-*") for path in packages.glob(name)}
+    sizes = [
+        file.stat().st_size
+        for folder in packages.iterdir()
+        if folder not in of_pip
+        for file in ([folder] if folder.is_file() else folder.rglob("*"))
+        if file.is_file()
+    ]
+    assert sum(sizes) / 1e6 < LIMIT_MB
+    assert not (packages / "paddle").exists()
+
+
+@pytest.mark.slow
+def test_the_commands_work_on_a_log(installed: Path, tmp_path: Path) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text(make_log.run())
+    command = installed / "paddle-reference"
+    for arguments, status, words in (
+        (("check", log), 0, "PASS"),
+        (("score", log, "--protocol", "window", "--runs", "1"), 0, "images/s"),
+        (("compare", log, log, "--protocol", "window"), None, ""),
+        (("report", log, "--html", tmp_path / "report.html"), 0, ""),
+        (("verify", tmp_path), None, ""),
+        (("watch", log, "--once"), 0, "finished"),
+        (("doctor",), 2, "error: doctor needs the package "),
+        (("inspect", "--system", "CPU"), 2, "error: inspect needs the package "),
+        (("train",), 2, "error: train: no such command: use one of check, "),
+    ):
+        done = run([command, *arguments], tmp_path)
+        said = done.stdout + done.stderr
+        assert "Traceback" not in said, said
+        assert done.returncode == status or (status is None and done.returncode in (0, 1, 2)), said
+        assert words in said
+    page = (tmp_path / "report.html").read_text()
+    assert "<html" in page and "not drawn, as matplotlib is not installed" in page and "<svg" not in page
+    for module in ("compliance", "scoring"):
+        done = run([installed / "python", "-m", module, "--help"], tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_closed_run_is_not_passed_without_the_reference_points(
+    installed: Path, tmp_path: Path, published_logs: Path
+) -> None:
+    log = published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt"
+    done = run([installed / "paddle-reference", "check", log], tmp_path)
+    assert done.returncode == 2
+    assert "pip install --no-deps mlperf-logging" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_extra_has_every_package_of_the_lock(tmp_path: Path) -> None:
+    for name in ("setup.py", "pyproject.toml", "README.md", "locks/run.lock"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(jobs.REPOSITORY / name, tmp_path / name)
+    done = run(
+        [sys.executable, "-c", "import setuptools.build_meta as b; b.prepare_metadata_for_build_wheel('.')"], tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    (metadata,) = tmp_path.glob("*.dist-info/METADATA")
+    found = re.findall(r"^Requires-Dist: (\S+)==(\S+?);.*extra == .train.", metadata.read_text(), re.M)
+    locked = re.findall(r"^(\S+)==(\S+)", (jobs.REPOSITORY / "locks/run.lock").read_text(), re.M)
+    assert sorted(found) == sorted(locked)

@@ -1,0 +1,390 @@
+"""The doctor, on this machine through its command, and on recorded answers of machines with GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from harness import env, nvidia
+from tests import jobs
+from tests.harness.recorded import A100, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
+from tools import doctor, doctor_checks, doctor_gpu, doctor_node
+
+KEYS = {"check", "status", "found", "wanted", "fix"}
+GPU_JOB = env.Job(device="gpu", dgxngpu=8, batchsize=96)
+LOADED = dict.fromkeys(doctor_node.CUDA_LIBRARIES, "loads") | {"libnccl.so.2": "22105", "libcudnn.so.8": "8600"}
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it."""
+    return subprocess.run(
+        [sys.executable, "-m", "tools.doctor", *arguments],
+        env=jobs.environment(**variables),
+        cwd=jobs.REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def by_check(results: list[doctor_checks.Result], check: str) -> list[doctor_checks.Result]:
+    found = [result for result in results if result.check == check]
+    assert found, f"no check {check}"
+    return found
+
+
+def status(results: list[doctor_checks.Result], check: str) -> str:
+    """The worst status of a check."""
+    order = ["ok", "warning", "fatal"]
+    return max((result.status for result in by_check(results, check)), key=order.index)
+
+
+def v100_topology(reports: Path) -> nvidia.Topology:
+    """The matrix in OneFlow's report of four DGX-1-like servers."""
+    text = next(reports.glob("004_*")).read_text(encoding="utf-8", errors="replace")
+    return nvidia.parse_topology(text[text.index("        GPU0    GPU1") : text.index("## Test Descriptions")])
+
+
+def machine(*gpus: dict[str, Any], topology: nvidia.Topology | None = None, **changes: Any) -> dict[str, Any]:
+    """Facts of a sound node with these GPUs."""
+    nvml = recorded_nvml(*gpus)
+    with nvidia.opened(nvml) as (handles, absence):
+        described = [nvidia.describe(handle, nvml) for handle in handles]
+    source = {"commit": "a" * 40, "dirty": False, "lock_sha256": "b" * 64, "image_digest": "sha256:c"}
+    facts = {
+        "host": "node0",
+        "gpus": described,
+        "gpu_absence": absence,
+        "topology": topology,
+        "topology_error": "",
+        "libraries": LOADED,
+        "source": source,
+        "code_sha256": "d" * 64,
+        "cores": list(range(48)),
+        "numa": {"node0": "0-23", "node1": "24-47"},
+        "memory_gib": 300.0,
+        "shm_mib": 65536.0,
+        "open_files": 1048576,
+        "locked_memory": -1,
+        "logs": {"folder": "results", "free_gib": 900.0, "writable": True},
+        "checkpoints": {"folder": "results", "free_gib": 900.0, "writable": True},
+        "interfaces": {"eth0": "10.0.0.1 25000 Mbit/s"},
+        "infiniband": {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"},
+        "drop_caches": True,
+        "data": None,
+    }
+    return facts | changes
+
+
+# ---- the command on this machine
+
+
+def test_this_machine_as_json():
+    done = run("--json", LOGDIR="results")
+    results = json.loads(done.stdout)
+    assert done.returncode == (1 if any(r["status"] == "fatal" for r in results) else 0), done.stderr
+    assert all(set(result) == KEYS and all(isinstance(v, str) for v in result.values()) for result in results)
+    assert all(result["status"] == "ok" or result["fix"] for result in results), "a finding must say what to do"
+    assert {r["check"]: r["status"] for r in results}["mpi.start"] == "ok"
+
+
+def test_no_gpu_is_fatal_for_a_job_that_wants_them():
+    with nvidia.opened() as (handles, _):
+        if handles:
+            pytest.skip("this machine has GPUs")
+    done = run("--json", DEVICE="gpu", DGXNGPU="8")
+    assert done.returncode == 1
+    results = {r["check"]: r for r in json.loads(done.stdout)}
+    assert results["gpu.count"]["status"] == "fatal" and results["gpu.count"]["found"].startswith("0 (NVML")
+    assert results["cuda.libcuda"]["status"] == "fatal"
+
+
+def test_wrong_use_is_one_line():
+    for arguments, variables in ((["--jsn"], {}), ([], {"BATCHSIZE": "many"})):
+        done = run(*arguments, **variables)
+        assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: BATCHSIZE='many'") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.xdist_group("ranks")
+def test_nodes_are_gathered_over_mpi():
+    done = jobs.on_ranks(2, "-m", "tools.doctor", "--json")
+    results = {r["check"]: r for r in json.loads(done.stdout)}
+    assert done.returncode == 0 and results["mpi.ranks"]["status"] == "ok", done.stdout + done.stderr
+    assert results["clock.difference"]["found"] == "at most 0.0000 s"
+    done = jobs.on_ranks(2, "-m", "tools.doctor", "--json", DGXNNODES=2)
+    assert done.returncode != 0
+    assert {r["check"]: r for r in json.loads(done.stdout)}["mpi.ranks"]["status"] == "fatal"
+
+
+def test_data_set_that_misses_a_file(tmp_path):
+    from tests.harness import small
+
+    root = small.data_set(tmp_path / "data")
+    facts = doctor_node._data(root)
+    results = list(doctor_checks.judge_data(machine(V100, data=facts), env.Job()))
+    assert status(results, "data.lists") == "ok" and "40 samples" in by_check(results, "data.lists")[0].found
+    (root / "train" / "03.jpeg").unlink()
+    (root / "val" / "00.jpeg").write_bytes(b"\xff\xd8\xff")
+    results = list(doctor_checks.judge_data(machine(V100, data=doctor_node._data(root)), env.Job()))
+    assert status(results, "data.lists") == status(results, "data.decode") == "fatal"
+    assert "train/03.jpeg" in by_check(results, "data.lists")[0].found
+    assert "val/00.jpeg" in by_check(results, "data.decode")[1].found
+    facts = doctor_node._data(tmp_path / "nowhere")
+    assert status(list(doctor_checks.judge_data(machine(V100, data=facts), env.Job())), "data.lists") == "fatal"
+
+
+def test_cityscapes_with_and_without_lists(tmp_path):
+    from PIL import Image
+
+    for part in ("train", "val"):
+        for folder, end in (("leftImg8bit", "leftImg8bit"), ("gtFine", "gtFine_labelIds")):
+            path = tmp_path / folder / part / "town" / f"town_0_{end}.png"
+            path.parent.mkdir(parents=True)
+            Image.new("L", (4, 4)).save(path)
+    facts = doctor_node._data(tmp_path)
+    assert all(entry["samples"] == entry["files"] == 1 and not entry["undecodable"] for entry in facts.values())
+    label = "gtFine/{0}/town/town_0_gtFine_labelTrainIds.png"
+    for part in ("train", "val"):
+        line = f"leftImg8bit/{part}/town/town_0_leftImg8bit.png {label.format(part)}\n"
+        (tmp_path / f"{part}.txt").write_text(line)
+    facts = doctor_node._data(tmp_path)
+    assert all(e["name"] == f"{part}.txt" and e["files"] == 2 for part, e in facts.items())
+    assert not any(entry["absent"] or entry["undecodable"] for entry in facts.values())
+
+
+# ---- recorded machines
+
+
+def test_sound_v100_and_a100(published_reports):
+    v100 = [V100 | {"driver": "525.105.17"}] * 8
+    cores = {"cores": list(range(256))}
+    for gpus, topology in (
+        (v100, v100_topology(published_reports)),
+        ([A100] * 8, nvidia.parse_topology(A100_TOPOLOGY)),
+    ):
+        results = doctor.judge([machine(*gpus, topology=topology, **cores)], GPU_JOB)
+        assert [r for r in results if r.status != "ok"] == []
+
+
+def test_driver_of_the_published_v100_is_too_old_for_cuda_11_8(published_reports):
+    results = doctor.judge([machine(*[V100] * 8, topology=v100_topology(published_reports))], GPU_JOB)
+    assert [(r.check, r.found) for r in results if r.status == "fatal"] == [("gpu.driver", "440.33.01")]
+    old = machine(*[V100 | {"driver": "470.57.02"}] * 8, topology=v100_topology(published_reports))
+    assert status(doctor.judge([old], GPU_JOB), "gpu.driver") == "warning"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wanted"),
+    [(V100, "ok"), (A100, "ok"), (NO_ECC, "ok"), (H100, "fatal")]
+    + [(A100 | {"capability": c}, w) for c, w in (((7, 2), "warning"), ((8, 9), "warning"), ((5, 2), "fatal"))],
+)
+def test_compute_capability(gpu, wanted):
+    assert status(doctor.judge([machine(*[gpu] * 8)], GPU_JOB), "gpu.compute_capability") == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "wanted"),
+    [
+        ({"ecc": {pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED: 2}}, "gpu.ecc", "fatal"),
+        ({"ecc": {pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED: 1}}, "gpu.ecc", "warning"),
+        ({"ecc": None}, "gpu.ecc", "warning"),
+        ({"throttle": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown}, "gpu.throttling", "warning"),
+        ({"throttle": pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting}, "gpu.throttling", "ok"),
+        ({"pids": [4711]}, "gpu.processes", "fatal"),
+        ({"memory": (42949672960, 0, 9 * 2**30)}, "gpu.processes", "fatal"),
+        ({"persistence": 0}, "gpu.persistence", "warning"),
+    ],
+)
+def test_a_gpu_that_is_not_in_order(change, check, wanted):
+    results = doctor.judge([machine(*[A100] * 7, A100 | change)], GPU_JOB)
+    assert status(results, check) == wanted
+    if wanted != "ok":
+        assert any("GPU7" in r.found and r.fix for r in by_check(results, check) if r.status == wanted)
+
+
+def test_the_jobs_gpus_are_those_that_cuda_shows(monkeypatch):
+    """Two of eight GPUs, of which others are busy and lost their links."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,4")
+    gpus = [A100 | {"pids": [4711]}] * 5 + [A100 | {"persistence": 0}] * 3
+    topology = nvidia.parse_topology(A100_TOPOLOGY.replace("NV12", "SYS"))
+    job = dataclasses.replace(GPU_JOB, dgxngpu=2)
+    results = doctor.judge([machine(*gpus, topology=topology, cores=list(range(112, 128)))], job)
+    assert [r.found for r in by_check(results, "gpu.persistence")] == ["GPU5: off", "GPU4: on"]
+    assert [r.status for r in by_check(results, "gpu.processes")] == ["ok", "fatal"]
+    assert status(results, "gpu.count") == status(results, "cpu.binding") == "ok"
+    assert by_check(results, "gpu.topology")[0].found == "pairs: 1 x SYS"
+    (count,) = by_check(doctor.judge([machine(*gpus)], GPU_JOB), "gpu.count")
+    assert (count.status, count.found) == ("fatal", "2 (CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs)")
+
+
+def test_libraries():
+    broken = LOADED | {"libcudnn.so.8": "error: libcudnn.so.8: cannot open shared object file", "libnccl.so.2": "20708"}
+    results = doctor.judge([machine(*[A100] * 8, libraries=broken)], GPU_JOB)
+    assert status(results, "cuda.libcudnn") == status(results, "nccl.version") == "fatal"
+    assert by_check(results, "nccl.version")[0].found == "2.7.8"
+
+
+def test_a_jpeg_decoder_that_would_stay_unused_is_named():
+    missing = LOADED | {"libnvcuvid.so.1": "error: libnvcuvid.so.1: cannot open shared object file"}
+    (result,) = by_check(doctor.judge([machine(*[A100] * 8, libraries=missing)], GPU_JOB), "cuda.libnvcuvid")
+    assert result.status == "warning" and "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in result.fix
+    dockerfile = (Path(doctor.__file__).parents[1] / "Dockerfile").read_text()
+    assert f"NVIDIA_DRIVER_CAPABILITIES={doctor_gpu.CAPABILITIES} " in dockerfile
+
+
+def test_each_cuda_library_is_asked_for_its_version(tmp_path):
+    """By the linker's own search: libraries of these names that answer as NCCL's and cuDNN's do, and one broken."""
+    source = tmp_path / "answers.c"
+    source.write_text(
+        "#include <stddef.h>\n"
+        "int ncclGetVersion(int *version) { *version = 22105; return 0; }\n"
+        "size_t cudnnGetVersion(void) { return 8600; }\n"
+    )
+    for name in ("libnccl.so.2", "libcudnn.so.8", "libnvcuvid.so.1"):
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / name, source], check=True)
+    (tmp_path / "libcufft.so.10").write_text("no library")
+    done = run("--json", DEVICE="gpu", LD_LIBRARY_PATH=str(tmp_path))
+    found = {r["check"]: (r["status"], r["found"]) for r in json.loads(done.stdout)}
+    assert (found["cuda.libnccl"], found["cuda.libcudnn"]) == (("ok", "22105"), ("ok", "8600"))
+    assert found["nccl.version"] == ("ok", "2.21.5") and found["cuda.libnvcuvid"] == ("ok", "loads")
+    assert found["cuda.libcufft"][0] == "fatal" and "libcufft.so.10" in found["cuda.libcufft"][1]
+
+
+def test_topology_of_the_reports(published_reports):
+    v100 = v100_topology(published_reports)
+    assert len(v100.gpus) == 8 and v100.devices[8] == "mlx5_0" and v100.cores["GPU7"] == "12-23,36-47"
+    assert v100.links[0] == ("X", "NV1", "NV1", "NV2", "NV2", "SYS", "SYS", "SYS", "NODE")
+    # Paddle's report has the same output with its line breaks lost.
+    text = next(published_reports.glob("001_*")).read_text(encoding="utf-8", errors="replace")
+    begin = text.index("nvidia-smi topo -m GPU0") + len("nvidia-smi topo -m ")
+    other = nvidia.parse_topology(text[begin : begin + 2000])
+    assert other.cores == {f"GPU{i}": "0-19" for i in range(8)} and other.links[7][3] == "NV2"
+    a100 = nvidia.parse_topology(A100_TOPOLOGY)
+    assert a100.devices[8:] == ("mlx5_0", "mlx5_1") and a100.cores["GPU4"] == "112-127,240-255"
+    for matrix in (v100, other, a100):
+        for i in range(len(matrix.devices)):
+            for j in range(len(matrix.devices)):
+                assert matrix.links[i][j] == matrix.links[j][i]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "No devices were found", "GPU0 CPU Affinity\nGPU0 Y 0-3", "GPU0 GPU1 CPU\nGPU0 X"]
+)
+def test_no_topology(text):
+    with pytest.raises(ValueError, match="no matrix of nvidia-smi"):
+        nvidia.parse_topology(text)
+
+
+def test_gpu_far_from_the_cores(published_reports):
+    facts = machine(*[A100] * 8, topology=v100_topology(published_reports), cores=list(range(12)))
+    (result,) = by_check(doctor.judge([facts], GPU_JOB), "cpu.binding")
+    assert result.status == "warning" and "none is next to GPU4, GPU5, GPU6, GPU7" in result.found
+
+
+def test_gpu_that_lost_its_nvlink():
+    text = A100_TOPOLOGY.replace("GPU5\t" + "NV12\t" * 5 + " X \tNV12\tNV12", "GPU5\t" + "SYS\t" * 5 + " X \tSYS\tSYS")
+    assert text != A100_TOPOLOGY
+    (result,) = by_check(
+        doctor.judge([machine(*[A100] * 8, topology=nvidia.parse_topology(text))], GPU_JOB), "gpu.topology"
+    )
+    assert result.status == "warning" and "GPU5" in result.found
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "wanted"),
+    [
+        ({"shm_mib": 64.0}, "memory.shared", "fatal"),
+        ({"shm_mib": 200.0}, "memory.shared", "warning"),
+        ({"memory_gib": 4.0}, "memory.free", "warning"),
+        ({"open_files": 1024}, "limits.open_files", "warning"),
+        ({"locked_memory": 65536}, "limits.locked_memory", "fatal"),
+        ({"logs": {"folder": "r", "free_gib": 9.0, "writable": False}}, "disk.logs", "fatal"),
+        ({"logs": {"folder": "r", "free_gib": 0.01, "writable": True}}, "disk.logs", "fatal"),
+        ({"checkpoints": {"folder": "r", "free_gib": 0.3, "writable": True}}, "disk.checkpoints", "warning"),
+        ({"infiniband": {"mlx5_0:1": "DOWN 10 Gb/sec (4X SDR)"}}, "network.infiniband", "warning"),
+        ({"drop_caches": False}, "data.page_cache", "warning"),
+        ({"cores": [0, 1]}, "cpu.cores", "warning"),
+    ],
+)
+def test_a_node_that_is_not_in_order(change, check, wanted):
+    (result,) = by_check(doctor.judge([machine(*[A100] * 8, **change)], GPU_JOB), check)
+    assert result.status == wanted and result.fix
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ({"commit": "e" * 40}, "code.commit"),
+        ({"lock_sha256": "e" * 64}, "code.lock"),
+        ({"image_digest": "sha256:e"}, "code.image"),
+    ],
+)
+def test_nodes_that_differ(change, check):
+    job = dataclasses.replace(GPU_JOB, dgxnnodes=2)
+    first = machine(*[A100] * 8)
+    second = first | {"host": "node1", "source": first["source"] | change}
+    assert status(doctor.judge([first, first | {"host": "node1"}], job), check) == "ok"
+    (result,) = by_check(doctor.judge([first, second], job), check)
+    assert result.status == "fatal" and "node1" in result.found
+
+
+def test_clocks_that_differ():
+    job = env.Job(dgxnnodes=2, dgxngpu=1)
+    results = doctor._judge_mpi(["a", "b"], [0.0, -3.2], job)
+    assert status(results, "clock.difference") == "warning" and status(results, "mpi.ranks") == "ok"
+
+
+def test_infiniband_files(tmp_path):
+    port = tmp_path / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    (port / "rate").write_text("100 Gb/sec (4X EDR)\n")
+    assert doctor_node._infiniband(tmp_path) == {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}
+    assert doctor_node._infiniband(tmp_path / "none") == {}
+
+
+def test_folder_of_the_logs(tmp_path):
+    assert doctor_node._disk(tmp_path / "a" / "b")["writable"]
+    (tmp_path / "file").write_text("")
+    assert not doctor_node._disk(tmp_path / "file")["writable"]
+    if os.geteuid():
+        tmp_path.chmod(0o500)
+        assert not doctor_node._disk(tmp_path / "a")["writable"]
+
+
+def test_nvml_that_is_absent_or_answers_little():
+    with nvidia.opened(recorded_nvml(absent=True)) as (handles, why):
+        assert handles == [] and why == "NVML Shared Library Not Found"
+    nvml = recorded_nvml(NO_ECC)
+    with nvidia.opened(nvml) as (handles, why):
+        described, sampled = nvidia.describe(handles[0], nvml), nvidia.sample(handles[0], nvml)
+    assert described["ecc_uncorrected"] is None and described["capability"] == 61
+    assert sampled["energy_j"] is None and sampled["nvlink_tx_kib"] is None and sampled["power_w"] == 43.125
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "batch", "limit", "status"),
+    [(16, 128, "", "ok"), (16, 128, "4000", "warning"), (16, 256, "", "warning"), (32, 256, "", "ok")],
+)
+def test_a_batch_that_will_not_fit_is_said_before_the_run(
+    memory_gib: int, batch: int, limit: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit:
+        monkeypatch.setenv("FLAGS_conv_workspace_size_limit", limit)
+    job = env.Job(device="gpu", precision="fp32", batchsize=batch)
+    gpu: dict[str, Any] = {"memory_gib": float(memory_gib)}
+    (found,) = doctor_gpu._judge_memory("GPU0", gpu, job)
+    assert (found.check, found.status) == ("gpu.memory", status)
+    assert f"at BATCHSIZE={batch}: program " in found.wanted
+    assert ("lower BATCHSIZE" in found.fix) == (status == "warning")
+    assert not list(doctor_gpu._judge_memory("GPU0", {"memory_gib": None}, job))

@@ -1,0 +1,320 @@
+"""The search for a strategy: what it tries, what it takes for better, and one real search on CPU ranks."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from harness import env
+from program import strategy
+from scoring.record import Record, Window
+from tests import jobs
+from tools import tune, tune_config, tune_runs, tune_verdicts
+from tools.tune_candidates import SERIAL, Candidate, candidates
+
+CPU = {
+    "DGXSYSTEM": "CPU",
+    "DEVICE": "cpu",
+    "PRECISION": "fp32",
+    "STRATEGY": "",
+    "DGXNNODES": 1,
+    "DGXNGPU": 2,
+    "BATCHSIZE": 16,
+    "WORKLOAD": "rn50",
+    "RECIPE": "",
+    "DATA": "real",
+    "IMAGE_SIZE": 0,
+    "WARMUP_STEPS": 10,
+    "MEASURED_STEPS": 50,
+    "SEED": -1,
+}
+
+
+def command(*arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m tools.tune` as a user starts it."""
+    return jobs.run([sys.executable, "-m", "tools.tune", *arguments], timeout_s=timeout_s, **variables)
+
+
+# ---- what is tried
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_o1", "amp_o2", "bf16"])
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, ranks: int) -> None:
+    job = CPU | {"DEVICE": "gpu", "PRECISION": precision, "DGXNGPU": ranks}
+    dtype = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}.get(precision, "float16")
+    layout = "NCHW" if dtype == "float32" else "NHWC"
+    found = candidates(job)
+    for candidate in found:
+        text = candidate.exports("nccl_comm_num=1").get("STRATEGY", "")
+        strategy.resolve(strategy.parse(text), dtype=dtype, layout=layout, device="gpu")
+    names = {candidate.name for candidate in found}
+    assert ("auto" in names) == (ranks == 8)
+    assert ("fuse_grad_size_in_MB=64" in names) == (ranks > 1)
+    assert ("fuse_bn_act_ops=0" in names) == precision.startswith("amp")
+
+
+def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
+    found = {candidate.name: candidate for candidate in candidates(CPU | {"DGXNGPU": 4})}
+    assert found["DGXNGPU=2"].exports("enable_inplace=1") == {
+        "DGXNGPU": "2",
+        "BATCHSIZE": "32",
+        "STRATEGY": "enable_inplace=1,gradient_merge=2",
+    }
+    assert "DGXNGPU=3" not in found and "auto" not in found
+    of_another = {way.name for way in candidates(CPU | {"STRATEGY": "fuse_grad_size_in_MB=4,merged_optimizer=0"})}
+    assert not of_another & {"fuse_grad_size_in_MB=4", "merged_optimizer=0"} and "fuse_grad_size_in_MB=1" in of_another
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "reason"),
+    [
+        (("--only", "bogus"), {}, "--only bogus: must be of enable_inplace=1,"),
+        (("--repeats", "2"), {}, "--repeats 2: must be at least 3"),
+        (("--batches", "32,x"), {}, "--batches 32,x: must be whole numbers"),
+        ((), {"STRATEGY": "auto"}, "it is measured as one of the strategies where it can run"),
+        ((), {"DGXNNODES": "2"}, "runs are started on this node alone"),
+        ((), {"BATCHSIZE": "0"}, "BATCHSIZE=0: must be at least 1"),
+        (("--name", "CPU"), {}, "config_CPU.sh: exists"),
+        (
+            ("--folder", "/nowhere"),
+            {},
+            "--folder /nowhere: No such file or directory: give a folder that this user may",
+        ),
+        (("--folder", "/etc/hostname"), {}, "--folder /etc/hostname: Not a directory: give a folder"),
+        (("--folder", "/proc"), {}, "--folder /proc: "),  # where not even root may write
+    ],
+)
+def test_wrong_use_ends_in_one_line(arguments: tuple[str, ...], variables: dict[str, str], reason: str) -> None:
+    done = command("--dry-run", *arguments, **variables)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.startswith("error: ") and reason in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_dry_run_prints_each_command_and_runs_nothing(tmp_path: Path) -> None:
+    done = command("--batches", "--dry-run", LOGDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    shown = re.findall(r"BATCHSIZE=(\d+) \S*run_and_time\.sh", done.stdout)
+    assert shown == ["32", "64", "96", "128", "160", "192", "224", "256"]
+    assert list(tmp_path.iterdir()) == []
+    done = command("--only", "enable_inplace=1", "--dry-run", LOGDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    *runs, summary = done.stdout.splitlines()
+    assert len(runs) == 3  # the base, the control and the strategy
+    assert "STRATEGY=perturb_input=1" in runs[1] and "STRATEGY=enable_inplace=1" in runs[2]
+    assert summary.startswith("5 turns of 2 runs and one control")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- what is taken for better
+
+
+class Machine:
+    """In place of real runs: (images/s of turn n, added to each loss) of each way, by a word of its command."""
+
+    def __init__(self, ways: dict[str, tuple[list[float], float]]) -> None:
+        self.ways, self.calls = ways, [0] * len(ways)
+
+    def run(self, command: list[str]) -> tuple[Record | None, str]:
+        where = next(word for word in command if word.startswith("LOGDIR=")).rpartition("/")[2]
+        index, name = next((i, name) for i, name in enumerate(self.ways) if name == where)
+        rates, shift = self.ways[name]
+        if not rates:
+            return None, "out of memory at BATCHSIZE=16"
+        rate = rates[self.calls[index] % len(rates)]
+        self.calls[index] += 1
+        windows = (
+            Window(line=1, phase="warmup", images=160, seconds=1.0, loss=2.0 + shift),
+            Window(line=2, phase="measured", images=100 * rate, seconds=100.0, loss=1.0 + shift),
+        )
+        nodes = [{"cpu": "a test's", "cores": 2, "gpus": []}]
+        header = {"source": {"commit": "c0ffee", "dirty": False}, "hardware": {"nodes": nodes}}
+        return Record(file="f", sha256="", lines=2, format="mllog", windows=windows, header=header), ""
+
+
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tuple[list[float], float]]) -> str:
+    """The config file of a search in which the ways have these rates and losses."""
+    names = {way.name.replace(" ", "-").replace("+", "-"): way.name for way in candidates(CPU)}
+    only = ",".join(names[name] for name in ways if name in names)
+    monkeypatch.setattr(tune_runs.Runner, "run", lambda self, command: machine.run(command))
+    machine = Machine(ways)
+    monkeypatch.setattr(tune, "described", lambda: CPU | {"LOGDIR": str(folder)})
+    monkeypatch.setattr(sys, "argv", ["tune", "--only", only, "--folder", str(folder)])
+    assert tune.main() == 0
+    return (folder / "config_CPU_tuned.sh").read_text()
+
+
+STEADY = [40.0, 40.2, 39.9, 40.1, 40.0]
+CONTROL = (STEADY[:1], 1e-5)
+
+
+def exports(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("export ")]
+
+
+def sourced(folder: Path, config: str, **variables: str) -> dict[str, str]:
+    """What a config file of `folder` exports in this environment, over the repository's config_CPU.sh."""
+    (folder / "config_CPU.sh").write_text((jobs.REPOSITORY / "config_CPU.sh").read_text())
+    done = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail; source {folder}/{config}; env --null"],
+        env={"PATH": "/usr/bin:/bin"} | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+
+
+def test_what_is_really_faster_is_written_with_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faster = [rate * 1.05 for rate in (40.1, 40.0, 40.0, 40.2, 40.1)]
+    ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (faster, 5e-5)}
+    text = searched(tmp_path, monkeypatch, ways)
+    measured = "[[ ${WORKLOAD:-rn50} == rn50 && ${PRECISION:-fp32} == fp32 ]]"
+    assert exports(text) == [f'export STRATEGY="${{STRATEGY:-$({measured} && echo enable_inplace=1)}}"']
+    assert "commit c0ffee" in text and "a test's, 2 cores" in text and "chosen: enable_inplace=1" in text
+    assert text.startswith("# shellcheck shell=bash\n") and "\n# Throughput to expect: 42.0" in text
+    found = sourced(tmp_path, "config_CPU_tuned.sh")
+    assert (found["STRATEGY"], found["HRNET_BATCHSIZE"]) == ("enable_inplace=1", "4"), "the system's own, too"
+
+
+@pytest.mark.parametrize("other", [{"WORKLOAD": "hrnet"}, {"PRECISION": "amp_o2"}], ids=["workload", "precision"])
+def test_what_was_not_measured_has_the_systems_values(other: dict[str, str], tmp_path: Path) -> None:
+    variables = (("DGXNGPU", "1"), ("BATCHSIZE", "32"), (SERIAL, "0"))
+    winner = Candidate(name="w", knobs=("gradient_merge=2",), variables=variables)
+    text = tune_config.config_text(name="T", job=CPU, winner=winner, evidence=[])
+    (tmp_path / "config_T.sh").write_text(text)
+    names = ("DGXNGPU", "BATCHSIZE", SERIAL, "STRATEGY")
+    assert [sourced(tmp_path, "config_T.sh")[name] for name in names] == ["1", "32", "0", "gradient_merge=2"]
+    other = other | {"DEVICE": "gpu"}  # a CPU has one precision
+    found, base = sourced(tmp_path, "config_T.sh", **other), sourced(tmp_path, "config_CPU.sh", **other)
+    assert found[SERIAL] == "1"
+    assert env.read(found)[0] == env.read(base)[0]
+    serial = env.runtime(env.Job())[SERIAL]
+    assert serial == "1", "what the file has for what was not measured is what the harness takes"
+    assert sourced(tmp_path, "config_T.sh", **other, BATCHSIZE="7")["BATCHSIZE"] == "7"
+
+
+def test_the_precision_of_a_system_is_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECISION", "tf32")
+    assert [tune_config.default_precision(system, "rn50") for system in ("CPU", "DGXA100")] == ["fp32", "amp_o2"]
+    text = tune_config.config_text(
+        name="T",
+        job=CPU | {"DGXSYSTEM": "DGX1", "PRECISION": "fp32"},
+        winner=Candidate(name="w", knobs=("enable_inplace=1",)),
+        evidence=[],
+    )
+    assert "${PRECISION:-amp_o2} == fp32" in text, "without PRECISION the job is another than the one measured"
+
+
+def test_the_evidence_is_printed_where_the_file_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (STEADY, 0.0)}
+    monkeypatch.setattr(Path, "write_text", mock.Mock(side_effect=OSError("No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        searched(tmp_path, monkeypatch, ways)
+    said = capsys.readouterr().out
+    assert "enable_inplace=1 " in said and "chosen: the base" in said and "config  " not in said
+
+
+def test_what_trains_something_else_is_never_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = [2 * rate for rate in STEADY]
+    text = searched(
+        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (twice, 2e-4)}
+    )
+    assert exports(text) == [] and "refused: its losses differ by" in text and "chosen: the base" in text
+
+
+def test_what_is_within_the_spread_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = [38.0, 44.0, 39.0, 45.0, 40.0]
+    text = searched(
+        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (noisy, 0.0)}
+    )
+    assert exports(text) == [] and "no difference shown" in text and "measured again" not in text
+
+
+def test_a_lucky_screening_does_not_survive_the_second_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lucky = [rate * 1.05 for rate in STEADY] + STEADY
+    text = searched(
+        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (lucky, 0.0)}
+    )
+    assert exports(text) == [] and "measured again" in text and "chosen: the base" in text
+
+
+def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = {
+        "base": (STEADY, 0.0),
+        "control": CONTROL,
+        "fuse_grad_size_in_MB=1": ([rate * 1.02 for rate in STEADY], 0.0),
+        "fuse_grad_size_in_MB=4": ([rate * 1.04 for rate in STEADY], 0.0),  # the better of two that exclude each other
+        "FLAGS_new_executor_serial_run=0": ([rate * 1.03 for rate in STEADY], 0.0),
+        "fuse_grad_size_in_MB=4---FLAGS_new_executor_serial_run=0": ([rate * 1.08 for rate in STEADY], 0.0),
+        "enable_inplace=1": ([], 0.0),
+    }
+    text = searched(tmp_path, monkeypatch, ways)
+    assert len(exports(text)) == 2
+    (tmp_path / "config_CPU_tuned.sh").write_text(text)
+    found = sourced(tmp_path, "config_CPU_tuned.sh")
+    assert (found[SERIAL], found["STRATEGY"]) == ("0", "fuse_grad_size_in_MB=4")
+    assert "enable_inplace=1                   refused: out of memory at BATCHSIZE=16" in text
+
+
+@pytest.mark.parametrize("missing", ["base", "control"])
+def test_without_a_base_or_a_control_nothing_is_chosen(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (STEADY, 0.0)}
+    with pytest.raises(AssertionError):
+        searched(tmp_path, monkeypatch, ways | {missing: ([], 0.0)})
+    assert f"error: the {missing} does not run: out of memory at BATCHSIZE=16\n" in capsys.readouterr().err
+    assert not list(tmp_path.glob("config_*.sh"))
+
+
+def test_the_allowed_difference_is_the_controls() -> None:
+    base = [tune_runs.Measured(images_per_s=1.0, losses=losses) for losses in ((2.0, 1.0, 1.0), (2.0, 1.0, 1.5))]
+    control = [tune_runs.Measured(images_per_s=1.0, losses=(2.0, 1.001, 1.0))]
+    assert tune_verdicts.allowed_loss(base, control) == pytest.approx([2e-6, 0.01 + 1e-6, 5.0 + 1e-6])
+
+
+@pytest.mark.parametrize("losses", [(math.nan, 1.0), (2.0, math.nan)])
+def test_a_loss_that_is_no_number_is_refused(losses: tuple[float, float]) -> None:
+    base = [tune_runs.Measured(images_per_s=1.0, losses=(2.0, 1.0))] * 3
+    twice = [tune_runs.Measured(images_per_s=rate, losses=losses) for rate in (2.0, 2.01, 1.99)]
+    for runs, of_base in ((twice, base), ([tune_runs.Measured(images_per_s=2.0, losses=(2.0, 1.0))] * 3, twice)):
+        verdict = tune_verdicts.judge(runs, of_base, [1e-6, 1e-6])
+        assert not verdict.is_better and "refused: its losses differ" in str(verdict)
+
+
+# ---- the real thing
+
+TINY = {**jobs.TINY, "BATCHSIZE": "4", "RECIPE": "nvidia_cosine", "WARMUP_STEPS": "2", "MEASURED_STEPS": "4"}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.timeout(900)
+def test_a_search_on_cpu_ranks_ends_in_a_config_that_runs(tmp_path: Path) -> None:
+    ways = "fuse_grad_size_in_MB=1,DGXNGPU=1"
+    done = command("--only", ways, "--repeats", "3", "--folder", str(tmp_path), timeout_s=800, LOGDIR=tmp_path, **TINY)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = (tmp_path / "config_CPU_tuned.sh").read_text()
+    rows = {line.split()[1]: line for line in text.splitlines() if re.match(r"# \S+ +[\d.]+ \(", line)}
+    assert rows.keys() >= {"base", "fuse_grad_size_in_MB=1", "DGXNGPU=1"}, text
+    for name in ("fuse_grad_size_in_MB=1", "DGXNGPU=1"):
+        assert "refused" not in rows[name], "the same update must have the same losses"
+    assert len(list(tmp_path.glob("tune/*/screen_*/*/CPU/rn50/result_0.txt"))) == 3 * 3 + 1
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.timeout(300)
+def test_a_sweep_shows_what_does_not_fit_with_its_reason(tmp_path: Path) -> None:
+    done = command("--batches", "2,4000", "--repeats", "1", LOGDIR=str(tmp_path), **jobs.TINY)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"^ +2 +[\d.]+ +none: one turn +not measured$", done.stdout, re.M), done.stdout
+    assert re.search(r"^ +4000 +not measured: global batch 8000 is larger than", done.stdout, re.M), done.stdout

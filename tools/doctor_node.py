@@ -1,0 +1,208 @@
+"""What the doctor sees on a node: facts, without judgement."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import resource
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from PIL import Image
+
+from harness import env, nvidia, provenance
+from harness.caches import DROP
+from runlog.json_schema import as_json
+
+GIB = 2**30
+CUDA_LIBRARIES = (
+    "libcuda.so.1",
+    "libcudart.so.11.0",
+    "libcublas.so.11",
+    "libcublasLt.so.11",
+    "libcudnn.so.8",
+    "libnccl.so.2",
+    "libcufft.so.10",
+    "libcurand.so.10",
+    "libcusolver.so.11",
+    "libcusparse.so.11",
+    "libnvcuvid.so.1",
+)
+LISTS = ("{}_list.txt", "{}.txt", "{}.list")  # ImageNet's, and those that PaddleSeg's tools write
+LISTING_S = 2.0  # for comparing each list with the folders of a large data set: all is to be said within 10 s
+
+
+def probe(job: env.Job) -> dict[str, Any]:
+    """Facts of this node, without judgement."""
+    with nvidia.opened() as (handles, absence):
+        gpus = [nvidia.describe(handle) for handle in handles]
+    try:
+        topology, topology_error = nvidia.topology(), ""
+    except ValueError as error:
+        topology, topology_error = None, str(error)
+    source = as_json(provenance.source(job.source_commit, job.image_digest))
+    return {
+        "host": socket.gethostname(),
+        "gpus": gpus,
+        "gpu_absence": absence,
+        "topology": topology,
+        "topology_error": topology_error,
+        "libraries": _libraries() if job.device == "gpu" else {},
+        "source": source,
+        "code_sha256": _code_hash(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "numa": _numa(),
+        "memory_gib": psutil.virtual_memory().available / GIB,
+        "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "logs": _disk(Path(job.logdir)),
+        "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
+        "interfaces": _interfaces(),
+        "infiniband": _infiniband(Path("/sys/class/infiniband")),
+        "drop_caches": os.access(DROP, os.W_OK),
+        "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
+    }
+
+
+def _libraries() -> dict[str, str]:
+    """What each CUDA library says when it is loaded: a version, "loads", or `error: ...`."""
+    answers = {}
+    for name in CUDA_LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+            answers[name] = "loads"
+            if name.startswith("libnccl"):
+                version = ctypes.c_int()
+                library.ncclGetVersion(ctypes.byref(version))
+                answers[name] = str(version.value)
+            elif name.startswith("libcudnn"):
+                library.cudnnGetVersion.restype = ctypes.c_size_t
+                answers[name] = str(library.cudnnGetVersion())
+        except (OSError, AttributeError) as error:
+            answers[name] = f"error: {error}"
+    return answers
+
+
+CODE = ("program", "harness", "paddle_*")  # what ranks run
+
+
+def _code_hash() -> str:
+    """SHA-256 of the code that ranks run, so that two nodes with one commit and other files are told apart."""
+    digest = hashlib.sha256()
+    root = provenance.REPOSITORY
+    for path in sorted(path for folder in CODE for path in root.glob(f"{folder}/*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _numa() -> dict[str, str]:
+    """Cores of each NUMA node."""
+    files = sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist"))
+    return {file.parent.name: file.read_text().strip() for file in files}
+
+
+def _disk(folder: Path) -> dict[str, Any]:
+    """Free space where `folder` is or will be made, and whether this user may write there."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    return {
+        "folder": str(folder),
+        "free_gib": shutil.disk_usage(there).free / GIB,
+        "writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+    }
+
+
+def _interfaces() -> dict[str, str]:
+    """Network interfaces that are up, with address and speed in Mbit/s where the driver says it."""
+    up = {}
+    stats = psutil.net_if_stats()
+    for name, addresses in psutil.net_if_addrs().items():
+        ips = [a.address for a in addresses if a.family == socket.AF_INET]
+        if name != "lo" and ips and stats[name].isup:
+            speed = f" {stats[name].speed} Mbit/s" if stats[name].speed else ""
+            up[name] = f"{ips[0]}{speed}"
+    return up
+
+
+def _infiniband(root: Path) -> dict[str, str]:
+    """State and rate of each port, as "ACTIVE 100 Gb/sec (4X EDR)"."""
+    ports = {}
+    for port in sorted(root.glob("*/ports/*")):
+        try:
+            state = (port / "state").read_text().partition(":")[2].strip()
+            ports[f"{port.parts[-3]}:{port.name}"] = f"{state} {(port / 'rate').read_text().strip()}"
+        except OSError as error:
+            ports[f"{port.parts[-3]}:{port.name}"] = f"unreadable ({error.strerror})"
+    return ports
+
+
+def _data(root: Path) -> dict[str, Any]:
+    """The lists of a data set against its folders, and samples decoded; without lists, Cityscapes' folders."""
+    parts: dict[str, Any] = {}
+    for part in ("train", "val"):
+        found = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
+        if found:
+            content = found[0].read_bytes()
+            name, lines = found[0].name, [line.split() for line in content.decode(errors="replace").splitlines()]
+        else:
+            images = sorted((root / "leftImg8bit" / part).glob("*/*.png"))
+            name, lines = f"leftImg8bit/{part}", [[image.relative_to(root).as_posix()] for image in images]
+            content = "\n".join(line[0] for line in lines).encode()
+        files = [word for line in lines for word in line if not word.isdecimal()]
+        if not files:
+            parts[part] = {
+                "error": f"{root}: names no {part} sample: it has no {LISTS[0].format(part)} or an empty one"
+            }
+            continue
+        absent, looked_at = _absent(root, files)
+        samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
+        undecodable = [f"{root / file}: {error}" for file in samples if (error := _decode(root / file))]
+        parts[part] = {
+            "name": name,
+            "samples": sum(bool(line) for line in lines),
+            "files": len(files),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "looked_at": looked_at,
+            "absent": absent,
+            "undecodable": "; ".join(undecodable),
+        }
+    return parts
+
+
+def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
+    """The first listed files that are not there, and how many were looked at within LISTING_S."""
+    present: dict[str, set[str]] = {}
+    absent: list[str] = []
+    until = time.monotonic() + LISTING_S
+    for count, file in enumerate(files):
+        folder, _, name = file.rpartition("/")
+        if folder not in present:
+            if time.monotonic() > until:
+                return absent[:3], count
+            directory = root / folder
+            present[folder] = set(os.listdir(directory)) if directory.is_dir() else set()  # noqa: PTH208
+        # Labels of Cityscapes are there in one of two numberings.
+        if name not in present[folder] and _other_label(name) not in present[folder]:
+            absent.append(file)
+    return absent[:3], len(files)
+
+
+def _other_label(name: str) -> str:
+    return name.replace("_labelTrainIds.", "_labelIds.")
+
+
+def _decode(path: Path) -> str:
+    """Why an image cannot be decoded; empty if it can."""
+    try:
+        with Image.open(path if path.exists() else path.with_name(_other_label(path.name))) as image:
+            image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        return " ".join(str(error).split())
+    return ""

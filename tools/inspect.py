@@ -1,0 +1,301 @@
+"""The training program of any configuration and rank count, without a GPU: its counts, and rooflines of them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import env
+from program import strategy
+from program.count import Work, buckets, describe, layout, works
+from program.ops import MIB, OPTIMIZE
+
+ROOT = Path(__file__).resolve().parents[1]
+KIB = 2**10
+
+# Names of a model in published tables that leave its version open, by the model's name with it.
+UNVERSIONED = {"resnet50_v1.5": {"resnet50": "v1 or v1.5 not stated"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Data-sheet peaks of a GPU; `link_bytes_per_s` is NVLink in one direction."""
+
+    name: str
+    memory_gib: int
+    flops_per_s: dict[str, float]  # by arithmetic of the product
+    memory_bytes_per_s: float
+    on_chip_bytes: int  # registers, shared memory and L2 cache, by the architecture's white paper
+    link_bytes_per_s: float
+    source: str
+
+
+# White papers: "NVIDIA Tesla V100 GPU Architecture" (WP-08608-001) and "NVIDIA A100 Tensor Core GPU Architecture",
+# the tables that compare the GPUs of each generation: SMs, register file, shared memory and L2 cache.
+V100_SHEET = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
+A100_SHEET = (
+    "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-"
+    "r4-web.pdf"
+)
+DEVICES = (
+    *(
+        Device(
+            name="V100",
+            memory_gib=memory_gib,
+            flops_per_s={"float32": 15.7e12, "float16": 125e12},
+            memory_bytes_per_s=900e9,
+            on_chip_bytes=(80 * (256 + 96) + 6144) * KIB,
+            link_bytes_per_s=150e9,
+            source=V100_SHEET,
+        )
+        for memory_gib in (16, 32)
+    ),
+    Device(
+        name="A100",
+        memory_gib=40,
+        flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
+        memory_bytes_per_s=1555e9,
+        on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
+        link_bytes_per_s=300e9,
+        source=A100_SHEET,
+    ),
+    Device(
+        name="A100",
+        memory_gib=80,
+        flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
+        memory_bytes_per_s=2039e9,
+        on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
+        link_bytes_per_s=300e9,
+        source=A100_SHEET,
+    ),
+)
+
+
+# ---- roofline ------------------------------------------------------------------------------------------------------
+
+
+def in_order(update: Sequence[Any]) -> list[tuple[Work, float | None]]:
+    """The operators of an update's programs in order, each all-reduce with its bytes."""
+    main = update[-1]
+    sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
+    return [(work, sizes.get(work.index) if program is main else None) for program in update for work in works(program)]
+
+
+def estimate(
+    operators: list[tuple[Work, float | None]], *, tf32: bool, batch: int, ranks: int, device: Device
+) -> dict[str, Any] | None:
+    """Roofline of a step on `device`: an upper bound on its images/s; None where it lacks the arithmetic.
+
+    `operators` are those of `in_order`; with `tf32` products of FP32 run in TF32.
+
+    Each operator takes the longer of its FLOPs at the peak of its type and its bytes at the peak; a normalization by
+    the batch's statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
+    2 (n - 1) / n b at NVLink's peak, beginning when its last gradient is made and the one before is done; the
+    optimizer waits for the last. Beyond one node (8 ranks) nothing is estimated: the network has no data sheet here.
+    """
+    math_modes = {w.dtype: "tf32" if tf32 and w.dtype == "float32" else w.dtype for w, _ in operators if w.flops}
+    if ranks > 8 or not device.flops_per_s.keys() >= set(math_modes.values()):
+        return None
+    compute_s = link_free_s = flops_s = bytes_s = 0.0
+    waited = False
+    for work, summed_bytes in operators:
+        if summed_bytes is not None:
+            link_free_s = max(link_free_s, compute_s) + (
+                2 * (ranks - 1) / ranks * summed_bytes / device.link_bytes_per_s
+            )
+            continue
+        if work.role & OPTIMIZE and not waited:
+            exposed_s, waited = max(0.0, link_free_s - compute_s), True
+            compute_s += exposed_s
+        again_bytes = sum(size for size in work.again_bytes if size > device.on_chip_bytes)
+        by_flops_s = work.flops / device.flops_per_s[math_modes[work.dtype]] if work.flops else 0.0
+        by_bytes_s = (work.moved_bytes + again_bytes) / device.memory_bytes_per_s
+        flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
+        compute_s += max(by_flops_s, by_bytes_s)
+    return {
+        "images_per_s": batch * ranks / compute_s,
+        "step_time_s": compute_s,
+        "flops_time_s": flops_s,
+        "bytes_time_s": bytes_s,
+        "exposed_all_reduce_s": exposed_s if waited else 0.0,
+        "peaks": dataclasses.asdict(device)
+        | {"flops_per_s": {mode: device.flops_per_s[mode] for mode in math_modes.values()}},
+        "kind": "roofline at data-sheet peaks, an upper bound; not measured",
+    }
+
+
+def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
+    """Published throughput of the workload by Paddle on the same device, precision, batch and rank count.
+
+    A table that does not say the device's memory or the model's version is of any; `note` says so.
+    """
+    model = env.MODELS[workload]
+    notes = {model: ""} | UNVERSIONED.get(model, {})
+    wanted = {
+        "metric": "throughput",
+        "accelerator": device.name,
+        "batch_per_device": str(batch),
+        "devices": str(ranks),
+    }
+    names = {"fp32": {"fp32"}, "tf32": {"tf32"}, "amp_o1": {"amp_o1", "amp"}, "amp_o2": {"amp_o2", "amp"}}
+    with (ROOT / "scoring" / "published.csv").open(newline="", encoding="utf-8") as file:
+        return [
+            {
+                "images_per_s": float(row["value"]),
+                "source": row["source"],
+                "table": row["table"],
+                "note": "; ".join(filter(None, (row["note"], notes[row["model"]]))),
+            }
+            for row in csv.DictReader(file)
+            if all(row[k] == v for k, v in wanted.items())
+            and row["model"] in notes
+            and row["precision"] in names.get(precision, set())
+            and row["framework"].startswith("Paddle")
+            and row["accelerator_memory_gib"] in ("", str(device.memory_gib))
+        ]
+
+
+def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
+    """The roofline of the programs of the job's update on each device, with its error against the published figures."""
+    batch, ranks = job.batchsize, job.world_size
+    operators, found = in_order(update), []
+    for device in DEVICES:
+        roofline = estimate(operators, tf32=job.precision == "tf32", batch=batch, ranks=ranks, device=device)
+        figures = []
+        if not strategy.parse(job.strategy).auto:  # Paddle chose that program, not who published
+            figures = published(device, workload=job.workload, precision=job.precision, batch=batch, ranks=ranks)
+        name = f"{device.name} {device.memory_gib} GB"
+        if roofline:
+            figures = [f | {"error": roofline["images_per_s"] / f["images_per_s"] - 1} for f in figures]
+        found.append({"device": name} | (roofline or {"images_per_s": None}) | {"published": figures})
+    return found
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+def build(job: env.Job) -> Any:
+    """The `program.build.TrainingProgram` of rank 0 of the job, as its workload builds them.
+
+    Raises:
+        ValueError: the job asks for what cannot be built.
+    """
+    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(job.world_size)])
+    train = importlib.import_module(f"{job.package}.train")
+    config = importlib.import_module(f"{job.package}.config")
+    train.paddle.enable_static()
+    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    plan = dataclasses.replace(train.plans.of_job(job), ranks_listen=False)
+    schedule = recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch, epochs=recipe.epochs)
+    return train.training_program(job, recipe, plan, schedule, seed=1)
+
+
+def inspect(job: env.Job) -> dict[str, Any]:
+    """All that `python -m tools.inspect` says of a job.
+
+    Raises:
+        ValueError: the job asks for what cannot be built.
+    """
+    training = build(job)
+    main = training.main
+    head = {
+        "system": job.dgxsystem,
+        "workload": job.workload,
+        "recipe": job.recipe,
+        "precision": job.precision,
+        "layout": layout(main),
+        "batch_per_device": job.batchsize,
+        "ranks": job.world_size,
+        "strategy": job.strategy,
+        "micro_steps": strategy.parse(job.strategy).gradient_merge,
+    }
+    return head | describe(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
+
+
+def text(found: dict[str, Any]) -> str:
+    """The same for people."""
+    micro_steps = found["micro_steps"]
+    lines = [
+        f"{found['workload']} {found['recipe']} {found['precision']} {found['layout']}, "
+        f"{found['batch_per_device']} images a device, rank 0 of {found['ranks']}",
+        *([f"counted is the last of {micro_steps} micro-steps, which has the update"] if micro_steps > 1 else []),
+        "",
+        f"operators      {found['kernel_operators']} kernel operators, {found['all_operators']} in all",
+        f"products       {', '.join(f'{n} in {dtype}' for dtype, n in found['products'].items())}",
+        f"casts          {found['casts']}",
+        f"transposes     {found['transposes']}, and inside kernels {found['hidden_transposes_gb']:.2f} GB a step",
+        f"fused          {', '.join(f'{k} {n}' for k, n in found['fused'].items()) or 'none'}",
+        f"bytes a step   {found['bytes_gb']:.2f} GB ({found['bytes_gib']:.2f} GiB), and {found['addto_reads_gb']:.2f} "
+        "GB that addto reads",
+        f"FLOPs a step   {found['flops'] / 1e12:.3f} TFLOP",
+        f"all-reduces    {found['all_reduces']}, {found['all_reduce_mib']:.1f} MiB a step",
+    ]
+    lines += [
+        f"  {b['mib']:8.2f} MiB {b['dtype']} of {b['gradients']} gradients, issued after "
+        f"{100 * b['issued_after_operators']:.0f} % of the gradient operators, "
+        f"{100 * b['bytes_left_to_hide_it']:.0f} % of their bytes are left to hide it"
+        for b in found["buckets"]
+    ]
+    lines.append("verified       " + "; ".join(found["verified"]))
+    lines.append("roofline       data-sheet peaks, an upper bound, not measured")
+    for entry in found["estimate"]:
+        if entry["images_per_s"] is None:
+            lines.append(f"  {entry['device']}: no estimate (no such arithmetic, or beyond one node)")
+            continue
+        known = "" if entry["published"] else "; no figure"
+        lines.append(f"  {entry['device']}: {entry['images_per_s']:.0f} images/s{known}")
+        lines += [
+            f"    {f['images_per_s']:g} published ({f['table']}), error {100 * f['error']:+.0f} %"
+            f"{f['note'] and '; ' + f['note']}"
+            for f in entry["published"]
+        ]
+    lines += ["", "operator                                count      GB"]
+    by_kind = found["bytes_gb_by_operator"]
+    lines += [f"{kind:38} {count:6} {by_kind.get(kind, 0.0):7.2f}" for kind, count in found["operators"].items()]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """`python -m tools.inspect`: the training program of a configuration, built without a GPU."""
+    parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=main.__doc__)
+    parser.add_argument("--system", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
+    parser.add_argument("--workload", default="rn50", help=f"one of {', '.join(env.WORKLOADS)}; rn50 if not given")
+    parser.add_argument("--precision", help=f"one of {', '.join(env.PRECISIONS)}")
+    parser.add_argument("--batch", help="images a device; the config's if not given")
+    parser.add_argument("--ranks", help="ranks of the job; the config's if not given")
+    parser.add_argument("--recipe", help="the config's if not given")
+    parser.add_argument("--strategy", help="value of STRATEGY; the config's if not given")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args()
+    asked = {
+        "DGXSYSTEM": args.system,
+        "WORKLOAD": args.workload,
+        "PRECISION": args.precision,
+        "BATCHSIZE": args.batch,
+        "RECIPE": args.recipe,
+        "STRATEGY": args.strategy,
+        "DGXNNODES": "1" if args.ranks else None,  # the program does not know nodes
+        "DGXNGPU": args.ranks,
+        "MODE": "throughput",  # some strategies are refused in training to a target; nothing is trained here
+    }
+    try:
+        job = env.of_system(**{name: value for name, value in asked.items() if value is not None})
+        env.export({"GLOG_minloglevel": "2"})
+        found = inspect(job)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(found, indent=1) if args.json else text(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Checks and scores the logs of a finished job, writes its report and prints the table of a run.
+
+`python -m tools.summarize LOG... [--throughput]`. Each log is read once. Beside the first one it leaves findings.json
+and report.html. Exit status: 0, or 1 where a log of a training run fails its check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from compliance import rules
+from compliance.findings import FileReport, as_json
+from compliance.runs import check_logs
+from runlog.reader import HeldLog
+from scoring import protocols
+from scoring.importers import read_record
+from scoring.published import read_published
+from scoring.record import InputError, Record
+from scoring.report import read_lines, render
+from scoring.report.build import build, read_findings
+from scoring.report.page import page
+from scoring.score import Score, TooFewRunsError, score
+
+QUALITY = {"resnet50_v1.5": "top-1", "fcn_hrnetw18": "mIoU"}  # of each model, as a log's run_summary names it
+RULESET = "4.0.0"
+
+
+def _range(values: list[float], form: str) -> str:
+    """A value, or the median and range of several."""
+    if len(values) == 1:
+        return form.format(values[0])
+    low, middle, high = (form.format(v) for v in (min(values), statistics.median(values), max(values)))
+    return f"{middle} (median of {len(values)}; {low} to {high})"
+
+
+def _of_all(records: Sequence[Record], what: str, values: list[Any], form: str) -> str:
+    """A figure over all runs, or which logs lack it."""
+    if without := [record.file for record, value in zip(records, values, strict=True) if value is None]:
+        return f"no {what} in {', '.join(without)}"
+    return _range(values, form)
+
+
+def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:
+    """What the table says of the runs themselves."""
+    rows = {}
+    if not throughput:
+        last = [record.quality[-1].value if record.quality else None for record in records]
+        measure = QUALITY.get(records[0].model or "", "eval_accuracy")
+        rows["quality"] = _of_all(records, "evaluation", last, f"{{:.4f}} {measure}")
+        rows["time to train"] = _of_all(records, "end", [record.run_time_s for record in records], "{:.1f} s")
+    interval = "95 % interval {:.2f} to {:.2f}".format(*figure.interval_95) if figure.interval_95 else "no interval"
+    rows["throughput"] = f"{figure.value:.2f} {figure.unit}, {interval} ({figure.interval_method})"
+    windows = [window for record in records for window in record.windows if window.phase != "warmup"]
+    waited_s, time_s = (sum(getattr(w, name) or 0.0 for w in windows) for name in ("data_wait_s", "seconds"))
+    rows["data wait"] = f"{100 * waited_s / time_s:.2f} % of the step time"
+    return rows
+
+
+def _write_report(logs: Sequence[HeldLog], records: Sequence[Record], folder: Path, findings: Path | None) -> Path:
+    """Writes report.html into `folder`; its path."""
+    html = folder / "report.html"
+    checked = read_findings(str(findings), records) if findings else {}
+    held = {str(log): log for log in logs}
+    report = build(records, None, skip=None, findings=checked, published=read_published(), logs=held)
+    command = [*held, *(["--findings", str(findings)] if findings else []), "--html", str(html)]
+    shown = page(report, command, lambda file, wanted: read_lines(held[file], wanted))
+    html.write_text(render.html(shown), encoding="utf-8")
+    return html
+
+
+def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
+    """Prints the table of the runs; 1 where a log fails its check.
+
+    Raises:
+        InputError, ValueError: a log that cannot be read or that measured nothing.
+    """
+    logs = [HeldLog.read(path) for path in paths]
+    folder = logs[0].parent
+    records = [read_record(log) for log in logs]
+    figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
+    rows = _rows(records, figure, throughput=throughput)
+    reports: list[FileReport] = []
+    findings = None
+    if throughput:
+        rows["check"] = "not applicable: a throughput run is no training result"
+    else:
+        reports = check_logs(logs, rules.load(RULESET), receipt=True)
+        findings = folder / "findings.json"
+        findings.write_text(as_json(reports), encoding="utf-8")
+        verdicts = ("pass" if report.passed else "fail" for report in reports)
+        rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
+    rows["log"] = "\n".join(map(str, logs))
+    rows["report"] = str(_write_report(logs, records, folder, findings))
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, text in rows.items():
+        table.add_row(name, text)
+    Console(highlight=False, markup=False, width=120).print(table)
+    for warning in figure.warnings:
+        print(f"warning: {warning.rule}: {warning.message}")
+    for report in reports:
+        for found in report.findings:
+            if found.severity == "error":
+                where = f"{report.file}:{found.line}: {found.rule}"
+                print(f"{where}: expected {found.expected}, found {found.actual}. {found.fix}")
+    return 0 if all(report.passed for report in reports) else 1
+
+
+def main() -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m tools.summarize", description=__doc__)
+    parser.add_argument("logs", nargs="+", metavar="LOG", type=Path)
+    parser.add_argument("--throughput", action="store_true", help="runs of MODE=throughput: no quality, no check")
+    args = parser.parse_args()
+    try:
+        return summarize(args.logs, throughput=args.throughput)
+    except (InputError, TooFewRunsError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

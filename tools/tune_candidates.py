@@ -1,0 +1,88 @@
+"""What a search for a strategy tries: changes to the base that make sense for a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from program import strategy
+
+BASE, CONTROL = "base", "control"
+SERIAL = "FLAGS_new_executor_serial_run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A change to the base: knobs of STRATEGY, and other variables of the job."""
+
+    name: str
+    knobs: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def touches(self) -> set[str]:
+        """Knobs and variables that it sets."""
+        return {knob.partition("=")[0] for knob in self.knobs} | {name for name, _ in self.variables}
+
+    def exports(self, base_strategy: str) -> dict[str, str]:
+        """What the environment of its run says beyond the base's."""
+        found = dict(self.variables)
+        if self.knobs == (strategy.AUTO,):
+            found["STRATEGY"] = strategy.AUTO
+        elif self.knobs:
+            found["STRATEGY"] = strategy.describe(strategy.parse(",".join((base_strategy, *self.knobs))))
+        return found
+
+
+BASE_WAY = Candidate(name=BASE)
+CONTROL_WAY = Candidate(name=CONTROL, knobs=("perturb_input=1",))
+
+
+def candidates(job: dict[str, Any]) -> list[Candidate]:
+    """The strategies that make sense for the job of these variables; the base is not among them.
+
+    Raises:
+        ValueError: the base is Paddle's automatic mode.
+    """
+    base = strategy.parse(job["STRATEGY"])
+    if base.auto:
+        raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
+    gpu, half = job["DEVICE"] == "gpu", job["PRECISION"] in ("amp_o1", "amp_o2")
+    ranks = job["DGXNGPU"]
+    knobs = [f"enable_inplace={0 if gpu else 1}"]
+    if job["PRECISION"] != "bf16":
+        knobs.append("merged_optimizer=0")
+    if half:
+        knobs += ["fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"]
+    elif job["PRECISION"] != "bf16":
+        knobs.append("fuse_elewise_add_act_ops=0")
+    if ranks > 1:
+        knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
+    if gpu:
+        knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
+        knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]
+        if ranks > 1:
+            knobs.append("nccl_comm_num=2")
+            if not half:
+                knobs.append("fp16_allreduce=1")
+    changes = (knob for knob in knobs if strategy.parse(f"{job['STRATEGY']},{knob}") != base)
+    found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
+    serial = "1" if gpu else "0"  # the other way than harness/env.py has it
+    found.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
+    if gpu and ranks == strategy.AUTO_RANKS:
+        found.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
+    if not gpu:
+        found += _fewer_ranks(job, base.gradient_merge)
+    return found
+
+
+def _fewer_ranks(job: dict[str, Any], parts: int) -> list[Candidate]:
+    """The same update by fewer processes with more threads each: batch norm sees the same images together."""
+    found = []
+    for ranks in range(1, job["DGXNGPU"]):
+        times, rest = divmod(job["DGXNGPU"], ranks)
+        if rest == 0:
+            variables = (("DGXNGPU", str(ranks)), ("BATCHSIZE", str(job["BATCHSIZE"] * times)))
+            knobs = (f"gradient_merge={times * parts}",)
+            found.append(Candidate(name=f"DGXNGPU={ranks}", knobs=knobs, variables=variables))
+    return found

@@ -1,0 +1,266 @@
+"""Shows runs while they go on, or after: `python -m tools.watch LOGDIR [--once] [--json]`.
+
+Reads the newest log under LOGDIR and the telemetry files beside it; it never writes and knows nothing but them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from runlog import schema
+from runlog.reader import Event, Header, read_text, table_of
+
+REFRESH_S = 1.0
+SILENT_S = 10.0  # a node without a sample for so long is shown as silent
+MEAN_OF = 20  # windows of the mean throughput
+PHASES = {  # what begins with an event
+    schema.INIT_START.key: "preparing",
+    schema.EVAL_START.key: "evaluating",
+    **dict.fromkeys((mark.key for mark in (schema.RUN_START, schema.EVAL_STOP, schema.EPOCH_START)), "training"),
+}
+
+
+class Tail:
+    """The whole lines that a growing file got since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._offset = path, 0
+
+    def read(self) -> bytes:
+        """What is new; a line that is still being written waits for its end."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What a log has said so far; None is what it has not."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    events: dict[str, Any] = field(default_factory=dict)  # last value of each key
+    windows: list[tuple[schema.StepWindow, dict[str, Any]]] = field(default_factory=list)  # (value, metadata), the last
+    phase: str = "starting"
+    last_ms: float = 0.0  # Unix time of the last event
+    reason: str = ""
+
+    def take(self, data: bytes) -> None:
+        """Adds more of the log."""
+        for entry in read_text(data):
+            if isinstance(entry, Header) and entry.section == schema.CONFIG.name and isinstance(entry.value, dict):
+                self.config = {n: item.get("value") for n, item in entry.value.items() if isinstance(item, dict)}
+            elif isinstance(entry, Event):
+                self._take(entry)
+
+    def _take(self, event: Event) -> None:
+        self.events[event.key] = event.value
+        self.last_ms = float(event.time_ms)
+        if event.key == schema.STEP_WINDOW.key:
+            if window := table_of(schema.StepWindow, event.value):
+                self.windows = [*self.windows, (window, event.metadata)][-MEAN_OF:]
+        elif event.key == schema.ABORT_REASON.key:
+            self.reason = str(event.value)
+        elif event.key == schema.RUN_STOP.key:
+            self.phase = "finished" if event.metadata.get("status") == "success" else "aborted"
+        else:
+            self.phase = PHASES.get(event.key, self.phase)
+
+    def _last(self, point: schema.Point[Any]) -> Any:
+        return self.events.get(point.key)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run, as far as its configuration says."""
+        get = self.config.get
+        if get("MODE") == "throughput":
+            warmup, measured = get("WARMUP_STEPS"), get("MEASURED_STEPS")
+            return int(warmup + measured) if _is_number(warmup) and _is_number(measured) else None
+        samples, batch = self._last(schema.TRAIN_SAMPLES), self._last(schema.GLOBAL_BATCH_SIZE)
+        epochs = get("MAX_EPOCHS") or get("RECIPE.epochs")
+        if not (_is_number(samples) and _is_number(batch) and _is_number(epochs) and batch):
+            return None
+        return math.ceil(epochs) * int(samples // batch)
+
+    def state(self) -> dict[str, Any]:
+        """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
+        last, metadata = self.windows[-1] if self.windows else (None, {})
+        time_s = sum(w.time_s for w, _ in self.windows)
+        images_per_s = sum(w.images for w, _ in self.windows) / time_s if time_s else None
+        step, total = metadata.get("step"), self.total_steps
+        left_s = None
+        if _is_number(step) and total and time_s and self.phase not in ("finished", "aborted"):
+            left_s = round((total - step) * time_s / sum(w.steps for w, _ in self.windows), 1)
+        return {
+            "phase": self.phase,
+            "reason": self.reason or None,
+            "epoch": metadata.get("epoch_num"),
+            "step": step,
+            "total_steps": total,
+            "loss": last.loss if last else None,
+            "images_per_s": images_per_s,
+            "data_wait_share": sum(w.data_wait_s for w, _ in self.windows) / time_s if time_s else None,
+            "quality": self._last(schema.EVAL_ACCURACY),
+            "target": next((v for k, v in self.config.items() if k.startswith("RECIPE.target")), None),
+            "left_s": left_s,
+            "last_event_s": self.last_ms / 1000 or None,
+            "checkpoint": self._last(schema.CHECKPOINT),
+            "summary": self._last(schema.TELEMETRY_SUMMARY),
+        }
+
+
+class View:
+    """The newest run under a folder, followed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log: Tail | None = None
+        self._run = Run()
+        self._nodes: dict[Path, tuple[Tail, dict[str, Any]]] = {}
+
+    def look(self) -> bool:
+        """Reads what is new; whether there is a log at all."""
+        logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
+        if not logs:
+            return False
+        newest = max(logs, key=lambda path: path.stat().st_mtime)
+        if self._log is None or self._log.path != newest:
+            self._log, self._run, self._nodes = Tail(newest), Run(), {}
+        self._run.take(self._log.read())
+        for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
+            tail, last = self._nodes.get(path, (Tail(path), {}))
+            for line in tail.read().splitlines()[-1:]:
+                try:
+                    last = json.loads(line)
+                except ValueError:  # a line cut by a crash; the next one is whole
+                    continue
+            self._nodes[path] = (tail, last)
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """The run and the last sample of each node."""
+        assert self._log is not None
+        nodes = [last for _, (_, last) in sorted(self._nodes.items()) if last]
+        return {"log": str(self._log.path), **self._run.state(), "nodes": nodes}
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _or_dash(value: Any, form: str) -> str:
+    return form.format(value) if _is_number(value) else "-"
+
+
+def _plain(text: Any) -> Text:
+    """Text of a log, which may hold anything, without what a terminal would obey."""
+    return Text("".join(c if c.isprintable() else "?" for c in str(text)))
+
+
+def draw(state: dict[str, Any], now_s: float) -> Group:
+    """A state as text."""
+    run = Table(show_header=False, box=None, pad_edge=False)
+    running = state["phase"] not in ("finished", "aborted")
+    silent_s = now_s - (state["last_event_s"] or now_s)
+    run.add_row("log", _plain(state["log"]))
+    silent = f", nothing new for {silent_s:.0f} s" if running and silent_s > SILENT_S else ""
+    run.add_row("state", _plain(f"{state['phase']}{': ' + state['reason'] if state['reason'] else ''}{silent}"))
+    run.add_row(
+        "step",
+        f"{_or_dash(state['step'], '{}')} of {_or_dash(state['total_steps'], '{}')}, "
+        f"epoch {_or_dash(state['epoch'], '{}')}, loss {_or_dash(state['loss'], '{:.4f}')}",
+    )
+    run.add_row("throughput", _or_dash(state["images_per_s"], "{:.1f} images/s"))
+    share = state["data_wait_share"]
+    run.add_row("data wait", "-" if share is None else f"{100 * share:.2f} % of the step time")
+    run.add_row("quality", f"{_or_dash(state['quality'], '{:.4f}')} (target {_or_dash(state['target'], '{:.4f}')})")
+    if running:
+        run.add_row("time left", _or_dash(state["left_s"], "{:.0f} s at most"))
+    if isinstance(state["summary"], dict):
+        summary = state["summary"]
+        run.add_row("peak GPU memory", _or_dash(summary.get("peak_gpu_memory_mib"), "{:.0f} MiB"))
+        run.add_row("energy", _or_dash(summary.get("joules_per_image"), "{:.3f} J an image"))
+    return Group(run, "", _nodes_table(state["nodes"], now_s, running))
+
+
+def _nodes_table(nodes: list[dict[str, Any]], now_s: float, running: bool) -> Table | str:
+    if not nodes:
+        return "no telemetry"
+    table = Table(box=None, pad_edge=False)
+    for column in ("node", "CPU", "memory", "GPU", "busy", "memory", "power", "clock", "temperature", "held back by"):
+        table.add_column(column, justify="left" if column in ("node", "held back by") else "right")
+    for node in nodes:
+        age_s = now_s - node["time_s"]
+        name = _plain(node["node"] + (f" (silent for {age_s:.0f} s)" if running and age_s > SILENT_S else ""))
+        host = (name, f"{node['cpu_percent']:.0f} %", f"{node['memory_used_gib']:.1f} GiB")
+        if not node["gpus"]:
+            table.add_row(*host, "none")
+        for index, gpu in enumerate(node["gpus"]):
+            table.add_row(
+                *(host if index == 0 else ("", "", "")),
+                str(index),
+                _or_dash(gpu["utilization_percent"], "{} %"),
+                _or_dash(gpu["memory_mib"], "{:.0f} MiB"),
+                _or_dash(gpu["power_w"], "{:.0f} W"),
+                _or_dash(gpu["sm_clock_mhz"], "{} MHz"),
+                _or_dash(gpu["temperature_c"], "{} C"),
+                _plain(", ".join(gpu["throttle"])),
+            )
+    return table
+
+
+def main() -> int:
+    """Shows the newest run until it ends; 1 if there is none, 2 for wrong use."""
+    parser = argparse.ArgumentParser(prog="python -m tools.watch", description=__doc__)
+    parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
+    parser.add_argument("--once", action="store_true", help="print one view and end")
+    parser.add_argument("--json", action="store_true", help="print one view as JSON and end")
+    args = parser.parse_args()
+    if not args.logdir.exists():
+        print(f"error: {args.logdir}: no such folder or log: give the LOGDIR of a job", file=sys.stderr)
+        return 2
+    view = View(args.logdir)
+    try:
+        there = view.look()
+        if not there:
+            print(f"error: {args.logdir}: holds no result_*.txt: give the LOGDIR of a job", file=sys.stderr)
+            return 1
+        if args.json:
+            print(json.dumps(view.state(), indent=1))
+            return 0
+        console = Console(highlight=False)
+        if args.once or not console.is_terminal or view.state()["phase"] in ("finished", "aborted"):
+            console.print(draw(view.state(), time.time()))
+            return 0
+        with Live(draw(view.state(), time.time()), console=console, auto_refresh=False) as live:
+            while view.state()["phase"] not in ("finished", "aborted"):
+                time.sleep(REFRESH_S)
+                view.look()
+                live.update(draw(view.state(), time.time()), refresh=True)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
