@@ -54,6 +54,7 @@ def test_a_run_with_lars_writes_its_hyperparameters(tmp_path: Path) -> None:
         time.sleep(0.2)
     process.terminate()
     _, errors = process.communicate(timeout=60)
+    assert log.exists(), f"the job ended with {process.returncode} before its log began: {errors}"
     assert jobs.values(log, "lars_epsilon") == [0.0], errors
     assert jobs.values(log, "lars_opt_learning_rate_warmup_epochs") == [2]
     assert jobs.values(log, "lars_opt_base_learning_rate") == [7.4]
