@@ -30,8 +30,8 @@ ALLOCATED_MIB = {
     ("rn50", "amp_o2"): (302, 48.93),
 }
 RN50_SIDE = 224
-# CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI. No vendor publishes their sum:
-# 1.5 GiB is assumed, and no GPU has confirmed it.
+# CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI: assumed, as no vendor's
+# figure was found for their sum, and no GPU has confirmed it.
 BESIDE_MIB = 1536
 
 

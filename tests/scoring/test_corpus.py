@@ -2,6 +2,7 @@
 
 import functools
 import json
+import statistics
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from scoring.__main__ import main
 from scoring.importers import read_record
+from scoring.published import read_published, select
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
@@ -123,3 +125,24 @@ def test_fp32_against_amp_has_no_efficiency(tmp_path: Path, capsys: pytest.Captu
     code, result, _ = scored(capsys, "compare", *logs, "--protocol", "window")
     assert code == 0 and result["rows"][1]["efficiency"] is None and result["rows"][1]["speedup"] > 1.5
     assert "mixed_precision" in [warning["rule"] for warning in result["warnings"]]
+
+
+@pytest.mark.parametrize("framework", ["Paddle", "MXNet"])
+def test_baidus_figures_are_those_of_its_logs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, framework: str
+) -> None:
+    rows = select(read_published(), table="mlperf_v1.1_baidu", framework=f"{framework} (Baidu)")
+    held = {row.metric: row.printed for row in rows}
+    names = [name for name in archive("mlperf_v1.1_baidu").getnames() if framework in name and "result_" in name]
+    logs = [log(tmp_path, name, "mlperf_v1.1_baidu") for name in names]
+    assert len(logs) == 5
+    _, scored_as, _ = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    assert f"{scored_as['value']:.3f}" == held["time_to_train"]
+    rates = []
+    for path in logs:  # apart from the project's own reader
+        events = [json.loads(line.split(":::MLLOG ")[1]) for line in path.read_text().splitlines() if "MLLOG" in line]
+        times = {(e["key"], e["metadata"]["epoch_num"]): e["time_ms"] for e in events if e["key"].startswith("epoch_")}
+        epochs = [epoch for key, epoch in times if key == "epoch_stop"]
+        rates += [1281167 * 1000 / (times["epoch_stop", e] - times["epoch_start", e]) for e in epochs]
+    assert len(rates) == 4 * 35 + 37
+    assert f"{statistics.median(rates):.0f}" == held["throughput"]

@@ -54,7 +54,7 @@ def paddles_figures() -> list[dict[str, str]]:
 
 
 def test_every_published_figure_is_reached_but_those_that_cannot_be() -> None:
-    """No estimate is made beyond one node; FleetX's automatic mode is published without its precision."""
+    """No estimate is made beyond one node; FleetX's automatic mode and Baidu's logs do not name a precision."""
     update = programs.build(stages=()).update
     reached: Counter[str] = Counter()
     left: Counter[tuple[str, str]] = Counter()
@@ -63,7 +63,7 @@ def test_every_published_figure_is_reached_but_those_that_cannot_be() -> None:
             left[row["table"], "beyond one node"] += 1
             continue
         if not row["precision"]:
-            assert row["strategy"] == "auto"
+            assert row["strategy"] == "auto" or row["table"] == "mlperf_v1.1_baidu"
             left[row["table"], "no precision"] += 1
             continue
         names = [f"{row['accelerator']} {row['accelerator_memory_gib']} GB"]
@@ -91,6 +91,7 @@ def test_every_published_figure_is_reached_but_those_that_cannot_be() -> None:
         ("fleetx", "beyond one node"): 15,
         ("fleetx", "no precision"): 4,
         ("perf_hrnet", "beyond one node"): 2,
+        ("mlperf_v1.1_baidu", "no precision"): 1,
     }
 
 
