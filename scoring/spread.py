@@ -92,8 +92,9 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if math.fsum(d * d for d in off) <= 1e-24 * centre * centre:
         return mean, mean
     parts = _first_order(off)
-    low, high = 0.0, 100 * max(scale for _, scale in parts)
-    while high - low > 1e-6 * high:  # the half-width that t leaves at 5 %, over all coefficients
+    one = t_quantile(len(off) - 1)
+    low, high = (one * end(scale for _, scale in parts) for end in (min, max))
+    while high - low > 1e-6 * high:  # the half-width beyond which t leaves 5 %, over all coefficients
         half = (low + high) / 2
         outside = math.fsum(weight * 2 * (1 - t_cdf(half / scale, len(off) - 1)) for weight, scale in parts)
         low, high = (half, high) if outside > 1 - CONFIDENCE else (low, half)
@@ -118,7 +119,7 @@ def _first_order(off: Sequence[float]) -> list[tuple[float, float]]:
     top = max(likelihood for likelihood, _ in found)
     total = math.fsum(math.exp(likelihood - top) for likelihood, _ in found)
     weighed = [(math.exp(likelihood - top) / total, scale) for likelihood, scale in found]
-    return [(weight, scale) for weight, scale in weighed if weight > 1e-5]
+    return [(weight, scale) for weight, scale in weighed if weight > 1e-4]
 
 
 @dataclass(frozen=True)
