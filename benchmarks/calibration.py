@@ -20,7 +20,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,8 @@ FIGURES = {
 class Cell:
     """One measured share beside its target."""
 
-    what: str
-    case: str
+    row: str
+    column: str
     share: float
     least: float | None = None
     most: float | None = None
@@ -113,8 +113,8 @@ def one_run(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
     for shape, correlation, count in cases:
         windows = 100 * (1 + WITHIN * correlated(draw, shape, (repeats, count), correlation))
         share = held(map(spread.series_interval, windows.tolist()), 100)
-        case = f"{shape}, correlation {correlation:g}, {count} windows"
-        yield Cell(what="coverage, 1 run", case=case, share=share, least=0.93, most=0.97, of=repeats)
+        row = f"within a run, {shape}, correlation {correlation:g}"
+        yield Cell(row=row, column=f"{count} windows", share=share, least=0.93, most=0.97, of=repeats)
 
 
 def several_runs(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
@@ -124,7 +124,7 @@ def several_runs(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
         correlations = (0.0, 0.6) if shape == "normal" else (0.3,)
         for correlation, name in itertools.product(correlations, INTERVALS):
             runs = systems(draw, shape, (repeats, count), correlation)
-            case = f"{name}, {shape}, correlation {correlation:g}"
+            row = f"{name}, {shape}, correlation {correlation:g}"
             if INTERVALS[name](runs[0].tolist()) is None:
                 continue  # too few runs: refused
             truth = float(
@@ -132,11 +132,13 @@ def several_runs(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
             )
             least, most = (0.93, 0.97) if wanted or name == "median" else (None, None)
             share = held(map(INTERVALS[name], runs.tolist()), truth)
-            yield Cell(what=f"coverage, {count} runs", case=case, share=share, least=least, most=most, of=repeats)
+            yield Cell(row=row, column=f"{count} runs", share=share, least=least, most=most, of=repeats)
         runs = systems(draw, shape, (repeats, count), 0.3)
         cries = [(at := spread.outlier(row)) is not None and abs(row[at] - 100) > 1 for row in runs.tolist()]
         most = 0.05 if wanted else None
-        yield Cell(what=f"outlying_run, {count} runs", case=shape, share=float(np.mean(cries)), most=most, of=repeats)
+        yield Cell(
+            row=f"outlying_run, {shape}", column=f"{count} runs", share=float(np.mean(cries)), most=most, of=repeats
+        )
 
 
 def different(name: str, a: Values, b: Values) -> bool:
@@ -160,13 +162,18 @@ def two_systems(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
             a, b = (systems(draw, shape, (repeats, count), 0.3) for _ in range(2))
             b *= 1 + faster / 100
             share = float(np.mean([different(name, *pair) for pair in zip(a.tolist(), b.tolist(), strict=True)]))
-            case = f"{name}, {shape}, {count} runs each"
-            yield Cell(what=what, case=case, share=share, most=None if faster else 0.05, of=repeats)
+            yield Cell(
+                row=f"{what}, {name}, {shape}",
+                column=f"{count} runs each",
+                share=share,
+                most=None if faster else 0.05,
+                of=repeats,
+            )
         a, b, known = (systems(draw, shape, (repeats, count), 0.3) for count in (1, 1, 5))
         half = spread.t_quantile(4, compare.SINGLE_RUNS) * known.std(axis=1, ddof=1) / known.mean(1) * 2**0.5
         share = float(np.mean(abs(np.log(b * (1 + faster / 100) / a)[:, 0]) > half))
-        case = f"{shape}, 1 run each, their system's 5 others known"
-        yield Cell(what=what, case=case, share=share, most=None if faster else 0.05, of=repeats)
+        row = f"{what}, single runs, 5 others known, {shape}"
+        yield Cell(row=row, column="1 run each", share=share, most=None if faster else 0.05, of=repeats)
 
 
 def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Cell]:
@@ -203,9 +210,24 @@ def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Ce
         values = [one.value for one in scores]
         at = spread.outlier(values)
         outlying.append(at is not None and bool(abs(values[at] / np.median(values) - 1) > 0.01))
-    cases = (("pairs, single runs", alone, 0.07), ("pairs, by their system's other repeats", judged, 0.07))
-    for case, found, most in (*cases, ("outlying_run in sets of repeats", outlying, 0.05)):
-        yield Cell(what="A/A on MLPerf logs", case=case, share=float(np.mean(found)), most=most, of=len(found))
+    cases = (("pairs, alone", alone, 0.07), ("pairs, by their system's other repeats", judged, 0.07))
+    for column, found, most in (*cases, ("outlying_run, sets", outlying, 0.05)):
+        yield Cell(row="MLPerf's repeats", column=column, share=float(np.mean(found)), most=most, of=len(found))
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """The cells of one part as Markdown; bold is missed, * is more than asked for, - is refused."""
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    lines = [f"| % | {' | '.join(columns)} | target |", "|---" * (len(columns) + 2) + "|"]
+    for row in dict.fromkeys(cell.row for cell in cells):
+        own = {cell.column: cell for cell in cells if cell.row == row}
+        form = {"missed": "**{:.1f}**", "conservative": "{:.1f} *"}
+        shown = [form.get(own[c].mark, "{:.1f}").format(100 * own[c].share) if c in own else "-" for c in columns]
+        one = next(iter(own.values()))
+        bounds = [f"{100 * bound:g}" for bound in (one.least, one.most) if bound is not None]
+        target = " to ".join(bounds) if len(bounds) > 1 else f"at most {bounds[0]}" if bounds else "none"
+        lines.append(f"| {row} | {' | '.join(shown)} | {target} |")
+    return "\n".join(lines) + f"\n\n({cells[0].of:,} repeats a cell.)\n"
 
 
 def main() -> int:
@@ -226,18 +248,14 @@ def main() -> int:
         parts.append(repeats_of_one_system(args.corpus, 4 if args.short else None))
     elif args.only in (None, "published"):
         print(f"A/A on published repeats: not measured, {args.corpus} is not here", file=sys.stderr)
-    cells = []
-    if not args.json:
-        print("| what | case | share | of | target | |\n|---|---|---|---|---|---|")
-    for cell in itertools.chain(*parts):
-        cells.append(cell)
+    cells: list[Cell] = []
+    for part in parts:
+        measured = list(part)
+        cells += measured
         if not args.json:
-            bounds = [f"{100 * bound:g}" for bound in (cell.least, cell.most) if bound is not None]
-            target = " to ".join(bounds) if len(bounds) > 1 else f"at most {bounds[0]}" if bounds else "-"
-            shown = f"{100 * cell.share:.1f} %"
-            print(f"| {cell.what} | {cell.case} | {shown} | {cell.of} | {target} | {cell.mark} |", flush=True)
+            print(table(measured), flush=True)
     if args.json:
-        print(json.dumps([{**vars(cell), "mark": cell.mark} for cell in cells], indent=1))
+        print(json.dumps([{**asdict(cell), "mark": cell.mark} for cell in cells], indent=1))
     return 1 if not args.short and any(cell.mark == "missed" for cell in cells) else 0
 
 
