@@ -29,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scoring import compare, protocols, spread  # noqa: E402
+from scoring import compare, history, protocols, spread  # noqa: E402
 from scoring.importers import read_record  # noqa: E402
 from scoring.record import InputError  # noqa: E402
 from scoring.score import Score, score  # noqa: E402
@@ -176,6 +176,18 @@ def two_systems(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
         yield Cell(row=row, column="1 run each", share=share, most=None if faster else 0.05, of=repeats)
 
 
+def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
+    """What `history check` says of new runs beside ten earlier ones."""
+    for lower, count in itertools.product((0, 3), (5, 1)):
+        past, new = (systems(draw, "normal", (repeats, runs), 0.3) for runs in (10, count))
+        bounds = [history.ratio(*pair) for pair in zip(past.tolist(), (new * (1 - lower / 100)).tolist(), strict=True)]
+        share = float(np.mean([found is not None and found[1] < 1 for found in bounds]))
+        row = f"called lower, {lower} % lower" if lower else "called lower, no change"
+        least, most = (None, 0.05) if not lower else (0.9 if count == 5 else None, None)
+        column = f"{count} new run{'s' * (count > 1)}"
+        yield Cell(row=row, column=column, share=share, least=least, most=most, of=repeats)
+
+
 def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Cell]:
     """All pairs of repeats of the published systems, through `compare` itself."""
     by_system: dict[Any, list[Score]] = {}
@@ -225,7 +237,13 @@ def table(cells: Sequence[Cell]) -> str:
         shown = [form.get(own[c].mark, "{:.1f}").format(100 * own[c].share) if c in own else "-" for c in columns]
         one = next(iter(own.values()))
         bounds = [f"{100 * bound:g}" for bound in (one.least, one.most) if bound is not None]
-        target = " to ".join(bounds) if len(bounds) > 1 else f"at most {bounds[0]}" if bounds else "none"
+        target = (
+            " to ".join(bounds)
+            if len(bounds) > 1
+            else f"{'at most' if one.most else 'at least'} {bounds[0]}"
+            if bounds
+            else "none"
+        )
         lines.append(f"| {row} | {' | '.join(shown)} | {target} |")
     return "\n".join(lines) + f"\n\n({cells[0].of:,} repeats a cell.)\n"
 
@@ -234,11 +252,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=ROOT / "../shared/corpus/mlperf_resnet.tar.xz")
     parser.add_argument("--short", action="store_true", help="few repeats: only shows that it runs")
-    parser.add_argument("--only", choices=["one", "several", "two", "published"], help="one part of the table")
+    parser.add_argument("--only", choices=["one", "several", "two", "trend", "published"], help="one part of the table")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     few, many = (60, 300) if args.short else (2_000, 10_000)
-    simulated = {"one": (one_run, few), "several": (several_runs, many), "two": (two_systems, many)}
+    simulated = {
+        "one": (one_run, few),
+        "several": (several_runs, many),
+        "two": (two_systems, many),
+        "trend": (trend, many),
+    }
     parts = [
         part(np.random.default_rng(SEED + at), repeats)
         for at, (name, (part, repeats)) in enumerate(simulated.items())

@@ -264,7 +264,7 @@ def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:
     return [head, rule, *("| " + " | ".join(row[n].rjust(width[n]) for n in names) + " |" for row in rows)]
 
 
-def _system(records: Sequence[Record]) -> str:
+def system_of(records: Sequence[Record]) -> str:
     """What the runs were done on, by their logs."""
     seen = []
     for record in records:
@@ -282,7 +282,7 @@ def write_tables(
     """The table on stdout, and as NAME.md and NAME.json in `results`."""
     found, missing, read = figures(campaign, jobs, shrink=shrink, repeats=repeats)
     lines = table(campaign, shrink=shrink, figures=found, missing=missing, rows=rows)
-    text = markdown(campaign, lines, shrink=shrink, system=_system(read))
+    text = markdown(campaign, lines, shrink=shrink, system=system_of(read))
     results.mkdir(parents=True, exist_ok=True)
     name = campaign.name + ("-shrunk" if shrink else "")
     (results / f"{name}.md").write_text(text, encoding="utf-8")

@@ -231,9 +231,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_score_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
+def add_score_options(
+    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None
+) -> None:
     """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch."""
-    parser.add_argument("--protocol", required=True, metavar="P", help="a name, or a YAML file of your own")
+    said = "a name, or a YAML file of your own" + (f" (default: {protocol})" if protocol else "")
+    parser.add_argument("--protocol", required=protocol is None, default=protocol, metavar="P", help=said)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, kind)
