@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": ("scoring.compare", "two or more systems: ratio, speedup, and whether they really differ"),
     "report": ("scoring.report", "one self-contained page from runs"),
     "reproduce": ("scoring.reproduce", "recompute published figures from published logs"),
+    "history": ("scoring.history", "runs kept in a file: their trend, and whether a new result is lower"),
     "scale": ("scoring.scale", "throughput and time to train at node counts not at hand"),
 }
 

@@ -7,6 +7,7 @@ and ends with `table`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,14 +31,19 @@ from scoring.record import InputError
 
 
 def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
-    """The plan for a reader: each job with its command and time, and whether it is done, would run or is skipped."""
-    lines = []
-    for job in jobs:
-        note = f": {job.reason}" if job.reason else ""
-        lines.append(f"{job.state:<5} {job.run.name} trial {job.trial}, about {job.estimate_s:.0f} s{note}")
-        if job.state != "done":
-            words = [f"{name}={shlex.quote(value)}" for name, value in job.exports.items()]
-            lines.append("      " + " ".join([*words, job.command]))
+    """The plan for a reader: a line for the trials of a run that fare alike; what all jobs export stands once."""
+    shared = dict(set.intersection(*(set(job.exports.items()) for job in jobs)))
+    shared = {name: value for name, value in jobs[0].exports.items() if name in shared and name != "LOGDIR"}
+    lines = [f"Every job: {_words(shared)} LOGDIR={jobs[0].folder.parents[1]}/RUN/trial_N"]
+    for (run, state, reason), group in itertools.groupby(jobs, key=lambda job: (job.run, job.state, job.reason)):
+        alike = list(group)
+        first = alike[0]
+        trials = f"trials {first.trial} to {alike[-1].trial}" if len(alike) > 1 else f"trial {first.trial}"
+        own = {name: value for name, value in first.exports.items() if name not in shared and name != "LOGDIR"}
+        does = "" if state == "done" else f": {_words(own)} {first.command}"
+        why = f" ({reason})" if reason else ""
+        each = f"about {first.estimate_s:.0f} s" + " each" * (len(alike) > 1)
+        lines.append(f"{state:<4} {run.name} {trials}, {each}{does}{why}")
     jobs_of = {state: sum(job.state == state for job in jobs) for state in ("done", "run", "skip")}
     minutes = {state: sum(job.estimate_s for job in jobs if job.state == state) / 60 for state in jobs_of}
     lines.append(
@@ -53,6 +59,10 @@ def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
     if shrink:
         lines.append(SHRUNK_NOTE)
     return "\n".join(lines)
+
+
+def _words(exports: dict[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in exports.items())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -163,25 +163,52 @@ def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, shrink: boo
     text += [f'Protocol {campaign.protocol}; "ours" was measured here, all else is published.', ""]
     if shrink:
         text += [SHRUNK_NOTE, ""]
-    notes: dict[str, list[int]] = {}
+    notes: dict[str, list[str]] = {}
     number = 0
     for table in campaign.tables:
-        title = table.title
-        rows = []
-        for line in lines:
-            if line["table"] != title:
-                continue
-            number += 1
-            for note in line["notes"]:
-                notes.setdefault(note, []).append(number)
-            rows.append(_markdown_row(line, number, shrink=shrink))
+        own = [line for line in lines if line["table"] == table.title]
+        if "speedup" in own[0] or "gpu_memory_mib" in own[0] or len(campaign.frameworks) > 1:
+            rows = []
+            for line in own:
+                number += 1
+                for note in line["notes"]:
+                    places = notes.setdefault(note, [])
+                    places.append(str(number) if places else f"row {number}")
+                rows.append(_markdown_row(line, number, shrink=shrink))
+        else:
+            rows = _matrix(own, campaign.repeats, notes)
         unit = next((line["unit"] for line in lines if line["unit"]), "images/s")
-        text += [f"## {title} ({unit})", "", *([table.note, ""] if table.note else []), *_aligned(rows), ""]
+        text += [f"## {table.title} ({unit})", "", *([table.note, ""] if table.note else []), *_aligned(rows), ""]
     if notes:
         text += ["Notes", ""]
-        text += [f"- row {', '.join(map(str, numbers))}: {note}" for note, numbers in notes.items()]
+        text += [f"- {', '.join(places)}: {note}" for note, places in notes.items()]
         text += [""]
     return "\n".join(text)
+
+
+def _matrix(lines: Sequence[dict[str, Any]], repeats: int, notes: dict[str, list[str]]) -> list[dict[str, str]]:
+    """A table of one figure a cell as reports print it: batch sizes downwards, nodes x GPUs across."""
+    rows = []
+    for batch in dict.fromkeys(line["batch_per_device"] for line in lines):
+        cells: dict[str, dict[str, str]] = {name: {} for name in ("ours", "95 % interval", "published", "ratio")}
+        for line in lines:
+            if line["batch_per_device"] != batch:
+                continue
+            shape = f"{line['nodes']} x {line['devices'] // line['nodes']}"
+            marks = ""
+            for note in filter(None, line["notes"]):
+                mark = f"[{list(notes).index(note) + 1 if note in notes else len(notes) + 1}]"
+                notes.setdefault(note, [mark])
+                marks += f" {mark}"
+            runs = f" ({line['runs']} run{'s' * (line['runs'] > 1)})" if 0 < line["runs"] < repeats else ""
+            cells["ours"][shape] = _number(line["ours"], "-") + runs + marks
+            cells["95 % interval"][shape] = _interval(line) if line["ours"] else "-"
+            cells["published"][shape] = _printed(next(iter(line["published"].values())), "-")
+            cells["ratio"][shape] = _number(line["ratio"], "-", digits=3)
+        for name, row in cells.items():
+            if name == "ours" or set(row.values()) != {"-"}:
+                rows.append({"batch/GPU": str(batch) if name == "ours" else "", "nodes x GPUs": name, **row})
+    return rows
 
 
 def _markdown_row(line: dict[str, Any], number: int, *, shrink: bool) -> dict[str, str]:
@@ -237,7 +264,7 @@ def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:
     return [head, rule, *("| " + " | ".join(row[n].rjust(width[n]) for n in names) + " |" for row in rows)]
 
 
-def _system(records: Sequence[Record]) -> str:
+def system_of(records: Sequence[Record]) -> str:
     """What the runs were done on, by their logs."""
     seen = []
     for record in records:
@@ -255,7 +282,7 @@ def write_tables(
     """The table on stdout, and as NAME.md and NAME.json in `results`."""
     found, missing, read = figures(campaign, jobs, shrink=shrink, repeats=repeats)
     lines = table(campaign, shrink=shrink, figures=found, missing=missing, rows=rows)
-    text = markdown(campaign, lines, shrink=shrink, system=_system(read))
+    text = markdown(campaign, lines, shrink=shrink, system=system_of(read))
     results.mkdir(parents=True, exist_ok=True)
     name = campaign.name + ("-shrunk" if shrink else "")
     (results / f"{name}.md").write_text(text, encoding="utf-8")

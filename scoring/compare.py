@@ -6,10 +6,9 @@ import argparse
 import dataclasses
 import json
 import math
-import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +68,11 @@ class Comparison:
         }
 
 
-def compare(named: Sequence[tuple[str, Score]]) -> Comparison:
-    """Set scores of one protocol side by side. Raises InputError for scores that have no common unit."""
+def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None) -> Comparison:
+    """Set scores of one protocol side by side. Raises InputError for scores that have no common unit.
+
+    `known` says how far repeats of single runs lie apart; else the scores with repeats of the same system do.
+    """
     units = {(result.unit, result.protocol) for _, result in named}
     if len(named) < 2:
         raise InputError("give two systems or more")
@@ -82,7 +84,10 @@ def compare(named: Sequence[tuple[str, Score]]) -> Comparison:
     rows = []
     for index, (name, result) in enumerate(named):
         ratio = result.value / base.value
-        interval, basis = (None, "the base itself") if index == 0 else ratio_interval(base, result)
+        interval, basis = None, "the base itself"
+        if index:
+            of_single = known or between_runs((base, result), [score for _, score in named])
+            interval, basis = ratio_interval(base, result, of_single)
         devices = _devices(result)
         speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
         rows.append(
@@ -116,60 +121,73 @@ def _same_arithmetic(base: Score, other: Score) -> bool:
     )
 
 
-def ratio_interval(base: Score, other: Score) -> tuple[tuple[float, float] | None, str]:
-    """95 % interval of other / base, and what it is made of.
+@dataclass(frozen=True)
+class BetweenRuns:
+    """How far single runs of a system lie apart: what one run alone cannot tell."""
 
-    Means: Welch's t on the logarithms, by the delta method. Medians and olympic means: bootstrap of the ratio.
-    One run each: its windows, which know nothing of how far repeats lie apart; the basis says so.
-    """
-    if len(base.runs) == 1 and len(other.runs) == 1:
-        if base.interval_95 is None or other.interval_95 is None:
-            return None, f"one run each, and of its windows {base.interval_method}"
-        a, b = _times(base), _times(other)  # windows average in time
-        interval = _welch_ratio(b, a)
-        scale = (other.value / base.value) / (statistics.fmean(a) / statistics.fmean(b))
-        shown = (interval[0] * scale, interval[1] * scale) if interval else None
-        return shown, "windows of one run each: repeats were not measured"
-    values_a = [run.value for run in base.runs if math.isfinite(run.value)]
-    values_b = [run.value for run in other.runs if math.isfinite(run.value)]
-    if min(len(values_a), len(values_b)) < 2:
-        return None, "one of the two has one run: how far its repeats lie apart is unknown"
-    if base.protocol.over_runs == "mean":
-        return _welch_ratio(values_a, values_b), f"t over {len(values_a)} and {len(values_b)} runs"
-    reduce = statistics.median if base.protocol.over_runs == "median" else spread.olympic_mean
-    if min(len(values_a), len(values_b)) < 3:
-        return None, "fewer than three runs are no ground for a bootstrap"
-    return _bootstrap_ratio(values_a, values_b, reduce), f"bootstrap over {len(values_a)} and {len(values_b)} runs"
+    relative_sd: float
+    freedom: int
+    source: str  # in words
 
 
-def _times(result: Score) -> list[float]:
-    return [1 / rate for rate in result.runs[0].rates]
+# The quantile of t for them: no mean evens their skewness out, so t at 96.5 % is what holds 95 % of runs of skewness 1.
+SINGLE_RUNS = 0.9825
+UNKNOWN = "one run: how far its repeats lie apart is unknown (--between-runs-sd, or several runs of a system)"
 
 
-def _welch_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of mean(b) / mean(a)."""
-    deviation_a, deviation_b = spread.sd(a), spread.sd(b)
-    if deviation_a is None or deviation_b is None:
+def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:
+    """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
+    values = []
+    for result in known:
+        finite = [run.value for run in result.runs if math.isfinite(run.value)]
+        if len(finite) == len(result.runs) > 1 and all(_same_system(result, one) for one in pair):
+            values.append(finite)
+    freedom = sum(len(finite) - 1 for finite in values)
+    if not freedom:
         return None
-    mean_a, mean_b = statistics.fmean(a), statistics.fmean(b)
-    part_a, part_b = (deviation_a / mean_a) ** 2 / len(a), (deviation_b / mean_b) ** 2 / len(b)
-    variance = part_a + part_b
-    if variance == 0:
-        return mean_b / mean_a, mean_b / mean_a
-    freedom = variance**2 / (part_a**2 / (len(a) - 1) + part_b**2 / (len(b) - 1))
-    half = spread.t_quantile(freedom) * math.sqrt(variance)
-    return mean_b / mean_a * math.exp(-half), mean_b / mean_a * math.exp(half)
+    squares = sum((len(v) - 1) * (statistics.stdev(v) / statistics.fmean(v)) ** 2 for v in values)
+    runs = sum(map(len, values))
+    return BetweenRuns(math.sqrt(squares / freedom), freedom, f"the spread of {runs} runs of this system")
 
 
-def _bootstrap_ratio(
-    a: Sequence[float], b: Sequence[float], reduce: Callable[[Sequence[float]], float]
-) -> tuple[float, float]:
-    draw = random.Random(0)
-    ratios = sorted(
-        reduce(draw.choices(b, k=len(b))) / reduce(draw.choices(a, k=len(a))) for _ in range(spread.RESAMPLES)
-    )
-    tail = (1 - spread.CONFIDENCE) / 2
-    return ratios[round(tail * (spread.RESAMPLES - 1))], ratios[round((1 - tail) * (spread.RESAMPLES - 1))]
+def _same_system(one: Score, other: Score) -> bool:
+    """Whether repeats of the one tell of the other: both say the same devices and batch, and nothing else differs."""
+    a, b = one.records[0], other.records[0]
+    if a.devices is None or a.global_batch is None:
+        return False
+    if (a.devices, a.global_batch, a.header.get("hardware")) != (b.devices, b.global_batch, b.header.get("hardware")):
+        return False
+    pairs = ((getattr(a, name), getattr(b, name)) for name in ("model", "mode", "nodes", "precision", "math_mode"))
+    return all(x is None or y is None or x == y for x, y in pairs)
+
+
+def ratio_interval(
+    base: Score, other: Score, known: BetweenRuns | None = None
+) -> tuple[tuple[float, float] | None, str]:
+    """95 % interval of other / base, and what it is made of: the method of the protocol's mean, in spread.py.
+
+    A single run's windows know nothing of how far repeats lie apart: without `known` there is no interval.
+    """
+    counts = len(base.runs), len(other.runs)
+    if min(counts) < 2:
+        finite = all(math.isfinite(run.value) for result in (base, other) for run in result.runs)
+        if known is None or not finite or (base.protocol.over_runs != "mean" and max(counts) > 1):
+            return None, UNKNOWN
+        half = (
+            spread.t_quantile(known.freedom, SINGLE_RUNS) * known.relative_sd * math.sqrt(1 / counts[0] + 1 / counts[1])
+        )
+        ratio = other.value / base.value
+        return (ratio * math.exp(-half), ratio * math.exp(half)), f"one run against {max(counts)}: {known.source}"
+    over = f"over {counts[0]} and {counts[1]} runs"
+    a, b = ([run.value for run in result.runs] for result in (base, other))
+    if base.protocol.over_runs == "median":
+        found = spread.median_ratio_interval(a, b)
+        return found, f"ordered quotients {over}" if found else f"too few runs {over} for ordered quotients"
+    of = spread.mean_of if base.protocol.over_runs == "mean" else spread.olympic_mean_of
+    of_base, of_other = of(a), of(b)
+    if of_base is None or of_other is None:
+        return None, f"too few runs {over} for an olympic mean's interval"
+    return spread.ratio_interval(of_base, of_other), f"{'Welch' if of is spread.mean_of else 'Yuen'}'s t {over}"
 
 
 def logs_of(place: str) -> list[Path]:
@@ -194,7 +212,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "systems", nargs="+", metavar="SYSTEM", help="a log, or the folder of one system's logs; the first is the base"
     )
     add_score_options(parser, kind=counts)
+    parser.add_argument(
+        "--between-runs-sd",
+        type=between_runs_sd,
+        metavar="PERCENT/RUNS",
+        help="standard deviation between runs, in percent of the figure, and over how many: judges single runs (0.8/5)",
+    )
     parser.add_argument("--json", action="store_true")
+
+
+def between_runs_sd(text: str) -> BetweenRuns:
+    """`0.8/5`: 0.8 % over 5 runs."""
+    percent, _, runs = text.partition("/")
+    if not (0 < float(percent) < 100 and int(runs) > 1):
+        raise ValueError(text)
+    return BetweenRuns(float(percent) / 100, int(runs) - 1, f"a given {percent} % between {runs} runs")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -213,7 +245,7 @@ def main(args: argparse.Namespace) -> int:
         except TooFewRunsError as error:
             print(f"python -m scoring compare: {system}: {error}", file=sys.stderr)
             return 1
-    result = compare(named)
+    result = compare(named, args.between_runs_sd)
     if args.json:
         print(json.dumps(jsonable(result.to_json()), indent=1))
     else:

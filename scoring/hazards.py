@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scoring.record import Record, Window
-from scoring.spread import mad
+from scoring.spread import outlier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,6 @@ THROTTLE_SHARE = 0.03
 DRIFT_SHARE = 0.02
 STALL_SHARE = 0.05
 RATE_GAP_SHARE = 0.001
-OUTLIER_SCORE = 3.5  # Iglewicz and Hoaglin's modified z-score
 OUTLIER_SHARE = 0.01
 
 
@@ -226,19 +225,17 @@ def of_record(record: Record) -> list[Warning_]:
 
 
 def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> list[Warning_]:
-    """Runs that lie far from the others: modified z-score over 3.5 and over 1 % off the median."""
-    if len(values) < 3:
+    """The run that does not belong to the others by Grubbs' test, if it is over 1 % off the median too."""
+    finite = [(record, value) for record, value in zip(records, values, strict=True) if math.isfinite(value)]
+    at = outlier([value for _, value in finite])
+    if at is None:
         return []
-    middle = statistics.median(values)
-    scale = mad(values)
-    found = []
-    for record, value in zip(records, values, strict=True):
-        score = abs(value - middle) / scale if scale else math.inf
-        if abs(value - middle) > OUTLIER_SHARE * abs(middle) and score > OUTLIER_SCORE:
-            shown = f"{value:.6g} {unit}" if math.isfinite(value) else "no figure"
-            message = f"{shown} lies far from the median {middle:.6g} of the runs"
-            found.append(Warning_(rule="outlying_run", message=message, file=record.file))
-    return found
+    record, value = finite[at]
+    middle = statistics.median(value for _, value in finite)
+    if abs(value - middle) <= OUTLIER_SHARE * abs(middle):
+        return []
+    message = f"{value:.6g} {unit} lies far from the median {middle:.6g} of the runs"
+    return [Warning_(rule="outlying_run", message=message, file=record.file)]
 
 
 def of_mixture(records: Sequence[Record]) -> list[Warning_]:

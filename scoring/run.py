@@ -41,7 +41,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
         rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
         value = math.fsum(r * w for r, w in zip(rates, weights, strict=True)) / sum(weights)
-        interval = spread.t_interval(rates)
+        interval = spread.series_interval(rates)
     else:
         images, seconds = _work(record, chosen, scale, kind)
         rates = [i / s for i, s in zip(images, seconds, strict=True)]
@@ -49,8 +49,8 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
             value = math.fsum(images) / math.fsum(seconds)
         else:  # mean of times: every printed row weighs the same
             value = sum(weights) / math.fsum(w / r for r, w in zip(rates, weights, strict=True))
-        times = spread.t_interval([1 / rate for rate in rates])
-        interval = (1 / times[1], 1 / times[0]) if times and times[0] > 0 else None
+        times = spread.series_interval([1 / rate for rate in rates])
+        interval = (1 / times[1], 1 / times[0]) if times else None
         if interval is not None:  # centred where the figure is: windows may hold unequal work
             centre = len(rates) / math.fsum(1 / rate for rate in rates)
             interval = (interval[0] * value / centre, interval[1] * value / centre)

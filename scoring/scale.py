@@ -14,30 +14,30 @@ from scoring import hazards, protocols
 from scoring.importers import count, jsonable, read_record
 from scoring.published import read_published
 from scoring.record import InputError, Record
-from scoring.scale_model import (
-    GIGABIT_PER_S,
-    PUBLISHED_NETWORK_GBIT_S,
-    TOPOLOGIES,
-    Model,
-    Network,
-    Point,
-    Training,
-    back_test,
-    calibrate,
-    fit,
-    gradient_bytes,
-    median_error,
-    published_tables,
-    time_to_train_s,
-)
+from scoring.scale_model import Loss, Training, back_test, learn, median_errors, published_tables, time_to_train_s
 from scoring.score import TooFewRunsError, score, whole
 
 
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One measured shape."""
+
+    nodes: int
+    devices_per_node: int
+    images_per_s: float
+    relative_error: float | None  # standard error, as a share
+
+    @property
+    def devices(self) -> int:
+        """Devices of all nodes."""
+        return self.nodes * self.devices_per_node
+
+
 def predict(
-    model: Model,
+    base: Point,
+    loss: Loss,
     *,
     nodes: int,
-    devices_per_node: int,
     batch_per_device: int,
     input_images_per_s_node: float | None = None,
     training: Training | None = None,
@@ -46,30 +46,24 @@ def predict(
 
     Where a node's input cannot feed its devices the step waits for it: `input_images_per_s_node` is its limit.
     """
-    devices = nodes * devices_per_node
+    devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
-    within, between = model.all_reduce_s(nodes, devices_per_node)
-    step_s = model.step_time_s(nodes, devices_per_node)
-    input_s = devices_per_node * batch_per_device / input_images_per_s_node if input_images_per_s_node else 0.0
-    wait_s = max(0.0, input_s - step_s)
-    low, high = model.relative_interval_95(nodes)
-    images_per_s = global_batch / (step_s + wait_s)
+    free = base.images_per_s * loss.ratio(base.nodes, nodes)
+    images_per_s = min(free, nodes * input_images_per_s_node) if input_images_per_s_node else free
+    low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    step_s = global_batch / images_per_s
     found: dict[str, Any] = {
         "nodes": nodes,
         "devices": devices,
         "global_batch": global_batch,
         "images_per_s": images_per_s,
         "interval_95": [images_per_s * low, images_per_s * high],
-        "step_time_s": step_s + wait_s,
-        "compute_s": model.compute_s,
-        "all_reduce_in_node_s": within,
-        "all_reduce_between_nodes_s": between,
-        "other_loss_s": step_s - model.compute_s - within - between,
-        "input_wait_s": wait_s,
+        "step_time_s": step_s,
+        "input_wait_s": step_s - global_batch / free,
     }
     if training:
         seconds, epochs, why_not = time_to_train_s(
-            training, devices=devices, global_batch=global_batch, step_time_s=step_s + wait_s
+            training, devices=devices, global_batch=global_batch, step_time_s=step_s
         )
         found |= {
             "epochs": epochs,
@@ -85,7 +79,7 @@ def predict(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring scale`."""
-    parser.add_argument("--measured", nargs="+", metavar="LOG", default=[], help="logs of at least two device counts")
+    parser.add_argument("--measured", nargs="+", metavar="LOG", default=[], help="logs of one node count or more")
     parser.add_argument("--nodes", default="1,2,4,8,64,1024", help="node counts to predict (default: %(default)s)")
     parser.add_argument("--back-test", action="store_true", help="the model against the published tables")
     parser.add_argument("--protocol", default="window", help="how runs become a step time (default: %(default)s)")
@@ -96,19 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices-per-node", type=count, metavar="N", help="default: the most that a measured node has"
     )
-    parser.add_argument(
-        "--network-gbit-s",
-        type=positive,
-        metavar="G",
-        help="line rate of a node's network, where no several nodes were measured (default: 100, assumed)",
-    )
-    parser.add_argument(
-        "--latency-us", type=positive, default=5.0, help="of one message (default: %(default)s, assumed)"
-    )
-    parser.add_argument(
-        "--all-reduce-mib", type=positive, metavar="M", help="gradients of a step; default: the log's or the model's"
-    )
-    parser.add_argument("--topology", choices=TOPOLOGIES, default="hierarchical", help="default: %(default)s")
     parser.add_argument("--input-images-per-s", type=positive, metavar="R", help="most that a node's input can feed")
     parser.add_argument(
         "--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf's)"
@@ -141,8 +122,6 @@ class Measured:
     batch_per_device: int
     model: str | None
     precision: str | None
-    all_reduce_bytes: float | None  # that the log's program sums
-    messages: int | None  # all-reduces of a step in the log's program
     dataset: dict[str, Any]
     warnings: tuple[str, ...]
 
@@ -178,30 +157,30 @@ def measure(
     points, warnings = [], [warning.message for warning in hazards.of_mixture(records)]
     for (nodes, per_node), group in sorted(by_shape.items()):
         result = score(group, protocols.find(protocol), skip=skip)
-        half = (result.interval_95[1] - result.interval_95[0]) / 2 if result.interval_95 else None
-        if half is None:
-            warnings.append(f"{nodes} x {per_node}: no interval of the figure, so none of it in the prediction's")
+        if result.interval_95 is None or len(group) == 1:
+            warnings.append(
+                f"{nodes} x {per_node}: the spread of runs is unknown, and not in the prediction's interval"
+            )
         points.append(
             Point(
                 nodes=nodes,
                 devices_per_node=per_node,
-                step_time_s=nodes * per_node * images / result.value,
-                relative_error=half / result.value / 1.96 if half is not None else None,
+                images_per_s=result.value,
+                relative_error=_relative_error(result.interval_95),
             )
         )
-    programs = [record.header.get("program", {}) for record in records if record.devices and record.devices > 1]
-    mib = {program.get("all_reduce_mib") for program in programs} - {None}
-    reduces = {program.get("all_reduces") for program in programs} - {None}
     return Measured(
         points=tuple(points),
         batch_per_device=images,
         model=shared["model"],
         precision=shared["precision"],
-        all_reduce_bytes=max(mib) * 2**20 if mib else None,
-        messages=max(reduces) if reduces else None,
         dataset=next((record.header["dataset"] for record in records if "dataset" in record.header), {}),
         warnings=tuple(warnings),
     )
+
+
+def _relative_error(interval: tuple[float, float] | None) -> float | None:
+    return math.log(interval[1] / interval[0]) / 2 / 1.96 if interval else None
 
 
 def main(args: argparse.Namespace) -> int:
@@ -209,7 +188,7 @@ def main(args: argparse.Namespace) -> int:
     if args.back_test:
         return _print_back_test(args)
     if not args.measured:
-        raise InputError("no logs: give --measured LOG... of at least two device counts, or --back-test")
+        raise InputError("no logs: give --measured LOG..., or --back-test")
     node_counts = [_nodes(text) for text in args.nodes.split(",")]
     try:
         measured = measure(
@@ -236,98 +215,46 @@ def _nodes(text: str) -> int:
 
 def plan(measured: Measured, node_counts: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
     """Predictions at `node_counts` with what they rest on, as plain values."""
-    assumptions = []
-    if args.all_reduce_mib:
-        size = args.all_reduce_mib * 2**20
-    else:
-        size = measured.all_reduce_bytes or gradient_bytes(measured.model, measured.precision)
-    gbit_s = args.network_gbit_s or PUBLISHED_NETWORK_GBIT_S
-    several_nodes = any(point.nodes > 1 for point in measured.points)
-    if not args.network_gbit_s and not several_nodes:
-        assumptions.append(f"the network of a node carries {gbit_s:g} Gbit/s (--network-gbit-s)")
-    network = Network(
-        bandwidth_bytes_per_s=gbit_s * GIGABIT_PER_S,
-        latency_s=args.latency_us * 1e-6,
-        messages=measured.messages or 1,
-    )
-    tables = published_tables(read_published())
-    models = {
-        topology: fit(
-            measured.points,
-            all_reduce_bytes=size,
-            network=network,
-            topology=topology,
-            loss=calibrate(tables, topology),
+    per_node = args.devices_per_node or max(point.devices_per_node for point in measured.points)
+    points = {point.nodes: point for point in measured.points if point.devices_per_node == per_node}
+    if not points:
+        raise InputError(
+            f"--devices-per-node {per_node}: no log has as many; a node is never predicted from a part of it"
         )
-        for topology in TOPOLOGIES
-    }
-    model = models[args.topology]
-    per_node = _per_node(model, args.devices_per_node)
-    training = _training(args, measured, model, assumptions)
-    if model.loss.mean and max(node_counts) > model.measured_nodes:
+    bases = [points[max((n for n in points if n <= nodes), default=min(points))] for nodes in node_counts]
+    loss = learn(published_tables(read_published()))
+    assumptions: list[str] = []
+    training = _training(args, measured, points[min(points)], assumptions)
+    if set(node_counts) - set(points):
         assumptions.append(
-            f"step time grows by nodes ** {model.loss.mean:.3f} beside the network's cost, as it did in "
-            f"{model.loss.tables} published tables"
+            f"many nodes do {math.exp(-loss.mean):.1%} of as many times one node, as {loss.tables} published tables of "
+            "up to 8 nodes have it"
         )
-    by_shape = {(point.nodes, point.devices_per_node): point for point in measured.points}
     predictions = []
-    for nodes in node_counts:
+    for nodes, base in zip(node_counts, bases, strict=True):
         row = predict(
-            model,
+            base,
+            loss,
             nodes=nodes,
-            devices_per_node=per_node,
             batch_per_device=measured.batch_per_device,
             input_images_per_s_node=args.input_images_per_s,
             training=training,
         )
-        point = by_shape.get((nodes, per_node))
-        row["measured_images_per_s"] = row["global_batch"] / point.step_time_s if point else None
-        for topology, other in models.items():
-            row[f"{topology}_images_per_s"] = row["global_batch"] / other.step_time_s(nodes, per_node)
-        predictions.append(row)
+        predictions.append(row | {"measured_images_per_s": points[nodes].images_per_s if nodes in points else None})
     return {
-        "model": _model_json(model, args.latency_us),
-        "measured": [_point_json(point, measured.batch_per_device) for point in measured.points],
+        "model": {
+            "loss": loss.mean,
+            "loss_spread": loss.spread,
+            "tables": loss.tables,
+        },
+        "measured": [asdict(point) | {"devices": point.devices} for point in measured.points],
         "predictions": predictions,
         "assumptions": assumptions,
         "warnings": list(measured.warnings),
     }
 
 
-def _per_node(model: Model, asked: int | None) -> int:
-    """Devices a node that are predicted: as asked for, else the most that were measured."""
-    per_node = asked or max(model.devices_per_node)
-    if len(model.devices_per_node) == 1 and per_node not in model.devices_per_node:
-        measured = max(model.devices_per_node)
-        raise InputError(f"--devices-per-node {per_node}: only {measured} a node was measured; measure a second count")
-    return per_node
-
-
-def _point_json(point: Point, batch_per_device: int) -> dict[str, float]:
-    return {
-        "nodes": point.nodes,
-        "devices": point.devices,
-        "step_time_s": point.step_time_s,
-        "images_per_s": point.devices * batch_per_device / point.step_time_s,
-    }
-
-
-def _model_json(model: Model, latency_us: float) -> dict[str, str | float | bool | None]:
-    return {
-        "topology": model.topology,
-        "compute_s": model.compute_s,
-        "all_reduce_mib": model.all_reduce_bytes / 2**20,
-        "messages": model.network.messages,
-        "node_gb_per_s": 1e-9 / model.node_s_per_byte if model.node_s_per_byte else None,
-        "network_gb_per_s": 1e-9 / model.net_s_per_byte if model.net_s_per_byte else None,
-        "network_fitted": model.net_fitted,
-        "latency_us": latency_us,
-        "loss_exponent": model.loss.mean,
-        "loss_spread": model.loss.spread,
-    }
-
-
-def _training(args: argparse.Namespace, measured: Measured, model: Model, assumptions: list[str]) -> Training:
+def _training(args: argparse.Namespace, measured: Measured, base: Point, assumptions: list[str]) -> Training:
     """What training takes, from the options, the log's data set, and else ImageNet (or Cityscapes)."""
     segmentation = "hrnet" in (measured.model or "").lower()
     own = {} if measured.dataset.get("synthetic", True) else measured.dataset
@@ -340,7 +267,7 @@ def _training(args: argparse.Namespace, measured: Measured, model: Model, assump
         )
     rate = args.eval_images_per_s
     if not rate:
-        rate = 3 * measured.batch_per_device / model.compute_s
+        rate = 3 * base.images_per_s / base.devices
         assumptions.append(f"evaluation does {rate:.0f} images/s a device, 3 x training (--eval-images-per-s)")
     return Training(
         epochs=args.epochs,
@@ -355,13 +282,9 @@ def _training(args: argparse.Namespace, measured: Measured, model: Model, assump
 def prediction_lines(found: dict[str, Any]) -> list[str]:
     """The predictions in lines for a reader."""
     model = found["model"]
-    shapes = ", ".join(f"{row['nodes']} x {row['devices'] // row['nodes']}" for row in found["measured"])
-    source = "fitted" if model["network_fitted"] else "line rate"
-    node = f"{model['node_gb_per_s']:.1f} GB/s" if model["node_gb_per_s"] else "hidden or not separable"
-    net = f"{model['network_gb_per_s']:.1f} GB/s" if model["network_gb_per_s"] else "hidden"
+    shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in found["measured"])
     lines = [
-        f"Measured {shapes} (nodes x devices); {model['topology']} all-reduce of {model['all_reduce_mib']:.1f} MiB",
-        f"computation {1e3 * model['compute_s']:.2f} ms, in a node {node}, between nodes {net} ({source})",
+        f"Measured {shapes} (nodes x devices); loss of the way out of a node {model['loss']:.1%}",
         "",
         f"{'nodes':>6} {'devices':>8} {'images/s':>12} {'95 % interval':>25} {'efficiency':>10} {'step ms':>9} "
         f"{'to train':>12} {'measured':>12}",
@@ -386,33 +309,22 @@ def prediction_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _print_back_test(args: argparse.Namespace) -> int:
-    rows = read_published()
-    tests = {fitted_on: back_test(rows, topology=args.topology, fitted_on=fitted_on) for fitted_on in ((1, 8), (8, 16))}
+    results = back_test(published_tables(read_published()))
+    errors = median_errors(results)
+    held = sum(result.covered for result in results)
     if args.json:
-        found = [
-            {
-                "fitted_on": list(fitted_on),
-                "median_error": median_error(results),
-                "results": [{**asdict(result), "error": result.error, "covered": result.covered} for result in results],
-                "refused": refused,
-            }
-            for fitted_on, (results, refused) in tests.items()
-        ]
-        print(json.dumps(found, indent=1))
+        rows = [{**asdict(result), "error": result.error, "covered": result.covered} for result in results]
+        print(json.dumps({"median_errors": errors, "covered": held, "results": rows}, indent=1))
         return 0
-    for fitted_on, (results, refused) in tests.items():
-        print(f"Fitted on {' and '.join(map(str, fitted_on))} GPUs ({args.topology}), against what was published")
-        for result in results:
-            inside = "" if result.covered else "  outside its interval"
-            print(
-                f"  {result.table:<60} {result.devices:>3} GPUs  published {result.published:>9.1f}  predicted "
-                f"{result.predicted:>9.1f} ({result.low:.0f} to {result.high:.0f})  {result.error:+.1%}{inside}"
-            )
-        for text in refused:
-            print(f"  refused: {text}")
-        held = sum(result.covered for result in results)
+    print("From the fewest nodes of each published table to more, by what the other reports lost")
+    for result in results:
+        inside = "" if result.covered else "  outside its interval"
         print(
-            f"  median error {median_error(results):.2%} over {len(results)} figures of "
-            f"{len({result.table for result in results})} tables; {held} within their 95 % interval"
+            f"  {result.table:<60} {result.nodes:>2} nodes  published {result.published:>9.1f}  predicted "
+            f"{result.predicted:>9.1f} ({result.low:.0f} to {result.high:.0f})  {result.error:+.1%}{inside}"
         )
+    count = len({result.table for result in results})
+    print(f"{len(results)} figures of {count} tables; {held} within their 95 % interval. Median error:")
+    for name, error in errors.items():
+        print(f"  {error:6.2%}  {name}")
     return 0

@@ -157,19 +157,17 @@ def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> s
 def _of_several_runs(runs: Sequence[RunFigure], protocol: Protocol) -> tuple[tuple[float, float] | None, str]:
     """The 95 % interval over runs, and its method."""
     values = [run.value for run in runs]
+    if protocol.over_runs == "median":
+        found, method = spread.median_interval(values), f"order statistics of {len(values)} runs"
+        if len(values) == 5:
+            method += ", least to greatest: 93.75 %"
+        return found, method if found else f"none: {len(values)} runs, order statistics need 5"
     if protocol.over_runs == "mean":
-        return spread.t_interval(values), f"t over {len(values)} runs"
-    finite = [value for value in values if math.isfinite(value)]
-    reduce = REDUCE[protocol.over_runs]
-    if protocol.over_runs == "olympic_mean" and len(finite) < len(values):
-        reduce = _without_best  # the run that did not converge is the worst, and dropped already
-    name = protocol.over_runs.replace("_", " ")
-    method = f"bootstrap of the {name} over {len(finite)} runs, {spread.RESAMPLES} resamples"
-    return spread.bootstrap_interval(finite, reduce), method
-
-
-def _without_best(minutes: Sequence[float]) -> float:
-    return statistics.fmean(sorted(minutes)[1:])
+        estimate, method = spread.mean_of(values), f"t over {len(values)} runs"
+    else:
+        estimate, method = spread.olympic_mean_of(values), f"Yuen's t of the olympic mean over {len(values)} runs"
+        method = method if estimate else f"none: {len(values)} runs, an olympic mean's needs 4"
+    return estimate.interval_95 if estimate else None, method
 
 
 def _of_run(record: Record, run: RunFigure, protocol: Protocol, skip: int | None) -> list[Warning_]:
@@ -215,11 +213,12 @@ def _of_one_run(
 ) -> tuple[float | None, tuple[float, float] | None, str]:
     if protocol.over_steps in ("run_time", "between_stamps"):
         return None, None, "none: one run, and the protocol takes one difference of time stamps"
+    deviation = spread.sd(run.rates)
     if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
-        return spread.sd(run.rates), None, "none: running averages are no independent windows"
+        return deviation, None, "none: running averages are no independent windows"
     if run.interval_95 is None:
-        return spread.sd(run.rates), None, "none: fewer than two windows"
-    return spread.sd(run.rates), run.interval_95, f"t over {len(run.rates)} windows of one run"
+        return deviation, None, f"none: fewer than {spread.LEAST_WINDOWS} windows of one run"
+    return deviation, run.interval_95, f"within this run, of {len(run.rates)} windows; between runs: unknown"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -232,9 +231,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_score_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
+def add_score_options(
+    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None
+) -> None:
     """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch."""
-    parser.add_argument("--protocol", required=True, metavar="P", help="a name, or a YAML file of your own")
+    said = "a name, or a YAML file of your own" + (f" (default: {protocol})" if protocol else "")
+    parser.add_argument("--protocol", required=protocol is None, default=protocol, metavar="P", help=said)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, kind)

@@ -346,6 +346,46 @@ def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Pa
     assert len(widths) == 1
 
 
+def test_a_report_of_one_figure_a_cell_is_a_matrix_as_it_prints_it(tmp_path: Path) -> None:
+    campaign = campaign_plan.read_campaign("fleetx")
+    eight = [0.102, 0.110, 0.104, 0.106, 0.108, 0.107, 0.105]
+    lines = measured("fleetx", tmp_path, {"1n8g_b32_fp32": eight, "2n8g_b64_fp32": [0.2, 0.2]})
+    assert len(lines) == 60
+    text = campaign_table.markdown(campaign, lines, shrink=False, system="8 x Tesla V100")
+    fp32 = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.split("## ")[1].splitlines() if "|" in row]
+    assert fp32[0] == ["batch/GPU", "nodes x GPUs", "1 x 1", "1 x 8", "2 x 8", "4 x 8", "8 x 8"]
+    ours, interval, published, ratio = fp32[2:6]
+    assert [row[1] for row in fp32[2:6]] == ["ours", "95 % interval", "published", "ratio"] and ours[0] == "32"
+    assert ours[3].startswith(f"{256 / 0.106:.2f}") and published[3] == "2097.2"
+    assert ratio[3] == f"{256 / 0.106 / 2097.2:.3f}" and " to " in interval[3] and interval[4] == "-"
+    assert fp32[6][0] == "64" and "(2 runs)" in fp32[6][4]
+    mark = ours[6].removeprefix("- ")  # 8 nodes
+    assert f"- {mark}: skipped: 8 nodes needed, HOSTS or HOSTFILE names 4" in text
+    # 3 tables of 4 batches of at most 4 rows; every line fits a wide terminal
+    assert len(text.splitlines()) < 80
+
+
+def test_no_interval_of_a_rate_reaches_zero(tmp_path: Path) -> None:
+    (line,) = [line for line in measured("dlperf", tmp_path, {"1n1g_b128_fp32": [0.3, 3.0]}) if line["runs"]]
+    assert 0 < line["interval_95"][0] < line["ours"] < line["interval_95"][1]
+
+
+def test_a_dry_run_has_a_line_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "machine", lambda variables: CLUSTER)
+    campaign = campaign_plan.read_campaign("fleetx")
+    run = campaign_plan.RunSpec(1, 8, 32, "fp32")
+    exports = campaign_plan.environment(campaign, run, shrink=False, system="DGX1")
+    write_log(tmp_path / "fleetx" / run.name / "trial_1", exports, step_time_s=0.1)
+    assert command_line.main(["plan", "fleetx", "--results", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 64  # 60 runs, one of them in two states; what all share, the sum, the source of the times
+    assert "MEASURED_STEPS=100" in lines[0] and not any("MEASURED_STEPS" in line for line in lines[1:])
+    assert "done 1n8g_b32_fp32 trial 1, " in lines[2] and "run  1n8g_b32_fp32 trials 2 to 7, " in lines[3]
+    assert lines[3].endswith("DGXNNODES=1 DGXNGPU=8 BATCHSIZE=32 PRECISION=fp32 DGXSYSTEM=DGX1 ./run_and_time.sh")
+
+
 @pytest.mark.parametrize(
     "change, text",
     [({"BATCHSIZE": "64"}, "BATCHSIZE=64, the campaign wants 128"), ({"PRECISION": "tf32"}, "PRECISION=tf32")],

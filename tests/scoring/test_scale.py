@@ -13,104 +13,53 @@ import pytest
 from runlog import schema
 from scoring import scale, scale_model
 from scoring.published import read_published
-from scoring.record import InputError
-from scoring.scale_model import NO_LOSS, Loss, Model, Network, Point
+from scoring.scale_model import Loss, PublishedTable
 from tests import make_log
 
-ROWS = read_published()
-NETWORK = Network(bandwidth_bytes_per_s=12.5e9)
-BYTES = 100e6
+TABLES = scale_model.published_tables(read_published())
 
 
-def made(shapes: list[tuple[int, int]], *, compute_s: float, node: float, net: float) -> list[Point]:
-    """Points of a cluster that is exactly the hierarchical model."""
-    points = []
-    for nodes, g in shapes:
-        step_s = compute_s + 2 * (g - 1) / g * BYTES / node + 2 * (nodes - 1) / nodes * BYTES / net
-        step_s += 2 * (nodes - 1) * NETWORK.latency_s
-        points.append(Point(nodes=nodes, devices_per_node=g, step_time_s=step_s))
-    return points
+def table(report: str, **images_per_s: float) -> PublishedTable:
+    """A table of figures by nodes: `table("a", n1=100, n4=380)`."""
+    return PublishedTable(name=report, report=report, images_per_s={int(n[1:]): r for n, r in images_per_s.items()})
 
 
-def fitted(points: list[Point], topology: str = "hierarchical", loss: Loss = NO_LOSS) -> Model:
-    return scale_model.fit(points, all_reduce_bytes=BYTES, network=NETWORK, topology=topology, loss=loss)
-
-
-def test_it_recovers_compute_and_both_bandwidths() -> None:
-    model = fitted(made([(1, 1), (1, 4), (1, 8), (2, 8), (4, 8)], compute_s=0.3, node=20e9, net=5e9))
-    assert model.compute_s == pytest.approx(0.3)
-    assert 1 / model.node_s_per_byte == pytest.approx(20e9)
-    assert 1 / model.net_s_per_byte == pytest.approx(5e9)
-    (expected,) = made([(64, 8)], compute_s=0.3, node=20e9, net=5e9)
-    assert model.step_time_s(64, 8) == pytest.approx(expected.step_time_s)
-
-
-def test_without_several_nodes_the_line_rate_stands_for_the_network() -> None:
-    model = fitted(made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0))
-    assert not model.net_fitted
-    (expected,) = made([(4, 8)], compute_s=0.3, node=20e9, net=12.5e9)
-    assert model.step_time_s(4, 8) == pytest.approx(expected.step_time_s)
-
-
-def test_a_ring_runs_at_its_slowest_link() -> None:
-    points = made([(1, 1), (1, 8)], compute_s=0.3, node=200e9, net=1.0)
-    ring = fitted(points, "ring")
-    n = 32
-    expected = 0.3 + 2 * (n - 1) / n * BYTES / 12.5e9 + 2 * (n - 1) * NETWORK.latency_s
-    assert ring.step_time_s(4, 8) == pytest.approx(expected)
-    assert ring.step_time_s(1, 8) == pytest.approx(points[1].step_time_s)
-
-
-def test_latency_grows_with_the_nodes_and_the_messages() -> None:
-    points = made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0)
-    many = Network(bandwidth_bytes_per_s=12.5e9, latency_s=5e-6, messages=20)
-    few = fitted(points)
-    more = scale_model.fit(points, all_reduce_bytes=BYTES, network=many, topology="hierarchical")
-    assert more.step_time_s(64, 8) - few.step_time_s(64, 8) == pytest.approx(2 * 63 * 19 * 5e-6)
-
-
-@pytest.mark.parametrize("shapes", [[], [(1, 8)], [(1, 8), (1, 8)], [(1, 8), (2, 4)]])
-def test_it_refuses_to_extrapolate_from_one_point(shapes: list[tuple[int, int]]) -> None:
-    with pytest.raises(InputError, match="refusing to extrapolate from one point"):
-        fitted(made(shapes, compute_s=0.3, node=20e9, net=5e9))
-
-
-def test_an_all_reduce_that_hides_costs_nothing_and_is_never_negative() -> None:
-    faster = [
-        Point(nodes=1, devices_per_node=1, step_time_s=0.31),
-        Point(nodes=1, devices_per_node=8, step_time_s=0.30),
-    ]
-    model = fitted(faster)
-    assert model.node_s_per_byte == 0
-    assert 0.30 < model.compute_s < 0.31
-    # What the two points disagree with the model is in its error.
-    assert model.step_time_s(1, 8) == model.step_time_s(1, 1)
+def test_the_loss_is_that_of_the_tables() -> None:
+    rates = {nodes: 100 * nodes * math.exp(-0.08 * (1 - 1 / nodes)) for nodes in (1, 2, 8, 64)}
+    made = [table(report, n1=rates[1], n2=rates[2], n8=rates[8]) for report in "abc"]
+    loss = scale_model.learn(made)
+    assert loss.mean == pytest.approx(0.08) and loss.spread == pytest.approx(0, abs=1e-12) and loss.tables == 3
+    assert rates[1] * loss.ratio(1, 64) == pytest.approx(rates[64]) == pytest.approx(rates[8] * loss.ratio(8, 64))
 
 
 def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
-    loss = Loss(mean=0.03, spread=0.03, tables=10)
-    model = fitted(made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0), loss=loss)
+    loss = Loss(mean=0.08, spread=0.03, tables=10)
     widths = []
     for nodes in (1, 2, 8, 64, 1024):
-        low, high = model.relative_interval_95(nodes)
+        low, high = loss.relative_interval_95(1, nodes)
         assert low <= 1 <= high
         widths.append(high / low)
     assert widths == sorted(widths) and widths[0] == 1 and widths[-1] > 1.5
+    assert loss.relative_interval_95(2, 1) == loss.relative_interval_95(1, 2) == loss.relative_interval_95(4, 8)
+    # t of 9 degrees of freedom is 2.262
+    assert math.log(widths[1]) / 2 == pytest.approx(2.262 * 0.03 * math.sqrt(1.1), rel=1e-3)
+    assert loss.relative_interval_95(4, 4, 0.01)[1] == pytest.approx(math.exp(0.02262), rel=1e-4)
+
+
+def base(images_per_s: float = 2000.0) -> scale.Point:
+    return scale.Point(nodes=1, devices_per_node=8, images_per_s=images_per_s, relative_error=None)
 
 
 def test_scaling_time_scales_throughput_inversely() -> None:
-    points = made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0)
-    slow = [Point(nodes=p.nodes, devices_per_node=p.devices_per_node, step_time_s=3 * p.step_time_s) for p in points]
-    slower_net = Network(bandwidth_bytes_per_s=12.5e9 / 3, latency_s=3 * NETWORK.latency_s)
-    once = scale.predict(fitted(points), nodes=4, devices_per_node=8, batch_per_device=64)
-    model = scale_model.fit(slow, all_reduce_bytes=BYTES, network=slower_net, topology="hierarchical")
-    thrice = scale.predict(model, nodes=4, devices_per_node=8, batch_per_device=64)
-    assert thrice["images_per_s"] == pytest.approx(once["images_per_s"] / 3)
+    loss = Loss(mean=0.08, spread=0.03, tables=10)
+    once, thrice = (scale.predict(base(rate), loss, nodes=4, batch_per_device=64) for rate in (2000, 6000))
+    assert thrice["images_per_s"] == pytest.approx(3 * once["images_per_s"])
+    assert once["step_time_s"] == pytest.approx(4 * 8 * 64 / once["images_per_s"])
 
 
 def test_a_slow_input_bounds_the_throughput() -> None:
-    model = fitted(made([(1, 1), (1, 8)], compute_s=0.3, node=20e9, net=1.0))
-    found = scale.predict(model, nodes=4, devices_per_node=8, batch_per_device=64, input_images_per_s_node=1000)
+    loss = Loss(mean=0.08, spread=0.03, tables=10)
+    found = scale.predict(base(), loss, nodes=4, batch_per_device=64, input_images_per_s_node=1000)
     assert found["images_per_s"] == pytest.approx(4 * 1000)
     assert found["input_wait_s"] > 0
 
@@ -118,45 +67,44 @@ def test_a_slow_input_bounds_the_throughput() -> None:
 # ----------------------------------------------------------------------------------------------- back-test
 
 
-def test_back_test_gives_16_to_64_gpus_within_five_percent() -> None:
-    results, refused = scale_model.back_test(ROWS)
-    assert {result.devices for result in results} == {16, 32}
-    assert {result.report for result in results} == {"dlperf", "perf_rn50", "perf_hrnet", "oneflow"}
-    assert len(results) == 16
-    assert scale_model.median_error(results) < 0.05
-    # FleetX prints no figure for one GPU: its tables have one point at most to fit, and are refused by name.
-    assert len(refused) == 10 and all("fleetx" in line and "one point" in line for line in refused)
+def test_every_published_table_of_several_nodes_is_back_tested() -> None:
+    results = scale_model.back_test(TABLES)
+    reports = [table.report for table in TABLES]
+    assert {result.table for result in results} == {table.name for table in TABLES}
+    assert {report: reports.count(report) for report in reports} == {
+        "dlperf": 1, "perf_rn50": 6, "fleetx": 10, "perf_hrnet": 4, "oneflow": 2
+    }  # fmt: skip
+    assert {result.nodes for result in results} == {2, 4, 8}
 
 
-def test_back_test_intervals_hold_most_published_figures() -> None:
-    results, _ = scale_model.back_test(ROWS)
-    assert sum(result.covered for result in results) >= 0.9 * len(results)
+def test_the_model_beats_its_baselines_on_reports_that_it_did_not_see() -> None:
+    errors = scale_model.median_errors(scale_model.back_test(TABLES))
+    assert errors["loss over (M-1)/M"] < errors["0.95 x linear"] < errors["linear"]
+
+
+def test_back_test_intervals_hold_the_published_figures() -> None:
+    results = scale_model.back_test(TABLES)
+    assert sum(result.covered for result in results) / len(results) >= 0.9
+    assert all(result.high / result.low < 1.6 for result in results), "so wide that nothing could leave it"
 
 
 def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
     """Doubling one report's multi-node figures leaves its own predictions as they were."""
-
-    def doubled(row):  # type: ignore[no-untyped-def]
-        inside = row.table == "oneflow" and row.metric == "throughput" and row.nodes > 1
-        return replace(row, value=2 * row.value) if inside else row
-
-    before = {(r.table, r.devices): r.predicted for r in scale_model.back_test(ROWS)[0] if r.report == "oneflow"}
-    after = {
-        (r.table, r.devices): r.predicted
-        for r in scale_model.back_test([doubled(row) for row in ROWS])[0]
-        if r.report == "oneflow"
-    }
+    doubled = [
+        replace(table, images_per_s={n: r * (1 + (n > 1)) for n, r in table.images_per_s.items()})
+        if table.report == "oneflow"
+        else table
+        for table in TABLES
+    ]
+    before, after = (
+        [result.predicted for result in scale_model.back_test(tables) if result.report == "oneflow"]
+        for tables in (TABLES, doubled)
+    )
     assert before == after and len(before) == 4
 
 
-def test_fleetx_is_back_tested_from_8_and_16_gpus() -> None:
-    results, _ = scale_model.back_test(ROWS, fitted_on=(8, 16))
-    amp = [result for result in results if "fleetx V100 amp" in result.table.replace("Paddle (FleetX) ", "")]
-    assert len(amp) == 4 and all(abs(result.error) < 0.05 for result in amp)
-
-
 def test_a_copy_of_another_report_counts_once() -> None:
-    names = [table.name for table in scale_model.published_tables(ROWS)]
+    names = [table.name for table in TABLES]
     assert len(names) == len(set(names))
     assert sum("OneFlow" in name for name in names) == 2
 
@@ -245,7 +193,7 @@ def logs(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_the_command_plans_from_two_logs(logs: list[Path]) -> None:
+def test_the_command_plans_from_the_logs(logs: list[Path]) -> None:
     done = command("--measured", *logs, "--nodes", "1,2,1024", "--epochs", "90", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -256,29 +204,22 @@ def test_the_command_plans_from_two_logs(logs: list[Path]) -> None:
     low, high = two["interval_95"]
     assert low < two["images_per_s"] < 2 * one["images_per_s"] and high / low > 1.05
     assert many["time_to_train_min"] < two["time_to_train_min"] < one["time_to_train_min"]
-    assert two["ring_images_per_s"] != two["hierarchical_images_per_s"]
-    assert any("100 Gbit/s" in text for text in found["assumptions"])
+    assert any("published tables" in text for text in found["assumptions"])
 
 
-def test_the_bytes_that_the_logs_program_sums_are_used(logs: list[Path]) -> None:
-    """The header of the run on 8 devices says them; that of one device sums none, and the option overrides."""
-    for log, mib in zip(logs, (0, 13.5), strict=True):
-        log.write_text(
-            f"# {json.dumps({'program': {'all_reduces': 3 if mib else 0, 'all_reduce_mib': mib}})}\n" + log.read_text()
-        )
-    model = json.loads(command("--measured", *logs, "--nodes", "2", "--json").stdout)["model"]
-    assert (model["all_reduce_mib"], model["messages"]) == (13.5, 3)
-    asked = command("--measured", *logs, "--nodes", "2", "--all-reduce-mib", "20", "--json")
-    assert json.loads(asked.stdout)["model"]["all_reduce_mib"] == 20
+def test_each_prediction_starts_at_the_next_smaller_measured_count(logs: list[Path], tmp_path: Path) -> None:
+    four = write_log(tmp_path / "four.txt", devices=32, nodes=4, step_time_s=0.30)
+    found = json.loads(command("--measured", logs[1], four, "--nodes", "1,2,4,8", "--json").stdout)
+    one, two, four_nodes, eight = (row["images_per_s"] for row in found["predictions"])
+    assert one == pytest.approx(512 / 0.21) and four_nodes == pytest.approx(2048 / 0.30)
+    loss = found["model"]["loss"]
+    assert two == pytest.approx(one * 2 * math.exp(-loss / 2))
+    assert eight == pytest.approx(four_nodes * 2 * math.exp(-loss / 8))
 
 
-def test_a_given_network_is_used_and_no_longer_assumed(logs: list[Path]) -> None:
-    fast, slow = (
-        json.loads(command("--measured", *logs, "--nodes", "8", "--network-gbit-s", rate, "--json").stdout)
-        for rate in (200, 10)
-    )
-    assert fast["predictions"][0]["images_per_s"] > 1.2 * slow["predictions"][0]["images_per_s"]
-    assert not any("Gbit/s" in text for text in fast["assumptions"])
+def test_a_part_of_a_node_tells_nothing_of_a_whole_one(logs: list[Path]) -> None:
+    done = command("--measured", logs[0], "--devices-per-node", "8", "--nodes", "2")
+    assert done.returncode == 2 and "never predicted from a part of it" in done.stderr
 
 
 def test_the_command_is_readable(logs: list[Path]) -> None:
@@ -300,7 +241,6 @@ def test_published_logs_can_be_planned_from(published_logs: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["--measured", "{one}"], "refusing to extrapolate from one point"),
         (["--measured", "{one}", "{one}", "--nodes", "2"], "the same log"),
         ([], "give --measured"),
         (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no node count"),
@@ -317,23 +257,16 @@ def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, argumen
 
 
 def test_the_back_test_is_printed_with_each_error() -> None:
-    done = command("--back-test", "--json")
-    first, second = json.loads(done.stdout)
-    assert done.returncode == 0 and first["fitted_on"] == [1, 8] and second["fitted_on"] == [8, 16]
-    assert first["median_error"] < 0.05 and len(first["results"]) == 16
+    found = json.loads(command("--back-test", "--json").stdout)
+    assert len(found["results"]) == 31 and found["median_errors"]["loss over (M-1)/M"] < 0.035
     printed = command("--back-test").stdout
-    assert printed.count("published ") >= 24 and "median error 3.94% over 16 figures of 13 tables" in printed
+    assert printed.count("published ") >= 31 and f"{found['covered']} within their 95 % interval" in printed
 
 
 def test_the_documented_errors_are_those_of_the_back_test(repository: Path) -> None:
-    text = (repository / "docs" / "scale-model.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| (hierarchical|ring)(.*?) \| ([\d.]+) % \| ([\d.]+) % \| (\d+ of \d+|-) \|$", text, re.MULTILINE
-    )
-    assert len(rows) == 4
-    for topology, kind, median, largest, held in rows:
-        results, _ = scale_model.back_test(ROWS, topology=topology, loss="with loss" in kind)
-        assert f"{100 * scale_model.median_error(results):.2f}" == median
-        assert f"{100 * max(abs(result.error) for result in results):.1f}" == largest
-        covered = f"{sum(result.covered for result in results)} of {len(results)}"
-        assert held == (covered if "with loss" in kind else "-")
+    text = (repository / "docs" / "scale-model.md").read_text(encoding="utf-8").partition("`benchmarks/")[0]
+    results = scale_model.back_test(TABLES)
+    errors = scale_model.median_errors(results)
+    documented = dict(re.findall(r"^\| `?(.*?)`? \| ([\d.]+) % \| [\d.]+ % \|", text, re.MULTILINE))
+    assert documented == {name: f"{100 * error:.2f}" for name, error in errors.items()}
+    assert f"holds {sum(result.covered for result in results)} of {len(results)}" in text

@@ -14,6 +14,7 @@ import pytest
 
 from scoring import hazards, protocols, spread
 from scoring.__main__ import main
+from scoring.compare import between_runs_sd
 from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
 from scoring.score import TooFewRunsError, score
@@ -177,7 +178,9 @@ def test_fleetx_takes_steps_21_to_120(tmp_path: Path, command: Command) -> None:
     code, result, _ = command("score", *logs, "--protocol", "fleetx")
     assert code == 0
     assert result["value"] == pytest.approx(512 / 1.01)  # the median of seven
-    assert "bootstrap of the median over 7 runs" in result["interval_method"]
+    assert result["interval_method"] == "order statistics of 7 runs"
+    low, high = result["interval_95"]  # seven reach 98.4 %: a little within the least and the greatest
+    assert 512 / 5 < low < 512 / 1.03 and 512 / 0.99 < high < 512 / 0.98
     assert [warning["file"] for warning in result["warnings"] if warning["rule"] == "outlying_run"] == [str(logs[6])]
 
 
@@ -204,7 +207,14 @@ def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
     code, result, _ = command("score", steady_log(tmp_path, "a.txt"), "--protocol", "window")
     assert code == 0
     assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
-    assert result["spread_over"] == "windows" and "windows of one run" in result["interval_method"]
+    assert result["spread_over"] == "windows"
+    assert result["interval_method"] == "within this run, of 18 windows; between runs: unknown"
+
+
+def test_a_few_windows_hold_no_interval(tmp_path: Path, command: Command) -> None:
+    _, result, _ = command("score", steady_log(tmp_path, "a.txt"), "--protocol", "window", "--skip", 13)
+    assert result["windows"] == 7 and result["interval_95"] is None
+    assert result["interval_method"] == "none: fewer than 8 windows of one run"
 
 
 @pytest.mark.parametrize(
@@ -497,12 +507,50 @@ def test_interval_covers_the_mean() -> None:
     assert 370 <= held <= 390
 
 
-def test_olympic_mean_and_bootstrap() -> None:
+def test_interval_of_an_olympic_mean_is_yuens() -> None:
     assert spread.olympic_mean([1, 2, 3, 4, math.inf]) == 3
+    values = [28.410, 28.639, 30.342, 28.748, 28.669]
+    found = spread.olympic_mean_of(values)
+    # Winsorized: 28.639, 28.639, 28.669, 28.748, 28.748; 0.0556 is their deviation, times the root of (n-1)/(h(h-1)).
+    assert found is not None and found.freedom == 2
+    assert found.error == pytest.approx(
+        statistics.stdev([28.639, 28.639, 28.669, 28.748, 28.748]) * math.sqrt(4 / 6), rel=1e-12
+    )
+    low, high = found.interval_95
+    assert low * high == pytest.approx(found.value**2)  # even on the scale of logarithms
+    assert math.log(high / found.value) == pytest.approx(4.3027 * found.error / found.value, rel=1e-4)
+    failed = spread.olympic_mean_of([28.410, 28.639, math.inf, 28.748, 28.669])
+    assert failed is not None and failed == found
+    assert spread.olympic_mean_of([1, 2, 3]) is None
+
+
+def test_interval_of_a_median_is_of_order_statistics() -> None:
     values = [351.0, 352, 353, 354, 355, 356, 500]
-    low, high = spread.bootstrap_interval(values, statistics.median) or (0, 0)
-    assert 351 <= low < 354 < high <= 500 and spread.bootstrap_interval(values, statistics.median) == (low, high)
-    assert spread.bootstrap_interval([1, 2], statistics.median) is None
+    low, high = spread.median_interval(values) or (0, 0)
+    # Between ranks 1 and 2: 98.44 and 87.5 %. Hettmansperger and Sheather's weight: I = 0.3143, 6 I / (1 + 5 I).
+    weight = 6 * 0.31429 / (1 + 5 * 0.31429)
+    assert low == pytest.approx(351 + weight, abs=1e-3) and high == pytest.approx(500 - 144 * weight, rel=1e-4)
+    assert spread.median_interval(values[:5]) == (351, 355)
+    assert spread.median_interval(values[:4]) is None
+
+
+def test_ratio_of_medians_is_mann_and_whitneys() -> None:
+    # 5 and 5 runs: U of at most 2 has 2 x 4 / 252 = 3.2 %, of at most 3 already 5.6 %; so the third quotient bounds it.
+    a, b = [100.0, 101, 102, 103, 104], [110.0, 111, 112, 113, 114]
+    quotients = sorted(y / x for x in a for y in b)
+    assert spread.median_ratio_interval(a, b) == (quotients[2], quotients[-3])
+    assert spread.median_ratio_interval(a[:3], b[:3]) is None
+
+
+def test_a_healthy_set_has_no_outlier() -> None:
+    assert spread.outlier([100, 101, 99, 100.5, 99.5, 80]) == 5
+    assert spread.outlier([100, 101, 99, 100.5, 99.5, 97]) is None
+    assert spread.outlier([100, 100, 100]) is None and spread.outlier([1, 2]) is None
+
+
+def test_an_interval_of_rates_is_positive() -> None:
+    low, high = (spread.mean_of([2.0, 8.0, 14.0]) or pytest.fail("no estimate")).interval_95
+    assert 0 < low < 8 < high
 
 
 # Comparison.
@@ -526,7 +574,7 @@ def test_different_only_if_the_interval_says_so(tmp_path: Path, command: Command
     assert a["different"] is False and b["different"] is True
     assert b["ratio"] == pytest.approx(1 / 0.95, rel=2e-3)
     assert b["ratio_interval_95"][0] > 1 and a["ratio_interval_95"][0] < 1 < a["ratio_interval_95"][1]
-    assert a["basis"] == "t over 5 and 5 runs"
+    assert a["basis"] == "Welch's t over 5 and 5 runs"
 
 
 def test_speedup_and_efficiency(tmp_path: Path, command: Command) -> None:
@@ -538,10 +586,36 @@ def test_speedup_and_efficiency(tmp_path: Path, command: Command) -> None:
     assert row["efficiency"] == pytest.approx(1 / 1.1, rel=1e-3)
 
 
-def test_one_run_against_many_cannot_be_told(tmp_path: Path, command: Command) -> None:
+def test_single_runs_cannot_be_told(tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever their windows say: two repeats of one system may lie further apart."""
+    one, two = folder_of(tmp_path, "one", [1]), folder_of(tmp_path, "two", [1.1])
+    _, result, _ = command("compare", one, two, "--protocol", "window")
+    row = result["rows"][1]
+    assert row["different"] is None and row["ratio_interval_95"] is None and "unknown" in row["basis"]
+    assert main(["compare", str(one), str(two), "--protocol", "window"]) == 0
+    assert "cannot be told" in capsys.readouterr().out
+    for given, different in (("1/5", True), ("4/5", False)):  # 10 % against 4.4 and 17.7 %
+        _, result, _ = command("compare", one, two, "--protocol", "window", "--between-runs-sd", given)
+        row = result["rows"][1]
+        assert row["different"] is different
+        half = 3.1355 * float(given[0]) / 100 * math.sqrt(2)
+        assert row["ratio_interval_95"][1] / row["ratio"] == pytest.approx(math.exp(half), rel=1e-4)
+
+
+def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path, command: Command) -> None:
     many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [2])
-    _, result, _ = command("compare", many, one, "--protocol", "window")
-    assert result["rows"][1]["different"] is None
+    near, other = folder_of(tmp_path, "near", [1.02]), folder_of(tmp_path, "other", [1], devices=4)
+    _, result, _ = command("compare", many, one, near, other, "--protocol", "window")
+    assert [row["different"] for row in result["rows"]] == [None, True, False, None]
+    assert result["rows"][1]["basis"] == "one run against 3: the spread of 3 runs of this system"
+    _, result, _ = command("compare", near, one, many, "--protocol", "window")  # a third that has repeats
+    assert result["rows"][1]["different"] is True
+
+
+@pytest.mark.parametrize("given", ["1", "1/1", "0/5", "x/5", "1/5/2", "101/5"])
+def test_a_spread_without_its_runs_is_refused(given: str) -> None:
+    with pytest.raises(ValueError):
+        between_runs_sd(given)
 
 
 def test_faster_to_train_is_a_speedup(published_logs: Path, tmp_path: Path, command: Command) -> None:

@@ -1,0 +1,242 @@
+"""`python -m scoring history`: runs kept in one SQLite file, their trend, and whether a new result is lower."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import datetime
+import html
+import json
+import math
+import sqlite3
+import statistics
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from scoring import spread
+from scoring.campaign_table import system_of
+from scoring.compare import SINGLE_RUNS
+from scoring.importers import count, jsonable, read_record
+from scoring.record import InputError, Record
+from scoring.score import Score, add_score_options, protocol_of, score
+
+LEAST_RUNS = 3  # of the past, for a verdict
+COLUMNS = "sha256, file, date, date_of, revision, system, workload, precision, protocol, images_per_s, unit"
+TABLE = f"""CREATE TABLE IF NOT EXISTS run ({COLUMNS}, record BLOB, PRIMARY KEY (sha256, protocol))"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One run of the history; the record itself stays in the file, as zlib-packed JSON."""
+
+    sha256: str
+    file: str
+    date: str  # UTC
+    date_of: str  # "run_start", or "file" where the log has no calendar
+    revision: str | None  # commit of the code that ran
+    system: str
+    workload: str
+    precision: str
+    protocol: str
+    images_per_s: float
+    unit: str
+
+    @property
+    def series(self) -> tuple[str, str, str, str]:
+        """What must agree for runs to be repeats in time."""
+        return self.system, self.workload, self.precision, self.protocol
+
+
+def row_of(result: Score, index: int, system: str | None) -> Row:
+    """One run of a score as a row; `system` names the machine where the log does not.
+
+    Raises InputError where nothing does: two machines must never share a trend.
+    """
+    record, run = result.records[index], result.runs[index]
+    started = record.run_start_s if record.run_start_s and record.run_start_s > 1e9 else None
+    seconds = started or Path(record.file).stat().st_mtime
+    framework = (record.framework or record.format).rsplit(" ", 1)[0]
+    machine = system or (system_of([record]) if record.header.get("hardware") else None)
+    if machine is None:
+        raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
+    source = record.header.get("source")
+    return Row(
+        sha256=record.sha256,
+        file=str(Path(record.file).resolve()),
+        date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
+        date_of="run_start" if started else "file",
+        revision=str(source["commit"]) if isinstance(source, dict) and source.get("commit") else None,
+        system=f"{machine}, {record.devices or 'unknown'} devices, {framework}",
+        workload=f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}",
+        precision=record.math_mode or record.precision or "precision unsaid",
+        protocol=f"{result.protocol.name}: {result.protocol.describe()}",
+        images_per_s=run.value,
+        unit=result.unit,
+    )
+
+
+@contextmanager
+def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
+    """The history's file; made only where runs are added. Raises InputError for what is no history."""
+    if not new and not path.is_file():
+        raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
+    try:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(TABLE)
+            yield connection
+    except sqlite3.Error as error:
+        raise InputError(f"{path}: not a history that can be used ({error})") from error
+
+
+def rows_of(connection: sqlite3.Connection) -> list[Row]:
+    """All runs, oldest first."""
+    names = COLUMNS.split(", ")
+    found = connection.execute(f"SELECT {COLUMNS} FROM run ORDER BY date, sha256").fetchall()
+    return [Row(**dict(zip(names, values, strict=True))) for values in found]
+
+
+def add(connection: sqlite3.Connection, result: Score, system: str | None) -> int:
+    """Add a score's runs; those that are there already stay as they are. Returns how many are new."""
+    before = connection.total_changes
+    names = COLUMNS.split(", ")
+    for index, record in enumerate(result.records):
+        row = row_of(result, index, system)
+        packed = zlib.compress(json.dumps(jsonable(record.to_json())).encode())
+        values = [getattr(row, name) for name in names] + [packed]
+        marks = ", ".join("?" * len(values))
+        connection.execute(f"INSERT OR IGNORE INTO run VALUES ({marks})", values)
+    return connection.total_changes - before
+
+
+def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of the new mean over the past one; None where too few runs say how far they lie apart."""
+    base = spread.mean_of(past)
+    if base is None or len(past) < LEAST_RUNS:
+        return None
+    other = spread.mean_of(new)
+    if other is not None:
+        return spread.ratio_interval(base, other)
+    deviation = base.error * math.sqrt(len(past)) / base.value
+    half = spread.t_quantile(base.freedom, SINGLE_RUNS) * deviation * math.sqrt(1 + 1 / len(past))
+    return new[0] / base.value * math.exp(-half), new[0] / base.value * math.exp(half)
+
+
+def check(rows: Sequence[Row], result: Score, last: int, system: str | None) -> tuple[bool, str]:
+    """(whether the new result is lower than the last ones, what is said of it)."""
+    new = [row_of(result, index, system) for index in range(len(result.records))]
+    known = {row.sha256 for row in new}
+    past = [row.images_per_s for row in rows if row.series == new[0].series and row.sha256 not in known][-last:]
+    values = [row.images_per_s for row in new]
+    said = f"{statistics.fmean(values):.6g} {result.unit} over {len(values)} runs of {', '.join(new[0].series[:3])}"
+    bounds = ratio(past, values)
+    if bounds is None:
+        return (
+            False,
+            f"cannot be told: {said}; the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed",
+        )
+    verdict = "LOWER" if bounds[1] < 1 else "not shown to be lower"
+    share = statistics.fmean(values) / statistics.fmean(past)
+    return bounds[1] < 1, (
+        f"{verdict}: {said}; {share:.4f} of the last {len(past)}, 95 % {bounds[0]:.4f} to {bounds[1]:.4f}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- page
+
+STYLE = "body{font:16px sans-serif;max-width:60rem;margin:auto;padding:1rem}svg{width:100%;height:auto}"
+STYLE += "div{overflow-x:auto}td,th{padding:.1rem .6rem;text-align:left;white-space:nowrap}text{font-size:12px}"
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The trend of each series as one static page."""
+    parts = [f"<!doctype html><meta charset=utf-8><title>History</title><style>{STYLE}</style><h1>History</h1>"]
+    for series in dict.fromkeys(row.series for row in rows):
+        own = [row for row in rows if row.series == series]
+        parts.append(f"<h2>{html.escape(' | '.join(series[:3]))}</h2><p>{html.escape(series[3])}</p>{_plot(own)}")
+        cells = "".join(
+            f"<tr><td>{row.date[:16]}{' (file)' * (row.date_of == 'file')}<td>{html.escape((row.revision or '-')[:12])}"
+            f"<td>{row.images_per_s:.2f}<td>{html.escape(row.file)}<td>{row.sha256[:12]}"
+            for row in reversed(own)
+        )
+        head = f"<tr><th>date, UTC<th>commit<th>{html.escape(own[0].unit)}<th>log<th>SHA-256"
+        parts.append(f"<details><summary>{len(own)} runs</summary><div><table>{head}{cells}</table></div></details>")
+    return "\n".join(parts)
+
+
+def _plot(rows: Sequence[Row]) -> str:
+    """Runs in their order from zero up; a line stands where the commit changes."""
+    top = 1.1 * max(row.images_per_s for row in rows)
+    step = 580 / max(1, len(rows) - 1)
+    drawn = []
+    for at, row in enumerate(rows):
+        x, y = 60 + at * step, 200 - 190 * row.images_per_s / top
+        if at and row.revision != rows[at - 1].revision:
+            drawn.append(f'<path d="M{x - step / 2:.1f} 10V200" stroke="#888" stroke-dasharray="3"/>')
+        words = html.escape(f"{row.images_per_s:.2f} {row.unit}, {row.date}, {row.revision or 'no commit'}")
+        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#1f5fa8"><title>{words}</title></circle>')
+    axis = f'<path d="M50 10V200H650" fill="none" stroke="#444"/><text x="0" y="20">{top / 1.1:.5g}</text>'
+    ends = f'<text x="50" y="218">{rows[0].date[:10]}</text><text x="580" y="218">{rows[-1].date[:10]}</text>'
+    return f'<svg viewBox="0 0 660 225" role="img">{axis}<text x="35" y="204">0</text>{ends}{"".join(drawn)}</svg>'
+
+
+# ------------------------------------------------------------------------------------------------- command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `python -m scoring history`."""
+    parser.add_argument("action", choices=["add", "show", "check", "export"])
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="add, check: logs; show: a page; export: a .csv")
+    parser.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
+    parser.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
+    parser.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
+    add_score_options(parser, protocol="window")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do it. Returns 1 where `check` finds a lower result."""
+    if args.action in ("add", "check"):
+        return _logs(args)
+    if len(args.paths) > 1 or (args.action == "export" and not args.paths):
+        raise InputError(f"history {args.action} writes one file: name it")
+    with opened(args.file) as connection:
+        rows = rows_of(connection)
+    out = Path(args.paths[0] if args.paths else "history.html")
+    if args.action == "show":
+        out.write_text(page(rows), encoding="utf-8")
+    else:
+        _export(rows, out)
+    print(f"{len(rows)} runs in {out}")
+    return 0
+
+
+def _logs(args: argparse.Namespace) -> int:
+    if not args.paths:
+        raise InputError(f"history {args.action} takes logs of one system")
+    protocol = protocol_of(args)
+    if protocol.figure != "throughput":
+        raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
+    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # runs come one by one; a trend is of means
+    records: list[Record] = [
+        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.paths
+    ]
+    result = score(records, protocol, skip=args.skip)
+    if args.action == "add":
+        with opened(args.file, new=True) as connection:
+            print(f"{add(connection, result, args.system)} of {len(records)} runs are new in {args.file}")
+        return 0
+    with opened(args.file) as connection:
+        lower, said = check(rows_of(connection), result, args.last, args.system)
+    print(said)
+    return int(lower)
+
+
+def _export(rows: Sequence[Row], out: Path) -> None:
+    if out.suffix != ".csv":
+        raise InputError(f"{out}: export to a .csv")
+    with out.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, COLUMNS.split(", "))
+        table.writeheader()
+        table.writerows(vars(row) for row in rows)

@@ -1,0 +1,82 @@
+"""The 95 % intervals hold what they say, by simulation with fixed seeds; benchmarks/calibration.py measures more."""
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+import pytest
+
+from scoring import spread
+
+REPEATS = 400
+# Three standard errors of a share of 400 about 95 %.
+LEAST, MOST = 0.917, 0.983
+
+
+def windows(draw: random.Random, correlation: float, count: int) -> list[float]:
+    """Windows of one run of mean 100 and deviation 2, each like the last by `correlation`."""
+    value, found = draw.gauss(0, 2), []
+    for _ in range(count):
+        found.append(100 + value)
+        value = correlation * value + math.sqrt(1 - correlation**2) * draw.gauss(0, 2)
+    return found
+
+
+def share(intervals: Sequence[tuple[float, float] | None], truth: float = 100) -> float:
+    return sum(found is not None and found[0] <= truth <= found[1] for found in intervals) / len(intervals)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("count", [20, 90])
+def test_the_interval_within_a_run_holds_at_any_correlation(correlation: float, count: int) -> None:
+    """Student's t over these windows holds 86 % at 0.3 and 67 % at 0.6."""
+    draw = random.Random(1)
+    found = [spread.series_interval(windows(draw, correlation, count)) for _ in range(REPEATS)]
+    assert LEAST <= share(found) <= MOST
+
+
+def test_a_few_windows_are_covered_rather_too_often() -> None:
+    draw = random.Random(1)
+    found = [spread.series_interval(windows(draw, 0.6, 8)) for _ in range(REPEATS)]
+    assert share(found) >= LEAST
+
+
+def skewed(draw: random.Random) -> float:
+    """A run about 1 % from 100, with a tail of slow ones: skewness 1."""
+    return 100 + (4 - draw.gammavariate(4, 1)) / 2
+
+
+@pytest.mark.parametrize("count", [3, 5, 7])
+def test_the_interval_of_a_mean_of_runs_holds(count: int) -> None:
+    draw = random.Random(1)
+    for run in (lambda: draw.gauss(100, 1), lambda: skewed(draw)):
+        estimates = [spread.mean_of([run() for _ in range(count)]) for _ in range(5 * REPEATS)]
+        assert 0.925 <= share([estimate.interval_95 for estimate in estimates if estimate]) <= 0.965
+
+
+@pytest.mark.parametrize("count", [5, 7, 12])
+def test_the_interval_of_a_median_of_runs_holds(count: int) -> None:
+    draw = random.Random(1)
+    truth = statistics.median(skewed(draw) for _ in range(100_001))
+    for run, middle in ((lambda: draw.gauss(100, 1), 100.0), (lambda: skewed(draw), truth)):
+        found = [spread.median_interval([run() for _ in range(count)]) for _ in range(5 * REPEATS)]
+        assert 0.925 <= share(found, middle) <= 0.965
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blamed(count: int) -> None:
+    draw = random.Random(1)
+    called = {"mean": 0, "median": 0, "olympic": 0, "outlier": 0}
+    for _ in range(2 * REPEATS):
+        a, b = ([draw.gauss(100, 1) for _ in range(count)] for _ in range(2))
+        pairs = {"mean": [spread.mean_of(v) for v in (a, b)], "olympic": [spread.olympic_mean_of(v) for v in (a, b)]}
+        intervals = {name: spread.ratio_interval(*pair) for name, pair in pairs.items()}  # type: ignore[arg-type]
+        median = spread.median_ratio_interval(a, b)
+        assert median is not None
+        for name, (low, high) in (intervals | {"median": median}).items():
+            called[name] += not low <= 1 <= high
+        called["outlier"] += spread.outlier(a) is not None
+    # 5 % of 800 are 40; two deviations more are 52.
+    assert all(count <= 52 for count in called.values()), called
+    assert called["outlier"] <= 0.02 * 2 * REPEATS

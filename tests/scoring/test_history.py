@@ -1,0 +1,134 @@
+"""The history of runs: added once, compared with the last ones, drawn and exported."""
+
+import csv
+import json
+import re
+import sqlite3
+import zlib
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from scoring import history
+from scoring.__main__ import main
+from tests.scoring import samples
+
+Command = Callable[..., tuple[int, str, str]]
+PAST = [1, 1.01, 0.99, 1.005, 0.995]
+
+
+@pytest.fixture
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `python -m scoring history ... --file`: exit status, output, standard error."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        words = ["history", *map(str, arguments), "--file", str(tmp_path / "history.sqlite")]
+        code = main(words if "--system" in words else [*words, "--system", "my machine"])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def logs(folder: Path, name: str, factors: list[float], devices: int = 8) -> list[Path]:
+    found = []
+    for at, factor in enumerate(factors):
+        found.append(folder / f"{name}_{at}.txt")
+        found[-1].write_text(samples.mllog(samples.run_of([0.5 * factor] * 200, devices=devices)))
+    return found
+
+
+def test_a_run_is_kept_once_with_its_record_and_where_it_is_from(tmp_path: Path, command: Command) -> None:
+    runs = logs(tmp_path, "a", PAST)
+    assert command("add", *runs)[:2] == (0, f"5 of 5 runs are new in {tmp_path / 'history.sqlite'}\n")
+    assert command("add", *runs)[1].startswith("0 of 5")
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        rows = history.rows_of(connection)
+        (packed,) = connection.execute("SELECT record FROM run WHERE sha256 = ?", [rows[0].sha256]).fetchone()
+    record = json.loads(zlib.decompress(packed))
+    assert len(rows) == 5 and record["sha256"] == rows[0].sha256 and record["windows"]
+    assert {row.file for row in rows} == {str(run) for run in runs}
+    assert rows[0].system.startswith("my machine, 8 devices") and rows[0].protocol.startswith("window: ")
+
+
+def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Command) -> None:
+    command("add", *logs(tmp_path, "a", PAST))
+    code, out, _ = command("check", *logs(tmp_path, "lower", [1.04, 1.05, 1.045]))
+    assert code == 1 and out.startswith("LOWER: ") and "of the last 5, 95 % 0." in out
+    code, out, _ = command("check", *logs(tmp_path, "same", [1.002, 0.998, 1.006]))
+    assert code == 0 and out.startswith("not shown to be lower: ")
+    assert command("check", *logs(tmp_path, "faster", [0.9, 0.91, 0.92]))[0] == 0
+    assert command("check", *logs(tmp_path, "one", [1.1]))[0] == 1
+    code, out, _ = command("check", *logs(tmp_path, "other", [2.0, 2.1], devices=4))
+    assert code == 0 and "cannot be told" in out and "0 earlier runs" in out
+
+
+def test_only_the_last_runs_judge_and_never_the_new_ones_themselves(tmp_path: Path, command: Command) -> None:
+    slow = logs(tmp_path, "slow", [1.5, 1.51, 1.49])
+    fast = logs(tmp_path, "fast", [1, 1.01, 0.99])
+    for run in slow:  # an hour before, by run_start
+        run.write_text(re.sub(r'("time_ms": )(\d+)', lambda m: f"{m[1]}{int(m[2]) - 3_600_000}", run.read_text()))
+    command("add", *slow)
+    command("add", *fast)
+    new = logs(tmp_path, "new", [1.2, 1.21, 1.19])
+    command("add", *new)
+    assert command("check", *new, "--last", 3)[0] == 1
+    assert command("check", *new)[1].startswith("not shown to be lower")
+
+
+def test_the_page_is_static_and_holds_each_series(tmp_path: Path, command: Command) -> None:
+    command("add", *logs(tmp_path, "a<b>", PAST))
+    command("add", *logs(tmp_path, "b", PAST, devices=4))
+    out = tmp_path / "page.html"
+    assert command("show", out)[0] == 0
+    text = out.read_text()
+    assert text.count("<svg") == 2 and text.count("<circle") == 10 and "<script" not in text and "src=" not in text
+    assert "a&lt;b&gt;_0.txt" in text and "a<b>" not in text
+    HTMLParser().feed(text)
+
+
+def test_the_export_has_a_row_a_run(tmp_path: Path, command: Command) -> None:
+    command("add", *logs(tmp_path, "a", PAST))
+    out = tmp_path / "runs.csv"
+    assert command("export", out)[0] == 0
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 5 and float(rows[0]["images_per_s"]) > 0
+    assert command("export", tmp_path / "runs.txt")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["show"], "no history there"),
+        (["add"], "takes logs"),
+        (["add", "{log}", "--protocol", "mlperf"], "no throughput"),
+        (["export"], "name it"),
+        (["check", "{log}"], "no history there"),
+    ],
+)
+def test_wrong_use_is_told_in_one_line(tmp_path: Path, command: Command, arguments: list[str], says: str) -> None:
+    (log,) = logs(tmp_path, "a", [1])
+    code, out, error = command(*(argument.format(log=log) for argument in arguments))
+    assert code == 2 and out == "" and says in error and error.count("\n") == 1
+
+
+def test_two_machines_share_no_trend(tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = logs(tmp_path, "a", PAST)
+    command("add", *runs)
+    code, out, _ = command("check", *logs(tmp_path, "b", [2.0, 2.1]), "--system", "another")
+    assert code == 0 and "cannot be told" in out
+    assert main(["history", "add", *map(str, runs), "--file", str(tmp_path / "history.sqlite")]) == 2
+    assert "name the machine by --system" in capsys.readouterr().err
+    nodes = [{"host": "a", "cpu": "a", "cores": 2, "gpus": [{"name": "Tesla V100"}] * 8}]
+    for run in runs:  # our own logs say it themselves
+        run.write_text(f"# {json.dumps({'hardware': {'nodes': nodes}})}\n{run.read_text()}")
+    assert main(["history", "add", *map(str, runs), "--file", str(tmp_path / "history.sqlite")]) == 0
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        assert any(row.system.startswith("8 x Tesla V100, 8 devices") for row in history.rows_of(connection))
+
+
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "history.sqlite").write_text("no database, but long enough to be taken for one " * 40)
+    code, _, error = command("add", *logs(tmp_path, "a", [1]))
+    assert code == 2 and "not a history" in error
