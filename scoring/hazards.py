@@ -100,7 +100,8 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         found.append(Warning_(rule=rule, message=message, file=record.file, line=line))
 
     if record.truncated:
-        warn("truncated", "the log ends before its run does: the figure is of the part that is there", record.lines)
+        end = record.segment[1] if record.segment else record.lines
+        warn("truncated", "the log ends before its run does: the figure is of the part that is there", end)
     if record.cumulative and averages_rates:
         warn(
             "cumulative_windows",

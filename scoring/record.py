@@ -71,6 +71,7 @@ class Record:
     file: str
     sha256: str  # of the whole text, unpacked
     lines: int  # lines of the file
+    segment: tuple[int, int] | None = None  # first and last line of this run, where the file holds more than one
     format: str  # the importer's name
     framework: str | None = None  # with its version, where the log has it
     model: str | None = None

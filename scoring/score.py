@@ -14,7 +14,7 @@ from typing import Any
 
 from scoring import hazards, protocols, spread
 from scoring.hazards import Warning_
-from scoring.importers import add_log_options, count, jsonable, read_record
+from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.protocols import Protocol
 from scoring.record import InputError, NothingMeasuredError, Record, Window
 from scoring.run import RunFigure, devices_in_rate, run_figure, select
@@ -261,9 +261,7 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
 def main(args: argparse.Namespace) -> int:
     """Print the figure."""
     protocol = protocol_of(args)
-    records = [
-        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.logs
-    ]
+    records = read_records(args)
     try:
         result = score(records, protocol, skip=args.skip)
     except TooFewRunsError as error:

@@ -88,7 +88,7 @@ def _read_steps(lines: Lines, row: RowPattern, counter: EpochCounter, framework:
     draft.truncated = True  # until the closing summary is met
     gpus: Fact | None = None
     table_batch: Fact | None = None
-    table_devices: Fact | None = None
+    table_devices: list[Fact] = []  # a row for each of its runs
     for line, text, values in rows(lines, "Epoch: ", "DLL ", row, _OTHERS):
         if values is None:
             if not draft.has_rows:
@@ -100,7 +100,7 @@ def _read_steps(lines: Lines, row: RowPattern, counter: EpochCounter, framework:
             elif found := _TABLE_HEAD.search(text):
                 table_batch = table_batch or Fact(integer(found[1]), line)
             elif table_batch and (found := _TABLE_ROW.search(text)):
-                table_devices = table_devices or Fact(integer(found[1]), line)
+                table_devices.append(Fact(integer(found[1]), line))
             continue
         stamp, epoch_text, step_text, rate_text, batch_time, loss, wait = values
         epoch, step = whole(epoch_text), whole(step_text)
@@ -123,8 +123,8 @@ def _read_steps(lines: Lines, row: RowPattern, counter: EpochCounter, framework:
                 loss=number(loss),
             )
         )
-    if table_batch and table_devices:  # the benchmark's own last word
-        draft.facts |= {"devices": table_devices, "batch_per_device": table_batch}
+    if table_batch and len({fact.value for fact in table_devices}) == 1:  # the benchmark's own last word
+        draft.facts |= {"devices": table_devices[0], "batch_per_device": table_batch}
     elif len(lines.ranks) > 1:  # every rank that runs writes some warning
         draft.fact("devices", max(lines.ranks) + 1)
     elif gpus:

@@ -19,6 +19,7 @@ MERGED_ROWS = 4_096  # windows of several rows each that the later ones become, 
 FIRST_GROUP = 16  # rows that one of them stands for at first; it doubles as often as there is no more room
 MAX_ROWS = EXACT_ROWS + MERGED_ROWS
 MAX_PROBLEMS = 20
+MAX_RESTARTS = 1_000
 HALF_ROW_LINES = 5  # a row that foreign text broke in two goes on within so many lines
 
 NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?|-?nan|-?inf)"  # as any of the tools may print one
@@ -73,7 +74,9 @@ def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Seque
         if marker in line:
             for text in _pieces(line, marker, pattern.head):
                 values = pattern.search(text)
-                begun = begun or values is not None
+                if values is not None:
+                    begun = True
+                    lines.row(number)
                 yield number, text, values
             is_half = values is None and len(text) < MAX_ROW_CHARS and pattern.head.search(text)
             broken = (number, text) if is_half else None
@@ -81,11 +84,14 @@ def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Seque
         if broken is not None:
             whole = f"{broken[1]} {line}"[:MAX_ROW_CHARS]
             if own not in line and (values := pattern.search(whole)) is not None:
+                lines.row(broken[0])
                 yield broken[0], whole, values
                 begun, broken = True, None
                 continue
             if number - broken[0] >= HALF_ROW_LINES:
                 broken = None
+        if lines.may_start and (clue := lines.clue(line)):
+            lines.start(number, clue)
         if not begun or any(word in line for word in others):
             yield number, line, None
 
@@ -115,6 +121,7 @@ class Draft:
         self.quality: list[Quality] = []
         self.software: dict[str, str] = {}
         self.problems: list[str] = []
+        self.restarts: list[tuple[int, int]] = []  # lines of two rows between which the counters go back
         self.header: dict[str, object] = {}
         self.truncated: bool | None = None
         self._first: list[Window] = []
@@ -163,11 +170,8 @@ class Draft:
                 and window.printed_rate == last.printed_rate
             ):
                 return
-            if (window.epoch or 0, step) < (last.epoch or 0, last.step):
-                where = "" if window.epoch is None else f" of epoch {window.epoch}"
-                self.problem(
-                    f"line {window.line}: step {step}{where} follows {last.step}: more than one run in the log"
-                )
+            if (window.epoch or 0, step) < (last.epoch or 0, last.step) and len(self.restarts) < MAX_RESTARTS:
+                self.restarts.append((last.line, window.line))
         self._last = window
         if len(self._first) < EXACT_ROWS:
             self._first.append(window)

@@ -57,10 +57,14 @@ def test_one_device_without_a_launcher_is_one(tmp_path: Path) -> None:
 
 
 def test_the_rows_have_the_last_word_on_the_batch(tmp_path: Path) -> None:
-    """The configuration says 1024; each row's rate x step time is 128."""
-    record = read_record(log(tmp_path, "robinbg_PaddleClas/output/train.log"))
+    """Four starts that came to nothing said 1024, the one that ran 128, and so do its rows, by rate x step time."""
+    path = log(tmp_path, "robinbg_PaddleClas/output/train.log")
+    record = read_record(path, segment=1)
+    assert (record.batch_per_device, record.field_lines["batch_per_device"]) == (128, 711) and not record.problems
+    path.write_bytes(path.read_bytes().replace(b"batch_size : 128\n", b"batch_size : 1024\n"))
+    record = read_record(path, segment=1)
     assert record.batch_per_device == 128
-    assert any("line 91: the configuration says a batch of 1024; line 776" in text for text in record.problems)
+    assert any("line 711: the configuration says a batch of 1024; line 776" in text for text in record.problems)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,6 @@ def test_the_rows_have_the_last_word_on_the_batch(tmp_path: Path) -> None:
     [
         (f"{MXNET}/V100_LOG/mxnet_gpu8_fp32_bs128.txt", 8, 128),
         (f"{MXNET}/V100_LOG/mxnet_gpu1_amp_bs256.txt", 1, 256),
-        (f"{MXNET}/mxnet_gpu1_gpu8_amp_bs192.txt", 1, 192),  # rows without a unit
         (f"{CLAS}/paddle_gpu32_amp_bs128.txt", 32, 128),  # `elapse:`; TRAIN.batch_size is that of all
         (f"{CLAS}/paddle_gpu8_amp_bs208.txt", 8, 208),
         (f"{CLAS}/paddle_gpu1_fp32_bs96.txt", 1, 96),
@@ -78,6 +81,48 @@ def test_devices_and_batch(tmp_path: Path, path: str, devices: int, batch: int) 
     record = read_record(log(tmp_path, path))
     assert (record.devices, record.batch_per_device) == (devices, batch) and record.windows
     assert record.global_batch == devices * batch
+
+
+# Devices, batch, lines and figure of each run: MXNet's by its closing table, PaddleSeg's devices x the rows' rate.
+SEGMENTS = {
+    "Shun14_ENCNet-paddle/log/workerlog.0": [(2, 2, "lines 1 to 133", 2 * 1.79), (4, 2, "lines 134 to ", 4 * 1.79)],
+    f"{MXNET}/mxnet_gpu1_gpu8_amp_bs192.txt": [(1, 192, "lines 1 to 101", 1355), (8, 192, "lines 102 to 366", 10318)],
+    f"{MXNET}/mxnet_gpu1_gpu8_fp32_bs96.txt": [(1, 96, "lines 1 to 102", 371.16), (8, 96, "lines 103 to ", 2617.1)],
+}
+
+
+@pytest.mark.parametrize("path", SEGMENTS)
+def test_two_runs_in_one_log_are_refused_or_scored_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    """One run on 2 GPUs, then on 4; on 1, then on 8: each has its own devices, batch and figure."""
+    file, truth = log(tmp_path, path), SEGMENTS[path]
+    protocol = "ngc-mxnet" if "mxnet" in path else "window"
+    code, _, error = scored(capsys, "score", file, "--protocol", protocol)
+    assert code == 2 and "2 runs in one log" in error and all(lines in error for _, _, lines, _ in truth)
+    assert "score one of them with --segment N" in error
+    for number, (devices, batch, lines, figure) in enumerate(truth, 1):
+        record = read_record(file, segment=number)
+        assert (record.devices, record.batch_per_device) == (devices, batch) and not record.problems
+        assert record.segment and lines.startswith(f"lines {record.segment[0]} to")
+        code, result, _ = scored(capsys, "score", file, "--protocol", protocol, "--segment", number)
+        assert code == 0 and result["unit"] == "images/s"
+        assert result["value"] == pytest.approx(figure, rel=3e-4 if "mxnet" in path else 0.02)
+        source = result["sources"][0]
+        assert record.segment[0] < source["first_line"] < source["last_line"] <= record.segment[1]
+    code, _, error = scored(capsys, "score", file, "--protocol", protocol, "--segment", 3)
+    assert code == 2 and "no run 3: the log holds 2" in error
+
+
+def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nineteen starts of PaddleClas, of which five trained; two of them went on with the counters of the one before."""
+    file = log(tmp_path, "robinbg_PaddleClas/output/train.log")
+    code, _, error = scored(capsys, "import", file)
+    assert code == 2 and "5 runs in one log (1: lines 623 to 2071; 2: lines 2072 to 2391; " in error
+    assert [read_record(file, segment=n).windows[0].line for n in (1, 2, 3)] == [776, 2226, 2546]
+    other = "ResNet50V1.5/OtherReports/TensorFlow/logs/tf_gpu32_amp_bs128.txt"  # no header tells the two apart
+    _, _, error = scored(capsys, "import", log(tmp_path, f"{PERF}/{other}"))
+    assert "1: lines 1 to 311; 2: lines 312 to " in error
 
 
 def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

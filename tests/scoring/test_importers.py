@@ -261,7 +261,8 @@ def test_log_written_twice(tmp_path: Path, name: str) -> None:
     clean = read(tmp_path, text, **options)
     twice = "".join(f"{line}\n{line}\n" for line in text.splitlines())
     if name == "mllog":
-        assert any("run_stop again" in problem for problem in read(tmp_path, twice).problems)
+        with pytest.raises(InputError, match="2 runs in one log"):
+            read(tmp_path, twice)
     else:
         assert same_rows(clean, read(tmp_path, twice, **options))
 
@@ -392,12 +393,17 @@ def test_import_command(tmp_path: Path) -> None:
     assert "8  (line 2)" in shown and "\x1b" not in shown
 
 
-def test_two_runs_in_one_log_are_said(tmp_path: Path, name: str) -> None:
-    """A restarted job appends to its log: whatever epoch it begins with."""
+def test_two_runs_in_one_log(tmp_path: Path, name: str) -> None:
+    """A restarted job appends to its log: refused, and each run is the same as alone, but for where it stands."""
     options = samples.OPTIONS.get(name, {})
     text = samples.WRITERS[name](run())
-    problems = read(tmp_path, text + text, **options).problems
-    assert any(("run_stop again" if name == "mllog" else "more than one run in the log") in text for text in problems)
+    other = samples.WRITERS[name](samples.run_of(samples.steady(120), devices=4))
+    with pytest.raises(InputError, match=r"2 runs in one log \(1: lines 1 to \d+; 2: lines \d+ to \d+\)"):
+        read(tmp_path, text + other, **options)
+    for number, alone in ((1, text), (2, other)):
+        found = read(tmp_path, text + other, segment=number, **options)
+        assert same_rows(found, read(tmp_path, alone, **options))
+        assert found.devices in ((8,) if number == 1 or options else (4, None))  # never those of the other run
 
 
 def test_a_log_without_its_start(tmp_path: Path, name: str) -> None:
