@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,6 +27,7 @@ class RunFigure:
     last_line: int
     rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
     interval_95: tuple[float, float] | None = None  # from the windows
+    median_window_rate: float | None = None  # which a few stalled windows hardly move
 
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
@@ -62,6 +64,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         last_line=chosen[-1].line,
         rates=tuple(rates),
         interval_95=interval,
+        median_window_rate=statistics.median(rates),
     )
 
 

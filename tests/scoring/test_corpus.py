@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,22 @@ def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, capsys: pytest.
     other = "ResNet50V1.5/OtherReports/TensorFlow/logs/tf_gpu32_amp_bs128.txt"  # no header tells the two apart
     _, _, error = scored(capsys, "import", log(tmp_path, f"{PERF}/{other}"))
     assert "1: lines 1 to 311; 2: lines 312 to " in error
+
+
+def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last of 43 iterations takes 14 times as long as the others; the report prints 5889.05 images/s."""
+    path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/V100-LOG/pytorch_gpu8_amp_bs256.txt~097aa7")
+    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    said = {warning["rule"]: warning for warning in result["warnings"]}
+    assert code == 0 and result["value"] < 0.8 * 5889.05
+    assert result["median_window_rate"] == pytest.approx(5889.05, rel=0.03)
+    assert said["outlying_window"]["line"] == 71 and "1 of 43 windows" in said["outlying_window"]["message"]
+    assert "60.9%" in said["unsteady"]["message"]
+    assert main(["score", str(path), "--protocol", "window"]) == 0
+    assert re.search(r"median +6005\.9\d\d \(of the window rates\)", capsys.readouterr().out)
+    steady = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/pytorch_gpu8_fp32_bs128.txt~93c807")
+    _, result, _ = scored(capsys, "score", steady, "--protocol", "window")
+    assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
 
 
 def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
