@@ -45,6 +45,9 @@ FORMATS = {
     "nvidia_tensorflow": Format(b" total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow),
     "nvidia_mxnet": Format(b"train.ips", dllogger.MXNET_ROW, dllogger.read_mxnet),
     "nvidia_paddle": Format(b"train.batch_time", dllogger.PADDLE_ROW, dllogger.read_paddle),
+    "nvidia_json": Format(b"DLLL {", dllogger.JSON_ROW, dllogger.read_json),
+    "nvidia_nvlog": Format(b":::NVLOG", dllogger.NVLOG_RATE, dllogger.read_nvlog),
+    "mmcv_json": Format(b'"mode": "train"', mmseg.JSON_ROW, mmseg.read_json),
     "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read),
 }
 

@@ -16,11 +16,18 @@ _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
 _TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
 # What a run prints as it begins. One that a start prints once tells two starts apart though the first printed no row.
-_ONCE = ("powered by PaddlePaddle", "Environment Information", "Environment info:", "System environment:")
+_ONCE = (
+    "powered by PaddlePaddle",
+    "Environment Information",
+    "Environment info:",
+    "System environment:",
+    '{"env_info": ',
+)
 STARTS = (
     *_ONCE,
     "--  Configuration ",
     " - PARAMETER ",
+    '"PARAMETER"',
     ") Model HParams:",
     "PADDLE_TRAINERS_NUM",
     ", replicas ",

@@ -142,6 +142,23 @@ def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
 
 
+@pytest.mark.parametrize(
+    ("name", "batch", "rows", "closing"),
+    [("tf_gpu1_amp_bs254.txt~290cd0", 254, 30, 1255.637), ("tf_gpu1_fp32_bs128.txt~c2d181", 128, 30, 410.553)],
+)
+def test_rows_of_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, batch: int, rows: int, closing: float
+) -> None:
+    """NVLOG: `iteration: 200` on one line, `total_ips: ..` on the next; `Average total_ips` closes the log."""
+    path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/{name}")
+    record = read_record(path)
+    assert (record.format, record.devices, record.batch_per_device) == ("nvidia_nvlog", 1, batch)
+    assert len(record.windows) == rows and record.truncated is False
+    assert (record.windows[0].step, record.windows[-1].step) == (200, 490)
+    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    assert code == 0 and result["value"] == pytest.approx(closing, rel=0.04)  # its rates are of single steps
+
+
 def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its rows average the epoch from the start; the last line of the epoch says 1335.08 images/s over all of it."""
     path = log(tmp_path, f"{CLAS}/paddle_gpu1_amp_bs128.txt~def915")
