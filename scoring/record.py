@@ -85,6 +85,7 @@ class Record:
     rate_scope: str | None = None  # "device" or "global": whose images/s the log prints
     first_step: int = 1  # the number that this format prints for the first step
     cumulative: bool = False  # printed rates are running averages, not of one window
+    summary_rate: float | None = None  # images/s as the log's own closing line has it; scope: rate_scope
     mode: str | None = None  # "train" or "throughput" (our own logs)
     windows: tuple[Window, ...] = ()
     epochs: tuple[Epoch, ...] = ()

@@ -34,6 +34,8 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
     if protocol.over_steps == "run_time":
         return _run_time(record, protocol, skip)
+    if protocol.over_steps == "own_summary":
+        return _own_summary(record, protocol, skip)
     if protocol.over_steps == "between_stamps":
         return _between_stamps(record, protocol, skip)
     chosen = select(record, protocol, skip=skip)
@@ -252,6 +254,18 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         )
     value = _images_a_step(record) * steps / seconds
     return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
+
+
+def _own_summary(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+    if skip:
+        raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
+    if record.summary_rate is None:
+        raise InputError(
+            f"{record.file}: the log closes with no figure of its own; take a protocol that counts its rows"
+        )
+    line = record.field_lines["summary_rate"]
+    value = record.summary_rate * (devices_in_rate(record) or 1)
+    return RunFigure(file=record.file, value=value, windows=1, first_line=line, last_line=line)
 
 
 def _run_time(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:

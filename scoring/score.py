@@ -223,6 +223,8 @@ def _same_system(records: Sequence[Record]) -> None:
 def _of_one_run(
     run: RunFigure, record: Record, protocol: Protocol
 ) -> tuple[float | None, tuple[float, float] | None, str]:
+    if protocol.over_steps == "own_summary":
+        return None, None, "none: the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
         return None, None, "none: one run, and the protocol takes one difference of time stamps"
     if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):

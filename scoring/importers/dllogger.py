@@ -60,7 +60,8 @@ NVLOG_RATE = RowPattern(
     re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),)
 )  # the second line of a row
 _EPOCH = re.compile(_STAMP + r"Epoch: (\d{1,9}) +(?!Iteration)")
-_EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {NUMBER}(?=\s|$)")
+_EPOCH_RATE = re.compile(rf"\b(?:train\.(?:total_)?ips|train_throughput) : {NUMBER}(?=\s|$)")
+_TENSORFLOW_SUMMARY = re.compile(rf"(?:\btrain_throughput :|\bAverage total_ips:) {NUMBER}(?=\s|$)")
 _EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {NUMBER}")
 _TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {NUMBER}")
 _PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
@@ -165,6 +166,7 @@ def _read_steps(lines: Lines, dialect: _Dialect | None) -> Draft:
                 gpus = _parameters(draft, line, text) or gpus
             elif "Summary:" in text:
                 draft.truncated = False
+                draft.summary(line, _EPOCH_RATE.search(text))
             elif "Epoch: " in text:
                 _epoch(draft, line, text)
             elif found := _TABLE_HEAD.search(text):
@@ -234,6 +236,7 @@ def read_tensorflow(lines: Lines) -> Draft:
         if values is None:
             if draft.has_rows:
                 draft.truncated = draft.truncated and "train_throughput : " not in text
+                draft.summary(line, _TENSORFLOW_SUMMARY.search(text))
                 continue
             _parameters(draft, line, text)
             _tensorflow_fact(draft, line, text)
@@ -256,6 +259,7 @@ def read_nvlog(lines: Lines) -> Draft:
         if values is None:
             if "Average total_ips" in text:
                 draft.truncated = False
+                draft.summary(line, _TENSORFLOW_SUMMARY.search(text))
             elif not draft.has_rows and ":::NVLOG" in text:
                 _tensorflow_fact(draft, line, text)
                 if "AMP is activated" in text:

@@ -149,6 +149,10 @@ class Draft:
         if value is not None:
             self.quality.append(Quality(line=line, name=name, value=value, epoch=integer(epoch), step=step))
 
+    def summary(self, line: int, found: re.Match[str] | None) -> None:
+        """The log's own closing figure; the first of several lines."""
+        self.fact("summary_rate", positive(found[1]) if found else None, line)
+
     def problem(self, text: str) -> None:
         """Something in the text that could not be taken as it stands."""
         if len(self.problems) < MAX_PROBLEMS:

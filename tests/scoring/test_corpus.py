@@ -159,6 +159,16 @@ def test_rows_of_two_lines(
     assert code == 0 and result["value"] == pytest.approx(closing, rel=0.04)  # its rates are of single steps
 
 
+def test_a_log_s_own_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report prints 33317.67, which is the closing line: not the mean of the rows that it was taken for."""
+    path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu32_amp_bs256.txt")
+    code, result, _ = scored(capsys, "score", path, "--protocol", "summary")
+    assert code == 0 and round(result["value"], 2) == 33317.67 and result["sources"][0]["first_line"] == 302
+    bare = log(tmp_path, f"{CLAS}/paddle_gpu1_fp32_bs96.txt")
+    code, _, error = scored(capsys, "score", bare, "--protocol", "summary")
+    assert code == 2 and "closes with no figure of its own" in error
+
+
 def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its rows average the epoch from the start; the last line of the epoch says 1335.08 images/s over all of it."""
     path = log(tmp_path, f"{CLAS}/paddle_gpu1_amp_bs128.txt~def915")
