@@ -245,6 +245,9 @@ def of_record(record: Record) -> list[Warning_]:
     for problem in record.problems[:3]:
         rule = "option_contradicts_log" if "the options" in problem else "log_problem"
         found.append(Warning_(rule=rule, message=problem, file=record.file))
+    for check in record.checks:
+        if not check.agree:
+            found.append(Warning_(rule="ways_disagree", message=str(check), file=record.file))
     if record.math_mode == "tf32" and record.precision == "fp32":
         found.append(
             Warning_(

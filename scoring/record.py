@@ -65,6 +65,19 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that the log says in two ways."""
+
+    what: str  # devices, batch, rate or time
+    ways: tuple[str, ...]  # each with its lines and what it says
+    agree: bool
+    refused: bool = False  # they lie too far apart for any figure
+
+    def __str__(self) -> str:
+        return f"{self.what}: {'; '.join(self.ways)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One run as its log tells it."""
 
@@ -99,6 +112,7 @@ class Record:
     field_lines: dict[str, int] = field(default_factory=dict)
     from_options: tuple[str, ...] = ()  # fields that the command line gave, not the log
     problems: tuple[str, ...] = ()  # what in the text could not be read, with its line
+    checks: tuple[Check, ...] = ()  # what it says in two ways, and whether they agree
     header: dict[str, Any] = field(default_factory=dict)  # header sections of our own logs
 
     @property

@@ -32,6 +32,9 @@ class RunFigure:
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
+    for check in record.checks:
+        if check.refused and protocol.figure == "throughput":
+            raise InputError(f"{record.file}: no figure, as the log contradicts itself: {check}")
     if protocol.over_steps == "run_time":
         return _run_time(record, protocol, skip)
     if protocol.over_steps == "own_summary":

@@ -77,6 +77,9 @@ class Score:
                 {"file": run.file, "first_line": run.first_line, "last_line": run.last_line, "value": run.value}
                 for run in self.runs
             ],
+            "checked": [
+                {"file": record.file} | dataclasses.asdict(c) for record in self.records for c in record.checks
+            ],
         }
 
 

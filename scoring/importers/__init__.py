@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from runlog.reader import open_log
-from scoring.importers import dllogger, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
+from scoring.importers import checks, dllogger, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
 from scoring.importers.lines import HashingStream, Lines, Span, Stream, clean
 from scoring.importers.text import Draft, RowPattern
-from scoring.record import InputError, Record, Window
+from scoring.record import Check, InputError, Record, Window
 
 LOOK_BYTES = 1 << 20
 
@@ -147,6 +147,7 @@ def read_record(
         **{field: fact.value for field, fact in draft.facts.items()},  # type: ignore[arg-type]
     )
     record = dataclasses.replace(record, windows=_windows(draft, record))
+    record = dataclasses.replace(record, checks=(*draft.checks, *checks.of_record(record)))
     if not record.windows and record.run_time_s is None:
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return record
@@ -183,6 +184,7 @@ def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ..
         draft.fact(field, value)
         given.append(field)
     whole, devices, batch = (draft.said(name) for name in ("batch_of_all", "devices", "batch_per_device"))
+    said_both = devices is not None and batch is not None
     if isinstance(whole, int):
         line = draft.facts["batch_of_all"].line
         if isinstance(devices, int) and whole % devices == 0:
@@ -190,9 +192,13 @@ def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ..
         if isinstance(batch, int) and whole % batch == 0:
             draft.fact("devices", whole // batch, line)
         devices, batch = draft.said("devices"), draft.said("batch_per_device")
-        if isinstance(devices, int) and isinstance(batch, int) and devices * batch != whole:
-            against = f"line {line}: a batch of {whole} over all devices is not {devices} devices x {batch}"
-            draft.problems.insert(0, against)
+        if isinstance(devices, int) and isinstance(batch, int) and said_both:
+            lines = (draft.facts["devices"].line, draft.facts["batch_per_device"].line)
+            ways = (
+                f"line {line}: {whole} over all devices",
+                f"lines {lines[0]} and {lines[1]}: {devices} devices x {batch}",
+            )
+            draft.checks.append(Check(what="batch", ways=ways, agree=devices * batch == whole))
     return tuple(given)
 
 
@@ -296,6 +302,8 @@ def record_lines(record: Record) -> list[str]:
     if record.quality:
         last = record.quality[-1]
         lines.append(f"  {'quality':17}{last.name} {last.value:g}  (line {last.line})")
+    for check in record.checks:
+        lines.append(f"  {'checked' if check.agree else 'DISAGREE':17}{check}")
     if record.truncated:
         lines.append(f"  {'truncated':17}the log ends before its run does")
     lines.extend(f"  problem          {problem!a}" for problem in record.problems)

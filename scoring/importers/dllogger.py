@@ -198,12 +198,13 @@ def _read_steps(lines: Lines, dialect: _Dialect | None) -> Draft:
                 loss=number(loss),
             )
         )
-    if table_batch and len({fact.value for fact in table_devices}) == 1:  # the benchmark's own last word
-        draft.facts |= {"devices": table_devices[0], "batch_per_device": table_batch}
-    elif len(lines.ranks) > 1:  # every rank that runs writes some warning
-        draft.fact("devices", max(lines.ranks) + 1)
-    elif gpus:
-        draft.fact("devices", *gpus)
+    table = table_devices[0] if table_batch and len({fact.value for fact in table_devices}) == 1 else None
+    told: dict[str, Fact | None] = {"world_size": draft.facts.get("devices"), "gpus": gpus, "the closing table": table}
+    if dialect is _MXNET and len(lines.ranks) > 1:  # a rank a device, of which each writes some warning
+        told["mpirun's ranks"] = Fact(max(lines.ranks) + 1, lines.ranks[max(lines.ranks)])
+    draft.agreed("devices", told)
+    if table and table_batch:  # the benchmark's own last word
+        draft.facts |= {"batch_per_device": table_batch}
     _finish(draft, dialect or _PYTORCH, counter.first)
     return draft
 

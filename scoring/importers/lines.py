@@ -84,7 +84,7 @@ class Lines:
     def __init__(self, stream: Stream, span: Span = (1, None)) -> None:
         self.stream = stream
         self.span = span
-        self.ranks: set[int] = set()  # of every prefix met so far
+        self.ranks: dict[int, int] = {}  # of every prefix met so far, and its first line
         self.may_start = False  # whether the lines that come now may hold one of STARTS
         self.parts = [Part(span[0])]
         self._seen: set[str] = set()  # of STARTS, since the last part began
@@ -153,7 +153,7 @@ class Lines:
                     number += 1
                     yield number, text
                 continue
-            tagged = [self._untagged(text) for text in texts]
+            tagged = [self._untagged(text, line) for line, text in enumerate(texts, number + 1)]
             if speaker is None:
                 speaker = min((rank for text, rank in tagged if rank is not None and marker in text), default=None)
             for text, rank in tagged:
@@ -165,12 +165,12 @@ class Lines:
         """The word of STARTS that the line holds."""
         return next((clue for clue in STARTS if clue in text), None) if self.may_start else None
 
-    def _untagged(self, line: str) -> tuple[str, int | None]:
+    def _untagged(self, line: str, number: int) -> tuple[str, int | None]:
         """The line without prefixes, and the rank that the first of them names."""
         match = _TAG.search(line) if "]<std" in line else None
         if match is None:
             return line, None
-        self.ranks.add(int(match[1]))
+        self.ranks.setdefault(int(match[1]), number)
         if match.start() > 40:  # no prefix: some other process's line, or a piece of one
             return _TAG.sub("", line), None
         return _TAG.sub("", line[match.end() :].removeprefix(" ")), int(match[1])

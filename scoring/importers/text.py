@@ -6,12 +6,12 @@ import datetime
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from scoring.importers.lines import Lines
-from scoring.record import Epoch, Quality, Window
+from scoring.record import Check, Epoch, Quality, Window
 
 MAX_ROW_CHARS = 2_048  # no row is longer; a search over more could take very long
 EXACT_ROWS = 16_384  # rows of the start of a run that are kept one by one: the warm-up is cut there
@@ -123,6 +123,7 @@ class Draft:
         self.problems: list[str] = []
         self.restarts: list[tuple[int, int]] = []  # lines of two rows between which the counters go back
         self.header: dict[str, object] = {}
+        self.checks: list[Check] = []
         self.truncated: bool | None = None
         self._first: list[Window] = []
         self._merged: list[Window] = []  # of the rows after the first EXACT_ROWS
@@ -148,6 +149,17 @@ class Draft:
         value = number(text)
         if value is not None:
             self.quality.append(Quality(line=line, name=name, value=value, epoch=integer(epoch), step=step))
+
+    def agreed(self, name: str, told: Mapping[str, Fact | None]) -> None:
+        """What the log says of `name` in several places; where they differ it is unknown."""
+        said = {place: fact for place, fact in told.items() if fact is not None and fact.value is not None}
+        values = {fact.value for fact in said.values()}
+        self.facts.pop(name, None)
+        if len(values) == 1:
+            self.facts[name] = next(iter(said.values()))
+        if len(said) > 1:
+            ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in said.items())
+            self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
 
     def summary(self, line: int, found: re.Match[str] | None) -> None:
         """The log's own closing figure; the first of several lines."""
@@ -267,14 +279,16 @@ class RowBatch:
     def finish(self, draft: Draft) -> None:
         """The rows have the last word: what the configuration says otherwise is not what ran."""
         images, said = self.images, draft.facts.get("batch_per_device")
-        if images is None or (said is not None and said.value == images):
+        if images is None:
             return
         if said is not None:
-            draft.problem(
-                f"line {said.line}: the configuration says a batch of {said.value}; line {self._line} and the other "
-                f"rows, by rate x step time, {images} a device, which is taken"
+            ways = (
+                f"line {said.line}: the configuration, {said.value}",
+                f"line {self._line} and the other rows: rate x step time, {images} a device",
             )
-        draft.facts["batch_per_device"] = Fact(images, self._line)
+            draft.checks.append(Check(what="batch", ways=ways, agree=said.value == images))
+        if said is None or said.value != images:
+            draft.facts["batch_per_device"] = Fact(images, self._line)
 
 
 @functools.lru_cache(maxsize=64)

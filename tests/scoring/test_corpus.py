@@ -1,5 +1,6 @@
 """Logs that nobody here chose, read in place: devices, batch and figure are right or unknown, never wrong."""
 
+import csv
 import functools
 import json
 import re
@@ -11,6 +12,7 @@ import pytest
 
 from scoring.__main__ import main
 from scoring.importers import read_record
+from scoring.record import InputError
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
@@ -65,7 +67,9 @@ def test_the_rows_have_the_last_word_on_the_batch(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"batch_size : 128\n", b"batch_size : 1024\n"))
     record = read_record(path, segment=1)
     assert record.batch_per_device == 128
-    assert any("line 711: the configuration says a batch of 1024; line 776" in text for text in record.problems)
+    [check] = [check for check in record.checks if check.what == "batch"]
+    assert not check.agree and check.ways[0] == "line 711: the configuration, 1024"
+    assert check.ways[1].startswith("line 776 and the other rows: rate x step time, 128")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +171,62 @@ def test_a_log_s_own_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     bare = log(tmp_path, f"{CLAS}/paddle_gpu1_fp32_bs96.txt")
     code, _, error = scored(capsys, "score", bare, "--protocol", "summary")
     assert code == 2 and "closes with no figure of its own" in error
+
+
+def test_no_log_of_the_corpus_gives_wrong_devices_or_batch(tmp_path: Path) -> None:
+    """Of each run, what the log's name says, or unknown; and every log of a known format says a thing in two ways."""
+    seen = checked = 0
+    with (CORPUS / "wild.csv").open() as table:
+        for row in csv.DictReader(table):
+            path = log(tmp_path, row["path"])
+            try:
+                record = read_record(path)
+            except InputError as error:
+                assert not row["format"] or "runs in one log" in str(error), row["path"]
+                continue
+            seen, checked = seen + 1, checked + len(record.checks)
+            for name, said in (("devices", record.devices), ("batch", record.batch_per_device)):
+                assert said is None or str(said) == (row[f"{name}_by_name"] or str(said)), (row["path"], name)
+    assert seen >= 90 and checked > 150
+
+
+def disagreements(path: Path) -> list[str]:
+    return [str(check) for check in read_record(path).checks if not check.agree]
+
+
+def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with both of its lines; those that no figure can be made of are refused."""
+    seg = log(tmp_path, f"{PERF}/HRNetW18/logs/paddle/PaddleSeg_fcn_hrnetw18_bs8_fp32_DP_N1C8_log~a7bf37")
+    good = seg.read_bytes()
+    assert not disagreements(seg) and {check.what for check in read_record(seg).checks} == {"batch", "devices", "time"}
+    for old, new, said in (
+        (rb"(batch_size[:=] ?)8\b", rb"\g<1>4", r"batch: line \d+: the configuration, 4; line \d+ and .* 8 a device"),
+        (rb"GPUs used: 8\b", b"GPUs used: 4", r"devices: line 33: replicas x nnodes, 8; line \d+: GPUs used, 4"),
+    ):
+        assert re.search(old, good), old
+        seg.write_bytes(re.sub(old, new, good))
+        [text] = disagreements(seg)
+        assert re.fullmatch(said, text), text
+        code, result, _ = scored(capsys, "score", seg, "--protocol", "perf-seg")
+        assert code == 0 and [w["message"] for w in result["warnings"] if w["rule"] == "ways_disagree"] == [text]
+        assert [check["agree"] for check in result["checked"]].count(False) == 1
+        assert (result["unit"] == "images/s per device") is new.startswith(b"GPUs")
+    seg.write_bytes(re.sub(rb"(batch_cost: )(\d+\.\d+)", lambda m: m[1] + b"%.4f" % (float(m[2]) / 2), good))
+    code, _, error = scored(capsys, "score", seg, "--protocol", "perf-seg")
+    assert code == 2 and "the log contradicts itself: time: lines " in error and "time stamps" in error
+    tf = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu8_amp_bs256.txt")
+    tf.write_bytes(tf.read_bytes().replace(b"train_throughput : 9421", b"train_throughput : 8421"))
+    assert disagreements(tf)[0].startswith("rate: line 73: the log's own summary, 8421.36 images/s; lines 42 to 71: ")
+    tf.write_bytes(tf.read_bytes().replace(b"Num GPUs 8", b"Num GPUs 1"))  # 2048 images a step ran, not 256
+    code, _, error = scored(capsys, "score", tf, "--protocol", "perf")
+    assert code == 2 and "steps, batch and rate against time: " in error
+
+
+def test_rows_that_leave_time_out_are_said(tmp_path: Path) -> None:
+    """PaddleClas's dynamic-graph rows leave a twentieth of the time out; the rates of NVLOG are of single steps."""
+    clas = read_record(log(tmp_path, "robinbg_PaddleClas/output/train.log"), segment=3)
+    [said] = [str(check) for check in clas.checks if not check.agree]
+    assert said == ("time: lines 2547 to 6957: time stamps, 10431 s; lines 2547 to 6957: their step times, 9965.96 s")
 
 
 def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

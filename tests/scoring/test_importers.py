@@ -577,6 +577,14 @@ def test_dialects_of_json(tmp_path: Path, framework: str, rate: str, other: str,
     assert read(tmp_path, text + f'{head}, "step": [], "data": {{"{rate}": 4096.5}}}}\n').truncated is False
 
 
+def test_gpus_used_are_of_all_nodes(tmp_path: Path) -> None:
+    """PaddleSeg prints its world size as `GPUs used`: on four nodes 32, not 8."""
+    text = samples.paddleseg(run()).replace("nnodes: 1", "nnodes: 4").replace("GPUs used: 8", "GPUs used: 32")
+    record = read(tmp_path, text)
+    assert record.devices == 32 and [check.agree for check in record.checks if check.what == "devices"] == [True]
+    assert read(tmp_path, re.sub(r"LAUNCH INFO .*replicas.*\n", "", text)).devices == 32
+
+
 def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:
     """`=` for `: ` in old PaddleSeg, `images/sec` in old PaddleClas."""
     text = "2021-01-01 00:00:00 [INFO]\t[TRAIN] epoch=1, iter=10/100, loss=0.5, lr=0.01, batch_cost=0.5000, "

@@ -102,7 +102,8 @@ def test_an_assumed_rule_accuses_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "V100_LOG"
     folder.mkdir()
     rate = [20000.0] * 10 + [33000.0] * 20
-    rows = [f"DLL 2022-06-14 15:40:{at:02}.026182 - (0, {at}) total_ips : {one} " for at, one in enumerate(rate)]
+    ends = [sum(32 * 256 / one for one in rate[: at + 1]) for at in range(30)]
+    rows = [f"DLL 2022-06-14 15:40:{ends[at]:09.6f} - (0, {at}) total_ips : {one} " for at, one in enumerate(rate)]
     rows.append("DLL 2022-06-14 15:40:59.026182 - () train_throughput : 33317.669883074355")
     (folder / "tf_gpu32_amp_bs256.txt").write_text("\n".join(rows) + "\n")
     done = command(tmp_path, "--json")
