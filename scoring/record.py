@@ -15,7 +15,7 @@ class NothingMeasuredError(InputError):
     """The warm-up leaves nothing of a run: of a finished one, a resume near its end, that is no mistake."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: that makes a row take four times as long
 class Window:
     """The steps between two printed rows, in time rather than rates wherever the log has time."""
 

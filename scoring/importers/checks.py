@@ -16,7 +16,7 @@ PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, 
 
 def of_record(record: Record) -> list[Check]:
     """What the rows say, against the stamps beside them and against the log's closing figure."""
-    return [check for check in (_clock(record), _summary(record)) if check is not None]
+    return [check for check in (_clock(record), _printed(record), _summary(record)) if check is not None]
 
 
 def _row_s(record: Record, window: Window) -> float | None:
@@ -71,6 +71,24 @@ def _clock(record: Record) -> Check | None:
         ),
         agree=abs(ratio - 1) <= AGREES + rounding,
         refused=not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding,
+    )
+
+
+def _printed(record: Record) -> Check | None:
+    """The printed rates against images / time, where rows have both: epochs of an MLPerf log."""
+    both = [w for w in record.windows if w.printed_rate and w.images and w.seconds]
+    if record.rate_scope != "global" or not both:
+        return None
+    ratio = statistics.median(w.images / w.seconds / w.printed_rate for w in both)  # type: ignore[operator]
+    row = both[0]
+    return Check(
+        what="rate",
+        ways=(
+            f"line {row.line} and {len(both) - 1} more: the printed rate, {row.printed_rate:.6g} images/s",
+            f"images / time, {row.images_per_s:.6g} images/s; {ratio:.4g} times the printed ones at the median",
+        ),
+        agree=abs(ratio - 1) <= AGREES,
+        refused=not 1 / REFUSED <= ratio <= REFUSED,
     )
 
 

@@ -14,7 +14,6 @@ NVLOG       :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:59) iteration: 200
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from typing import NamedTuple
@@ -247,7 +246,7 @@ def read_tensorflow(lines: Lines) -> Draft:
         rate = positive(rate_text)
         if rate is None or (steps := counter.take(epoch, step)) == 0:
             continue
-        _tensorflow_row(draft, Window(line=line, step=step, epoch=epoch, steps=steps), rate, stamp)
+        _tensorflow_row(draft, line, step, steps, rate, stamp, epoch)
     _finish(draft, _TENSORFLOW, 0)
     return draft
 
@@ -272,7 +271,7 @@ def read_nvlog(lines: Lines) -> Draft:
         step, rate = whole(step_text), positive(rate_text)
         if rate is None or counter.repeats(step):
             continue
-        _tensorflow_row(draft, Window(line=line, step=step, steps=counter.take(step, 0)), rate, stamp)
+        _tensorflow_row(draft, line, step, counter.take(step, 0), rate, stamp)
     _finish(draft, _TENSORFLOW, 0)
     return draft
 
@@ -282,7 +281,17 @@ def _tensorflow_fact(draft: Draft, line: int, text: str) -> None:
         draft.count("devices" if found[1] == "Num GPUs" else "batch_per_device", found[2], line)
 
 
-def _tensorflow_row(draft: Draft, window: Window, rate: float, stamp: str | None) -> None:
+def _tensorflow_row(
+    draft: Draft, line: int, step: int, steps: int | None, rate: float, stamp: str | None, epoch: int | None = None
+) -> None:
     """A row; the first one's rate is that of its own step or window, not of all steps before: it does not say."""
-    steps = window.steps if draft.has_rows else None
-    draft.row(dataclasses.replace(window, steps=steps, printed_rate=rate, end_s=moment_s(stamp)))
+    draft.row(
+        Window(
+            line=line,
+            step=step,
+            epoch=epoch,
+            steps=steps if draft.has_rows else None,
+            printed_rate=rate,
+            end_s=moment_s(stamp),
+        )
+    )

@@ -222,6 +222,18 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureF
     assert code == 2 and "steps, batch and rate against time: " in error
 
 
+def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")[0]
+    [check] = read_record(path).checks
+    assert check.what == "rate" and check.agree and " 1 times the printed ones" in check.ways[1]
+    path.write_bytes(re.sub(rb'("imgs_sec": |"throughput", "value": )', rb"\g<1>1", path.read_bytes()))
+    assert not read_record(path).checks[0].agree
+    code, _, error = scored(capsys, "score", path, "--protocol", "window", "--skip", 1)
+    assert code == 2 and "the log contradicts itself: rate: " in error
+    code, _, error = scored(capsys, "score", path, "--protocol", "mlperf")  # minutes are no matter of rates
+    assert code == 1 and "asks for 5 runs" in error
+
+
 def test_rows_that_leave_time_out_are_said(tmp_path: Path) -> None:
     """PaddleClas's dynamic-graph rows leave a twentieth of the time out; the rates of NVLOG are of single steps."""
     clas = read_record(log(tmp_path, "robinbg_PaddleClas/output/train.log"), segment=3)
