@@ -42,20 +42,19 @@ print(json.dumps([wall_s, cpu_s, memory_mb, sum(window.rows for window in record
 
 
 def write(path: Path, name: str, *, dense: bool, megabytes: float) -> None:
-    """A log of about that size: one run's rows over and over, as a restarted job writes them."""
+    """One run's log of about that size, a row a step."""
     from scoring.importers import FORMATS
     from tests.scoring import samples
 
-    text = samples.WRITERS[name](samples.run_of(samples.steady(2000), epoch_steps=1000))
-    opening, rows = [], []
-    for line in text.splitlines(keepends=True):
-        is_row = '"step_window"' in line if name == "mllog" else FORMATS[name].row.search(line) is not None
-        (rows if is_row else opening).append(line)
-    block = "".join(rows if dense else [line + NOISE * 3 for line in rows])
+    def text(steps: int) -> str:
+        return samples.WRITERS[name](samples.run_of(samples.steady(steps), epoch_steps=1000, every=1))
+
+    noise = 0 if dense else len(NOISE) * 3
+    steps = max(2000, round(megabytes * 1e6 / (len(text(2000)) / 2000 + noise)))
     with path.open("w") as out:
-        out.write("".join(opening))
-        for _ in range(max(1, round(megabytes * 1e6 / len(block)))):
-            out.write(block)
+        for line in text(steps).splitlines(keepends=True):
+            is_row = '"step_window"' in line if name == "mllog" else FORMATS[name].row.search(line) is not None
+            out.write(line + NOISE * 3 if is_row and not dense else line)
 
 
 def measured(path: Path, repeats: int) -> dict[str, float | list[float]]:

@@ -237,7 +237,7 @@ def main(args: argparse.Namespace) -> int:
     named = []
     for system, device_count, batch in zip(args.systems, devices, batches, strict=True):
         records = [
-            read_record(log, format=args.format, devices=device_count, batch_per_device=batch)
+            read_record(log, format=args.format, devices=device_count, batch_per_device=batch, segment=args.segment)
             for log in logs_of(system)
         ]
         try:

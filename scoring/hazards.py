@@ -74,6 +74,8 @@ DRIFT_SHARE = 0.02
 STALL_SHARE = 0.05
 RATE_GAP_SHARE = 0.001
 OUTLIER_SHARE = 0.01
+OUTLYING_WINDOW_SHARE = 0.2
+UNSTEADY_SHARE = 0.02
 
 
 def step_times(windows: Iterable[Window]) -> list[float]:
@@ -99,7 +101,8 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         found.append(Warning_(rule=rule, message=message, file=record.file, line=line))
 
     if record.truncated:
-        warn("truncated", "the log ends before its run does: the figure is of the part that is there", record.lines)
+        end = record.segment[1] if record.segment else record.lines
+        warn("truncated", "the log ends before its run does: the figure is of the part that is there", end)
     if record.cumulative and averages_rates:
         warn(
             "cumulative_windows",
@@ -107,7 +110,7 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         )
     times = step_times(windows)
     if len(times) == len(windows) and len(times) >= 6:
-        found.extend(_levels(record, windows, times))
+        found.extend(_levels(record, windows, times) or _outlying(record, windows, times))
         if not record.cumulative and _looks_cumulative(times):
             warn("cumulative_windows", "the windows look like running averages: ever smaller changes from row to row")
     if averages_rates and len(times) >= 2:
@@ -121,6 +124,35 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         if share > STALL_SHARE:
             warn("data_stall", f"{share:.1%} of the step time is waiting for data (over {STALL_SHARE:.0%})")
     return found
+
+
+def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
+    """A few windows that move the figure: far from the median step time, and over 1 % of the mean by themselves."""
+    middle, scale = statistics.median(times), mad(times)
+    limit = max(OUTLIER_SCORE * scale, OUTLYING_WINDOW_SHARE * middle)
+    far = [index for index, time in enumerate(times) if abs(time - middle) > limit]
+    if not 0 < len(far) <= len(times) / 10:  # more of them are how the run goes: it is unsteady
+        return []
+    moved = statistics.fmean(times) / statistics.fmean([t for t in times if abs(t - middle) <= limit]) - 1
+    if abs(moved) <= OUTLIER_SHARE:
+        return []
+    worst = max(far, key=lambda index: abs(times[index] - middle))
+    message = (
+        f"{len(far)} of {len(times)} windows, far from the others, make the mean step time {abs(moved):.1%} "
+        f"{'longer' if moved > 0 else 'shorter'}; the farthest takes {times[worst] / middle:.3g} times the median: "
+        "see the median of the window rates"
+    )
+    line = windows[worst].line
+    return [Warning_(rule="outlying_window", message=message, file=record.file, line=line)]
+
+
+def of_interval(value: float, interval: tuple[float, float] | None) -> list[Warning_]:
+    """A figure that its own interval leaves open by more than 2 %."""
+    half = (interval[1] - interval[0]) / 2 / value if interval is not None else 0.0
+    if half <= UNSTEADY_SHARE:
+        return []
+    message = f"half the width of the 95 % interval is {half:.1%} of the figure (over {UNSTEADY_SHARE:.0%})"
+    return [Warning_(rule="unsteady", message=message)]
 
 
 def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
@@ -212,6 +244,9 @@ def of_record(record: Record) -> list[Warning_]:
     for problem in record.problems[:3]:
         rule = "option_contradicts_log" if "the options" in problem else "log_problem"
         found.append(Warning_(rule=rule, message=problem, file=record.file))
+    for check in record.checks:
+        if not check.agree:
+            found.append(Warning_(rule="ways_disagree", message=str(check), file=record.file))
     if record.math_mode == "tf32" and record.precision == "fp32":
         found.append(
             Warning_(

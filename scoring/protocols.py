@@ -22,6 +22,7 @@ OverSteps = Literal[
     "images_over_time",
     "between_stamps",
     "epoch_rates",
+    "own_summary",
     "run_time",
 ]
 OverRuns = Literal["mean", "median", "olympic_mean"]
@@ -55,6 +56,8 @@ class Protocol:
         """In words, for reports."""
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
+        elif self.over_steps == "own_summary":
+            steps = "the figure that the log itself closes with"
         else:
             take = f", take {self.take_steps} steps" if self.take_steps else ""
             steps = f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
@@ -121,6 +124,8 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
         raise InputError(f"{where}: an olympic mean drops two runs; runs must be 3 or more")
     if (values["over_steps"] == "run_time") != (values.get("figure", "throughput") == "run_time"):
         raise InputError(f"{where}: `figure: run_time` goes with `over_steps: run_time`, and only with it")
+    if values["over_steps"] == "own_summary" and (skip, take) != (0, None):
+        raise InputError(f"{where}: own_summary reads one line; want `skip: 0 windows` and no take")
     if values["over_steps"] == "between_stamps" and unit != "step":
         raise InputError(f"{where}: between_stamps counts from a step; want `skip: N steps`")
     if (values["over_steps"] == "epoch_rates") != (unit == "epoch"):

@@ -15,7 +15,7 @@ class NothingMeasuredError(InputError):
     """The warm-up leaves nothing of a run: of a finished one, a resume near its end, that is no mistake."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: that makes a row take four times as long
 class Window:
     """The steps between two printed rows, in time rather than rates wherever the log has time."""
 
@@ -65,12 +65,26 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that the log says in two ways."""
+
+    what: str  # devices, batch, rate or time
+    ways: tuple[str, ...]  # each with its lines and what it says
+    agree: bool
+    refused: bool = False  # they lie too far apart for any figure
+
+    def __str__(self) -> str:
+        return f"{self.what}: {'; '.join(self.ways)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One run as its log tells it."""
 
     file: str
     sha256: str  # of the whole text, unpacked
     lines: int  # lines of the file
+    segment: tuple[int, int] | None = None  # first and last line of this run, where the file holds more than one
     format: str  # the importer's name
     framework: str | None = None  # with its version, where the log has it
     model: str | None = None
@@ -84,6 +98,7 @@ class Record:
     rate_scope: str | None = None  # "device" or "global": whose images/s the log prints
     first_step: int = 1  # the number that this format prints for the first step
     cumulative: bool = False  # printed rates are running averages, not of one window
+    summary_rate: float | None = None  # images/s as the log's own closing line has it; scope: rate_scope
     mode: str | None = None  # "train" or "throughput" (our own logs)
     windows: tuple[Window, ...] = ()
     epochs: tuple[Epoch, ...] = ()
@@ -97,6 +112,7 @@ class Record:
     field_lines: dict[str, int] = field(default_factory=dict)
     from_options: tuple[str, ...] = ()  # fields that the command line gave, not the log
     problems: tuple[str, ...] = ()  # what in the text could not be read, with its line
+    checks: tuple[Check, ...] = ()  # what it says in two ways, and whether they agree
     header: dict[str, Any] = field(default_factory=dict)  # header sections of our own logs
 
     @property

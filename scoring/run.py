@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,12 +27,18 @@ class RunFigure:
     last_line: int
     rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
     interval_95: tuple[float, float] | None = None  # from the windows
+    median_window_rate: float | None = None  # which a few stalled windows hardly move
 
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
+    for check in record.checks:
+        if check.refused and protocol.figure == "throughput":
+            raise InputError(f"{record.file}: no figure, as the log contradicts itself: {check}")
     if protocol.over_steps == "run_time":
         return _run_time(record, protocol, skip)
+    if protocol.over_steps == "own_summary":
+        return _own_summary(record, protocol, skip)
     if protocol.over_steps == "between_stamps":
         return _between_stamps(record, protocol, skip)
     chosen = select(record, protocol, skip=skip)
@@ -62,6 +69,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         last_line=chosen[-1].line,
         rates=tuple(rates),
         interval_95=interval,
+        median_window_rate=statistics.median(rates),
     )
 
 
@@ -249,6 +257,18 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         )
     value = _images_a_step(record) * steps / seconds
     return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
+
+
+def _own_summary(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+    if skip:
+        raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
+    if record.summary_rate is None:
+        raise InputError(
+            f"{record.file}: the log closes with no figure of its own; take a protocol that counts its rows"
+        )
+    line = record.field_lines["summary_rate"]
+    value = record.summary_rate * (devices_in_rate(record) or 1)
+    return RunFigure(file=record.file, value=value, windows=1, first_line=line, last_line=line)
 
 
 def _run_time(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:

@@ -14,7 +14,7 @@ from typing import Any
 
 from scoring import hazards, protocols, spread
 from scoring.hazards import Warning_
-from scoring.importers import add_log_options, count, jsonable, read_record
+from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.protocols import Protocol
 from scoring.record import InputError, NothingMeasuredError, Record, Window
 from scoring.run import RunFigure, devices_in_rate, run_figure, select
@@ -48,6 +48,12 @@ class Score:
     records: tuple[Record, ...] = dataclasses.field(default=(), repr=False)
 
     @property
+    def median_window_rate(self) -> float | None:
+        """The figure with each run's median of window rates in the place of its own; None where rows have no rates."""
+        rates = [run.median_window_rate for run in self.runs if run.median_window_rate is not None]
+        return float(REDUCE[self.protocol.over_runs](rates)) if len(rates) == len(self.runs) else None
+
+    @property
     def rule(self) -> str:
         """The protocol in words, with the runs that went in where they are more than it asks for."""
         return dataclasses.replace(self.protocol, runs=max(self.protocol.runs, len(self.runs))).describe()
@@ -59,6 +65,7 @@ class Score:
             "unit": self.unit,
             "runs": len(self.runs),
             "windows": sum(run.windows for run in self.runs),
+            "median_window_rate": self.median_window_rate,
             "spread": self.spread,
             "spread_over": self.spread_over,
             "interval_95": None if self.interval_95 is None else list(self.interval_95),
@@ -69,6 +76,9 @@ class Score:
             "sources": [
                 {"file": run.file, "first_line": run.first_line, "last_line": run.last_line, "value": run.value}
                 for run in self.runs
+            ],
+            "checked": [
+                {"file": record.file} | dataclasses.asdict(c) for record in self.records for c in record.checks
             ],
         }
 
@@ -98,6 +108,9 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     else:
         deviation = spread.sd([run.value for run in runs if math.isfinite(run.value)])
         interval, method = _of_several_runs(runs, protocol)
+    value = float(REDUCE[protocol.over_runs]([run.value for run in runs]))
+    if protocol.figure == "throughput":
+        warnings.extend(hazards.of_interval(value, interval))
     for record, run in zip(records, runs, strict=True):
         warnings.extend(_of_run(record, run, protocol, skip))
     measured = [
@@ -107,7 +120,7 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     warnings.extend(hazards.of_runs(records, measured, unit))
     warnings.extend(hazards.of_mixture(records))
     result = Score(
-        value=float(REDUCE[protocol.over_runs]([run.value for run in runs])),
+        value=value,
         unit=unit,
         protocol=protocol if skip is None else protocol.skipping(skip),
         runs=tuple(runs),
@@ -211,6 +224,8 @@ def _same_system(records: Sequence[Record]) -> None:
 def _of_one_run(
     run: RunFigure, record: Record, protocol: Protocol
 ) -> tuple[float | None, tuple[float, float] | None, str]:
+    if protocol.over_steps == "own_summary":
+        return None, None, "none: the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
         return None, None, "none: one run, and the protocol takes one difference of time stamps"
     deviation = spread.sd(run.rates)
@@ -263,9 +278,7 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
 def main(args: argparse.Namespace) -> int:
     """Print the figure."""
     protocol = protocol_of(args)
-    records = [
-        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.logs
-    ]
+    records = read_records(args)
     try:
         result = score(records, protocol, skip=args.skip)
     except TooFewRunsError as error:
@@ -312,6 +325,8 @@ def score_lines(result: Score) -> list[str]:
         lines.append(f"  95 % interval  {low:.3f} to {high:.3f}   ({result.interval_method})")
     else:
         lines.append(f"  95 % interval  {result.interval_method}")
+    if result.median_window_rate is not None:
+        lines.append(f"  median         {result.median_window_rate:.3f} (of the window rates)")
     if result.spread is not None:
         lines.append(f"  spread         {result.spread:.3f} (standard deviation over {result.spread_over})")
     for run in result.runs:

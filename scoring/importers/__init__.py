@@ -14,14 +14,14 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from runlog.reader import open_log
-from scoring.importers import dllogger, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
-from scoring.importers.lines import HashingStream, Lines, Stream, clean
+from scoring.importers import checks, dllogger, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
+from scoring.importers.lines import HashingStream, Lines, Span, Stream, clean
 from scoring.importers.text import Draft, RowPattern
-from scoring.record import InputError, Record, Window
+from scoring.record import Check, InputError, Record, Window
 
 LOOK_BYTES = 1 << 20
 
@@ -34,12 +34,8 @@ class Format(NamedTuple):
     read: Callable[[Lines], Draft]
 
 
-def _read_mllog(lines: Lines) -> Draft:
-    return mllog.read(lines.stream)
-
-
 FORMATS = {
-    "mllog": Format(b":::MLLOG", RowPattern(re.compile(r":::MLLOG \{"), ()), _read_mllog),
+    "mllog": Format(b":::MLLOG", RowPattern(re.compile(r":::MLLOG \{"), ()), mllog.read),
     "paddleclas_static": Format(b"train step:", paddleclas.STATIC_ROW, paddleclas.read_static),
     "paddleclas_dygraph": Format(b"[Train][Epoch ", paddleclas.DYGRAPH_ROW, paddleclas.read_dygraph),
     "paddleseg": Format(b"[TRAIN] epoch", paddleseg.ROW, paddleseg.read),
@@ -49,6 +45,9 @@ FORMATS = {
     "nvidia_tensorflow": Format(b" total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow),
     "nvidia_mxnet": Format(b"train.ips", dllogger.MXNET_ROW, dllogger.read_mxnet),
     "nvidia_paddle": Format(b"train.batch_time", dllogger.PADDLE_ROW, dllogger.read_paddle),
+    "nvidia_json": Format(b"DLLL {", dllogger.JSON_ROW, dllogger.read_json),
+    "nvidia_nvlog": Format(b":::NVLOG", dllogger.NVLOG_RATE, dllogger.read_nvlog),
+    "mmcv_json": Format(b'"mode": "train"', mmseg.JSON_ROW, mmseg.read_json),
     "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read),
 }
 
@@ -111,23 +110,31 @@ def read_record(
     format: str | None = None,
     devices: int | None = None,
     batch_per_device: int | None = None,
+    segment: int | None = None,
 ) -> Record:
     """The run that the log at `path` tells of, in one streaming pass after recognition.
 
     `devices` and `batch_per_device` stand in for what the log does not say; where it says otherwise they win,
-    and the record tells so. Raises InputError for a log of no known format or without any row.
+    and the record tells so. Raises InputError for a log of no known format, without any row, or of several runs
+    where `segment` does not say which of them, from 1.
     """
     name = format or recognise(path)
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
     with _opened(path) as raw:
         stream = HashingStream(raw)
-        draft = FORMATS[name].read(Lines(stream))
+        lines = Lines(stream)
+        draft = FORMATS[name].read(lines)
+    span = _one_run(path, lines.runs(draft.restarts), stream.lines, segment)
+    if span != lines.span:
+        with _opened(path) as raw:
+            draft = FORMATS[name].read(Lines(raw, span))
     given = _take_options(draft, {"devices": devices, "batch_per_device": batch_per_device})
     record = Record(
         file=os.fspath(path),
         sha256=stream.sha256,
         lines=stream.lines,
+        segment=None if span == lines.span else (span[0], span[1] or stream.lines),
         format=name,
         epochs=tuple(draft.epochs),
         quality=tuple(draft.quality),
@@ -140,9 +147,25 @@ def read_record(
         **{field: fact.value for field, fact in draft.facts.items()},  # type: ignore[arg-type]
     )
     record = dataclasses.replace(record, windows=_windows(draft, record))
+    record = dataclasses.replace(record, checks=(*draft.checks, *checks.of_record(record)))
     if not record.windows and record.run_time_s is None:
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return record
+
+
+def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
+    """The lines of the run that `segment` says, or of the only one. Raises InputError where it is not clear."""
+    if segment is None and len(runs) == 1:
+        return runs[0]
+    told = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
+    if segment is None:
+        more = f", and {len(runs) - 6} more" if len(runs) > 6 else ""
+        raise InputError(
+            f"{path}: {len(runs)} runs in one log ({'; '.join(told[:6])}{more}): score one of them with --segment N"
+        )
+    if segment > len(runs):
+        raise InputError(f"{path}: no run {segment}: the log holds {len(runs)} ({'; '.join(told[:6])})")
+    return runs[segment - 1]
 
 
 def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ...]:
@@ -161,6 +184,7 @@ def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ..
         draft.fact(field, value)
         given.append(field)
     whole, devices, batch = (draft.said(name) for name in ("batch_of_all", "devices", "batch_per_device"))
+    said_both = devices is not None and batch is not None
     if isinstance(whole, int):
         line = draft.facts["batch_of_all"].line
         if isinstance(devices, int) and whole % devices == 0:
@@ -168,9 +192,13 @@ def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ..
         if isinstance(batch, int) and whole % batch == 0:
             draft.fact("devices", whole // batch, line)
         devices, batch = draft.said("devices"), draft.said("batch_per_device")
-        if isinstance(devices, int) and isinstance(batch, int) and devices * batch != whole:
-            against = f"line {line}: a batch of {whole} over all devices is not {devices} devices x {batch}"
-            draft.problems.insert(0, against)
+        if isinstance(devices, int) and isinstance(batch, int) and said_both:
+            lines = (draft.facts["devices"].line, draft.facts["batch_per_device"].line)
+            ways = (
+                f"line {line}: {whole} over all devices",
+                f"lines {lines[0]} and {lines[1]}: {devices} devices x {batch}",
+            )
+            draft.checks.append(Check(what="batch", ways=ways, agree=devices * batch == whole))
     return tuple(given)
 
 
@@ -215,14 +243,21 @@ def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] 
     """Options that say what a log does not; `kind` reads the numbers."""
     parser.add_argument("--devices", type=kind, help="devices of the run, where the log does not say")
     parser.add_argument("--batch", type=kind, help="images a step of one device, where the log does not say")
+    parser.add_argument("--segment", type=count, metavar="N", help="of a log that holds several runs, the Nth")
     parser.add_argument("--format", choices=sorted(FORMATS), help="read as this format, without recognition")
+
+
+def read_records(args: argparse.Namespace) -> list[Record]:
+    """The record of each of the command line's logs, as its options say."""
+    return [
+        read_record(path, format=args.format, devices=args.devices, batch_per_device=args.batch, segment=args.segment)
+        for path in args.logs
+    ]
 
 
 def main(args: argparse.Namespace) -> int:
     """Print what each log says."""
-    records = [
-        read_record(path, format=args.format, devices=args.devices, batch_per_device=args.batch) for path in args.logs
-    ]
+    records = read_records(args)
     if args.json:
         print(json.dumps([jsonable(record.to_json()) for record in records], indent=1))
         return 0
@@ -245,6 +280,8 @@ def jsonable(value: Any) -> Any:
 def record_lines(record: Record) -> list[str]:
     """The record in lines for a reader; log text is shown with control characters escaped."""
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
+    if record.segment is not None:
+        lines.append(f"  {'this run':17}lines {record.segment[0]} to {record.segment[1]}")
     for name in ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode", "status"):
         value = getattr(record, name)
         if name in record.from_options:
@@ -265,6 +302,8 @@ def record_lines(record: Record) -> list[str]:
     if record.quality:
         last = record.quality[-1]
         lines.append(f"  {'quality':17}{last.name} {last.value:g}  (line {last.line})")
+    for check in record.checks:
+        lines.append(f"  {'checked' if check.agree else 'DISAGREE':17}{check}")
     if record.truncated:
         lines.append(f"  {'truncated':17}the log ends before its run does")
     lines.extend(f"  problem          {problem!a}" for problem in record.problems)

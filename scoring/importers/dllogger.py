@@ -1,4 +1,4 @@
-"""NVIDIA DeepLearningExamples logs: DLLogger's standard output, in four dialects (rates are of all devices).
+"""NVIDIA DeepLearningExamples logs: DLLogger's standard output and JSON, in four dialects (rates are of all devices).
 
 PyTorch     DLL <stamp> - Epoch: 0 Iteration: 1  train.loss : .. train.compute_ips : .. images/s
             train.total_ips : .. images/s ..     (total: data loading included; that is the rate taken)
@@ -6,14 +6,21 @@ TensorFlow  DLL <stamp> - (0, 200) total_ips : ..  |  DLL <stamp> - () train_thr
 MXNet       DLL <stamp> - Epoch: 2 Iteration: 419  train.loss : .. train.ips : .. images/s ..
 Paddle      DLL <stamp> - Epoch: 0 Iteration: 10  train.loss : .. train.data_time : .. train.compute_time : ..
             train.batch_time : .. train.ips : .. images/s ..   (the times are of the last step alone)
+JSON        DLLL {"timestamp": .., "datetime": .., "elapsedtime": .., "type": "LOG", "step": [0, 1],
+            "data": {"train.loss": .., "train.total_ips": ..}}   (of any of the four; "step": "PARAMETER", [0] or [])
+NVLOG       :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:59) iteration: 200
+            :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:60) total_ips: 1067.22   (TensorFlow before DLLogger)
 """
 
 from __future__ import annotations
 
+import json
 import re
+from typing import NamedTuple
 
 from scoring.importers.text import (
     NUMBER,
+    Counter,
     Draft,
     EpochCounter,
     Fact,
@@ -39,30 +46,89 @@ PYTORCH_ROW = RowPattern(STEP_HEAD, (field(r" train\.total_ips : ", r" \w+/s"),)
 MXNET_ROW = RowPattern(re.compile(STEP_HEAD.pattern + r"(?!.*train\.batch_time)"), (_IPS,), _OTHERS_OF_ROW)
 PADDLE_ROW = RowPattern(STEP_HEAD, (_IPS, _TIME), (_LOSS, _WAIT))
 TENSORFLOW_ROW = RowPattern(re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),))
+JSON_ROW = RowPattern(
+    re.compile(
+        r'DLLL \{(?:.*?"datetime": "(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+)")?.*?"step": \[(\d{1,9}), (\d{1,9})\]'
+    ),
+    (field(r'"(?:train\.total_ips|train\.ips|total_ips)": "?', r'(?=[,}"])'),),
+    (field(r'"train\.batch_time": "?', r'(?=[,}"])'), field(r'"train\.loss": "?'), field(r'"train\.data_time": "?')),
+)
+_NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
+NVLOG_ROW = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
+NVLOG_RATE = RowPattern(
+    re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),)
+)  # the second line of a row
 _EPOCH = re.compile(_STAMP + r"Epoch: (\d{1,9}) +(?!Iteration)")
-_EPOCH_RATE = re.compile(rf"\btrain\.(?:total_)?ips : {NUMBER}(?=\s|$)")
+_EPOCH_RATE = re.compile(rf"\b(?:train\.(?:total_)?ips|train_throughput) : {NUMBER}(?=\s|$)")
+_TENSORFLOW_SUMMARY = re.compile(rf"(?:\btrain_throughput :|\bAverage total_ips:) {NUMBER}(?=\s|$)")
 _EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {NUMBER}")
 _TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {NUMBER}")
 _PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
-_TENSORFLOW_FACT = re.compile(r"\b(Num GPUs|Per-GPU Batch Size) (\d{1,9})\s*$")
+_TENSORFLOW_FACT = re.compile(r"\b(Num GPUs|Per-GPU Batch Size):? (\d{1,9})\s*$")
+_NVLOG_NAME = re.compile(r'\) Name: "([\w.]+)"')
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
 _OTHERS = ("Summary:", "   |")  # stand in lines after the first row that matter
 
 
-def _parameters(draft: Draft, line: int, text: str, *, batch: str) -> Fact | None:
-    """The line that lists the job's parameters; `batch` is the fact that its `batch_size` states. Its list of GPUs."""
+class _Dialect(NamedTuple):
+    """What a framework's scripts print differently."""
+
+    framework: str
+    row: RowPattern
+    first: int  # number of the first step of an epoch
+    batch: str = "batch_per_device"  # the fact that its parameter `batch_size` states
+
+
+_PYTORCH = _Dialect("PyTorch", PYTORCH_ROW, 1)
+_MXNET = _Dialect("MXNet", MXNET_ROW, 0, "batch_of_all")
+_PADDLE = _Dialect("PaddlePaddle", PADDLE_ROW, 1)
+_TENSORFLOW = _Dialect("TensorFlow", TENSORFLOW_ROW, 0)
+
+
+def _json_dialect(row: str) -> _Dialect:
+    if '"train.total_ips"' in row:
+        return _PYTORCH
+    if '"total_ips"' in row:
+        return _TENSORFLOW
+    return _PADDLE if '"train.batch_time"' in row else _MXNET
+
+
+def _as_text(text: str) -> str:
+    """A line of JSON that is no row as DLLogger's standard output has it."""
+    try:
+        said = json.loads(text[text.index("DLLL ") + 5 :])
+        step, values = said["step"], said["data"]
+        told = "  ".join(f"{key} : {value}" for key, value in values.items())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return text
+    if step == "PARAMETER":
+        return f"PARAMETER {told} "
+    return f"Epoch: {step[0]}  {told} " if isinstance(step, list) and step else f"Summary: {told} "
+
+
+def _parameters(draft: Draft, line: int, text: str) -> Fact | None:
+    """The line that lists the job's parameters. Its list of GPUs."""
     if "PARAMETER" not in text:
         return None
     found = dict(_PARAMETER.findall(text.split("PARAMETER", 1)[1]))
     draft.fact("model", found.get("arch"), line)
-    draft.count(batch, found.get("batch_size"), line)
+    draft.count("batch_size", found.get("batch_size"), line)
     draft.count("devices", found.get("world_size"), line)
     if "amp" in found or "dtype" in found:
         half = found.get("amp") == "True" or found.get("dtype") == "float16"
         draft.fact("precision", "amp" if half else "fp32", line)
     return Fact(len(re.findall(r"\d+", found["gpus"])) or None, line) if "gpus" in found else None
+
+
+def _finish(draft: Draft, dialect: _Dialect, first_step: int) -> None:
+    batch = draft.facts.pop("batch_size", None)
+    if batch:
+        draft.fact(dialect.batch, *batch)
+    draft.fact("framework", dialect.framework)
+    draft.fact("rate_scope", "global")
+    draft.fact("first_step", first_step)
 
 
 def _epoch(draft: Draft, line: int, text: str) -> None:
@@ -83,25 +149,33 @@ def _epoch(draft: Draft, line: int, text: str) -> None:
         draft.evaluated(line, top1[1], top1[2], epoch=match[2])
 
 
-def _read_steps(lines: Lines, row: RowPattern, counter: EpochCounter, framework: str, batch: str) -> Draft:
+def _read_steps(lines: Lines, dialect: _Dialect | None) -> Draft:
+    """The rows of one dialect; of JSON, None, the first row says which."""
     draft = Draft()
     draft.truncated = True  # until the closing summary is met
     gpus: Fact | None = None
     table_batch: Fact | None = None
-    table_devices: Fact | None = None
-    for line, text, values in rows(lines, "Epoch: ", "DLL ", row, _OTHERS):
+    table_devices: list[Fact] = []  # a row for each of its runs
+    marker, own, row = ("Epoch: ", "DLL ", dialect.row) if dialect else ('"step": [', "DLLL ", JSON_ROW)
+    counter = EpochCounter(dialect.first if dialect else 1)
+    for line, text, values in rows(lines, marker, own, row, _OTHERS):
         if values is None:
+            text = _as_text(text) if "DLLL {" in text else text
             if not draft.has_rows:
-                gpus = _parameters(draft, line, text, batch=batch) or gpus
+                gpus = _parameters(draft, line, text) or gpus
             elif "Summary:" in text:
                 draft.truncated = False
+                draft.summary(line, _EPOCH_RATE.search(text))
             elif "Epoch: " in text:
                 _epoch(draft, line, text)
             elif found := _TABLE_HEAD.search(text):
                 table_batch = table_batch or Fact(integer(found[1]), line)
             elif table_batch and (found := _TABLE_ROW.search(text)):
-                table_devices = table_devices or Fact(integer(found[1]), line)
+                table_devices.append(Fact(integer(found[1]), line))
             continue
+        if dialect is None:
+            dialect = _json_dialect(text)
+            counter.first = dialect.first
         stamp, epoch_text, step_text, rate_text, batch_time, loss, wait = values
         epoch, step = whole(epoch_text), whole(step_text)
         rate = positive(rate_text)
@@ -123,31 +197,35 @@ def _read_steps(lines: Lines, row: RowPattern, counter: EpochCounter, framework:
                 loss=number(loss),
             )
         )
-    if table_batch and table_devices:  # the benchmark's own last word
-        draft.facts |= {"devices": table_devices, "batch_per_device": table_batch}
-    elif len(lines.ranks) > 1:  # every rank that runs writes some warning
-        draft.fact("devices", max(lines.ranks) + 1)
-    elif gpus:
-        draft.fact("devices", *gpus)
-    draft.fact("framework", framework)
-    draft.fact("rate_scope", "global")
-    draft.fact("first_step", counter.first)
+    table = table_devices[0] if table_batch and len({fact.value for fact in table_devices}) == 1 else None
+    told: dict[str, Fact | None] = {"world_size": draft.facts.get("devices"), "gpus": gpus, "the closing table": table}
+    if dialect is _MXNET and len(lines.ranks) > 1:  # a rank a device, of which each writes some warning
+        told["mpirun's ranks"] = Fact(max(lines.ranks) + 1, lines.ranks[max(lines.ranks)])
+    draft.agreed("devices", told)
+    if table and table_batch:  # the benchmark's own last word
+        draft.facts |= {"batch_per_device": table_batch}
+    _finish(draft, dialect or _PYTORCH, counter.first)
     return draft
 
 
 def read_pytorch(lines: Lines) -> Draft:
     """A log of NVIDIA's PyTorch image classification."""
-    return _read_steps(lines, PYTORCH_ROW, EpochCounter(1), "PyTorch", "batch_per_device")
+    return _read_steps(lines, _PYTORCH)
 
 
 def read_mxnet(lines: Lines) -> Draft:
     """A log of NVIDIA's MXNet ResNet-50."""
-    return _read_steps(lines, MXNET_ROW, EpochCounter(0), "MXNet", "batch_of_all")
+    return _read_steps(lines, _MXNET)
 
 
 def read_paddle(lines: Lines) -> Draft:
     """A log of NVIDIA's Paddle ResNet-50."""
-    return _read_steps(lines, PADDLE_ROW, EpochCounter(1), "PaddlePaddle", "batch_per_device")
+    return _read_steps(lines, _PADDLE)
+
+
+def read_json(lines: Lines) -> Draft:
+    """A log of any of them in DLLogger's JSON."""
+    return _read_steps(lines, None)
 
 
 def read_tensorflow(lines: Lines) -> Draft:
@@ -158,28 +236,62 @@ def read_tensorflow(lines: Lines) -> Draft:
         if values is None:
             if draft.has_rows:
                 draft.truncated = draft.truncated and "train_throughput : " not in text
+                draft.summary(line, _TENSORFLOW_SUMMARY.search(text))
                 continue
-            _parameters(draft, line, text, batch="batch_per_device")
-            if found := _TENSORFLOW_FACT.search(text):
-                draft.count("devices" if found[1] == "Num GPUs" else "batch_per_device", found[2], line)
+            _parameters(draft, line, text)
+            _tensorflow_fact(draft, line, text)
             continue
         stamp, epoch_text, step_text, rate_text = values
         epoch, step = whole(epoch_text), whole(step_text)
         rate = positive(rate_text)
         if rate is None or (steps := counter.take(epoch, step)) == 0:
             continue
-        draft.row(
-            Window(
-                line=line,
-                step=step,
-                epoch=epoch,
-                # The first row's rate is that of its own step or window, not of all steps before: it does not say.
-                steps=steps if draft.has_rows else None,
-                printed_rate=rate,
-                end_s=moment_s(stamp),
-            )
-        )
-    draft.fact("framework", "TensorFlow")
-    draft.fact("rate_scope", "global")
-    draft.fact("first_step", 0)
+        _tensorflow_row(draft, line, step, steps, rate, stamp, epoch)
+    _finish(draft, _TENSORFLOW, 0)
     return draft
+
+
+def read_nvlog(lines: Lines) -> Draft:
+    """A log of NVIDIA's TensorFlow image classification before DLLogger: a row on two lines."""
+    draft, counter = Draft(), Counter()
+    draft.truncated = True  # until the closing average is met
+    for line, text, values in rows(lines, "iteration: ", "iteration: ", NVLOG_ROW, ("Average total_ips",)):
+        if values is None:
+            if "Average total_ips" in text:
+                draft.truncated = False
+                draft.summary(line, _TENSORFLOW_SUMMARY.search(text))
+            elif not draft.has_rows and ":::NVLOG" in text:
+                _tensorflow_fact(draft, line, text)
+                if "AMP is activated" in text:
+                    draft.fact("precision", "amp", line)
+                elif found := _NVLOG_NAME.search(text):
+                    draft.fact("model", found[1], line)
+            continue
+        stamp, step_text, rate_text = values
+        step, rate = whole(step_text), positive(rate_text)
+        if rate is None or counter.repeats(step):
+            continue
+        _tensorflow_row(draft, line, step, counter.take(step, 0), rate, stamp)
+    _finish(draft, _TENSORFLOW, 0)
+    return draft
+
+
+def _tensorflow_fact(draft: Draft, line: int, text: str) -> None:
+    if found := _TENSORFLOW_FACT.search(text):
+        draft.count("devices" if found[1] == "Num GPUs" else "batch_per_device", found[2], line)
+
+
+def _tensorflow_row(
+    draft: Draft, line: int, step: int, steps: int | None, rate: float, stamp: str | None, epoch: int | None = None
+) -> None:
+    """A row; the first one's rate is that of its own step or window, not of all steps before: it does not say."""
+    draft.row(
+        Window(
+            line=line,
+            step=step,
+            epoch=epoch,
+            steps=steps if draft.has_rows else None,
+            printed_rate=rate,
+            end_s=moment_s(stamp),
+        )
+    )

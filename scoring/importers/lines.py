@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 CHUNK_BYTES = 1 << 17
@@ -14,6 +15,33 @@ _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
 _TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
+# What a run prints as it begins. One that a start prints once tells two starts apart though the first printed no row.
+_ONCE = (
+    "powered by PaddlePaddle",
+    "Environment Information",
+    "Environment info:",
+    "System environment:",
+    '{"env_info": ',
+)
+STARTS = (
+    *_ONCE,
+    "--  Configuration ",
+    " - PARAMETER ",
+    '"PARAMETER"',
+    ") Model HParams:",
+    "PADDLE_TRAINERS_NUM",
+    ", replicas ",
+)
+
+Span = tuple[int, "int | None"]  # first and last line of a run; None: to the end of the log
+
+
+@dataclass
+class Part:
+    """What stands between two starts."""
+
+    first: int
+    first_row: int = 0  # 0: none
 
 
 class Stream(Protocol):
@@ -53,9 +81,38 @@ class HashingStream:
 class Lines:
     """The lines of a stream without colours, NUL bytes and mpirun's prefixes."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, span: Span = (1, None)) -> None:
         self.stream = stream
-        self.ranks: set[int] = set()  # of every prefix met so far
+        self.span = span
+        self.ranks: dict[int, int] = {}  # of every prefix met so far, and its first line
+        self.may_start = False  # whether the lines that come now may hold one of STARTS
+        self.parts = [Part(span[0])]
+        self._seen: set[str] = set()  # of STARTS, since the last part began
+
+    def start(self, number: int, clue: str) -> None:
+        """Line `number` is what a run prints as it begins."""
+        part = self.parts[-1]
+        if part.first_row:
+            self.parts.append(Part(number))
+            self._seen.clear()
+        elif clue in _ONCE and clue in self._seen:  # the start before came to nothing
+            part.first = number
+            self._seen.clear()
+        self._seen.add(clue)
+
+    def row(self, number: int) -> None:
+        """Line `number` is a row."""
+        self.parts[-1].first_row = self.parts[-1].first_row or number
+
+    def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
+        """The runs of the log. Starts without a row behind them are none.
+
+        `restarts` are (line of a row, line of the next), whose counters went back; a start may stand between them.
+        """
+        begun = [part.first for part in self.parts if part.first_row]
+        unsaid = [row for before, row in restarts if not any(before < first <= row for first in begun)]
+        firsts = sorted([*begun, *unsaid]) or [self.span[0]]
+        return list(zip(firsts, [*(first - 1 for first in firsts[1:]), self.span[1]], strict=True))
 
     def _blocks(self) -> Iterator[str]:
         """Whole lines, about CHUNK_BYTES at a time; each block but the last had a newline at its end."""
@@ -81,27 +138,39 @@ class Lines:
         """(1-based number, text) of each line, less the lines with `marker` of all ranks but the lowest."""
         number = 0
         speaker: int | None = None
+        first, last = self.span
         for block in self._blocks():
             texts = block.split("\n")
+            self.may_start = any(clue in block for clue in STARTS)
+            if number + 1 < first:
+                passed = min(first - 1 - number, len(texts))
+                del texts[:passed]
+                number += passed
+            if last is not None:
+                del texts[max(0, last - number) :]
             if "]<std" not in block:
                 for text in texts:
                     number += 1
                     yield number, text
                 continue
-            tagged = [self._untagged(text) for text in texts]
+            tagged = [self._untagged(text, line) for line, text in enumerate(texts, number + 1)]
             if speaker is None:
                 speaker = min((rank for text, rank in tagged if rank is not None and marker in text), default=None)
             for text, rank in tagged:
                 number += 1
-                if rank is None or speaker in (None, rank) or marker not in text:
+                if rank is None or speaker in (None, rank) or (marker not in text and self.clue(text) is None):
                     yield number, text
 
-    def _untagged(self, line: str) -> tuple[str, int | None]:
+    def clue(self, text: str) -> str | None:
+        """The word of STARTS that the line holds."""
+        return next((clue for clue in STARTS if clue in text), None) if self.may_start else None
+
+    def _untagged(self, line: str, number: int) -> tuple[str, int | None]:
         """The line without prefixes, and the rank that the first of them names."""
         match = _TAG.search(line) if "]<std" in line else None
         if match is None:
             return line, None
-        self.ranks.add(int(match[1]))
+        self.ranks.setdefault(int(match[1]), number)
         if match.start() > 40:  # no prefix: some other process's line, or a piece of one
             return _TAG.sub("", line), None
         return _TAG.sub("", line[match.end() :].removeprefix(" ")), int(match[1])

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runlog.reader import Event, Header, Problem, read_stream
-from scoring.importers.lines import Stream
+from scoring.importers.lines import Lines
 from scoring.importers.text import Draft, Fact, wait_within
 from scoring.record import Epoch, Quality, Window
 
+_OPENING = ("cache_clear", "init_start", "submission_benchmark")  # events before run_start
 _COUNTS = ("devices", "nodes", "batch_per_device")
 _TEXTS = ("precision", "math_mode", "mode", "framework", "model")
 
@@ -45,11 +46,20 @@ class _Block(NamedTuple):
     epochs: int
 
 
-def read(stream: Stream) -> Draft:
+def read(lines: Lines) -> Draft:
     """The run of an MLLOG log."""
     reader = _Reader()
-    for entry in read_stream(stream):  # type: ignore[arg-type]
+    first, last = lines.span
+    for entry in read_stream(lines.stream):  # type: ignore[arg-type]
+        if entry.line < first or (last is not None and entry.line > last):
+            continue
         if isinstance(entry, Event):
+            if entry.key in _OPENING:
+                lines.start(entry.line, entry.key)
+            elif entry.key == "run_start":
+                if lines.parts[-1].first_row:
+                    lines.start(entry.line, entry.key)
+                lines.row(entry.line)
             if handle := _HANDLERS.get(entry.key):
                 handle(reader, entry)
         elif isinstance(entry, Header):

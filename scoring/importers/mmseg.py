@@ -2,12 +2,15 @@
 
 Y-M-D h:m:s,ms - mmseg - INFO - Iter [4/180]\tlr: .., eta: .., time: 1.661, data_time: .., memory: 11402, ..
 Y/M/D h:m:s - mmengine - INFO - Iter(train) [  50/80000]  lr: ..  eta: ..  time: ..  data_time: ..  memory: ..
+{"mode": "train", "epoch": 1, "iter": 50, "lr": 0.01, "memory": 5322, "data_time": 0.005, .., "time": 0.7143}
+(mmcv's `.log.json`, with {"env_info": .., "config": ..} before; `iter` may start anew in each epoch)
 `time` is the mean step time of the window; no rate is printed.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from scoring.importers.text import (
     Counter,
@@ -17,6 +20,7 @@ from scoring.importers.text import (
     RowPattern,
     field,
     first_group,
+    integer,
     moment_s,
     number,
     of_steps,
@@ -35,6 +39,12 @@ ROW = RowPattern(
     (field(" time: ", r"[\s,]"),),
     (field(" data_time: ", r"(?:[\s,]|$)"), re.compile(r" memory: (\d{1,9})"), field(" loss: ")),
 )
+JSON_ROW = RowPattern(
+    re.compile(r'\{"mode": "train", "epoch": (\d{1,9}), "iter": (\d{1,9}),'),
+    (field('"time": ', "(?=[,}])"),),
+    (field('"data_time": '), re.compile(r'"memory": (\d{1,9})'), field('"loss": ')),
+)
+_JSON_EVAL = re.compile(r'"mode": "val", .*"iter": (\d{1,9}),.*"mIoU": ([\d.]+)')
 _FACT = re.compile(
     r"\bsamples_per_gpu ?= ?(?P<batch>\d{1,9})"
     r"|(?P<loader>\w+)_dataloader ?= ?dict"
@@ -60,7 +70,7 @@ class _Config:
         self._gpu: Fact | None = None
         self._line = 0
         self._gpu_ids: Fact | None = None
-        self._distributed = False
+        self.distributed = False
 
     def read(self, line: int, text: str) -> None:
         """Take what the line says."""
@@ -82,7 +92,7 @@ class _Config:
             elif name == "ids":
                 self._gpu_ids = self._gpu_ids or Fact(value.count(",") + 1, line)
             elif name == "distributed":
-                self._distributed = True
+                self.distributed = True
             elif name == "world":
                 draft.count("devices", value, line)
             elif name in ("torch", "mmseg", "cudnn"):
@@ -94,7 +104,7 @@ class _Config:
         """Devices, precision and math mode, from all that was said."""
         draft, ids = self._draft, self._gpu_ids
         # Under a launcher each process may list its own device alone: one is then no word on how many ran.
-        if ids is not None and not (self._distributed and ids.value == 1):
+        if ids is not None and not (self.distributed and ids.value == 1):
             draft.fact("devices", ids.value or None, ids.line)
         if self._line:  # the whole configuration is printed: without an fp16 section it is FP32
             draft.fact("precision", "fp32", self._line)
@@ -103,6 +113,48 @@ class _Config:
             draft.fact("math_mode", "tf32" if modern else "fp32", self._gpu.line)
         version = draft.software.get("pytorch")
         draft.fact("framework", f"PyTorch {version}" if version else "PyTorch")
+
+
+def read_json(lines: Lines) -> Draft:
+    """The JSON lines that mmcv writes beside its log."""
+    draft = Draft()
+    config = _Config(draft)
+    config.distributed = True  # the file does not say whether a launcher ran
+    last = (0, 0)
+    for line, text, values in rows(lines, '"mode": "train"', '{"', JSON_ROW, ('"mode": "val"',)):
+        if values is None:
+            if found := _JSON_EVAL.search(text):
+                draft.evaluated(line, "mIoU", found[2], step=integer(found[1]))
+            elif not draft.has_rows:
+                for part in text.replace('\\"', '"').split("\\n"):
+                    config.read(line, part)
+            continue
+        epoch, step, step_time = whole(values[0]), whole(values[1]), positive(values[2])
+        if step_time is None or (epoch, step) == last:
+            continue
+        steps = step - last[1] if step > last[1] else step
+        last = epoch, step
+        draft.row(_window(line, step, steps if draft.has_rows else None, step_time, values[3:], epoch=epoch))
+    config.finish()
+    draft.fact("rate_scope", "device")
+    return draft
+
+
+def _window(line: int, step: int, steps: int | None, step_time: float, others: list[str | None], **more: Any) -> Window:
+    """A row; `others` are its wait, memory and loss."""
+    wait, memory, loss = others
+    seconds, waited = of_steps(steps, step_time, number(wait))
+    return Window(
+        line=line,
+        step=step,
+        steps=steps,
+        seconds=seconds,
+        data_wait_s=waited,
+        printed_step_time_s=step_time,
+        loss=number(loss),
+        gpu_memory_mib=number(memory),
+        **more,
+    )
 
 
 def read(lines: Lines) -> Draft:
@@ -116,25 +168,12 @@ def read(lines: Lines) -> Draft:
             elif found := _EVAL.search(text):
                 draft.evaluated(line, "mIoU", found[1], step=counter.last)
             continue
-        stamp, step, of, cost, wait, memory, loss = values
+        stamp, step, of, cost, *others = values
         step_time = positive(cost)
         if step_time is None or counter.repeats(whole(step)):
             continue
         steps = counter.take(whole(step), whole(of))
-        seconds, waited = of_steps(steps, step_time, number(wait))
-        draft.row(
-            Window(
-                line=line,
-                step=whole(step),
-                steps=steps,
-                seconds=seconds,
-                data_wait_s=waited,
-                printed_step_time_s=step_time,
-                end_s=moment_s(stamp),
-                loss=number(loss),
-                gpu_memory_mib=number(memory),
-            )
-        )
+        draft.row(_window(line, whole(step), steps, step_time, others, end_s=moment_s(stamp)))
     config.finish()
     draft.fact("rate_scope", "device")
     draft.truncated = counter.stops_short

@@ -14,12 +14,13 @@ _FACT = re.compile(
     r"|GPU Compute Capability: (?P<capability>\d{1,9})\.\d+, Driver API Version: [\d.]+, "
     r"Runtime API Version: (?P<cuda>[\d.]+)"
     r"|device: \d+, cuDNN Version: (?P<cudnn>\d+(?:\.\d+)*)"
+    r"|nccl context nranks: (?P<nranks>\d{1,9}) local rank: \d+ gpu id: \d+ ring id: 0\b"
     r"|GPUs used: (?P<gpus>\d{1,9})"
     r"|PaddlePaddle: (?P<paddle>\d[\w.+-]*)"
     r"|train with paddle (?P<trained_with>\d[\w.+-]*)"
     r"|NVIDIA_TF32_OVERRIDE\W+(?P<tf32>[01])\b"
 )
-_CLUE = re.compile(r"PADDLE_TRAINERS_NUM|nnodes|replicas|API Version|cuDNN|GPUs used|addle|TF32")
+_CLUE = re.compile(r"PADDLE_TRAINERS_NUM|nranks|nnodes|replicas|API Version|cuDNN|GPUs used|addle|TF32")
 
 
 class Launch:
@@ -42,12 +43,13 @@ class Launch:
         line = {name: fact.line for name, fact in self._seen.items()}
         nodes = int(said["nodes"]) if "nodes" in said else None
         draft.count("nodes", said.get("nodes"), line.get("nodes", 0))
-        if "trainers" in said:
-            draft.count("devices", said["trainers"], line["trainers"])
-        elif "replicas" in said and nodes is not None:
-            draft.count("devices", str(int(said["replicas"]) * nodes), line["replicas"])
-        elif "gpus" in said:  # of one node
-            draft.count("devices", str(int(said["gpus"]) * (nodes or 1)), line["gpus"])
+        pods = self._seen.get("replicas")
+        if pods is not None:  # processes of one node
+            pods = Fact(int(str(pods.value)) * nodes, pods.line) if nodes is not None else None
+        places = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
+        told = {place: self._seen.get(name) for place, name in places.items()}
+        ranks = {place: Fact(int(str(fact.value)) or None, fact.line) for place, fact in told.items() if fact}
+        draft.agreed("devices", {"replicas x nnodes": pods, **ranks})
         version = "paddle" if "paddle" in said else "trained_with"
         if version in said:
             draft.software["paddlepaddle"] = said[version]

@@ -15,6 +15,7 @@ from scoring.importers.text import (
     Draft,
     Fact,
     Lines,
+    RowBatch,
     RowPattern,
     field,
     moment_s,
@@ -84,7 +85,7 @@ class _Config:
 
 def read(lines: Lines) -> Draft:
     """A log of PaddleSeg."""
-    draft, counter = Draft(), Counter()
+    draft, counter, batch = Draft(), Counter(), RowBatch()
     config = _Config(draft)
     for line, text, values in rows(lines, "[TRAIN] epoch", "[INFO]", ROW, ("[EVAL]",)):
         if values is None:
@@ -97,6 +98,7 @@ def read(lines: Lines) -> Draft:
         step_time = positive(cost)
         if step_time is None or counter.repeats(whole(step)):
             continue
+        batch.read(line, positive(rate), cost, step_time)
         steps = counter.take(whole(step), whole(of))
         seconds, waited = of_steps(steps, step_time, number(wait))
         draft.row(
@@ -114,6 +116,7 @@ def read(lines: Lines) -> Draft:
             )
         )
     config.finish()
+    batch.finish(draft)
     draft.fact("rate_scope", "device")
     draft.truncated = counter.stops_short
     return draft

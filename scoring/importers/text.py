@@ -6,12 +6,12 @@ import datetime
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from scoring.importers.lines import Lines
-from scoring.record import Epoch, Quality, Window
+from scoring.record import Check, Epoch, Quality, Window
 
 MAX_ROW_CHARS = 2_048  # no row is longer; a search over more could take very long
 EXACT_ROWS = 16_384  # rows of the start of a run that are kept one by one: the warm-up is cut there
@@ -19,6 +19,7 @@ MERGED_ROWS = 4_096  # windows of several rows each that the later ones become, 
 FIRST_GROUP = 16  # rows that one of them stands for at first; it doubles as often as there is no more room
 MAX_ROWS = EXACT_ROWS + MERGED_ROWS
 MAX_PROBLEMS = 20
+MAX_RESTARTS = 1_000
 HALF_ROW_LINES = 5  # a row that foreign text broke in two goes on within so many lines
 
 NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?|-?nan|-?inf)"  # as any of the tools may print one
@@ -73,7 +74,9 @@ def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Seque
         if marker in line:
             for text in _pieces(line, marker, pattern.head):
                 values = pattern.search(text)
-                begun = begun or values is not None
+                if values is not None:
+                    begun = True
+                    lines.row(number)
                 yield number, text, values
             is_half = values is None and len(text) < MAX_ROW_CHARS and pattern.head.search(text)
             broken = (number, text) if is_half else None
@@ -81,11 +84,14 @@ def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Seque
         if broken is not None:
             whole = f"{broken[1]} {line}"[:MAX_ROW_CHARS]
             if own not in line and (values := pattern.search(whole)) is not None:
+                lines.row(broken[0])
                 yield broken[0], whole, values
                 begun, broken = True, None
                 continue
             if number - broken[0] >= HALF_ROW_LINES:
                 broken = None
+        if lines.may_start and (clue := lines.clue(line)):
+            lines.start(number, clue)
         if not begun or any(word in line for word in others):
             yield number, line, None
 
@@ -115,7 +121,9 @@ class Draft:
         self.quality: list[Quality] = []
         self.software: dict[str, str] = {}
         self.problems: list[str] = []
+        self.restarts: list[tuple[int, int]] = []  # lines of two rows between which the counters go back
         self.header: dict[str, object] = {}
+        self.checks: list[Check] = []
         self.truncated: bool | None = None
         self._first: list[Window] = []
         self._merged: list[Window] = []  # of the rows after the first EXACT_ROWS
@@ -142,6 +150,21 @@ class Draft:
         if value is not None:
             self.quality.append(Quality(line=line, name=name, value=value, epoch=integer(epoch), step=step))
 
+    def agreed(self, name: str, told: Mapping[str, Fact | None]) -> None:
+        """What the log says of `name` in several places; where they differ it is unknown."""
+        said = {place: fact for place, fact in told.items() if fact is not None and fact.value is not None}
+        values = {fact.value for fact in said.values()}
+        self.facts.pop(name, None)
+        if len(values) == 1:
+            self.facts[name] = next(iter(said.values()))
+        if len(said) > 1:
+            ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in said.items())
+            self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
+
+    def summary(self, line: int, found: re.Match[str] | None) -> None:
+        """The log's own closing figure; the first of several lines."""
+        self.fact("summary_rate", positive(found[1]) if found else None, line)
+
     def problem(self, text: str) -> None:
         """Something in the text that could not be taken as it stands."""
         if len(self.problems) < MAX_PROBLEMS:
@@ -163,11 +186,8 @@ class Draft:
                 and window.printed_rate == last.printed_rate
             ):
                 return
-            if (window.epoch or 0, step) < (last.epoch or 0, last.step):
-                where = "" if window.epoch is None else f" of epoch {window.epoch}"
-                self.problem(
-                    f"line {window.line}: step {step}{where} follows {last.step}: more than one run in the log"
-                )
+            if (window.epoch or 0, step) < (last.epoch or 0, last.step) and len(self.restarts) < MAX_RESTARTS:
+                self.restarts.append((last.line, window.line))
         self._last = window
         if len(self._first) < EXACT_ROWS:
             self._first.append(window)
@@ -259,14 +279,16 @@ class RowBatch:
     def finish(self, draft: Draft) -> None:
         """The rows have the last word: what the configuration says otherwise is not what ran."""
         images, said = self.images, draft.facts.get("batch_per_device")
-        if images is None or (said is not None and said.value == images):
+        if images is None:
             return
         if said is not None:
-            draft.problem(
-                f"line {said.line}: the configuration says a batch of {said.value}; line {self._line} and the other "
-                f"rows, by rate x step time, {images} a device, which is taken"
+            ways = (
+                f"line {said.line}: the configuration, {said.value}",
+                f"line {self._line} and the other rows: rate x step time, {images} a device",
             )
-        draft.facts["batch_per_device"] = Fact(images, self._line)
+            draft.checks.append(Check(what="batch", ways=ways, agree=said.value == images))
+        if said is None or said.value != images:
+            draft.facts["batch_per_device"] = Fact(images, self._line)
 
 
 @functools.lru_cache(maxsize=64)

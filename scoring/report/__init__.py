@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from runlog.reader import open_log
-from scoring.importers import add_log_options, count, jsonable, read_record
+from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.published import read_published
 from scoring.record import InputError
 from scoring.report import render
@@ -47,9 +47,7 @@ def main(args: argparse.Namespace) -> int:
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
     protocol = protocol_of(args) if args.protocol is not None else None
-    records = [
-        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.logs
-    ]
+    records = read_records(args)
     findings = read_findings(args.findings, records) if args.findings else {}
     report = build(records, protocol, skip=args.skip, findings=findings, published=read_published())
     if args.csv:

@@ -7,6 +7,7 @@ prints), so that the tests hold an importer to the tool and not to itself.
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,13 @@ def run_of(times: Sequence[float], *, share: float = 0.02, **size: int) -> Run:
 def steady(steps: int = 120, seconds: float = 0.5, *, jitter: float = 0.01) -> list[float]:
     """Step times around `seconds` that repeat in no short pattern; the first one is slow, as first steps are."""
     return [seconds * (3 if step == 0 else 1 + jitter * math.sin(step * step)) for step in range(steps)]
+
+
+def _mean_rate(run: Run, every: int | None = None) -> float:
+    """What the tools close with: the mean of the printed rates."""
+    size = every or run.every
+    totals = [sum(run.times[at : at + size]) for at in range(0, len(run.times) - size + 1, size)]
+    return sum(size * run.global_batch / total for total in totals) / max(1, len(totals))
 
 
 def _stamp(elapsed: float, form: str) -> str:
@@ -242,7 +250,9 @@ def nvidia_pytorch(run: Run) -> str:
         f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: 0  train.loss : 6.1 None train.total_ips : 782.08 "
         "images/s val.top1 : 71.234 % val.top5 : None %"
     )
-    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.total_ips : 782.08 images/s")
+    lines.append(
+        f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.total_ips : {_mean_rate(run, 1):.2f} images/s"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -264,7 +274,7 @@ def nvidia_tensorflow(run: Run) -> str:
             )
             total = 0.0
     lines.append("Ending Model Training ...")
-    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - () train_throughput : 9421.358309452111 images/s")
+    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - () train_throughput : {_mean_rate(run)!r} images/s")
     return "\n".join(lines) + "\n"
 
 
@@ -295,7 +305,9 @@ def nvidia_mxnet(run: Run) -> str:
             f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch}  train.loss : 6.82  "
             f"train.ips : {run.global_batch * len(kept) / sum(kept)!r} images/s"
         )
-    lines.append(f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.ips : 389.82 images/s")
+    lines.append(
+        f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.ips : {_mean_rate(run)!r} images/s"
+    )
     lines += ["train.ips", f"           |{str(run.batch).center(11)}|", "-" * 24]
     lines += [f"{str(run.devices).center(11)}|{'389.54'.center(11)}|", ""]
     return "\n".join(lines) + "\n"
@@ -320,7 +332,81 @@ def nvidia_paddle(run: Run) -> str:
             f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch}  train.loss : 6.9  "
             f"train.epoch_time : {total!r}  train.ips : {run.global_batch * len(steps) / total!r} "
         )
-    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.loss : 6.9  train.ips : 3000.5 ")
+    lines.append(
+        f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.loss : 6.9  train.ips : {_mean_rate(run)!r} "
+    )
+    return "\n".join(lines) + "\n"
+
+
+def nvidia_json(run: Run) -> str:
+    """DLLogger's JSONStreamBackend under PyTorch/Classification/ConvNets."""
+
+    def line(step: object, **data: object) -> str:
+        stamp = START + datetime.timedelta(seconds=elapsed)
+        said = {
+            "timestamp": f"{stamp.timestamp():.6f}",
+            "elapsedtime": f"{elapsed:.6f}",
+            "datetime": f"{stamp:%Y-%m-%d %H:%M:%S.%f}",
+            "type": "LOG",
+            "step": step,
+            "data": {name.replace("__", "."): value for name, value in data.items()},
+        }
+        return f"DLLL {json.dumps(said)}"
+
+    elapsed = 0.0
+    lines = [line("PARAMETER", arch="resnet50", batch_size=run.batch, amp=True, world_size=run.devices)]
+    for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
+        elapsed += time
+        rates = {
+            "train__compute_ips": run.global_batch / (time - wait),
+            "train__total_ips": run.global_batch / time,
+        }
+        lines.append(line([0, index], train__loss=7.08354, **rates, train__lr=0.1))
+    lines.append(line([0], train__loss=6.1, train__total_ips=782.08, val__top1=71.234))
+    lines.append(line([], train__total_ips=_mean_rate(run, 1)))
+    return "\n".join(lines) + "\n"
+
+
+def nvidia_nvlog(run: Run) -> str:
+    """DeepLearningExamples TensorFlow before DLLogger: benchmark_hooks.py prints a row on two lines."""
+    lines = [
+        ':::NVLOGv0.2.3 None 1621940020.763555050 (resnet_v1_5.py:94) Name: "resnet50_v1.5"',
+        f":::NVLOGv0.2.3 None 1621940020.961197376 (runner.py:393) Num GPUs: {run.devices}",
+        f":::NVLOGv0.2.3 None 1621940020.961632444 (runner.py:394) Per-GPU Batch Size: {run.batch}",
+    ]
+    elapsed = total = 0.0
+    for index, time in enumerate(run.times, 1):
+        total, elapsed = total + time, elapsed + time
+        if index % run.every == 0:
+            head = f":::NVLOGv0.2.3 resnet {1621940023 + elapsed:.9f} (benchmark_hooks.py"
+            lines.append(f"{head}:59) iteration: {index - 1}")
+            lines.append(f"{head}:60) total_ips: {run.every * run.global_batch / total!r}")
+            total = 0.0
+    lines.append(
+        ":::NVLOGv0.2.3 resnet 1621940211.382129908 (benchmark_hooks.py:66) Average total_ips: " + repr(_mean_rate(run))
+    )
+    return "\n".join(lines) + "\n"
+
+
+def mmcv_json(run: Run) -> str:
+    """mmcv/runner/hooks/logger/text.py `_dump_log` with the EpochBasedRunner: `iter` starts anew in each epoch."""
+    gpus = ",".join(map(str, range(run.devices)))
+    said = {
+        "env_info": f"sys.platform: linux\nGPU {gpus}: Tesla V100-SXM2-32GB\nPyTorch: 1.11.0a0+b6df043",
+        "config": f"data = dict(\n    samples_per_gpu={run.batch},\ngpu_ids = range(0, {run.devices})\n",
+        "seed": 0,
+    }
+    lines = [json.dumps(said)]
+    for epoch, steps in run.epochs():
+        total = waited = 0.0
+        for index, (time, wait) in enumerate(steps, 1):
+            total, waited = total + time, waited + wait
+            if index % run.every == 0:
+                row = {"mode": "train", "epoch": epoch + 1, "iter": index, "lr": 0.00985, "memory": 13479}
+                row |= {"data_time": round(waited / run.every, 5), "decode.loss_ce": 2.6493, "loss": 2.6493}
+                lines.append(json.dumps(row | {"time": round(total / run.every, 5)}))
+                total = waited = 0.0
+        lines.append(json.dumps({"mode": "val", "epoch": epoch + 1, "iter": 500, "lr": 0.00985, "mIoU": 0.7161}))
     return "\n".join(lines) + "\n"
 
 
@@ -370,6 +456,9 @@ WRITERS: dict[str, Callable[[Run], str]] = {
     "nvidia_mxnet": nvidia_mxnet,
     "nvidia_paddle": nvidia_paddle,
     "mmseg": mmseg,
+    "nvidia_json": nvidia_json,
+    "nvidia_nvlog": nvidia_nvlog,
+    "mmcv_json": mmcv_json,
 }
 # What a format does not say of the job and must be told.
 OPTIONS = {

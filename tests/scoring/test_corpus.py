@@ -1,7 +1,9 @@
 """Logs that nobody here chose, read in place: devices, batch and figure are right or unknown, never wrong."""
 
+import csv
 import functools
 import json
+import re
 import statistics
 import tarfile
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from scoring.__main__ import main
 from scoring.importers import read_record
 from scoring.published import read_published, select
+from scoring.record import InputError
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
@@ -59,10 +62,16 @@ def test_one_device_without_a_launcher_is_one(tmp_path: Path) -> None:
 
 
 def test_the_rows_have_the_last_word_on_the_batch(tmp_path: Path) -> None:
-    """The configuration says 1024; each row's rate x step time is 128."""
-    record = read_record(log(tmp_path, "robinbg_PaddleClas/output/train.log"))
+    """Four starts that came to nothing said 1024, the one that ran 128, and so do its rows, by rate x step time."""
+    path = log(tmp_path, "robinbg_PaddleClas/output/train.log")
+    record = read_record(path, segment=1)
+    assert (record.batch_per_device, record.field_lines["batch_per_device"]) == (128, 711) and not record.problems
+    path.write_bytes(path.read_bytes().replace(b"batch_size : 128\n", b"batch_size : 1024\n"))
+    record = read_record(path, segment=1)
     assert record.batch_per_device == 128
-    assert any("line 91: the configuration says a batch of 1024; line 776" in text for text in record.problems)
+    [check] = [check for check in record.checks if check.what == "batch"]
+    assert not check.agree and check.ways[0] == "line 711: the configuration, 1024"
+    assert check.ways[1].startswith("line 776 and the other rows: rate x step time, 128")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +79,6 @@ def test_the_rows_have_the_last_word_on_the_batch(tmp_path: Path) -> None:
     [
         (f"{MXNET}/V100_LOG/mxnet_gpu8_fp32_bs128.txt", 8, 128),
         (f"{MXNET}/V100_LOG/mxnet_gpu1_amp_bs256.txt", 1, 256),
-        (f"{MXNET}/mxnet_gpu1_gpu8_amp_bs192.txt", 1, 192),  # rows without a unit
         (f"{CLAS}/paddle_gpu32_amp_bs128.txt", 32, 128),  # `elapse:`; TRAIN.batch_size is that of all
         (f"{CLAS}/paddle_gpu8_amp_bs208.txt", 8, 208),
         (f"{CLAS}/paddle_gpu1_fp32_bs96.txt", 1, 96),
@@ -80,6 +88,159 @@ def test_devices_and_batch(tmp_path: Path, path: str, devices: int, batch: int) 
     record = read_record(log(tmp_path, path))
     assert (record.devices, record.batch_per_device) == (devices, batch) and record.windows
     assert record.global_batch == devices * batch
+
+
+# Devices, batch, lines and figure of each run: MXNet's by its closing table, PaddleSeg's devices x the rows' rate.
+SEGMENTS = {
+    "Shun14_ENCNet-paddle/log/workerlog.0": [(2, 2, "lines 1 to 133", 2 * 1.79), (4, 2, "lines 134 to ", 4 * 1.79)],
+    f"{MXNET}/mxnet_gpu1_gpu8_amp_bs192.txt": [(1, 192, "lines 1 to 101", 1355), (8, 192, "lines 102 to 366", 10318)],
+    f"{MXNET}/mxnet_gpu1_gpu8_fp32_bs96.txt": [(1, 96, "lines 1 to 102", 371.16), (8, 96, "lines 103 to ", 2617.1)],
+}
+
+
+@pytest.mark.parametrize("path", SEGMENTS)
+def test_two_runs_in_one_log_are_refused_or_scored_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    """One run on 2 GPUs, then on 4; on 1, then on 8: each has its own devices, batch and figure."""
+    file, truth = log(tmp_path, path), SEGMENTS[path]
+    protocol = "ngc-mxnet" if "mxnet" in path else "window"
+    code, _, error = scored(capsys, "score", file, "--protocol", protocol)
+    assert code == 2 and "2 runs in one log" in error and all(lines in error for _, _, lines, _ in truth)
+    assert "score one of them with --segment N" in error
+    for number, (devices, batch, lines, figure) in enumerate(truth, 1):
+        record = read_record(file, segment=number)
+        assert (record.devices, record.batch_per_device) == (devices, batch) and not record.problems
+        assert record.segment and lines.startswith(f"lines {record.segment[0]} to")
+        code, result, _ = scored(capsys, "score", file, "--protocol", protocol, "--segment", number)
+        assert code == 0 and result["unit"] == "images/s"
+        assert result["value"] == pytest.approx(figure, rel=3e-4 if "mxnet" in path else 0.02)
+        source = result["sources"][0]
+        assert record.segment[0] < source["first_line"] < source["last_line"] <= record.segment[1]
+    code, _, error = scored(capsys, "score", file, "--protocol", protocol, "--segment", 3)
+    assert code == 2 and "no run 3: the log holds 2" in error
+
+
+def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nineteen starts of PaddleClas, of which five trained; two of them went on with the counters of the one before."""
+    file = log(tmp_path, "robinbg_PaddleClas/output/train.log")
+    code, _, error = scored(capsys, "import", file)
+    assert code == 2 and "5 runs in one log (1: lines 623 to 2071; 2: lines 2072 to 2391; " in error
+    assert [read_record(file, segment=n).windows[0].line for n in (1, 2, 3)] == [776, 2226, 2546]
+    other = "ResNet50V1.5/OtherReports/TensorFlow/logs/tf_gpu32_amp_bs128.txt"  # no header tells the two apart
+    _, _, error = scored(capsys, "import", log(tmp_path, f"{PERF}/{other}"))
+    assert "1: lines 1 to 311; 2: lines 312 to " in error
+
+
+def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last of 43 iterations takes 14 times as long as the others; the report prints 5889.05 images/s."""
+    path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/V100-LOG/pytorch_gpu8_amp_bs256.txt~097aa7")
+    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    said = {warning["rule"]: warning for warning in result["warnings"]}
+    assert code == 0 and result["value"] < 0.8 * 5889.05
+    assert result["median_window_rate"] == pytest.approx(5889.05, rel=0.03)
+    assert said["outlying_window"]["line"] == 71 and "1 of 43 windows" in said["outlying_window"]["message"]
+    assert "60.9%" in said["unsteady"]["message"]
+    assert main(["score", str(path), "--protocol", "window"]) == 0
+    assert re.search(r"median +6005\.9\d\d \(of the window rates\)", capsys.readouterr().out)
+    steady = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/pytorch_gpu8_fp32_bs128.txt~93c807")
+    _, result, _ = scored(capsys, "score", steady, "--protocol", "window")
+    assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "rows", "closing"),
+    [("tf_gpu1_amp_bs254.txt~290cd0", 254, 30, 1255.637), ("tf_gpu1_fp32_bs128.txt~c2d181", 128, 30, 410.553)],
+)
+def test_rows_of_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, batch: int, rows: int, closing: float
+) -> None:
+    """NVLOG: `iteration: 200` on one line, `total_ips: ..` on the next; `Average total_ips` closes the log."""
+    path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/{name}")
+    record = read_record(path)
+    assert (record.format, record.devices, record.batch_per_device) == ("nvidia_nvlog", 1, batch)
+    assert len(record.windows) == rows and record.truncated is False
+    assert (record.windows[0].step, record.windows[-1].step) == (200, 490)
+    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    assert code == 0 and result["value"] == pytest.approx(closing, rel=0.04)  # its rates are of single steps
+
+
+def test_a_log_s_own_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report prints 33317.67, which is the closing line: not the mean of the rows that it was taken for."""
+    path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu32_amp_bs256.txt")
+    code, result, _ = scored(capsys, "score", path, "--protocol", "summary")
+    assert code == 0 and round(result["value"], 2) == 33317.67 and result["sources"][0]["first_line"] == 302
+    bare = log(tmp_path, f"{CLAS}/paddle_gpu1_fp32_bs96.txt")
+    code, _, error = scored(capsys, "score", bare, "--protocol", "summary")
+    assert code == 2 and "closes with no figure of its own" in error
+
+
+def test_no_log_of_the_corpus_gives_wrong_devices_or_batch(tmp_path: Path) -> None:
+    """Of each run, what the log's name says, or unknown; and every log of a known format says a thing in two ways."""
+    seen = checked = 0
+    with (CORPUS / "wild.csv").open() as table:
+        for row in csv.DictReader(table):
+            path = log(tmp_path, row["path"])
+            try:
+                record = read_record(path)
+            except InputError as error:
+                assert not row["format"] or "runs in one log" in str(error), row["path"]
+                continue
+            seen, checked = seen + 1, checked + len(record.checks)
+            for name, said in (("devices", record.devices), ("batch", record.batch_per_device)):
+                assert said is None or str(said) == (row[f"{name}_by_name"] or str(said)), (row["path"], name)
+    assert seen >= 90 and checked > 150
+
+
+def disagreements(path: Path) -> list[str]:
+    return [str(check) for check in read_record(path).checks if not check.agree]
+
+
+def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with both of its lines; those that no figure can be made of are refused."""
+    seg = log(tmp_path, f"{PERF}/HRNetW18/logs/paddle/PaddleSeg_fcn_hrnetw18_bs8_fp32_DP_N1C8_log~a7bf37")
+    good = seg.read_bytes()
+    assert not disagreements(seg) and {check.what for check in read_record(seg).checks} == {"batch", "devices", "time"}
+    for old, new, said in (
+        (rb"(batch_size[:=] ?)8\b", rb"\g<1>4", r"batch: line \d+: the configuration, 4; line \d+ and .* 8 a device"),
+        (rb"GPUs used: 8\b", b"GPUs used: 4", r"devices: line 33: replicas x nnodes, 8; line \d+: GPUs used, 4"),
+    ):
+        assert re.search(old, good), old
+        seg.write_bytes(re.sub(old, new, good))
+        [text] = disagreements(seg)
+        assert re.fullmatch(said, text), text
+        code, result, _ = scored(capsys, "score", seg, "--protocol", "perf-seg")
+        assert code == 0 and [w["message"] for w in result["warnings"] if w["rule"] == "ways_disagree"] == [text]
+        assert [check["agree"] for check in result["checked"]].count(False) == 1
+        assert (result["unit"] == "images/s per device") is new.startswith(b"GPUs")
+    seg.write_bytes(re.sub(rb"(batch_cost: )(\d+\.\d+)", lambda m: m[1] + b"%.4f" % (float(m[2]) / 2), good))
+    code, _, error = scored(capsys, "score", seg, "--protocol", "perf-seg")
+    assert code == 2 and "the log contradicts itself: time: lines " in error and "time stamps" in error
+    tf = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu8_amp_bs256.txt")
+    tf.write_bytes(tf.read_bytes().replace(b"train_throughput : 9421", b"train_throughput : 8421"))
+    assert disagreements(tf)[0].startswith("rate: line 73: the log's own summary, 8421.36 images/s; lines 42 to 71: ")
+    tf.write_bytes(tf.read_bytes().replace(b"Num GPUs 8", b"Num GPUs 1"))  # 2048 images a step ran, not 256
+    code, _, error = scored(capsys, "score", tf, "--protocol", "perf")
+    assert code == 2 and "steps, batch and rate against time: " in error
+
+
+def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")[0]
+    [check] = read_record(path).checks
+    assert check.what == "rate" and check.agree and " 1 times the printed ones" in check.ways[1]
+    path.write_bytes(re.sub(rb'("imgs_sec": |"throughput", "value": )', rb"\g<1>1", path.read_bytes()))
+    assert not read_record(path).checks[0].agree
+    code, _, error = scored(capsys, "score", path, "--protocol", "window", "--skip", 1)
+    assert code == 2 and "the log contradicts itself: rate: " in error
+    code, _, error = scored(capsys, "score", path, "--protocol", "mlperf")  # minutes are no matter of rates
+    assert code == 1 and "asks for 5 runs" in error
+
+
+def test_rows_that_leave_time_out_are_said(tmp_path: Path) -> None:
+    """PaddleClas's dynamic-graph rows leave a twentieth of the time out; the rates of NVLOG are of single steps."""
+    clas = read_record(log(tmp_path, "robinbg_PaddleClas/output/train.log"), segment=3)
+    [said] = [str(check) for check in clas.checks if not check.agree]
+    assert said == ("time: lines 2547 to 6957: time stamps, 10431 s; lines 2547 to 6957: their step times, 9965.96 s")
 
 
 def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,25 +100,25 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
     path.write_text(samples.WRITERS[name](run))
     record = read_record(path, format=name, **samples.OPTIONS.get(name, {}))
     assert (record.devices, record.batch_per_device) == (8, 32)
-    one_based = name not in ("paddleclas_dygraph", "paddle18", "nvidia_tensorflow", "nvidia_mxnet")
+    one_based = name not in ("paddleclas_dygraph", "paddle18", "nvidia_tensorflow", "nvidia_mxnet", "nvidia_nvlog")
     assert record.first_step == int(one_based)
-    every = 1 if name in ("paddle18", "nvidia_pytorch") else 10
+    every = 1 if name in ("paddle18", "nvidia_pytorch", "nvidia_json") else 10
     assert len(record.windows) == 240 // every
     if name == "paddleclas_dygraph":
         assert record.windows[1].steps == 6
     fourth = record.windows[3]
     assert fourth.steps == every
     assert fourth.step == (30 if name == "paddleclas_dygraph" else every * 4 - (not one_based))
-    assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg") else 0)
+    assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg", "mmcv_json") else 0)
     end = fourth.step - record.first_step + 1
     true = sum(run.times[end - every : end])
     if fourth.seconds is not None:
         assert fourth.seconds == pytest.approx(true, rel=1e-3)
         if fourth.data_wait_s is not None:
             assert fourth.data_wait_s == pytest.approx(0.1 * true, rel=1e-2)
-    if name in ("mllog", "paddleclas_static", "paddleclas_dygraph", "paddleseg", "mmseg"):
+    if name in ("mllog", "paddleclas_static", "paddleclas_dygraph", "paddleseg", "mmseg", "mmcv_json"):
         assert fourth.data_wait_s is not None
-    assert fourth.gpu_memory_mib == (13479 if name == "mmseg" else None)
+    assert fourth.gpu_memory_mib == (13479 if name in ("mmseg", "mmcv_json") else None)
     if record.cumulative:
         true = sum(run.times[4:end]) / (end - 4) * every
     if fourth.printed_step_time_s is not None:
@@ -141,6 +141,8 @@ def test_quality(tmp_path: Path, name: str) -> None:
         "paddleseg": 0.7897,
         "oneflow": 0.71234,
         "nvidia_pytorch": 71.234,
+        "nvidia_json": 71.234,
+        "mmcv_json": 0.7161,
     }
     record = read(tmp_path, samples.WRITERS[name](run()), **samples.OPTIONS.get(name, {}))
     assert {quality.value for quality in record.quality} == ({told[name]} if name in told else set())
@@ -238,7 +240,10 @@ def test_warning_inside_a_row(tmp_path: Path, name: str) -> None:
     clean = read(tmp_path, text, **options)
     lines = text.splitlines()
     where = clean.windows[4].line - 1
+    if name == "nvidia_nvlog":  # whose rows are of two lines
+        return
     words = {"mmseg": "eta", "oneflow": "top_1", "paddle18": "acc1", "nvidia_tensorflow": "total_ips"}
+    words |= {"nvidia_json": '"data"', "mmcv_json": '"memory"'}
     word = words.get(name, "train.loss" if name.startswith("nvidia") else "l")
     head, tail = lines[where].split(f" {word}", 1)
     for broken in (
@@ -261,7 +266,8 @@ def test_log_written_twice(tmp_path: Path, name: str) -> None:
     clean = read(tmp_path, text, **options)
     twice = "".join(f"{line}\n{line}\n" for line in text.splitlines())
     if name == "mllog":
-        assert any("run_stop again" in problem for problem in read(tmp_path, twice).problems)
+        with pytest.raises(InputError, match="2 runs in one log"):
+            read(tmp_path, twice)
     else:
         assert same_rows(clean, read(tmp_path, twice, **options))
 
@@ -294,7 +300,7 @@ def test_truncated_log_yields_what_it_holds(tmp_path: Path, name: str) -> None:
     cut = "".join(line[: whole.windows[11].line - 1]) + line[whole.windows[11].line - 1][:-25]
     part = read(tmp_path, cut, **options)
     assert part.truncated is not False
-    assert part.truncated is (None if name in ("paddle18", "oneflow") else True)
+    assert part.truncated is (None if name in ("paddle18", "oneflow", "mmcv_json") else True)
     rows = [(w.step, w.epoch, w.printed_rate) for w in whole.windows]
     assert [(w.step, w.epoch, w.printed_rate) for w in part.windows] in (rows[:11], rows[:12])
 
@@ -392,12 +398,17 @@ def test_import_command(tmp_path: Path) -> None:
     assert "8  (line 2)" in shown and "\x1b" not in shown
 
 
-def test_two_runs_in_one_log_are_said(tmp_path: Path, name: str) -> None:
-    """A restarted job appends to its log: whatever epoch it begins with."""
+def test_two_runs_in_one_log(tmp_path: Path, name: str) -> None:
+    """A restarted job appends to its log: refused, and each run is the same as alone, but for where it stands."""
     options = samples.OPTIONS.get(name, {})
     text = samples.WRITERS[name](run())
-    problems = read(tmp_path, text + text, **options).problems
-    assert any(("run_stop again" if name == "mllog" else "more than one run in the log") in text for text in problems)
+    other = samples.WRITERS[name](samples.run_of(samples.steady(120), devices=4))
+    with pytest.raises(InputError, match=r"2 runs in one log \(1: lines 1 to \d+; 2: lines \d+ to \d+\)"):
+        read(tmp_path, text + other, **options)
+    for number, alone in ((1, text), (2, other)):
+        found = read(tmp_path, text + other, segment=number, **options)
+        assert same_rows(found, read(tmp_path, alone, **options))
+        assert found.devices in ((8,) if number == 1 or options else (4, None))  # never those of the other run
 
 
 def test_a_log_without_its_start(tmp_path: Path, name: str) -> None:
@@ -468,7 +479,7 @@ def test_scientific_notation(tmp_path: Path, name: str) -> None:
     """Python prints small and large numbers so, and the tools print what Python makes of them."""
     options = samples.OPTIONS.get(name, {})
     text = samples.WRITERS[name](run())
-    word = r"(?:_cost|[ _]time|total_ips|ips|samples/s|elapse)"
+    word = r"(?:_cost|[ _\"]time|total_ips|ips|samples/s|elapse)\"?"
     decimals = "3" if name == "oneflow" else "7"
     changed = re.sub(rf"({word}:? :? ?)(\d+\.\d+)", lambda m: f"{m[1]}{float(m[2]):.{decimals}e}", text)
     assert changed != text
@@ -541,6 +552,37 @@ def test_mmengine(tmp_path: Path) -> None:
     assert (record.batch_per_device, record.precision, record.truncated) == (2, "amp", True)
     assert [(w.step, w.steps, w.printed_step_time_s) for w in record.windows] == [(50, 50, 0.7143), (100, 50, 0.7001)]
     assert record.quality[0].value == 77.72 and record.windows[0].gpu_memory_mib == 5322
+
+
+@pytest.mark.parametrize(
+    ("framework", "rate", "other", "batch", "last"),
+    [
+        ("PyTorch", "train.total_ips", "", 256, 40),
+        ("MXNet", "train.ips", "", 32, 39),  # whose batch_size is of all devices
+        ("PaddlePaddle", "train.ips", '"train.batch_time": 0.5, ', 256, 40),
+        ("TensorFlow", "total_ips", "", 256, 39),
+    ],
+)
+def test_dialects_of_json(tmp_path: Path, framework: str, rate: str, other: str, batch: int, last: int) -> None:
+    head = 'DLLL {"timestamp": "1610000000.1", "datetime": "2021-01-07 06:26:40.1", "elapsedtime": "0.1", "type": "LOG"'
+    text = f'{head}, "step": "PARAMETER", "data": {{"arch": "resnet50", "batch_size": 256, "gpus": {[*range(8)]}}}}}\n'
+    for epoch in (0, 1):
+        for step in range(last - 30, last + 1, 10):
+            text += f'{head}, "step": [{epoch}, {step}], "data": {{{other}"{rate}": 4096.5, "train.lr": 0.1}}}}\n'
+    record = read(tmp_path, text)
+    assert (record.format, record.framework) == ("nvidia_json", framework)
+    assert (record.devices, record.batch_per_device, record.model) == (8, batch, "resnet50")
+    assert [window.steps for window in record.windows][1:] == [10] * 7 and record.truncated
+    assert record.windows[3].printed_rate == 4096.5
+    assert read(tmp_path, text + f'{head}, "step": [], "data": {{"{rate}": 4096.5}}}}\n').truncated is False
+
+
+def test_gpus_used_are_of_all_nodes(tmp_path: Path) -> None:
+    """PaddleSeg prints its world size as `GPUs used`: on four nodes 32, not 8."""
+    text = samples.paddleseg(run()).replace("nnodes: 1", "nnodes: 4").replace("GPUs used: 8", "GPUs used: 32")
+    record = read(tmp_path, text)
+    assert record.devices == 32 and [check.agree for check in record.checks if check.what == "devices"] == [True]
+    assert read(tmp_path, re.sub(r"LAUNCH INFO .*replicas.*\n", "", text)).devices == 32
 
 
 def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:

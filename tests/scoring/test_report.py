@@ -484,7 +484,8 @@ def test_published_curves_have_names_of_their_own(published_logs: Path, capsys: 
         "paddleclas_a100_gpu1_fp32_bs256.log",
         "mmseg_v100_gpu8_fp32_bs8.log",
     ):
-        labels = [curve["label"] for curve in values_of(capsys, published_logs / log, "--devices", 8)["published"]]
+        told = ("--devices", 8) if log.startswith("paddleclas") else ()
+        labels = [curve["label"] for curve in values_of(capsys, published_logs / log, *told)["published"]]
         assert len(labels) == len(set(labels))
         assert labels or log.startswith("mmseg")  # whose log does not name its model
 

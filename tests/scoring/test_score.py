@@ -376,7 +376,7 @@ def test_warm_up_not_over() -> None:
 def test_one_slow_window_is_no_warm_up() -> None:
     times = noise(60)
     times[20] = 5.0
-    assert rules(record_of(times)) == set()
+    assert rules(record_of(times)) == {"outlying_window"}
 
 
 def test_drift() -> None:
@@ -440,14 +440,12 @@ def test_mixed_precision(tmp_path: Path, command: Command) -> None:
 
 
 def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> None:
-    """A restarted job's log, and an option that the log contradicts, however much else is wrong with it."""
-    text = samples.paddleseg(samples.run_of([0.5] * 60))
-    log = write(tmp_path, "a.log", text * 30)
+    """An option that the log contradicts."""
+    log = write(tmp_path, "a.log", samples.paddleseg(samples.run_of([0.5] * 60)))
     code, result, _ = command("score", log, "--protocol", "perf-seg", "--devices", 2)
     assert code == 0
     said = [(w["rule"], w["message"]) for w in result["warnings"]]
     assert ("option_contradicts_log", "line 2: the log says devices 8, the options 2") in said
-    assert any(rule == "log_problem" and "more than one run in the log" in message for rule, message in said)
 
 
 def test_a_run_on_null_gpus_is_said_to_mean_nothing(tmp_path: Path, command: Command) -> None:

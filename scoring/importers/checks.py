@@ -1,0 +1,116 @@
+"""Two ways to a figure: the clock against the rows, the log's own summary against its rows."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import statistics
+
+from scoring.record import Check, Record, Window
+
+AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
+REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
+PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, a checkpoint or a stall
+
+
+def of_record(record: Record) -> list[Check]:
+    """What the rows say, against the stamps beside them and against the log's closing figure."""
+    return [check for check in (_clock(record), _printed(record), _summary(record)) if check is not None]
+
+
+def _row_s(record: Record, window: Window) -> float | None:
+    """Seconds of a row by its own columns: its step time, or its images / rate."""
+    if window.seconds:
+        return window.seconds
+    images = window.images if record.rate_scope == "global" else _images(record, window)
+    return images / window.printed_rate if images and window.printed_rate else None
+
+
+def _images(record: Record, window: Window) -> int | None:
+    return window.steps * record.batch_per_device if window.steps and record.batch_per_device else None
+
+
+def _gaps(record: Record) -> list[tuple[float, float, int]]:
+    """(seconds by the clock, by the row, its line) of each row that follows one of its epoch, no evaluation between."""
+    evaluated = sorted(quality.line for quality in record.quality)
+    gaps = []
+    for before, row in itertools.pairwise(record.windows):
+        own = _row_s(record, row)
+        if before.end_s is None or row.end_s is None or not own or before.epoch != row.epoch:
+            continue
+        if bisect.bisect(evaluated, before.line) == bisect.bisect(evaluated, row.line):
+            gaps.append((row.end_s - before.end_s, own, row.line))
+    return gaps
+
+
+def _clock(record: Record) -> Check | None:
+    """Time stamps against the rows' step times, or against steps x batch / rate. Pauses are left out."""
+    gaps = _gaps(record)
+    if len(gaps) < 2:
+        return None
+    digit_s = 1.0 if all(clock == int(clock) for clock, _, _ in gaps) else 0.01
+    if statistics.median(own for _, own, _ in gaps) >= 2 * digit_s:
+        usual = statistics.median(clock / own for clock, own, _ in gaps)
+    else:  # single gaps are lost in the rounding of the stamps
+        most = sorted(gaps, key=lambda gap: gap[0] - gap[1])[: math.ceil(0.9 * len(gaps))]
+        usual = math.fsum(clock for clock, _, _ in most) / math.fsum(own for _, own, _ in most)
+    kept = [gap for gap in gaps if gap[0] <= PAUSE * max(1.0, usual) * gap[1] + 2 * digit_s]
+    if not kept:
+        return None
+    clock_s, rows_s = math.fsum(gap[0] for gap in kept), math.fsum(gap[1] for gap in kept)
+    rounding = digit_s * (1 + len(gaps) - len(kept)) / rows_s
+    ratio = clock_s / rows_s
+    timed = record.windows[-1].seconds is not None
+    by = "their step times" if timed else "steps x batch / rate"
+    return Check(
+        what="time" if timed else "steps, batch and rate against time",
+        ways=(
+            f"lines {kept[0][2]} to {kept[-1][2]}: time stamps, {clock_s:.6g} s",
+            f"lines {kept[0][2]} to {kept[-1][2]}: {by}, {rows_s:.6g} s",
+        ),
+        agree=abs(ratio - 1) <= AGREES + rounding,
+        refused=not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding,
+    )
+
+
+def _printed(record: Record) -> Check | None:
+    """The printed rates against images / time, where rows have both: epochs of an MLPerf log."""
+    both = [w for w in record.windows if w.printed_rate and w.images and w.seconds]
+    if record.rate_scope != "global" or not both:
+        return None
+    ratio = statistics.median(w.images / w.seconds / w.printed_rate for w in both)  # type: ignore[operator]
+    row = both[0]
+    return Check(
+        what="rate",
+        ways=(
+            f"line {row.line} and {len(both) - 1} more: the printed rate, {row.printed_rate:.6g} images/s",
+            f"images / time, {row.images_per_s:.6g} images/s; {ratio:.4g} times the printed ones at the median",
+        ),
+        agree=abs(ratio - 1) <= AGREES,
+        refused=not 1 / REFUSED <= ratio <= REFUSED,
+    )
+
+
+def _summary(record: Record) -> Check | None:
+    """The closing figure against the mean, the harmonic mean or the median of the rows' rates: it has its own rule."""
+    rates = [window.printed_rate for window in record.windows if window.printed_rate]
+    own = record.summary_rate
+    if own is None or len(rates) < 2:
+        return None
+    ways = {
+        "mean": statistics.fmean(rates),
+        "harmonic mean": statistics.harmonic_mean(rates),
+        "median": statistics.median(rates),
+    }
+    name = min(ways, key=lambda way: abs(ways[way] - own))
+    first, last = record.windows[0].line, record.windows[-1].line
+    return Check(
+        what="rate",
+        ways=(
+            f"line {record.field_lines['summary_rate']}: the log's own summary, {own:.6g} images/s",
+            f"lines {first} to {last}: {name} of the rates, {ways[name]:.6g} images/s",
+        ),
+        agree=abs(ways[name] / own - 1) <= AGREES,
+        refused=not 1 / REFUSED <= ways[name] / own <= REFUSED,
+    )
