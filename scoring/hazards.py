@@ -73,6 +73,7 @@ THROTTLE_SHARE = 0.03
 DRIFT_SHARE = 0.02
 STALL_SHARE = 0.05
 RATE_GAP_SHARE = 0.001
+OUTLIER_SCORE = 3.5  # median absolute deviations: Iglewicz and Hoaglin's modified z-score
 OUTLIER_SHARE = 0.01
 OUTLYING_WINDOW_SHARE = 0.2
 UNSTEADY_SHARE = 0.02
@@ -128,7 +129,8 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
 
 def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
     """A few windows that move the figure: far from the median step time, and over 1 % of the mean by themselves."""
-    middle, scale = statistics.median(times), mad(times)
+    middle = statistics.median(times)
+    scale = 1.4826 * statistics.median([abs(time - middle) for time in times])  # a normal one's standard deviation
     limit = max(OUTLIER_SCORE * scale, OUTLYING_WINDOW_SHARE * middle)
     far = [index for index, time in enumerate(times) if abs(time - middle) > limit]
     if not 0 < len(far) <= len(times) / 10:  # more of them are how the run goes: it is unsteady
