@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import psutil
 
 from harness.env import Job
@@ -22,14 +23,19 @@ GIB = 2**30
 
 WORKSPACE_LIMIT = "FLAGS_conv_workspace_size_limit"  # MiB; cuDNN's exhaustive search takes all that it may
 SMALL_CARD_GIB, WORKSPACE_MIB, SMALL_WORKSPACE_MIB = 20, 4000, 1000
-# Peak of Paddle's allocator, as the null GPU shows it: fixed, and for each image of 224 x 224 (docs/program.md).
+# Peak of Paddle's allocator in MiB by images at once, as the null GPU shows it (docs/program.md).
 ALLOCATED_MIB = {
-    ("rn50", "fp32"): (979, 77.90),
-    ("rn50", "tf32"): (979, 77.90),
-    ("rn50", "amp_o1"): (259, 48.88),
-    ("rn50", "amp_o2"): (302, 48.93),
+    ("rn50", "fp32"): {32: 2798, 64: 5597, 128: 10951, 192: 16328, 256: 20922},
+    ("rn50", "amp_o1"): {32: 1821, 64: 3386, 128: 6516, 192: 9642, 256: 12772},
+    ("rn50", "amp_o2"): {32: 1868, 64: 3435, 128: 6565, 192: 9699, 256: 12829},
+    ("rn50", "bf16"): {32: 1786, 64: 3278, 128: 6254, 192: 9240, 256: 12216},
+    ("hrnet", "fp32"): {2: 2614, 4: 5165, 8: 10256},
+    ("hrnet", "amp_o1"): {2: 1416, 4: 2740, 8: 5388},
+    ("hrnet", "amp_o2"): {2: 1435, 4: 2758, 8: 5406},
+    ("hrnet", "bf16"): {2: 1445, 4: 2779, 8: 5447},
 }
-RN50_SIDE = 224
+PIXELS = {"rn50": 224 * 224, "hrnet": 1024 * 512}  # of an image, a training crop, of these peaks
+SMALL_IMAGES = ("digits_small", "scenes_small")  # recipes of which no peak was taken
 # CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI: assumed, as no vendor's
 # figure was found for their sum, and no GPU has confirmed it.
 BESIDE_MIB = 1536
@@ -56,13 +62,15 @@ class Need:
 
 def need(job: Job, *, workspace_mib: int) -> Need | None:
     """What training takes; None for a job of which no peak was taken."""
-    taken = ALLOCATED_MIB.get((job.workload, job.precision))
+    precision = "fp32" if job.precision == "tf32" else job.precision  # the same program
+    peaks = ALLOCATED_MIB.get((job.workload, precision))
     knobs = strategy.parse(job.strategy)
-    if taken is None or knobs.auto:
+    if peaks is None or knobs.auto or job.recipe in SMALL_IMAGES:
         return None
-    fixed, each = taken
-    area = (job.image_size / RN50_SIDE) ** 2 if job.image_size else 1.0
-    return Need(program=fixed + each * area * job.batchsize / knobs.gradient_merge, workspace=workspace_mib)
+    area = job.image_size**2 / PIXELS[job.workload] if job.image_size else 1.0
+    images, most = area * job.batchsize / knobs.gradient_merge, max(peaks)
+    program = float(np.interp(images, list(peaks), list(peaks.values()))) * max(1.0, images / most)
+    return Need(program=program, workspace=workspace_mib)
 
 
 # ---- what Paddle says when it ran out

@@ -6,6 +6,7 @@ import mmap
 import re
 import socket
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import nvidia.dali.backend as dali_backend
@@ -117,14 +118,23 @@ NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize(
-    ("precision", "batch", "card_mib", "workspace"),
-    [("fp32", 64, 16384, "1000"), ("fp32", 128, 16384, "1000"), ("amp_o2", 256, 40960, "4000")],
+    ("workload", "precision", "batch", "card_mib", "workspace"),
+    [
+        ("rn50", "fp32", 64, 16384, "1000"),
+        ("rn50", "fp32", 128, 16384, "1000"),
+        ("rn50", "amp_o1", 160, 16384, "1000"),
+        ("rn50", "bf16", 64, 40960, "4000"),
+        ("rn50", "amp_o2", 256, 40960, "4000"),
+        ("hrnet", "amp_o2", 8, 32768, "4000"),
+    ],
 )
 def test_the_memory_reckoned_is_what_the_null_gpu_hands_out(
-    tmp_path: Path, precision: str, batch: int, card_mib: int, workspace: str
+    tmp_path: Path, workload: str, precision: str, batch: int, card_mib: int, workspace: str
 ) -> None:
-    settings = {**jobs.TINY, "DEVICE": "gpu", "DGXNGPU": "1", "DATA": "synthetic", "RECIPE": "nvidia_cosine"}
+    recipe = {"rn50": "nvidia_cosine", "hrnet": "cityscapes_benchmark"}[workload]
+    settings = {**jobs.TINY, "DEVICE": "gpu", "DGXNGPU": "1", "DATA": "synthetic", "RECIPE": recipe}
     settings |= {
+        "WORKLOAD": workload,
         "IMAGE_SIZE": "0",
         "PRECISION": precision,
         "BATCHSIZE": str(batch),
@@ -132,9 +142,10 @@ def test_the_memory_reckoned_is_what_the_null_gpu_hands_out(
     }
     done = jobs.run([NULL_GPU, "./run_and_time.sh"], timeout_s=600, NULLGPU_OUT=str(tmp_path), **settings)
     assert done.returncode == 0, done.stderr[-3000:]
-    (log,) = tmp_path.glob("results/*/rn50/result_0.txt")
+    (log,) = tmp_path.glob(f"results/*/{workload}/result_0.txt")
     peak_mib = max(window["gpu_memory_mib"] for window in jobs.values(log, "step_window"))
-    need = memory.need(Job(device="gpu", precision=precision, batchsize=batch), workspace_mib=0)
+    job = Job(device="gpu", workload=workload, precision=precision, batchsize=batch)
+    need = memory.need(job, workspace_mib=0)
     assert need is not None and need.program == pytest.approx(peak_mib, rel=0.02)
     assert f'"FLAGS_conv_workspace_size_limit": "{workspace}"' in log.read_text()
 
@@ -147,13 +158,25 @@ def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> No
     assert need.gib < card_gib < with_the_large_one.gib
 
 
+def needed(**settings: Any) -> float:
+    need = memory.need(Job(**{"device": "gpu", "precision": "amp_o2"} | settings), workspace_mib=0)
+    assert need is not None
+    return need.program
+
+
 def test_less_is_computed_at_once_takes_less() -> None:
-    whole = memory.need(Job(precision="amp_o2", batchsize=256, device="gpu"), workspace_mib=4000)
-    parts = memory.need(
-        Job(precision="amp_o2", batchsize=256, device="gpu", strategy="gradient_merge=4"), workspace_mib=4000
-    )
-    quarter = memory.need(Job(precision="amp_o2", batchsize=64, device="gpu"), workspace_mib=4000)
-    small = memory.need(Job(precision="amp_o2", batchsize=256, device="gpu", image_size=112), workspace_mib=4000)
-    assert whole and parts and quarter and small
-    assert parts.gib == quarter.gib == small.gib < whole.gib
-    assert memory.need(Job(device="gpu", workload="hrnet"), workspace_mib=4000) is None  # no peak taken, none claimed
+    parts = needed(batchsize=256, strategy="gradient_merge=4")
+    assert parts == needed(batchsize=64) == needed(batchsize=256, image_size=112) < needed(batchsize=256)
+
+
+def test_between_two_peaks_and_beyond_them_memory_grows() -> None:
+    peaks = memory.ALLOCATED_MIB["rn50", "amp_o2"]
+    assert peaks[128] < needed(batchsize=160) < peaks[192]
+    assert needed(batchsize=1) == needed(batchsize=32) == peaks[32], "a little too much rather than too little"
+    assert needed(batchsize=512) == 2 * peaks[256]
+
+
+def test_nothing_is_claimed_of_a_job_without_a_peak() -> None:
+    settings: dict[str, Any]
+    for settings in ({"recipe": "digits_small"}, {"strategy": "auto"}, {"workload": "hrnet", "recipe": "scenes_small"}):
+        assert memory.need(Job(device="gpu", **settings), workspace_mib=4000) is None
