@@ -10,10 +10,8 @@ import socket
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pynvml
 
 from harness import nvidia
 from runlog import schema
@@ -84,8 +82,8 @@ def _topology() -> schema.Topology | None:
     return None if found is None else schema.Topology(**asdict(found))
 
 
-def _gpus(nvml: Any = pynvml) -> list[schema.Gpu]:
+def _gpus() -> list[schema.Gpu]:
     """Name, memory in GiB and driver of each GPU that CUDA shows; empty without a driver."""
-    with nvidia.opened(nvml) as (handles, _):
-        found = [nvidia.describe(handle, nvml) for handle in handles]
+    with nvidia.opened() as (handles, _):
+        found = [nvidia.describe(handle) for handle in handles]
     return [schema.Gpu(name=gpu["name"], memory_gib=gpu["memory_gib"], driver=gpu["driver"]) for gpu in found]
