@@ -16,8 +16,8 @@ from paddle import static
 
 from harness import caches, checkpoint, env, memory, provenance, ranks, sampling, state, telemetry, tracing
 from harness.env import MODELS, Job
-from harness.loop import COUNTED, Evaluator, Timing, Trainer
-from harness.progress import Progress
+from harness.loop import COUNTED, Evaluator, Trainer
+from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.watchdog import WATCHDOG
 from program import build
