@@ -278,13 +278,14 @@ def of_system(**variables: str) -> Job:
     return read(resolve({"PATH": os.defpath} | variables))[0]
 
 
-ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; shorter names are near too many others
+ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; what is near a shorter name (MODE, HOSTS) is MODEL or HOST
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A warning for each variable that nobody reads and whose name is nearly that of one of the job's."""
-    unknown = [name for name in environ if name not in names() and len(name) >= LEAST_LETTERS]
-    near = {name: difflib.get_close_matches(name, names(), n=1, cutoff=ALIKE) for name in unknown}
+    known = names()
+    long = [name for name in known if len(name) >= LEAST_LETTERS]
+    near = {name: difflib.get_close_matches(name, long, n=1, cutoff=ALIKE) for name in environ if name not in known}
     return [f"{name}={environ[name]} is read by nothing: is it {found[0]}?" for name, found in near.items() if found]
 
 
