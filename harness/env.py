@@ -240,6 +240,8 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
 def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment with what `config_<DGXSYSTEM>.sh` adds to it; one that went through here is left as it is.
 
+    What the file has for one workload and precision alone, as RN50_AMP_O2_STRATEGY, goes before what it has for all.
+
     Raises:
         ValueError: there is no such file, or bash refuses it.
     """
@@ -248,6 +250,9 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or Job.dgxsystem
     found = config_file.evaluated(system, environ)
+    prefix = f"{found.get('WORKLOAD') or Job.workload}_{found.get('PRECISION') or Job.precision}_".upper()
+    alone = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+    found |= {name: value for name, value in alone.items() if not environ.get(name)}
     return dict(environ) | {
         **found,
         "DGXSYSTEM": system,

@@ -6,33 +6,19 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from harness import env
 from scoring.record import Record
-from tools.tune_candidates import SERIAL, Candidate
-
-
-def default_precision(system: str, workload: str) -> str:
-    """PRECISION of a job on this system where the user sets none."""
-    return env.of_system(DGXSYSTEM=system, WORKLOAD=workload).precision
+from tools.tune_candidates import Candidate
 
 
 def config_text(*, name: str, job: dict[str, Any], winner: Candidate | None, evidence: Iterable[str]) -> str:
     """`config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
-    system, workload, precision = job["DGXSYSTEM"], job["WORKLOAD"], job["PRECISION"]
-    measured_here = (
-        f"[[ ${{WORKLOAD:-{env.Job.workload}}} == {workload} "
-        f"&& ${{PRECISION:-{default_precision(system, workload)}}} == {precision} ]]"
-    )
-    exports = []
-    for variable, value in (winner.exports(job["STRATEGY"]) if winner else {}).items():
-        # An empty variable has its default from the system's file or harness/env.py, an empty flag would be false.
-        otherwise = f" || echo {1 - int(value)}" if variable == SERIAL else ""
-        exports.append(f'export {variable}="${{{variable}:-$({measured_here} && echo {value}{otherwise})}}"')
+    system, measured = job["DGXSYSTEM"], f"{job['WORKLOAD']}_{job['PRECISION']}".upper()
+    chosen = {f"{measured}_{n}": value for n, value in (winner.exports(job["STRATEGY"]) if winner else {}).items()}
     lines = [
         "# shellcheck shell=bash",
         f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh",
         *(f"# {line}".rstrip() for line in evidence),
-        *exports,
+        *(f'export {variable}="${{{variable}:-{value}}}"' for variable, value in chosen.items()),
         "",
         f"# shellcheck source=config_{system}.sh",
         f'source "$(dirname "${{BASH_SOURCE[0]}}")/config_{system}.sh"',
