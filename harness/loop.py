@@ -129,7 +129,7 @@ class Trainer:
         set_by_s = self.clock.set_by_s()
         if set_by_s:
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
-        self.progress.window(step=step, epoch=epoch, phase=phase, window=window, loss=loss)
+        self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if not math.isfinite(loss):
             kept = f"; {self.keeper.last_good}" if self.keeper else ""
             raise RunError(f"loss is {loss} at step {step}: lower the learning rate or look at the data{kept}")

@@ -69,7 +69,7 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
-    def window(self, *, step: int, epoch: int, phase: str, window: Timing, loss: float) -> None:
+    def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
         """Shows a window of steps."""
         rate = window.images / window.time_s
         if self._bar:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,7 @@ from program import knobs as knobs_of
 from program import precision as precisions
 from program import strategy as strategies
 from program.contexts import elsewhere, replaced
-from program.count import buckets
+from program.count import describe
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, is_decayed
 from program.precision import Precision
@@ -337,14 +336,9 @@ def _remove(program: static.Program, types: tuple[str, ...]) -> None:
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
     """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
-    counts = Counter(op.type for op in training.main.global_block().ops)
-    return {
-        "operators": dict(counts.most_common()),
-        "all_reduces": counts.get("c_allreduce_sum", 0),
-        "all_reduce_mib": sum(bucket["mib"] for bucket in buckets(training.main)),
-        "fused": {kind: n for kind, n in counts.items() if kind.startswith(("fused_", "merged_"))},
-        "verified": list(training.verified),
-    }
+    counted = describe(training.main)
+    said = {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
+    return said | {"verified": list(training.verified)}
 
 
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
