@@ -7,10 +7,12 @@ One pipeline function of a workload serves CPU and GPU, the device being its par
 from __future__ import annotations
 
 import dataclasses
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,16 @@ from harness.sampling import Plan
 from runlog.errors import RunError
 
 PREFETCH_BATCHES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
+
+    image: Any
+    label: Any
+    valid: Any = None  # float32, of an evaluation: 0 where a sample only fills up the batch
+    ids: np.ndarray  # [N] sample numbers
 
 
 class Loader(ABC):
@@ -46,9 +58,10 @@ class Loader(ABC):
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         """What the pipeline's external source takes for these samples; runs in a thread of its own."""
 
-    @abstractmethod
-    def _batch(self, outputs: Any, ids: np.ndarray) -> Any:
+    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
         """What a step is fed, from the pipeline's outputs."""
+        fed = (to_feed(output, self._device_id) for output in outputs)
+        return Batch(ids=ids, **dict(zip(("image", "label", "valid"), fed, strict=False)))
 
     @abstractmethod
     def _files(self, ids: np.ndarray) -> list[Path]:
@@ -72,7 +85,7 @@ class Loader(ABC):
     def __iter__(self) -> Loader:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         try:
             outputs = self._pipeline.run()
         except RuntimeError as error:
@@ -95,6 +108,21 @@ class Loader(ABC):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+class Folders:
+    """Which files are there, by one listing a folder: a stat for each file costs minutes on a network disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._names = root, dict[str, set[str]]()
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file of this path, relative to the root."""
+        folder, _, file = path.rpartition("/")
+        if folder not in self._names:
+            directory = self._root / folder
+            self._names[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
+        return file in self._names[folder]
+
+
 def decode_error(path: Path) -> str:
     """Why a file is no whole image; empty if it is one."""
     try:
@@ -105,7 +133,7 @@ def decode_error(path: Path) -> str:
     return ""
 
 
-def resident(batch: Any, place: Any) -> Any:
+def resident(batch: Batch, place: Any) -> Batch:
     """A synthetic batch on the device, where a GPU's pipeline leaves its own: fed again and again, it would otherwise
     be copied there at each step, which a real run does not wait for.
     """

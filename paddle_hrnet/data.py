@@ -78,18 +78,18 @@ def read_list(root: Path, part: str, classes: int) -> PairList:
     """
     for name in LISTS:
         if (root / name.format(part)).is_file():
-            pairs = _listed(root, root / name.format(part))
+            pairs = _listed(root / name.format(part))
             break
     else:
         pairs = _found(root, part)
-    present: dict[str, set[str]] = {}
+    folders = loader.Folders(root)
     images, labels = [], []
     for where, image, label in pairs:
-        if not _is_present(root, image, present):
+        if not folders.has(image):
             raise ValueError(f"{where}: {root / image} is absent: restore it or remove it from the list")
-        if not _is_present(root, label, present):
+        if not folders.has(label):
             other = label.removesuffix(LABEL_END) + LABEL_IDS_END
-            if not label.endswith(LABEL_END) or not _is_present(root, other, present):
+            if not label.endswith(LABEL_END) or not folders.has(other):
                 raise ValueError(f"{where}: {root / label} is absent: restore it or remove it from the list")
             label = other
         images.append(image)
@@ -97,7 +97,7 @@ def read_list(root: Path, part: str, classes: int) -> PairList:
     return PairList(root=root, images=tuple(images), labels=tuple(labels), classes=classes)
 
 
-def _listed(root: Path, list_file: Path) -> list[tuple[str, str, str]]:
+def _listed(list_file: Path) -> list[tuple[str, str, str]]:
     pairs = []
     for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
@@ -126,14 +126,6 @@ def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
         label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
         result.append((os.fspath(image), os.fspath(image.relative_to(root)), label))
     return result
-
-
-def _is_present(root: Path, path: str, present: dict[str, set[str]]) -> bool:
-    folder, _, file = path.rpartition("/")
-    if folder not in present:  # one listing a folder: a stat for each file costs minutes on a network disk
-        directory = root / folder
-        present[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
-    return file in present[folder]
 
 
 def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
@@ -295,20 +287,10 @@ def _draw(
     return [a.astype(np.float32) for a in (start, end, shown)] + [flip] + [a.astype(np.float32) for a in colours]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
-
-    image: Any  # [N, 3, H, W]
-    label: Any  # [N, H, W] uint8
-    valid: Any = None  # [N] float32, of an evaluation: 0 where a sample only fills up the batch
-    ids: np.ndarray  # [N] sample numbers
-
-
-def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Batch:
+def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
     """A batch of noise, to warm up on and to measure the program without its input."""
     rng = np.random.default_rng(seed)
-    return Batch(
+    return loader.Batch(
         image=rng.standard_normal((batch, 3, image.height, image.width), dtype=np.float32).astype(
             np.float16 if image.half else np.float32
         ),
@@ -329,7 +311,10 @@ class ReaderConfig:
 
 
 class Loader(loader.Loader):
-    """Batches of `plan`: with `augment` crops of `image` for training; without, whole images of that size."""
+    """Batches of `plan`: image [N, 3, H, W], label [N, H, W] uint8, valid [N].
+
+    With `augment` crops of `image` for training; without, whole images of that size.
+    """
 
     def __init__(
         self,
@@ -390,12 +375,10 @@ class Loader(loader.Loader):
             drawn.insert(0, (RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)).astype(np.uint16))
         return [np.frombuffer(image, dtype=np.uint8) for image in plain], labels, *drawn
 
-    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
+    def _batch(self, outputs: Any, ids: np.ndarray) -> loader.Batch:
         images, highest, *beside = outputs
         self._check_range(highest.as_array().astype(int) - 1, ids)
-        names = ("image", "label", "valid")[: 1 + len(beside)]
-        fed = (loader.to_feed(output, self._device_id) for output in (images, *beside))
-        return Batch(ids=ids, **dict(zip(names, fed, strict=True)))
+        return super()._batch((images, *beside), ids)
 
     def _check_range(self, highest: np.ndarray, ids: np.ndarray) -> None:
         for i, value in zip(ids, highest, strict=True):

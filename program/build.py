@@ -38,6 +38,10 @@ from program.strategy import Strategy
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
 
 
+def _is_nccl_only(op: Any) -> bool:
+    return op.type in NCCL_ONLY
+
+
 class StepSchedule(paddle.optimizer.lr.LRScheduler):
     """Our schedule in the form that Paddle's optimizers take."""
 
@@ -179,8 +183,8 @@ def minimize(
             passes.convolve_gradients(program)
             sync_bn.on_cpu(program, fleet.worker_num())
             reduces.thin_depends(program)
-            _remove(program, NCCL_ONLY)
-        _remove(startup, NCCL_ONLY)
+            passes.remove(program, _is_nccl_only)
+        passes.remove(startup, _is_nccl_only)
     for program in programs:
         kernels.check(program, plan.device)
     return TrainingProgram(
@@ -324,14 +328,6 @@ def _fleet_strategy(knobs: Strategy) -> Any:
     build.enable_inplace = False  # our own call of the same pass, after all others
     strategy.build_strategy = build
     return strategy
-
-
-def _remove(program: static.Program, types: tuple[str, ...]) -> None:
-    block = program.global_block()
-    for index in reversed(range(len(block.ops))):
-        if block.ops[index].type in types:
-            block._remove_op(index, sync=False)
-    block._sync_with_cpp()
 
 
 def summary(training: TrainingProgram) -> dict[str, Any]:

@@ -227,12 +227,8 @@ def _open_communicator(machine: Machine) -> list[dict[str, Any]]:
         training = train.training_program(
             replace(machine.job, batchsize=BATCH), recipe, machine.plan(), schedule, seed=SEED
         )
-        block = training.startup.global_block()
-        for index in reversed(range(len(block.ops))):
-            if block.ops[index].type not in COMMUNICATOR:
-                block._remove_op(index, sync=False)
-        block._sync_with_cpp()
-        if block.ops:  # none on a CPU, whose ranks gloo has connected
+        passes.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
+        if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
             machine.executor.run(training.startup)
     return count.buckets(training.main)
 
