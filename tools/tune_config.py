@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
+from harness import env
 from scoring.record import Record
 from tools.tune_candidates import Candidate
 
 
-def config_text(*, name: str, job: dict[str, Any], winner: Candidate | None, evidence: Iterable[str]) -> str:
+def config_text(*, name: str, job: env.Job, winner: Candidate | None, evidence: Iterable[str]) -> str:
     """`config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
-    system, measured = job["DGXSYSTEM"], f"{job['WORKLOAD']}_{job['PRECISION']}".upper()
-    chosen = {f"{measured}_{n}": value for n, value in (winner.exports(job["STRATEGY"]) if winner else {}).items()}
+    system, measured = job.dgxsystem, f"{job.workload}_{job.precision}".upper()
+    chosen = {f"{measured}_{n}": value for n, value in (winner.exports(job.strategy) if winner else {}).items()}
     lines = [
         "# shellcheck shell=bash",
         f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh",
@@ -38,16 +38,17 @@ def machine(record: Record) -> str:
     return "; ".join(parts)
 
 
-def provenance(job: dict[str, Any], repeats: int, record: Record) -> list[str]:
+def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Where the figures come from: day, code, machine, base and method; `record` is of any of the runs."""
     source = record.header["source"]
-    steps = f"{job['WARMUP_STEPS']} + {job['MEASURED_STEPS']} steps"
-    names = ("WORKLOAD", "RECIPE", "PRECISION", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DATA", "IMAGE_SIZE", "STRATEGY")
+    steps = f"{job.warmup_steps} + {job.measured_steps} steps"
+    names = ("workload", "recipe", "precision", "batchsize", "dgxnnodes", "dgxngpu", "data", "image_size", "strategy")
+    base = {env.variable(name): value for name in names if (value := getattr(job, name)) not in ("", 0)}
     return [
         f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
         + (", with changes" if source["dirty"] else ""),
         f"machine {machine(record)}",
-        f"base    {' '.join(f'{name}={job[name]}' for name in names if job[name] not in ('', 0))}",
+        f"base    {' '.join(f'{name}={value}' for name, value in base.items())}",
         f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
         "columns images/s (range); over the base's (95 % interval); loss difference over the allowed one",
     ]

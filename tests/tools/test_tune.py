@@ -19,22 +19,7 @@ from tests import jobs
 from tools import tune, tune_config, tune_runs, tune_verdicts
 from tools.tune_candidates import SERIAL, Candidate, candidates
 
-CPU = {
-    "DGXSYSTEM": "CPU",
-    "DEVICE": "cpu",
-    "PRECISION": "fp32",
-    "STRATEGY": "",
-    "DGXNNODES": 1,
-    "DGXNGPU": 2,
-    "BATCHSIZE": 16,
-    "WORKLOAD": "rn50",
-    "RECIPE": "",
-    "DATA": "real",
-    "IMAGE_SIZE": 0,
-    "WARMUP_STEPS": 10,
-    "MEASURED_STEPS": 50,
-    "SEED": -1,
-}
+CPU = env.Job()
 
 
 def command(*arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -48,7 +33,7 @@ def command(*arguments: str, timeout_s: float = 300, **variables: str) -> subpro
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_o1", "amp_o2", "bf16"])
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, ranks: int) -> None:
-    job = CPU | {"DEVICE": "gpu", "PRECISION": precision, "DGXNGPU": ranks}
+    job = env.Job(device="gpu", precision=precision, dgxngpu=ranks)
     dtype = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}.get(precision, "float16")
     layout = "NCHW" if dtype == "float32" else "NHWC"
     found = candidates(job)
@@ -62,14 +47,14 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
 
 
 def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
-    found = {candidate.name: candidate for candidate in candidates(CPU | {"DGXNGPU": 4})}
+    found = {candidate.name: candidate for candidate in candidates(env.Job(dgxngpu=4))}
     assert found["DGXNGPU=2"].exports("enable_inplace=1") == {
         "DGXNGPU": "2",
         "BATCHSIZE": "32",
         "STRATEGY": "enable_inplace=1,gradient_merge=2",
     }
     assert "DGXNGPU=3" not in found and "auto" not in found
-    of_another = {way.name for way in candidates(CPU | {"STRATEGY": "fuse_grad_size_in_MB=4,merged_optimizer=0"})}
+    of_another = {way.name for way in candidates(env.Job(strategy="fuse_grad_size_in_MB=4,merged_optimizer=0"))}
     assert not of_another & {"fuse_grad_size_in_MB=4", "merged_optimizer=0"} and "fuse_grad_size_in_MB=1" in of_another
 
 
@@ -145,7 +130,8 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tupl
     only = ",".join(names[name] for name in ways if name in names)
     monkeypatch.setattr(tune_runs.Runner, "run", lambda self, command: machine.run(command))
     machine = Machine(ways)
-    monkeypatch.setattr(tune, "described", lambda: CPU | {"LOGDIR": str(folder)})
+    job = env.Job(logdir=str(folder))
+    monkeypatch.setattr(tune.env, "describe", lambda environ: (job, {}))
     monkeypatch.setattr(sys, "argv", ["tune", "--only", only, "--folder", str(folder)])
     assert tune.main() == 0
     return (folder / "config_CPU_tuned.sh").read_text()
@@ -196,7 +182,7 @@ def test_what_was_not_measured_has_the_systems_values(other: dict[str, str], tmp
 def test_the_precision_of_a_system_is_its_files(tmp_path: Path) -> None:
     """Without PRECISION the job on a DGX is another than one measured in FP32; its ranks are the file's for all."""
     winner = Candidate(name="w", knobs=("enable_inplace=1",), variables=(("DGXNGPU", "4"),))
-    job = CPU | {"DGXSYSTEM": "S", "PRECISION": "fp32"}
+    job = env.Job(dgxsystem="S")
     (tmp_path / "config_T.sh").write_text(tune_config.config_text(name="T", job=job, winner=winner, evidence=[]))
     (tmp_path / "config_S.sh").write_text("export PRECISION=${PRECISION:-amp_o2}\nexport DGXNGPU=${DGXNGPU:-8}\n")
     found = resolved(tmp_path, "T")
