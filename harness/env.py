@@ -29,6 +29,8 @@ WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
 PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
 
+Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
+
 
 def _var(doc: str, default: Any, *, choices: tuple[str, ...] = (), least: int | None = None) -> Any:
     return field(default=default, metadata={"doc": doc, "choices": choices, "least": least})
@@ -201,7 +203,7 @@ def _parse(f: dataclasses.Field[Any], text: str) -> Any:
     return value
 
 
-def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[str, Any]]]:
+def read(environ: Mapping[str, str] | None = None) -> tuple[Job, Origins]:
     """The job that the environment describes, and {VARIABLE: {"value", "origin"}}.
 
     Raises:
@@ -213,7 +215,7 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
     in_shell = "JOB_FROM_USER" in environ
     workload = environ.get("WORKLOAD", Job.workload).upper()
     values: dict[str, Any] = {}
-    origins: dict[str, dict[str, Any]] = {}
+    origins: Origins = {}
     for f in dataclasses.fields(Job):
         name = variable(f.name)
         known = {name, f"{workload}_{name}"} if name in PER_WORKLOAD else {name}
@@ -261,7 +263,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
-def describe(environ: Mapping[str, str]) -> tuple[Job, dict[str, dict[str, Any]]]:
+def describe(environ: Mapping[str, str]) -> tuple[Job, Origins]:
     """As `read`, of an environment that `resolve` made, with the strategy and the recipe looked at too.
 
     Raises:
@@ -376,7 +378,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Mapping[str, Any]) -> dict[str, str]:
+def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """What the shell of a node is told: the job with every value resolved, and what mpirun hands to the ranks."""
     added = {name: value for name, value in environ.items() if before.get(name) != value}
     settings = {name: str(entry["value"]) for name, entry in origins.items()}

@@ -49,7 +49,7 @@ class Sampler:
         self._samples, self._cpu_s, self._error = 0, 0.0, ""
         self._peak_memory_mib: float | None = None
         self._peak_temperature_c: float | None = None
-        self._power_w: float | None = None
+        self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
     def __enter__(self) -> Sampler:
         self._handles, _ = self._exit.enter_context(nvidia.opened())
@@ -120,7 +120,7 @@ class Sampler:
         if temperatures:
             self._peak_temperature_c = max(self._peak_temperature_c or 0.0, *temperatures)
         power = [gpu["power_w"] for gpu in gpus]
-        self._power_w = None if not power or None in power else round(sum(power), 3)
+        self.power_w = None if not power or None in power else round(sum(power), 3)
 
     def _write_prometheus(self, sample: dict[str, Any]) -> None:
         """As node_exporter's textfile collector wants it: whole under its name at any time."""
@@ -139,11 +139,6 @@ class Sampler:
     def count(self, images: int) -> None:
         """`images` more were trained on, over all ranks."""
         self._images += images
-
-    @property
-    def power_w(self) -> float | None:
-        """Power of the job's GPUs on this node at the last sample."""
-        return self._power_w
 
     def _energy_j(self) -> float | None:
         energies = [nvidia.energy_j(handle) for handle in self._handles[: self._job_gpus]]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import paddle
 from paddle import static
 
 from harness import loader, ranks, sampling, session
 from harness import plan as plans
-from harness.env import Job
+from harness.env import Job, Origins
 from harness.loop import COUNTED
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
@@ -24,7 +23,7 @@ from program.schedules import Schedule
 CONFUSION = "eval.confusion"
 
 
-def main(job: Job, origins: dict[str, Any]) -> None:
+def main(job: Job, origins: Origins) -> None:
     """Runs the job on this rank.
 
     Raises:

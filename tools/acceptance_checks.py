@@ -21,7 +21,7 @@ import paddle
 from paddle import static
 
 from harness import memory, nvidia, ranks, sampling, state
-from harness.env import Job
+from harness.env import Job, Origins
 from harness.loop import COUNTED, Evaluator
 from harness.watchdog import WATCHDOG
 from paddle_rn50 import config, data, train
@@ -293,7 +293,7 @@ def evaluation(machine: Machine) -> Outcome:
     )
 
 
-def main(job: Job, origins: dict[str, Any], *, short: bool = False) -> None:
+def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Runs the checks of the job's precision on this rank."""
     me = ranks.start(job)
     lines = Lines(Path(job.result_file) if me.is_first else None, job.precision)
