@@ -83,30 +83,45 @@ def throttled(bits: int | None) -> list[str]:
     return [name for bit, name in THROTTLE_REASONS.items() if bits and bits & bit]
 
 
-def describe(handle: Any) -> dict[str, Any]:
-    """What stays as it is during a run, and what a run should find in order."""
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """What of a GPU stays as it is during a run, and what a run should find in order; None: no answer."""
+
+    index: int | None = None  # as nvidia-smi numbers it
+    name: str | None = None
+    driver: str | None = None
+    capability: int | None = None  # 80 is compute capability 8.0
+    memory_gib: float | None = None
+    memory_used_mib: int | None = None
+    persistence: int | None = None  # 1: on
+    ecc_corrected: int | None = None  # errors since the driver was loaded
+    ecc_uncorrected: int | None = None
+    throttle: tuple[str, ...] = ()  # why it is slowed down now
+    processes: tuple[int, ...] | None = None  # pids
+
+
+def describe(handle: Any) -> Gpu:
+    """What NVML says of a GPU."""
     capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-
-    def errors(kind: int) -> Any:
-        """Since the driver was loaded."""
-        return _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
-
-    return {
-        "index": _ask(pynvml.nvmlDeviceGetIndex, handle),  # as nvidia-smi numbers it
-        "name": _ask(pynvml.nvmlDeviceGetName, handle),
-        "uuid": _ask(pynvml.nvmlDeviceGetUUID, handle),
-        "driver": _ask(pynvml.nvmlSystemGetDriverVersion),
-        "capability": None if capability is None else 10 * capability[0] + capability[1],
-        "memory_gib": None if memory is None else round(memory.total / 2**30, 1),
-        "memory_used_mib": None if memory is None else round(memory.used / MIB),
-        "persistence": _ask(pynvml.nvmlDeviceGetPersistenceMode, handle),
-        "ecc_corrected": errors(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        "ecc_uncorrected": errors(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        "throttle": throttled(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
-        "processes": None if processes is None else [p.pid for p in processes],
-    }
+    corrected, uncorrected = (
+        _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+        for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    )
+    return Gpu(
+        index=_ask(pynvml.nvmlDeviceGetIndex, handle),
+        name=_ask(pynvml.nvmlDeviceGetName, handle),
+        driver=_ask(pynvml.nvmlSystemGetDriverVersion),
+        capability=None if capability is None else 10 * capability[0] + capability[1],
+        memory_gib=None if memory is None else round(memory.total / 2**30, 1),
+        memory_used_mib=None if memory is None else round(memory.used / MIB),
+        persistence=_ask(pynvml.nvmlDeviceGetPersistenceMode, handle),
+        ecc_corrected=corrected,
+        ecc_uncorrected=uncorrected,
+        throttle=tuple(throttled(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle))),
+        processes=None if processes is None else tuple(p.pid for p in processes),
+    )
 
 
 def energy_j(handle: Any) -> float | None:

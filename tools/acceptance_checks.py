@@ -71,9 +71,9 @@ def sensors(machine: Machine) -> Outcome:
     index = machine.me.local_rank
     with nvidia.opened() as (handles, _):
         told, sample = nvidia.describe(handles[index]), nvidia.sample(handles[index])
-    same = told["name"] == paddle.device.cuda.get_device_name(index)
+    same = told.name == paddle.device.cuda.get_device_name(index)
     silent = [sensor for sensor in SENSORS if sample[sensor] is None]
-    found = machine.me.gather({"name": told["name"], "same": same, "silent": silent, **sample})
+    found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
     others = sum(not rank["same"] for rank in found)
     absent = sorted({sensor for rank in found for sensor in rank["silent"]})
     return (

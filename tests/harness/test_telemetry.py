@@ -124,8 +124,9 @@ def nvml_questions():
 
 
 @pytest.mark.parametrize("name", nvml_questions())
-def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tmp_path):
+def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tmp_path, monkeypatch):
     """pynvml raises NVMLLibraryMismatchError, no NVMLError, where libnvidia-ml lacks a symbol."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     path = tmp_path / "a.jsonl"
     with recorded_nvml(A100, lacks=(name,)) as nvml:
         with nvidia.opened() as (handles, why):

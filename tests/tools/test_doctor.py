@@ -366,7 +366,7 @@ def test_nvml_that_is_absent_or_answers_little():
         assert handles == [] and why == "NVML Shared Library Not Found"
     with recorded_nvml(NO_ECC), nvidia.opened() as (handles, why):
         described, sampled = nvidia.describe(handles[0]), nvidia.sample(handles[0])
-    assert described["ecc_uncorrected"] is None and described["capability"] == 61
+    assert described.ecc_uncorrected is None and described.capability == 61
     assert sampled["energy_j"] is None and sampled["nvlink_tx_kib"] is None and sampled["power_w"] == 43.125
 
 
@@ -380,9 +380,9 @@ def test_a_batch_that_will_not_fit_is_said_before_the_run(
     if limit:
         monkeypatch.setenv("FLAGS_conv_workspace_size_limit", limit)
     job = env.Job(device="gpu", precision="fp32", batchsize=batch)
-    gpu: dict[str, Any] = {"memory_gib": float(memory_gib)}
+    gpu = nvidia.Gpu(memory_gib=float(memory_gib))
     (found,) = doctor_gpu._judge_memory("GPU0", gpu, job)
     assert (found.check, found.status) == ("gpu.memory", status)
     assert f"at BATCHSIZE={batch}: program " in found.wanted
     assert ("lower BATCHSIZE" in found.fix) == (status == "warning")
-    assert not list(doctor_gpu._judge_memory("GPU0", {"memory_gib": None}, job))
+    assert not list(doctor_gpu._judge_memory("GPU0", nvidia.Gpu(), job))
