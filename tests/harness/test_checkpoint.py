@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
         checkpoint.find(dataclasses.replace(job(tmp_path), batchsize=64), one_rank, RUN)
     with pytest.raises(ValueError, match="had SEED=7"):
         checkpoint.find(job(tmp_path, seed=8), one_rank, RUN)
-    assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).step == 10
+    assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).position.step == 10
 
 
 def test_a_new_run_overwrites_no_old_checkpoint(tmp_path, one_rank):
