@@ -27,10 +27,22 @@ PREFETCH_BATCHES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReaderConfig:
+    """How a rank reads."""
+
+    batch: int  # images
+    image: Any  # the workload's ImageFormat
+    device: str  # cpu | gpu
+    device_id: int
+    threads: int  # CPU threads of the pipeline
+    seed: int  # of the run
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
 
-    image: Any
+    image: Any  # image and label in the shapes of the workload (its Loader says them)
     label: Any
     valid: Any = None  # float32, of an evaluation: 0 where a sample only fills up the batch
     ids: np.ndarray  # [N] sample numbers
@@ -39,17 +51,19 @@ class Batch:
 class Loader(ABC):
     """Iterates over the batches of a plan; nothing is read before the first `next`."""
 
-    def __init__(self, plan: Plan, pipeline: Callable[..., Any], *, batch: int, threads: int, device_id: int | None):
-        """`pipeline` is a DALI pipeline function with a parameter `source`; `device_id` is None on a CPU."""
-        self._plan, self._device_id = plan, device_id
+    def __init__(self, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig) -> None:
+        """`pipeline` is a DALI pipeline function with parameters `source` and `device`."""
+        self._plan, self._reader = plan, reader
+        self._device_id = reader.device_id if reader.device == "gpu" else None
         self._ahead: deque[Any] = deque()  # batches being read
         self._fed: deque[np.ndarray] = deque()  # sample numbers of the batches inside the pipeline
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = pipeline(
             source=self._feed,
-            batch_size=batch,
-            num_threads=threads,
-            device_id=device_id,
+            device=reader.device,
+            batch_size=reader.batch,
+            num_threads=reader.threads,
+            device_id=self._device_id,
             prefetch_queue_depth=PREFETCH_BATCHES,
         )
         self._pipeline.build()

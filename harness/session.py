@@ -16,6 +16,7 @@ from paddle import static
 
 from harness import caches, checkpoint, env, memory, provenance, ranks, sampling, state, telemetry, tracing
 from harness.env import MODELS, Job, Origins
+from harness.loader import ReaderConfig
 from harness.loop import COUNTED, Evaluator, Trainer
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
@@ -76,6 +77,17 @@ class Run:
         """This rank's samples of the evaluations."""
         batch, ranks = self.task.eval_batch, self.ranks
         return sampling.evaluation_plan(self.task.eval_samples, batch=batch, rank=ranks.rank, ranks=ranks.size)
+
+    def reader(self, image: Any, *, batch: int) -> ReaderConfig:
+        """How this rank reads batches of images of this format."""
+        return ReaderConfig(
+            batch=batch,
+            image=image,
+            device=self.job.device,
+            device_id=self.ranks.local_rank,
+            threads=self.job.data_threads_per_rank,
+            seed=self.seed,
+        )
 
     def prepare(
         self,

@@ -25,6 +25,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali
 
 from harness import loader, sampling
+from harness.loader import ReaderConfig
 from paddle_hrnet.config import IGNORED, Augmentation
 from runlog.errors import RunError
 
@@ -300,46 +301,21 @@ def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loa
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderConfig:
-    """What the readers of a rank have in common."""
-
-    device: str  # cpu | gpu
-    device_id: int
-    threads: int  # CPU threads of the pipeline
-    seed: int
-
-
 class Loader(loader.Loader):
     """Batches of `plan`: image [N, 3, H, W], label [N, H, W] uint8, valid [N].
 
-    With `augment` crops of `image` for training; without, whole images of that size.
+    With `augment` crops of the reader's size for training; without, whole images of that size.
     """
 
     def __init__(
-        self,
-        pairs: PairList,
-        plan: sampling.Plan,
-        reader: ReaderConfig,
-        *,
-        batch: int,
-        image: ImageFormat,
-        augment: Augmentation | None = None,
+        self, pairs: PairList, plan: sampling.Plan, reader: ReaderConfig, *, augment: Augmentation | None = None
     ) -> None:
-        self._pairs, self._augment, self._reader, self._image = pairs, augment, reader, image
+        self._pairs, self._augment, self._image = pairs, augment, reader.image
         from_ids = np.array([path.endswith(LABEL_IDS_END) for path in pairs.labels])
         self._row = np.where(from_ids, FROM_LABEL_IDS, AS_IT_IS)  # of RENUMBERED, for each label
         self._renumbered = augment is None or bool(from_ids.any())
-        augmented = augment is not None
-        super().__init__(
-            plan,
-            functools.partial(
-                _pipeline, device=reader.device, crop=image, augmented=augmented, renumbered=self._renumbered
-            ),
-            batch=batch,
-            threads=reader.threads,
-            device_id=reader.device_id if reader.device == "gpu" else None,
-        )
+        settings = {"crop": reader.image, "augmented": augment is not None, "renumbered": self._renumbered}
+        super().__init__(plan, functools.partial(_pipeline, **settings), reader)
 
     def _pair(self, i: int) -> tuple[Path, Path]:
         return self._pairs.root / self._pairs.images[i], self._pairs.root / self._pairs.labels[i]

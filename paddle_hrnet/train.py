@@ -51,20 +51,13 @@ def main(job: Job, origins: Origins) -> None:
         )
 
         # ---- input: nothing is read before the first batch is asked for
-        reader = data.ReaderConfig(
-            device=job.device,
-            device_id=me.local_rank,
-            threads=job.data_threads_per_rank,
-            seed=run.seed,
-        )
+        reader, whole_reader = run.reader(image, batch=job.batchsize), run.reader(whole, batch=recipe.eval_batch)
         run.train(
             trainer,
             evaluator,
             lambda totals: metric.mean_iou(totals[CONFUSION]),
-            batches=data.Loader(
-                train_pairs, run.training_plan(), reader, batch=job.batchsize, image=image, augment=recipe.augmentation
-            ),
-            eval_batches=data.Loader(eval_pairs, run.evaluation_plan(), reader, batch=recipe.eval_batch, image=whole),
+            batches=data.Loader(train_pairs, run.training_plan(), reader, augment=recipe.augmentation),
+            eval_batches=data.Loader(eval_pairs, run.evaluation_plan(), whole_reader),
             synthetic=synthetic,
         )
 

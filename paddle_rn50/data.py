@@ -19,6 +19,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali_math
 
 from harness import loader, sampling
+from harness.loader import ReaderConfig
 from paddle_rn50.config import Augmentation
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
@@ -165,18 +166,6 @@ def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loa
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderConfig:
-    """What the readers of a rank have in common."""
-
-    batch: int  # images
-    image: ImageFormat
-    device: str  # cpu | gpu
-    device_id: int
-    threads: int  # CPU threads of the pipeline
-    seed: int
-
-
 class Loader(loader.Loader):
     """Batches of `plan`: image [N, C, H, W] or [N, H, W, C], label [N, 1] int64, valid [N, 1].
 
@@ -193,14 +182,9 @@ class Loader(loader.Loader):
         augment: Augmentation | None = None,
         resize: int = 0,
     ) -> None:
-        self._images, self._augment, self._reader = images, augment, reader
-        super().__init__(
-            plan,
-            functools.partial(_pipeline, device=reader.device, image=reader.image, augment=augment, resize=resize),
-            batch=reader.batch,
-            threads=reader.threads,
-            device_id=reader.device_id if reader.device == "gpu" else None,
-        )
+        self._images, self._augment = images, augment
+        pipeline = functools.partial(_pipeline, image=reader.image, augment=augment, resize=resize)
+        super().__init__(plan, pipeline, reader)
 
     def _files(self, ids: np.ndarray) -> list[Path]:
         return [self._images.root / self._images.paths[i] for i in ids]

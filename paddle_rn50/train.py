@@ -48,14 +48,7 @@ def main(job: Job, origins: Origins) -> None:
         )
 
         # ---- input: nothing is read before the first batch is asked for
-        reader = data.ReaderConfig(
-            batch=job.batchsize,
-            image=image,
-            device=job.device,
-            device_id=me.local_rank,
-            threads=job.data_threads_per_rank,
-            seed=run.seed,
-        )
+        reader = run.reader(image, batch=job.batchsize)
         run.train(
             trainer,
             evaluator,

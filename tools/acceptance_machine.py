@@ -13,6 +13,7 @@ import paddle
 from harness import plan as plans
 from harness import provenance, ranks, sampling, session
 from harness.env import Job, Origins
+from harness.loader import ReaderConfig
 from paddle_rn50 import config, data, digits
 from program import build
 from program.schedules import Schedule
@@ -86,7 +87,7 @@ class Machine:
         return read
 
     @property
-    def reader(self) -> data.ReaderConfig:
+    def reader(self) -> ReaderConfig:
         """Of the CPU's pipeline for the recorded jobs."""
         return reader(data.ImageFormat(size=SIDE), threads=self.job.data_threads_per_rank)
 
