@@ -76,7 +76,7 @@ def sensors(machine: Machine) -> Outcome:
     found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
     others = sum(not rank["same"] for rank in found)
     absent = sorted({sensor for rank in found for sensor in rank["silent"]})
-    return (
+    return Outcome(
         not others and not absent,
         f"{len(found)} GPUs answer, "
         + (f"without {', '.join(absent)}" if absent else f"all of {len(SENSORS)} sensors")
@@ -116,7 +116,7 @@ def pooling(machine: Machine) -> Outcome:
         (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
     wanted = given.astype(np.float64) / side**2
     off = float(max(machine.me.gather(np.max(np.abs(found - wanted) / wanted))))
-    return (
+    return Outcome(
         off <= POOLING[dtype],
         f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed",
         "at most two roundings: one of 1 / 49, one of the quotient",
@@ -170,7 +170,7 @@ def input_pipeline(machine: Machine) -> Outcome:
         read = {device: one_batch_each(images, recipe, readers[device], to_host) for device in readers}
     found = machine.me.gather([grey_levels(a, b) for a, b in zip(read["gpu"], read["cpu"], strict=True)])
     mean = float(np.max(found))
-    return (
+    return Outcome(
         mean <= GREY_LEVELS,
         f"images differ by {mean:.2f} of 255 levels in the mean",
         f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}",
@@ -212,7 +212,7 @@ def all_reduce(machine: Machine) -> Outcome:
         total_mib += bucket["mib"]
     wrong = int(machine.me.sum(wrong))
     buckets = len(found)
-    return (
+    return Outcome(
         wrong == 0,
         f"{wrong} sums differ of {buckets} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
         "no sum differs: whole numbers below 256 add up without rounding",
@@ -285,7 +285,7 @@ def evaluation(machine: Machine) -> Outcome:
         source.close()
     correct, counted = int(totals[train.CORRECT]), int(totals[COUNTED])
     wanted, most = GOLDEN["evaluation"]["correct"], EVALUATION_DIFFERS
-    return (
+    return Outcome(
         counted == len(images) and abs(correct - wanted) <= most,
         f"{correct} of {counted} images right, recorded {wanted}",
         f"differs by at most {most} images: {WHY_EVALUATION}",

@@ -74,7 +74,7 @@ def throughput(machine: Machine) -> Outcome:
     beside = "; ".join(
         f"published {p['images_per_s']:g} ({p['source']}{p['note'] and '; '}{p['note']})" for p in others
     )
-    return (
+    return Outcome(
         True,  # a loss that is not finite ends the check
         f"{rate:.1f} images/s over {timing.time_s:.0f} s, batch {job.batchsize} x {me.size}; "
         f"{beside or 'none published for this machine, batch and number of devices'}",
@@ -108,7 +108,7 @@ def peak_memory(machine: Machine) -> Outcome:
     peaks = machine.of_earlier("throughput")
     has_gib = [gpu.memory_gib for node in machine.nodes for gpu in node.gpus if gpu.memory_gib]
     peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
-    return (
+    return Outcome(
         True,  # a job that does not fit failed above, with the batch to lower
         f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}",
         "the job fits; what is left is for you to judge",
