@@ -67,14 +67,15 @@ def ours(folder: Path, batches: int) -> float:
     """Samples/s of our loader, in this process."""
     sys.path.insert(0, str(ROOT))
     from harness import sampling
+    from harness.loader import ReaderConfig
     from paddle_hrnet import data
     from paddle_hrnet.config import CITYSCAPES_CLASSES, Augmentation
 
     pairs = data.read_list(folder, "train", CITYSCAPES_CLASSES)
-    reader = data.ReaderConfig(device="cpu", device_id=0, threads=len(os.sched_getaffinity(0)), seed=1)
     plan = sampling.training_plan(len(pairs), batch=BATCH, rank=0, ranks=1, seed=1)
-    image = data.ImageFormat(height=512, width=1024)
-    loader = data.Loader(pairs, plan, reader, batch=BATCH, image=image, augment=Augmentation())
+    image, cores = data.ImageFormat(height=512, width=1024), len(os.sched_getaffinity(0))
+    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)
+    loader = data.Loader(pairs, plan, reader, augment=Augmentation())
     for _ in range(5):  # beyond what the pipeline holds ready
         next(loader)
     start = time.perf_counter()

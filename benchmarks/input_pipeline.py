@@ -20,6 +20,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import sampling
+from harness.loader import ReaderConfig
 from paddle_rn50 import data
 from paddle_rn50.config import Augmentation
 
@@ -41,7 +42,7 @@ def write_images(folder: Path, count: int) -> data.ImageList:
 def ours(images: data.ImageList, cores: int, batches: int) -> float:
     """Images/s of our loader."""
     image = data.ImageFormat(size=224)
-    reader = data.ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)
+    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)
     plan = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=1)
     loader = data.Loader(images, plan, reader, augment=Augmentation())
     return _rate(loader, batches)

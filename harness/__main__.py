@@ -49,7 +49,7 @@ def _check_gpus(job: env.Job) -> float:
         if len(handles) < job.dgxngpu:
             has = f"{socket.gethostname()} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
             raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
-        return min(nvidia.describe(handle)["memory_gib"] or math.inf for handle in handles[: job.dgxngpu])
+        return min(nvidia.describe(handle).memory_gib or math.inf for handle in handles[: job.dgxngpu])
 
 
 AMPERE = 80  # compute capability: the first with TF32 and bfloat16
@@ -65,9 +65,9 @@ def _check_precision(job: env.Job) -> None:
         return
     with nvidia.opened() as (handles, _):
         for gpu in map(nvidia.describe, handles[: job.dgxngpu]):
-            if gpu["capability"] is not None and gpu["capability"] < AMPERE:
+            if gpu.capability is not None and gpu.capability < AMPERE:
                 raise ValueError(
-                    f"PRECISION={job.precision}: {gpu['name']} of {socket.gethostname()} does not have it: set fp32, "
+                    f"PRECISION={job.precision}: {gpu.name} of {socket.gethostname()} does not have it: set fp32, "
                     "amp_o1 or amp_o2"
                 )
 

@@ -169,11 +169,6 @@ class Start:
     arrays: dict[str, np.ndarray] | None = None
 
     @property
-    def step(self) -> int:
-        """Steps done before."""
-        return self.position.step if self.position else 0
-
-    @property
     def epoch(self) -> int:
         """Epoch to go on with."""
         return self.position.epoch if self.position else 1
@@ -291,7 +286,7 @@ class Keeper:
         self._copies: dict[str, np.ndarray] = {}  # kept, as memory taken and given back each time scatters the heap
         self._writer: threading.Thread | None = None
         self._failure = ""
-        self._written: dict[str, Any] = {}  # of the last checkpoint, until it is logged
+        self._written: schema.Checkpoint | None = None  # the last checkpoint, until it is logged
 
     def __enter__(self) -> Keeper:
         return self
@@ -400,13 +395,13 @@ class Keeper:
             self._kept.append(path)
             while len(self._kept) > self._keep:
                 self._kept.pop(0).unlink(missing_ok=True)
-            self._written = {
-                "step": step,
-                "file": path.name,
-                "mib": round(path.stat().st_size / MIB, 1),
-                "blocked_s": round(blocked_s, 4),
-                "write_s": round(time.monotonic() - started_s, 4),
-            }
+            self._written = schema.Checkpoint(
+                step=step,
+                file=path.name,
+                mib=round(path.stat().st_size / MIB, 1),
+                blocked_s=round(blocked_s, 4),
+                write_s=round(time.monotonic() - started_s, 4),
+            )
         except OSError as error:
             self._failure = f"not written: {error}"
 
@@ -417,8 +412,8 @@ class Keeper:
     def _report(self) -> None:
         """Logs what the writer did; a checkpoint that cannot be written is no reason to lose the run as well."""
         if self._written:
-            written, self._written = self._written, {}
-            self._log.event(schema.CHECKPOINT, schema.Checkpoint(**written))
+            written, self._written = self._written, None
+            self._log.event(schema.CHECKPOINT, written)
         if self._failure:
             text, self._failure = f"warning: checkpoint {self._failure}", ""
             print(text, file=sys.stderr, flush=True)

@@ -29,6 +29,8 @@ WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
 PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
 
+Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
+
 
 def _var(doc: str, default: Any, *, choices: tuple[str, ...] = (), least: int | None = None) -> Any:
     return field(default=default, metadata={"doc": doc, "choices": choices, "least": least})
@@ -201,7 +203,7 @@ def _parse(f: dataclasses.Field[Any], text: str) -> Any:
     return value
 
 
-def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[str, Any]]]:
+def read(environ: Mapping[str, str] | None = None) -> tuple[Job, Origins]:
     """The job that the environment describes, and {VARIABLE: {"value", "origin"}}.
 
     Raises:
@@ -213,7 +215,7 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
     in_shell = "JOB_FROM_USER" in environ
     workload = environ.get("WORKLOAD", Job.workload).upper()
     values: dict[str, Any] = {}
-    origins: dict[str, dict[str, Any]] = {}
+    origins: Origins = {}
     for f in dataclasses.fields(Job):
         name = variable(f.name)
         known = {name, f"{workload}_{name}"} if name in PER_WORKLOAD else {name}
@@ -240,6 +242,8 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, dict[str, dict[
 def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment with what `config_<DGXSYSTEM>.sh` adds to it; one that went through here is left as it is.
 
+    What the file has for one workload and precision alone, as RN50_AMP_O2_STRATEGY, goes before what it has for all.
+
     Raises:
         ValueError: there is no such file, or bash refuses it.
     """
@@ -248,6 +252,9 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or Job.dgxsystem
     found = config_file.evaluated(system, environ)
+    prefix = f"{found.get('WORKLOAD') or Job.workload}_{found.get('PRECISION') or Job.precision}_".upper()
+    alone = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+    found |= {name: value for name, value in alone.items() if not environ.get(name)}
     return dict(environ) | {
         **found,
         "DGXSYSTEM": system,
@@ -256,7 +263,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
-def describe(environ: Mapping[str, str]) -> tuple[Job, dict[str, dict[str, Any]]]:
+def describe(environ: Mapping[str, str]) -> tuple[Job, Origins]:
     """As `read`, of an environment that `resolve` made, with the strategy and the recipe looked at too.
 
     Raises:
@@ -278,13 +285,14 @@ def of_system(**variables: str) -> Job:
     return read(resolve({"PATH": os.defpath} | variables))[0]
 
 
-ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; shorter names are near too many others
+ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; what is near a shorter name (MODE, HOSTS) is MODEL or HOST
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A warning for each variable that nobody reads and whose name is nearly that of one of the job's."""
-    unknown = [name for name in environ if name not in names() and len(name) >= LEAST_LETTERS]
-    near = {name: difflib.get_close_matches(name, names(), n=1, cutoff=ALIKE) for name in unknown}
+    known = names()
+    long = [name for name in known if len(name) >= LEAST_LETTERS]
+    near = {name: difflib.get_close_matches(name, long, n=1, cutoff=ALIKE) for name in environ if name not in known}
     return [f"{name}={environ[name]} is read by nothing: is it {found[0]}?" for name, found in near.items() if found]
 
 
@@ -370,7 +378,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Mapping[str, Any]) -> dict[str, str]:
+def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """What the shell of a node is told: the job with every value resolved, and what mpirun hands to the ranks."""
     added = {name: value for name, value in environ.items() if before.get(name) != value}
     settings = {name: str(entry["value"]) for name, entry in origins.items()}

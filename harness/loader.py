@@ -7,10 +7,12 @@ One pipeline function of a workload serves CPU and GPU, the device being its par
 from __future__ import annotations
 
 import dataclasses
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +26,44 @@ from runlog.errors import RunError
 PREFETCH_BATCHES = 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReaderConfig:
+    """How a rank reads."""
+
+    batch: int  # images
+    image: Any  # the workload's ImageFormat
+    device: str  # cpu | gpu
+    device_id: int
+    threads: int  # CPU threads of the pipeline
+    seed: int  # of the run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
+
+    image: Any  # image and label in the shapes of the workload (its Loader says them)
+    label: Any
+    valid: Any = None  # float32, of an evaluation: 0 where a sample only fills up the batch
+    ids: np.ndarray  # [N] sample numbers
+
+
 class Loader(ABC):
     """Iterates over the batches of a plan; nothing is read before the first `next`."""
 
-    def __init__(self, plan: Plan, pipeline: Callable[..., Any], *, batch: int, threads: int, device_id: int | None):
-        """`pipeline` is a DALI pipeline function with a parameter `source`; `device_id` is None on a CPU."""
-        self._plan, self._device_id = plan, device_id
+    def __init__(self, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig) -> None:
+        """`pipeline` is a DALI pipeline function with parameters `source` and `device`."""
+        self._plan, self._reader = plan, reader
+        self._device_id = reader.device_id if reader.device == "gpu" else None
         self._ahead: deque[Any] = deque()  # batches being read
         self._fed: deque[np.ndarray] = deque()  # sample numbers of the batches inside the pipeline
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = pipeline(
             source=self._feed,
-            batch_size=batch,
-            num_threads=threads,
-            device_id=device_id,
+            device=reader.device,
+            batch_size=reader.batch,
+            num_threads=reader.threads,
+            device_id=self._device_id,
             prefetch_queue_depth=PREFETCH_BATCHES,
         )
         self._pipeline.build()
@@ -46,9 +72,10 @@ class Loader(ABC):
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         """What the pipeline's external source takes for these samples; runs in a thread of its own."""
 
-    @abstractmethod
-    def _batch(self, outputs: Any, ids: np.ndarray) -> Any:
+    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
         """What a step is fed, from the pipeline's outputs."""
+        fed = (to_feed(output, self._device_id) for output in outputs)
+        return Batch(ids=ids, **dict(zip(("image", "label", "valid"), fed, strict=False)))
 
     @abstractmethod
     def _files(self, ids: np.ndarray) -> list[Path]:
@@ -72,7 +99,7 @@ class Loader(ABC):
     def __iter__(self) -> Loader:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         try:
             outputs = self._pipeline.run()
         except RuntimeError as error:
@@ -95,6 +122,21 @@ class Loader(ABC):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+class Folders:
+    """Which files are there, by one listing a folder: a stat for each file costs minutes on a network disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._names = root, dict[str, set[str]]()
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file of this path, relative to the root."""
+        folder, _, file = path.rpartition("/")
+        if folder not in self._names:
+            directory = self._root / folder
+            self._names[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
+        return file in self._names[folder]
+
+
 def decode_error(path: Path) -> str:
     """Why a file is no whole image; empty if it is one."""
     try:
@@ -105,7 +147,7 @@ def decode_error(path: Path) -> str:
     return ""
 
 
-def resident(batch: Any, place: Any) -> Any:
+def resident(batch: Batch, place: Any) -> Batch:
     """A synthetic batch on the device, where a GPU's pipeline leaves its own: fed again and again, it would otherwise
     be copied there at each step, which a real run does not wait for.
     """

@@ -13,7 +13,7 @@ import paddle
 from paddle import static
 
 from harness.checkpoint import Keeper
-from harness.progress import Progress
+from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.telemetry import Sampler
 from harness.tracing import Tracer
@@ -30,23 +30,6 @@ COUNTED = "eval.counted"  # an evaluation program's total of images
 # A warm-up is where cuDNN searches all its algorithms for each convolution, on HRNet for over 300 of them and in an
 # evaluation on whole images. No GPU has been timed: the search is given this much beyond HANG_TIMEOUT_S.
 SEARCH_S = 1500.0
-
-
-@dataclass(kw_only=True)
-class Timing:
-    """Work done over all ranks, and the time it took on rank 0."""
-
-    steps: int = 0
-    images: int = 0
-    time_s: float = 0.0
-    data_wait_s: float = 0.0
-
-    def add(self, other: Timing) -> None:
-        """Adds a later stretch."""
-        self.steps += other.steps
-        self.images += other.images
-        self.time_s += other.time_s
-        self.data_wait_s += other.data_wait_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +129,7 @@ class Trainer:
         set_by_s = self.clock.set_by_s()
         if set_by_s:
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
-        self.progress.window(step=step, epoch=epoch, phase=phase, window=window, loss=loss)
+        self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if not math.isfinite(loss):
             kept = f"; {self.keeper.last_good}" if self.keeper else ""
             raise RunError(f"loss is {loss} at step {step}: lower the learning rate or look at the data{kept}")

@@ -31,19 +31,19 @@ UNANSWERED = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
 
 
 @contextlib.contextmanager
-def opened(nvml: Any = pynvml) -> Iterator[tuple[list[Any], str]]:
+def opened() -> Iterator[tuple[list[Any], str]]:
     """Handles of the GPUs that CUDA shows this process, in CUDA's order, and why some or all are missing."""
     with contextlib.ExitStack() as exit_stack:
         handles, why = [], ""
         try:
-            nvml.nvmlInit()
-            exit_stack.callback(_ask, nvml.nvmlShutdown)
-            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            pynvml.nvmlInit()
+            exit_stack.callback(_ask, pynvml.nvmlShutdown)
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         except UNANSWERED as error:
             why = str(error)
         text = env.visible_gpus()
         if handles and text is not None:
-            named = visible(text, [_ask(nvml.nvmlDeviceGetUUID, handle) or "" for handle in handles])
+            named = visible(text, [_ask(pynvml.nvmlDeviceGetUUID, handle) or "" for handle in handles])
             if len(named) < len(handles):
                 why = f"CUDA_VISIBLE_DEVICES={text} names {len(named)} of {len(handles)} whole GPUs"
             handles = [handles[number] for number in named]
@@ -83,56 +83,75 @@ def throttled(bits: int | None) -> list[str]:
     return [name for bit, name in THROTTLE_REASONS.items() if bits and bits & bit]
 
 
-def describe(handle: Any, nvml: Any = pynvml) -> dict[str, Any]:
-    """What stays as it is during a run, and what a run should find in order."""
-    capability = _ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
-    memory = _ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-    processes = _ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    return {
-        "index": _ask(nvml.nvmlDeviceGetIndex, handle),  # as nvidia-smi numbers it
-        "name": _ask(nvml.nvmlDeviceGetName, handle),
-        "uuid": _ask(nvml.nvmlDeviceGetUUID, handle),
-        "driver": _ask(nvml.nvmlSystemGetDriverVersion),
-        "capability": None if capability is None else 10 * capability[0] + capability[1],
-        "memory_gib": None if memory is None else round(memory.total / 2**30, 1),
-        "memory_used_mib": None if memory is None else round(memory.used / MIB),
-        "persistence": _ask(nvml.nvmlDeviceGetPersistenceMode, handle),
-        # Volatile: since the driver was loaded.
-        "ecc_corrected": _ask(nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, 0),
-        "ecc_uncorrected": _ask(nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 0),
-        "throttle": throttled(_ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
-        "processes": None if processes is None else [p.pid for p in processes],
-    }
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """What of a GPU stays as it is during a run, and what a run should find in order; None: no answer."""
+
+    index: int | None = None  # as nvidia-smi numbers it
+    name: str | None = None
+    driver: str | None = None
+    capability: int | None = None  # 80 is compute capability 8.0
+    memory_gib: float | None = None
+    memory_used_mib: int | None = None
+    persistence: int | None = None  # 1: on
+    ecc_corrected: int | None = None  # errors since the driver was loaded
+    ecc_uncorrected: int | None = None
+    throttle: tuple[str, ...] = ()  # why it is slowed down now
+    processes: tuple[int, ...] | None = None  # pids
 
 
-def energy_j(handle: Any, nvml: Any = pynvml) -> float | None:
+def describe(handle: Any) -> Gpu:
+    """What NVML says of a GPU."""
+    capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    corrected, uncorrected = (
+        _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+        for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    )
+    return Gpu(
+        index=_ask(pynvml.nvmlDeviceGetIndex, handle),
+        name=_ask(pynvml.nvmlDeviceGetName, handle),
+        driver=_ask(pynvml.nvmlSystemGetDriverVersion),
+        capability=None if capability is None else 10 * capability[0] + capability[1],
+        memory_gib=None if memory is None else round(memory.total / 2**30, 1),
+        memory_used_mib=None if memory is None else round(memory.used / MIB),
+        persistence=_ask(pynvml.nvmlDeviceGetPersistenceMode, handle),
+        ecc_corrected=corrected,
+        ecc_uncorrected=uncorrected,
+        throttle=tuple(throttled(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle))),
+        processes=None if processes is None else tuple(p.pid for p in processes),
+    )
+
+
+def energy_j(handle: Any) -> float | None:
     """Energy since the driver was loaded, in joules (Volta and later)."""
-    millijoule = _ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    millijoule = _ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     return None if millijoule is None else millijoule / 1000
 
 
-def nvlinks(handle: Any, nvml: Any = pynvml) -> int:
+def nvlinks(handle: Any) -> int:
     """NVLinks of a GPU that are up."""
-    return sum(_ask(nvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(NVLINK_MAX))
+    return sum(_ask(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(NVLINK_MAX))
 
 
-def sample(handle: Any, nvml: Any = pynvml, *, nvlink: bool = False) -> dict[str, Any]:
+def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
     """What a GPU does at this moment; `nvlink`: whether it has links whose counters are asked for.
 
     NVLink counters are KiB of data since the driver was loaded, over all links of the GPU.
     """
-    use = _ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = _ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-    milliwatt = _ask(nvml.nvmlDeviceGetPowerUsage, handle)
+    use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    milliwatt = _ask(pynvml.nvmlDeviceGetPowerUsage, handle)
     counters = None
     if nvlink:
         # By nvml.h; that NVML sums them so, no machine with NVLink has confirmed to us.
         counters = _ask(
-            nvml.nvmlDeviceGetFieldValues,
+            pynvml.nvmlDeviceGetFieldValues,
             handle,
             [
-                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_NVLINKS),
-                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_NVLINKS),
+                (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_NVLINKS),
+                (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_NVLINKS),
             ],
         )
     tx_kib, rx_kib = (c.value.ullVal if c.nvmlReturn == 0 else None for c in counters) if counters else (None, None)
@@ -140,16 +159,16 @@ def sample(handle: Any, nvml: Any = pynvml, *, nvlink: bool = False) -> dict[str
         "utilization_percent": None if use is None else use.gpu,
         "memory_mib": None if memory is None else round(memory.used / MIB, 1),
         "power_w": None if milliwatt is None else milliwatt / 1000,
-        "energy_j": energy_j(handle, nvml),
-        "sm_clock_mhz": _ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": _ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-        "temperature_c": _ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        "throttle": throttled(_ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
+        "energy_j": energy_j(handle),
+        "sm_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        "temperature_c": _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        "throttle": throttled(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
         "nvlink_tx_kib": tx_kib,
         "nvlink_rx_kib": rx_kib,
         # NVML measures these over 20 ms each, in KB/s.
-        "pcie_tx_kb_per_s": _ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES),
-        "pcie_rx_kb_per_s": _ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES),
+        "pcie_tx_kb_per_s": _ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES),
+        "pcie_rx_kb_per_s": _ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES),
     }
 
 

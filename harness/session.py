@@ -15,9 +15,10 @@ import paddle
 from paddle import static
 
 from harness import caches, checkpoint, env, memory, provenance, ranks, sampling, state, telemetry, tracing
-from harness.env import MODELS, Job
-from harness.loop import COUNTED, Evaluator, Timing, Trainer
-from harness.progress import Progress
+from harness.env import MODELS, Job, Origins
+from harness.loader import ReaderConfig
+from harness.loop import COUNTED, Evaluator, Trainer
+from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.watchdog import WATCHDOG
 from program import build
@@ -76,6 +77,17 @@ class Run:
         """This rank's samples of the evaluations."""
         batch, ranks = self.task.eval_batch, self.ranks
         return sampling.evaluation_plan(self.task.eval_samples, batch=batch, rank=ranks.rank, ranks=ranks.size)
+
+    def reader(self, image: Any, *, batch: int) -> ReaderConfig:
+        """How this rank reads batches of images of this format."""
+        return ReaderConfig(
+            batch=batch,
+            image=image,
+            device=self.job.device,
+            device_id=self.ranks.local_rank,
+            threads=self.job.data_threads_per_rank,
+            seed=self.seed,
+        )
 
     def prepare(
         self,
@@ -202,7 +214,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def begin(job: Job, origins: dict[str, Any], me: Ranks, task: Task) -> Iterator[Run]:
+def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     """Opens the log, writes all that is known before the programs are built, and connects the ranks.
 
     Raises:
@@ -283,9 +295,7 @@ def data_set(job: Job, me: Ranks, *, embedded: str, prepare: Callable[[Path], An
     return embedded, folder
 
 
-def preamble(
-    log: RunLog, job: Job, origins: dict[str, Any], ranks: Ranks, *, recipe: Any, dataset: schema.Dataset
-) -> None:
+def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
     nodes = {node.host: node for node in ranks.gather(provenance.node())}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.device, math_mode=job.precision)
@@ -304,8 +314,8 @@ def preamble(
     done = None
     WATCHDOG.beat("flushing the page cache and building the programs")
     if ranks.local_rank == 0:
-        done = caches.clear(wanted=bool(job.clear_caches), done_by_launcher=job.cache_cleared)
-    for flushed in ranks.gather(schema.CacheState(node=ranks.node, **done) if done else None):
+        done = caches.clear(ranks.node, wanted=bool(job.clear_caches), done_by_launcher=job.cache_cleared)
+    for flushed in ranks.gather(done):
         if flushed:
             log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
     log.mark(schema.INIT_START)

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import pynvml
 
 from harness import nvidia
 from runlog.schema import TelemetrySummary
@@ -35,10 +34,9 @@ INFINIBAND = Path("/sys/class/infiniband")
 class Sampler:
     """Samples from entering to leaving; a file that cannot be written ends the sampling, not the run."""
 
-    def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "", nvml: Any = pynvml) -> None:
+    def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """`job_gpus`: how many GPUs of this node the job uses: the first of those that CUDA shows, in its order."""
         self._path, self._every_s, self._job_gpus, self._prometheus = path, every_s, job_gpus, prometheus
-        self._nvml = nvml
         self._node = socket.gethostname()
         self._process = psutil.Process()
         self._stop = threading.Event()
@@ -51,11 +49,11 @@ class Sampler:
         self._samples, self._cpu_s, self._error = 0, 0.0, ""
         self._peak_memory_mib: float | None = None
         self._peak_temperature_c: float | None = None
-        self._power_w: float | None = None
+        self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
     def __enter__(self) -> Sampler:
-        self._handles, _ = self._exit.enter_context(nvidia.opened(self._nvml))
-        self._nvlinked = [nvidia.nvlinks(handle, self._nvml) > 0 for handle in self._handles]
+        self._handles, _ = self._exit.enter_context(nvidia.opened())
+        self._nvlinked = [nvidia.nvlinks(handle) > 0 for handle in self._handles]
         psutil.cpu_percent()  # the first answer is about nothing, later ones about the time since
         self._started_s = time.monotonic()
         self._thread.start()
@@ -108,7 +106,7 @@ class Sampler:
             **_infiniband_bytes(),
             "process": process,
             "gpus": [
-                nvidia.sample(handle, self._nvml, nvlink=nvlinked)
+                nvidia.sample(handle, nvlink=nvlinked)
                 for handle, nvlinked in zip(self._handles, self._nvlinked, strict=True)
             ],
         }
@@ -122,7 +120,7 @@ class Sampler:
         if temperatures:
             self._peak_temperature_c = max(self._peak_temperature_c or 0.0, *temperatures)
         power = [gpu["power_w"] for gpu in gpus]
-        self._power_w = None if not power or None in power else round(sum(power), 3)
+        self.power_w = None if not power or None in power else round(sum(power), 3)
 
     def _write_prometheus(self, sample: dict[str, Any]) -> None:
         """As node_exporter's textfile collector wants it: whole under its name at any time."""
@@ -142,13 +140,8 @@ class Sampler:
         """`images` more were trained on, over all ranks."""
         self._images += images
 
-    @property
-    def power_w(self) -> float | None:
-        """Power of the job's GPUs on this node at the last sample."""
-        return self._power_w
-
     def _energy_j(self) -> float | None:
-        energies = [nvidia.energy_j(handle, self._nvml) for handle in self._handles[: self._job_gpus]]
+        energies = [nvidia.energy_j(handle) for handle in self._handles[: self._job_gpus]]
         known = [energy for energy in energies if energy is not None]
         return sum(known) if known and len(known) == len(energies) else None
 

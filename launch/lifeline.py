@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import queue
 import subprocess
 import threading
 import time
-from pathlib import Path
 
-from job_folder import Folder
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-
-
-def code_digest() -> str:
-    """SHA-256 over what a node runs, so that nodes with different code do not train together."""
-    digest = hashlib.sha256()
-    for pattern in ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/*.py", "harness/*.py", "paddle_*/*.py"):
-        for path in sorted(REPOSITORY.glob(pattern)):
-            if path.is_file():
-                digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+from harness.provenance import code_sha256
+from launch.job_folder import Folder
 
 
 class Lifeline(threading.Thread):
@@ -59,7 +46,7 @@ class Lifeline(threading.Thread):
         facts = json.loads(hello)
         if facts["rank"] != self.rank:
             self.problem = f"says NODE_RANK={facts['rank']}, but HOSTS has it as node {self.rank}"
-        elif facts["code"] != code_digest():
+        elif facts["code"] != code_sha256():
             self.problem = "runs other code than the first node: use one image, or one checkout, on all nodes"
         else:
             self.problem = ""

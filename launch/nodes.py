@@ -27,9 +27,10 @@ import threading
 import time
 from pathlib import Path
 
-from job_folder import Folder, fail, refuse, say
-from lifeline import Lifeline, code_digest
-from processes import adopt_orphans, end_descendants
+from harness.provenance import code_sha256
+from launch.job_folder import Folder, fail, refuse, say
+from launch.lifeline import Lifeline
+from launch.processes import adopt_orphans, end_descendants
 
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -70,7 +71,7 @@ def nobody_came(args: argparse.Namespace, first: str, folder: Folder) -> str:
 
 def serve(args: argparse.Namespace, folder: Folder) -> int:
     """Runs sshd until the first node ends the job, or is lost; the job's exit status."""
-    (folder.path / "hello").write_text(json.dumps({"rank": args.rank, "code": code_digest()}) + "\n")
+    (folder.path / "hello").write_text(json.dumps({"rank": args.rank, "code": code_sha256()}) + "\n")
     lifeline = os.open(folder.path / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     sshd = start_sshd(folder)
     first = f"the first node{', ' + args.hosts[0] if args.hosts else ''},"

@@ -28,6 +28,6 @@ fi
   refuse "NODE_RANK=${NODE_RANK}: must be a number from 0 to $((DGXNNODES - 1)), another on each node"
 [[ -n ${JOB_KEY:-} ]] || refuse "DGXNNODES=${DGXNNODES} needs JOB_KEY, the file of the job's private ssh key (ssh-keygen -t ed25519 -N '')"
 
-exec .venv/bin/python launch/nodes.py "${role}" --hosts "${HOSTS:-}" --rank "${NODE_RANK}" --key "${JOB_KEY}" \
+exec .venv/bin/python -m launch.nodes "${role}" --hosts "${HOSTS:-}" --rank "${NODE_RANK}" --key "${JOB_KEY}" \
   --port "${SSH_PORT:?}" --address "${SSH_ADDRESS:-}" --wait "${NODE_WAIT_S:?}" --slots "${DGXNGPU}" \
   --alive "${ALIVE_S}" --alive-count "${ALIVE_COUNT}" --stop "${JOB_END_S}" -- "$@"

@@ -25,6 +25,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali
 
 from harness import loader, sampling
+from harness.loader import ReaderConfig
 from paddle_hrnet.config import IGNORED, Augmentation
 from runlog.errors import RunError
 
@@ -78,18 +79,18 @@ def read_list(root: Path, part: str, classes: int) -> PairList:
     """
     for name in LISTS:
         if (root / name.format(part)).is_file():
-            pairs = _listed(root, root / name.format(part))
+            pairs = _listed(root / name.format(part))
             break
     else:
         pairs = _found(root, part)
-    present: dict[str, set[str]] = {}
+    folders = loader.Folders(root)
     images, labels = [], []
     for where, image, label in pairs:
-        if not _is_present(root, image, present):
+        if not folders.has(image):
             raise ValueError(f"{where}: {root / image} is absent: restore it or remove it from the list")
-        if not _is_present(root, label, present):
+        if not folders.has(label):
             other = label.removesuffix(LABEL_END) + LABEL_IDS_END
-            if not label.endswith(LABEL_END) or not _is_present(root, other, present):
+            if not label.endswith(LABEL_END) or not folders.has(other):
                 raise ValueError(f"{where}: {root / label} is absent: restore it or remove it from the list")
             label = other
         images.append(image)
@@ -97,7 +98,7 @@ def read_list(root: Path, part: str, classes: int) -> PairList:
     return PairList(root=root, images=tuple(images), labels=tuple(labels), classes=classes)
 
 
-def _listed(root: Path, list_file: Path) -> list[tuple[str, str, str]]:
+def _listed(list_file: Path) -> list[tuple[str, str, str]]:
     pairs = []
     for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
@@ -126,14 +127,6 @@ def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
         label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
         result.append((os.fspath(image), os.fspath(image.relative_to(root)), label))
     return result
-
-
-def _is_present(root: Path, path: str, present: dict[str, set[str]]) -> bool:
-    folder, _, file = path.rpartition("/")
-    if folder not in present:  # one listing a folder: a stat for each file costs minutes on a network disk
-        directory = root / folder
-        present[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
-    return file in present[folder]
 
 
 def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
@@ -295,20 +288,10 @@ def _draw(
     return [a.astype(np.float32) for a in (start, end, shown)] + [flip] + [a.astype(np.float32) for a in colours]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
-
-    image: Any  # [N, 3, H, W]
-    label: Any  # [N, H, W] uint8
-    valid: Any = None  # [N] float32, of an evaluation: 0 where a sample only fills up the batch
-    ids: np.ndarray  # [N] sample numbers
-
-
-def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Batch:
+def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
     """A batch of noise, to warm up on and to measure the program without its input."""
     rng = np.random.default_rng(seed)
-    return Batch(
+    return loader.Batch(
         image=rng.standard_normal((batch, 3, image.height, image.width), dtype=np.float32).astype(
             np.float16 if image.half else np.float32
         ),
@@ -318,43 +301,21 @@ def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Bat
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderConfig:
-    """What the readers of a rank have in common."""
-
-    device: str  # cpu | gpu
-    device_id: int
-    threads: int  # CPU threads of the pipeline
-    seed: int
-
-
 class Loader(loader.Loader):
-    """Batches of `plan`: with `augment` crops of `image` for training; without, whole images of that size."""
+    """Batches of `plan`: image [N, 3, H, W], label [N, H, W] uint8, valid [N].
+
+    With `augment` crops of the reader's size for training; without, whole images of that size.
+    """
 
     def __init__(
-        self,
-        pairs: PairList,
-        plan: sampling.Plan,
-        reader: ReaderConfig,
-        *,
-        batch: int,
-        image: ImageFormat,
-        augment: Augmentation | None = None,
+        self, pairs: PairList, plan: sampling.Plan, reader: ReaderConfig, *, augment: Augmentation | None = None
     ) -> None:
-        self._pairs, self._augment, self._reader, self._image = pairs, augment, reader, image
+        self._pairs, self._augment, self._image = pairs, augment, reader.image
         from_ids = np.array([path.endswith(LABEL_IDS_END) for path in pairs.labels])
         self._row = np.where(from_ids, FROM_LABEL_IDS, AS_IT_IS)  # of RENUMBERED, for each label
         self._renumbered = augment is None or bool(from_ids.any())
-        augmented = augment is not None
-        super().__init__(
-            plan,
-            functools.partial(
-                _pipeline, device=reader.device, crop=image, augmented=augmented, renumbered=self._renumbered
-            ),
-            batch=batch,
-            threads=reader.threads,
-            device_id=reader.device_id if reader.device == "gpu" else None,
-        )
+        settings = {"crop": reader.image, "augmented": augment is not None, "renumbered": self._renumbered}
+        super().__init__(plan, functools.partial(_pipeline, **settings), reader)
 
     def _pair(self, i: int) -> tuple[Path, Path]:
         return self._pairs.root / self._pairs.images[i], self._pairs.root / self._pairs.labels[i]
@@ -390,12 +351,10 @@ class Loader(loader.Loader):
             drawn.insert(0, (RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)).astype(np.uint16))
         return [np.frombuffer(image, dtype=np.uint8) for image in plain], labels, *drawn
 
-    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
+    def _batch(self, outputs: Any, ids: np.ndarray) -> loader.Batch:
         images, highest, *beside = outputs
         self._check_range(highest.as_array().astype(int) - 1, ids)
-        names = ("image", "label", "valid")[: 1 + len(beside)]
-        fed = (loader.to_feed(output, self._device_id) for output in (images, *beside))
-        return Batch(ids=ids, **dict(zip(names, fed, strict=True)))
+        return super()._batch((images, *beside), ids)
 
     def _check_range(self, highest: np.ndarray, ids: np.ndarray) -> None:
         for i, value in zip(ids, highest, strict=True):

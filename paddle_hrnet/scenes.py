@@ -87,7 +87,6 @@ def _enlarged(values: np.ndarray, height: int, width: int) -> Any:
     return np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64)
 
 
-if (
-    __name__ == "__main__"
-):  # python -m paddle_hrnet.scenes FOLDER: makes the data set in FOLDER, as an image's build does
+if __name__ == "__main__":
+    # python -m paddle_hrnet.scenes FOLDER: makes the data set in FOLDER, as an image's build does
     prepare(Path(sys.argv[1]) / NAME)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import paddle
 from paddle import static
 
 from harness import loader, ranks, sampling, session
 from harness import plan as plans
-from harness.env import Job
+from harness.env import Job, Origins
 from harness.loop import COUNTED
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
@@ -24,7 +23,7 @@ from program.schedules import Schedule
 CONFUSION = "eval.confusion"
 
 
-def main(job: Job, origins: dict[str, Any]) -> None:
+def main(job: Job, origins: Origins) -> None:
     """Runs the job on this rank.
 
     Raises:
@@ -52,20 +51,13 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         )
 
         # ---- input: nothing is read before the first batch is asked for
-        reader = data.ReaderConfig(
-            device=job.device,
-            device_id=me.local_rank,
-            threads=job.data_threads_per_rank,
-            seed=run.seed,
-        )
+        reader, whole_reader = run.reader(image, batch=job.batchsize), run.reader(whole, batch=recipe.eval_batch)
         run.train(
             trainer,
             evaluator,
             lambda totals: metric.mean_iou(totals[CONFUSION]),
-            batches=data.Loader(
-                train_pairs, run.training_plan(), reader, batch=job.batchsize, image=image, augment=recipe.augmentation
-            ),
-            eval_batches=data.Loader(eval_pairs, run.evaluation_plan(), reader, batch=recipe.eval_batch, image=whole),
+            batches=data.Loader(train_pairs, run.training_plan(), reader, augment=recipe.augmentation),
+            eval_batches=data.Loader(eval_pairs, run.evaluation_plan(), whole_reader),
             synthetic=synthetic,
         )
 

@@ -6,6 +6,7 @@ A recipe owns hyperparameters; what a machine decides (batch of a device, ranks,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 from harness import embedded
@@ -37,8 +38,8 @@ class Recipe:
     classes: int
     target_top1: float  # share of the evaluation images; training ends when it is reached
     epochs: float  # length of the schedule; training ends here at the latest
-    eval_every_epochs: int
-    eval_offset_epochs: int  # the first evaluation is after this many epochs, or after eval_every_epochs if 0
+    eval_every_epochs: int = 1
+    eval_offset_epochs: int = 0  # the first evaluation is after this many epochs, or after eval_every_epochs if 0
     base_learning_rate: float  # after the warm-up; of the global batch below
     base_batch: int | None  # images; the rate is scaled by global batch / base_batch; None: never scaled
     schedule: str  # piecewise | cosine | polynomial
@@ -83,6 +84,8 @@ class Recipe:
         return epoch == last or (epoch - self.eval_offset_epochs) % self.eval_every_epochs == 0
 
 
+_imagenet = functools.partial(Recipe, train_samples=IMAGENET_TRAIN, classes=IMAGENET_CLASSES, target_top1=0.759)
+
 # Global batch: base rate, warm-up epochs, weight decay, momentum, decay steps, epochs of the reference's mean.
 MLPERF_POINTS = {
     1632: (7.4, 2, 5e-5, 0.9, 27476),
@@ -110,12 +113,9 @@ def mlperf_lars(global_batch: int) -> Recipe:
             f"BATCHSIZE x ranks is one of {', '.join(map(str, MLPERF_POINTS))}"
         )
     rate, warmup, decay, momentum, steps = MLPERF_POINTS[global_batch]
-    return Recipe(
+    return _imagenet(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
-        train_samples=IMAGENET_TRAIN,
-        classes=IMAGENET_CLASSES,
-        target_top1=0.759,
         epochs=-(-steps * global_batch // IMAGENET_TRAIN),
         eval_every_epochs=4,
         eval_offset_epochs=3,
@@ -134,15 +134,10 @@ def mlperf_lars(global_batch: int) -> Recipe:
 
 def nvidia_cosine(global_batch: int) -> Recipe:
     """NVIDIA's ResNet-50 for Paddle, 90 epochs: top-1 0.7693 +- 0.0014."""
-    return Recipe(
+    return _imagenet(
         name="nvidia_cosine",
         source="NVIDIA DeepLearningExamples, PaddlePaddle/Classification/RN50v1.5",
-        train_samples=IMAGENET_TRAIN,
-        classes=IMAGENET_CLASSES,
-        target_top1=0.759,
         epochs=90,
-        eval_every_epochs=1,
-        eval_offset_epochs=0,
         base_learning_rate=0.256,
         base_batch=256,
         schedule="cosine",
@@ -154,15 +149,10 @@ def nvidia_cosine(global_batch: int) -> Recipe:
 
 def paddleclas_piecewise(global_batch: int) -> Recipe:
     """PaddleClas's ResNet50.yaml, 120 epochs: top-1 0.7650."""
-    return Recipe(
+    return _imagenet(
         name="paddleclas_piecewise",
         source="PaddleClas, ppcls/configs/ImageNet/ResNet/ResNet50.yaml",
-        train_samples=IMAGENET_TRAIN,
-        classes=IMAGENET_CLASSES,
-        target_top1=0.759,
         epochs=120,
-        eval_every_epochs=1,
-        eval_offset_epochs=0,
         base_learning_rate=0.1,
         base_batch=256,
         schedule="piecewise",
@@ -183,8 +173,6 @@ def digits_small(global_batch: int) -> Recipe:
         classes=10,
         target_top1=0.90,
         epochs=4,
-        eval_every_epochs=1,
-        eval_offset_epochs=0,
         base_learning_rate=0.1,
         base_batch=32,
         schedule="cosine",

@@ -19,6 +19,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali_math
 
 from harness import loader, sampling
+from harness.loader import ReaderConfig
 from paddle_rn50.config import Augmentation
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
@@ -59,7 +60,7 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
     if not list_file.is_file():
         raise ValueError(f"{list_file}: no such file: DATADIR must hold {name} with lines 'path label'")
     paths, labels = [], []
-    present: dict[str, set[str]] = {}
+    folders = loader.Folders(root)
     for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
             continue
@@ -69,11 +70,7 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
         label = int(text)
         if label >= classes:
             raise ValueError(f"{list_file}:{number}: label {label} is out of range: the recipe has {classes} classes")
-        folder, _, file = path.rpartition("/")
-        if folder not in present:  # one listing a folder: a stat for each file costs minutes on a network disk
-            directory = root / folder
-            present[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
-        if file not in present[folder]:
+        if not folders.has(path):
             raise ValueError(f"{list_file}:{number}: {root / path} is absent: restore it or remove the line")
         paths.append(path)
         labels.append(label)
@@ -156,22 +153,12 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: np.ndarray) -> list
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
-
-    image: Any  # [N, C, H, W] or [N, H, W, C]
-    label: Any  # [N, 1] int64
-    valid: Any = None  # [N, 1] float32, of an evaluation: 0 where a sample only fills up the batch
-    ids: np.ndarray  # [N] sample numbers
-
-
-def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Batch:
+def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
     """A batch of noise, to warm up on and to measure the program without its input."""
     rng = np.random.default_rng(seed)
     side, channels = image.size, image.channels
     shape = (batch, channels, side, side) if image.layout == "NCHW" else (batch, side, side, channels)
-    return Batch(
+    return loader.Batch(
         image=rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if image.half else np.float32),
         label=rng.integers(0, classes, (batch, 1)),
         valid=np.ones((batch, 1), dtype=np.float32),
@@ -179,21 +166,11 @@ def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> Bat
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderConfig:
-    """What the readers of a rank have in common."""
-
-    batch: int  # images
-    image: ImageFormat
-    device: str  # cpu | gpu
-    device_id: int
-    threads: int  # CPU threads of the pipeline
-    seed: int
-
-
 class Loader(loader.Loader):
-    """Batches of `plan`: with `augment` cropped and flipped for training; without, `resize` is the shorter side in
-    pixels before the centre crop.
+    """Batches of `plan`: image [N, C, H, W] or [N, H, W, C], label [N, 1] int64, valid [N, 1].
+
+    With `augment` cropped and flipped for training; without, `resize` is the shorter side in pixels before the centre
+    crop.
     """
 
     def __init__(
@@ -205,14 +182,9 @@ class Loader(loader.Loader):
         augment: Augmentation | None = None,
         resize: int = 0,
     ) -> None:
-        self._images, self._augment, self._reader = images, augment, reader
-        super().__init__(
-            plan,
-            functools.partial(_pipeline, device=reader.device, image=reader.image, augment=augment, resize=resize),
-            batch=reader.batch,
-            threads=reader.threads,
-            device_id=reader.device_id if reader.device == "gpu" else None,
-        )
+        self._images, self._augment = images, augment
+        pipeline = functools.partial(_pipeline, image=reader.image, augment=augment, resize=resize)
+        super().__init__(plan, pipeline, reader)
 
     def _files(self, ids: np.ndarray) -> list[Path]:
         return [self._images.root / self._images.paths[i] for i in ids]
@@ -224,8 +196,3 @@ class Loader(loader.Loader):
         if self._augment is None:
             return encoded, labels, valid.astype(np.float32)[:, None]
         return encoded, labels, *_draw(self._augment, self._reader.seed, epoch, ids)
-
-    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
-        names = ("image", "label", "valid")[: len(outputs)]
-        fed = (loader.to_feed(output, self._device_id) for output in outputs)
-        return Batch(ids=ids, **dict(zip(names, fed, strict=True)))

@@ -37,7 +37,6 @@ def _write(folder: Path) -> None:
         (folder / f"{part}_list.txt").write_text("".join(lines))
 
 
-if (
-    __name__ == "__main__"
-):  # python -m paddle_rn50.digits FOLDER: makes the data set in FOLDER, as an image's build does
+if __name__ == "__main__":
+    # python -m paddle_rn50.digits FOLDER: makes the data set in FOLDER, as an image's build does
     prepare(Path(sys.argv[1]) / NAME)

@@ -6,14 +6,13 @@ Started on every rank by `python -m harness`, which has read the job and set up 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import paddle
 from paddle import static
 
 from harness import loader, ranks, session
 from harness import plan as plans
-from harness.env import Job
+from harness.env import Job, Origins
 from harness.loop import COUNTED
 from paddle_rn50 import config, data, digits
 from paddle_rn50.model import ModelConfig, resnet50
@@ -23,7 +22,7 @@ from program.schedules import Schedule
 CORRECT = "eval.correct"
 
 
-def main(job: Job, origins: dict[str, Any]) -> None:
+def main(job: Job, origins: Origins) -> None:
     """Runs the job on this rank.
 
     Raises:
@@ -49,14 +48,7 @@ def main(job: Job, origins: dict[str, Any]) -> None:
         )
 
         # ---- input: nothing is read before the first batch is asked for
-        reader = data.ReaderConfig(
-            batch=job.batchsize,
-            image=image,
-            device=job.device,
-            device_id=me.local_rank,
-            threads=job.data_threads_per_rank,
-            seed=run.seed,
-        )
+        reader = run.reader(image, batch=job.batchsize)
         run.train(
             trainer,
             evaluator,

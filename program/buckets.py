@@ -10,18 +10,7 @@ import paddle
 from paddle import static
 
 from program.ops import BACKWARD, LOSS, MIB, element_bytes, is_optimizer, parameters_by_gradient, readers
-from program.passes import insert
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bucket:
-    """Gradients that travel in one all-reduce, in the order in which the backward pass makes them."""
-
-    gradients: tuple[str, ...]
-    parameters: tuple[str, ...]
-    dtype: Any
-    size_bytes: int
-    ready: int  # number of the operator after which the last one exists
+from program.passes import Step, insert, insert_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +19,7 @@ class _Gradient:
     parameter: str
     dtype: Any
     size_bytes: int
-    made: int
+    made: int  # number of the operator after which it exists
 
 
 HEAD_MIB = 1.0  # the first bucket closes early, so that the link has work while the backward pass begins
@@ -57,12 +46,12 @@ def _pack(gradients: list[_Gradient], limit_mib: float) -> list[list[_Gradient]]
     return [b for b in (*buckets, bucket, tail) if b]
 
 
-def bucket_all_reduces(main: static.Program, *, limit_mib: float, half: bool = False, rings: int = 1) -> list[Bucket]:
+def bucket_all_reduces(main: static.Program, *, limit_mib: float, half: bool = False, rings: int = 1) -> int:
     """Replaces fleet's one all-reduce a gradient by one a bucket of at most `limit_mib`, each issued when it is full.
 
     The gradients of a bucket are slices of one buffer (`coalesce_tensor`, which copies nothing); `depend` tells the
     executor that a gradient's readers come after its bucket's all-reduce, as fleet's own fusion does. With `half` an
-    FP32 bucket travels as FP16. Buckets take the communicators 0 to `rings` - 1 in turn.
+    FP32 bucket travels as FP16. Buckets take the communicators 0 to `rings` - 1 in turn. Returns how many there are.
     """
     block = main.global_block()
     parameters = parameters_by_gradient(block)
@@ -86,19 +75,9 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, half: bool = F
             name=name, parameter=parameters[name], dtype=variable.dtype, size_bytes=bytes_, made=made[name]
         )
         by_type.setdefault(variable.dtype, []).append(gradient)
-    buckets = [
-        Bucket(
-            gradients=tuple(g.name for g in group),
-            parameters=tuple(g.parameter for g in group),
-            dtype=dtype,
-            size_bytes=sum(g.size_bytes for g in group),
-            ready=max(g.made for g in group),
-        )
-        for dtype, gradients in by_type.items()
-        for group in _pack(gradients, limit_mib)
-    ]
-    buckets.sort(key=lambda b: b.ready)
-    fused = [f"bucket_{number}.{bucket.gradients[0]}" for number, bucket in enumerate(buckets)]
+    buckets = [bucket for gradients in by_type.values() for bucket in _pack(gradients, limit_mib)]
+    buckets.sort(key=_ready)
+    fused = [f"bucket_{number}.{bucket[0].name}" for number, bucket in enumerate(buckets)]
     for number in reversed(range(len(buckets))):
         _all_reduce(block, buckets[number], fused[number], half=half, ring=number % rings)
     start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == BACKWARD | LOSS)
@@ -107,15 +86,20 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, half: bool = F
             block,
             start + number,
             "coalesce_tensor",
-            {"Input": list(bucket.parameters)},
-            {"Output": list(bucket.gradients), "FusedOutput": [fused[number]]},
+            {"Input": [g.parameter for g in bucket]},
+            {"Output": [g.name for g in bucket], "FusedOutput": [fused[number]]},
             copy_data=False,
             use_align=True,
-            dtype=bucket.dtype,
+            dtype=bucket[0].dtype,
             op_role=BACKWARD,
         )
     block._sync_with_cpp()
-    return buckets
+    return len(buckets)
+
+
+def _ready(bucket: list[_Gradient]) -> int:
+    """Number of the operator after which the last of its gradients exists."""
+    return max(g.made for g in bucket)
 
 
 def thin_depends(main: static.Program) -> int:
@@ -140,20 +124,19 @@ def thin_depends(main: static.Program) -> int:
     return dropped
 
 
-def _all_reduce(block: Any, bucket: Bucket, fused: str, *, half: bool, ring: int) -> None:
-    block.create_var(name=fused, dtype=bucket.dtype, persistable=False, stop_gradient=True)
-    at, sent = bucket.ready + 1, fused
-    casts = half and bucket.dtype == paddle.float32
-    steps: list[tuple[str, dict[str, list[str]], dict[str, list[str]], dict[str, Any]]] = []
+def _all_reduce(block: Any, bucket: list[_Gradient], fused: str, *, half: bool, ring: int) -> None:
+    dtype, sent = bucket[0].dtype, fused
+    block.create_var(name=fused, dtype=dtype, persistable=False, stop_gradient=True)
+    casts = half and dtype == paddle.float32
+    steps: list[Step] = []
     if casts:
         sent = f"{fused}.fp16"
         block.create_var(name=sent, dtype="float16", persistable=False, stop_gradient=True)
-        to = {"in_dtype": bucket.dtype, "out_dtype": paddle.float16}
+        to = {"in_dtype": dtype, "out_dtype": paddle.float16}
         steps.append(("cast", {"X": [fused]}, {"Out": [sent]}, to))
     steps.append(("c_allreduce_sum", {"X": [sent]}, {"Out": [sent]}, {"ring_id": ring, "use_calc_stream": False}))
     if casts:
-        back = {"in_dtype": paddle.float16, "out_dtype": bucket.dtype}
+        back = {"in_dtype": paddle.float16, "out_dtype": dtype}
         steps.append(("cast", {"X": [sent]}, {"Out": [fused]}, back))
-    steps += [("depend", {"X": [g], "Dep": [fused]}, {"Out": [g]}, {}) for g in bucket.gradients]
-    for kind, inputs, outputs, attrs in reversed(steps):
-        insert(block, at, kind, inputs, outputs, **attrs, op_role=BACKWARD)
+    steps += [("depend", {"X": [g.name], "Dep": [fused]}, {"Out": [g.name]}, {}) for g in bucket]
+    insert_all(block, _ready(bucket) + 1, steps, op_role=BACKWARD)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,7 @@ from program import knobs as knobs_of
 from program import precision as precisions
 from program import strategy as strategies
 from program.contexts import elsewhere, replaced
-from program.count import buckets
+from program.count import describe
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, is_decayed
 from program.precision import Precision
@@ -37,6 +36,10 @@ from program.strategy import Strategy
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
+
+
+def _is_nccl_only(op: Any) -> bool:
+    return op.type in NCCL_ONLY
 
 
 class StepSchedule(paddle.optimizer.lr.LRScheduler):
@@ -180,8 +183,8 @@ def minimize(
             passes.convolve_gradients(program)
             sync_bn.on_cpu(program, fleet.worker_num())
             reduces.thin_depends(program)
-            _remove(program, NCCL_ONLY)
-        _remove(startup, NCCL_ONLY)
+            passes.remove(program, _is_nccl_only)
+        passes.remove(startup, _is_nccl_only)
     for program in programs:
         kernels.check(program, plan.device)
     return TrainingProgram(
@@ -327,24 +330,11 @@ def _fleet_strategy(knobs: Strategy) -> Any:
     return strategy
 
 
-def _remove(program: static.Program, types: tuple[str, ...]) -> None:
-    block = program.global_block()
-    for index in reversed(range(len(block.ops))):
-        if block.ops[index].type in types:
-            block._remove_op(index, sync=False)
-    block._sync_with_cpp()
-
-
 def summary(training: TrainingProgram) -> dict[str, Any]:
     """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
-    counts = Counter(op.type for op in training.main.global_block().ops)
-    return {
-        "operators": dict(counts.most_common()),
-        "all_reduces": counts.get("c_allreduce_sum", 0),
-        "all_reduce_mib": sum(bucket["mib"] for bucket in buckets(training.main)),
-        "fused": {kind: n for kind, n in counts.items() if kind.startswith(("fused_", "merged_"))},
-        "verified": list(training.verified),
-    }
+    counted = describe(training.main)
+    said = {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
+    return said | {"verified": list(training.verified)}
 
 
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:

@@ -65,7 +65,7 @@ def check(main: Any, device: str) -> int:
         selected = _selected(op, operands)
         if not types or (selected and _TYPE_NAMES[selected] not in types):
             raise Refused(f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
-        _agree(op, block, operands, selected)
+        _agree(op, operands, selected)
     return len(block.ops)
 
 
@@ -88,7 +88,7 @@ def _selected(op: Any, operands: dict[str, dict[str, str]]) -> str:
     return ""
 
 
-def _agree(op: Any, block: Any, operands: dict[str, dict[str, str]], selected: str) -> None:
+def _agree(op: Any, operands: dict[str, dict[str, str]], selected: str) -> None:
     """Each operand has the type in which its operator's kernel reads or writes it."""
     for slot, types in operands.items():
         for name, declared in types.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -199,7 +200,4 @@ def _check_sizes(block: Any, coalesced: list[Any], *, limit_mib: float) -> None:
 
 
 def _mib(block: Any, parameter: str, gradient: str) -> float:
-    elements = 1
-    for extent in block.var(parameter).shape:
-        elements *= extent
-    return float(elements * element_bytes(block.var(gradient))) / MIB
+    return math.prod(block.var(parameter).shape) * element_bytes(block.var(gradient)) / MIB

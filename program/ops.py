@@ -47,11 +47,11 @@ def size_bytes(variable: Any) -> int:
     return math.prod(max(1, extent) for extent in variable.shape) * element_bytes(variable)
 
 
-def writers(block: Any, first: int = 0) -> dict[str, list[int]]:
+def writers(block: Any) -> dict[str, list[int]]:
     """Numbers of the operators that write each variable."""
     found: dict[str, list[int]] = {}
-    for index in range(first, len(block.ops)):
-        for name in block.ops[index].output_arg_names:
+    for index, op in enumerate(block.ops):
+        for name in op.output_arg_names:
             found.setdefault(name, []).append(index)
     return found
 

@@ -7,6 +7,7 @@ checks it against the Python stack and refuses gradients.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import paddle
@@ -31,9 +32,11 @@ IMAGE_TO_CHANNELS = 1.5  # `convolve_gradients`: at 18 channels of 32 x 32 pixel
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
 
 
-def insert(
-    block: Any, index: int, kind: str, inputs: dict[str, list[str]], outputs: dict[str, list[str]], **attrs: Any
-) -> Any:
+Slots = dict[str, list[str]]  # of an operator: the variables in each
+Step = tuple[str, Slots, Slots, dict[str, Any]]  # an operator's type, inputs, outputs and attributes
+
+
+def insert(block: Any, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Any:
     """A new operator before the one at `index`."""
     desc = block.desc._insert_op(index)
     desc.set_type(kind)
@@ -52,6 +55,21 @@ def insert(
     op = Operator(block, desc)
     block.ops.insert(index, op)
     return op
+
+
+def insert_all(block: Any, index: int, steps: Sequence[Step], *, op_role: int) -> None:
+    """New operators, in this order, before the one at `index`."""
+    for kind, inputs, outputs, attrs in reversed(steps):
+        insert(block, index, kind, inputs, outputs, **attrs, op_role=op_role)
+
+
+def remove(program: static.Program, unwanted: Callable[[Any], bool]) -> None:
+    """Takes the operators out that are `unwanted`."""
+    block = program.global_block()
+    for index in reversed(range(len(block.ops))):
+        if unwanted(block.ops[index]):
+            block._remove_op(index, sync=False)
+    block._sync_with_cpp()
 
 
 # ---- gradients of sums ---------------------------------------------------------------------------------------------
@@ -191,7 +209,7 @@ def convolve_gradients(main: static.Program) -> int:
             for name in ("turned", "flipped", "shape")
         )
         attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
-        steps: list[tuple[str, dict[str, list[str]], dict[str, list[str]], dict[str, Any]]] = [
+        steps: list[Step] = [
             ("transpose2", {"X": [weights.name]}, {"Out": [turned], "XShape": [shape]}, {"axis": [1, 0, 2, 3]}),
             ("flip", {"X": [turned]}, {"Out": [flipped]}, {"axis": [2, 3]}),
             (
@@ -202,8 +220,7 @@ def convolve_gradients(main: static.Program) -> int:
             ),
         ]
         op.desc.set_output("Input@GRAD", [])
-        for kind, inputs, outputs, values in reversed(steps):
-            insert(block, index, kind, inputs, outputs, **values, op_role=BACKWARD)
+        insert_all(block, index, steps, op_role=BACKWARD)
         changed += 1
     block._sync_with_cpp()
     return changed
@@ -230,15 +247,14 @@ def perturb_input(main: static.Program) -> int:
         )
         for op in block.ops:
             op.desc._rename_input(x, moved)
-        steps: list[tuple[str, dict[str, list[str]], dict[str, list[str]], dict[str, Any]]] = [
+        steps: list[Step] = [
             ("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
             ("sin", {"X": [angle]}, {"Out": [angle]}, {}),
             ("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [part]}, {"axis": -1}),
             ("scale", {"X": [part]}, {"Out": [part]}, {"scale": ROUNDING[variable.dtype]}),
             ("elementwise_add", {"X": [x], "Y": [part]}, {"Out": [moved]}, {"axis": -1}),
         ]
-        for kind, sources, outputs, attrs in reversed(steps):
-            insert(block, 0, kind, sources, outputs, **attrs, op_role=0)
+        insert_all(block, 0, steps, op_role=0)
     block._sync_with_cpp()
     return len(inputs)
 

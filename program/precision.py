@@ -67,9 +67,7 @@ PRECISIONS = {
 
 def half_region() -> Any:
     """`with half_region():` around the operators of a network that may run in half precision."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(static.amp.fp16_guard())
-    return stack
+    return static.amp.fp16_guard()
 
 
 @contextlib.contextmanager

@@ -155,8 +155,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         if asked and not possible:
             raise ValueError(f"STRATEGY: {name}=1: {reason}")
         chosen[name] = possible if asked is None else asked
-    if (
-        strategy.enable_inplace is None
-    ):  # a CPU is left without: it has memory, and its executor holds pairs of operators
+    if strategy.enable_inplace is None:
+        # A CPU is left without: it has memory, and its executor holds pairs of operators.
         chosen["enable_inplace"] = device == "gpu"
     return replace(strategy, **chosen)

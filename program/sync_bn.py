@@ -26,6 +26,7 @@ from paddle import static
 from program.passes import insert
 
 FORWARD, BACKWARD = "sync_batch_norm", "sync_batch_norm_grad"
+SAVED = ("SavedMean", "SavedVariance", "ReserveSpace")  # what a batch norm keeps of a batch
 UNIFIED = "FLAGS_dynamic_static_unified_comm"
 
 
@@ -95,25 +96,31 @@ class _Writer:
         insert(self.block, self.index, kind, inputs, outputs, **attrs, op_role=self.op.attr("op_role"))
         self.index += 1
 
-    def _normalize(self, scale: str, bias: str, out: str) -> None:
-        """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, in one pass."""
+    def _batch_norm(
+        self, running: tuple[str, str], saved: tuple[str, str, str], scale: str, bias: str, out: str, **attrs: Any
+    ) -> None:
+        """Paddle's own; `running` mean and variance stay as they are, `saved` are mean, 1 / sqrt(variance), reserve."""
+        mean, variance = running
         self._add(
             "batch_norm",
-            {"X": [self.x], "Scale": [scale], "Bias": [bias], "Mean": [self.mean], "Variance": [self.variance]},
+            {"X": [self.x], "Scale": [scale], "Bias": [bias], "Mean": [mean], "Variance": [variance]},
             {
                 "Y": [out],
-                "MeanOut": [self.mean],
-                "VarianceOut": [self.variance],
-                "SavedMean": [self._var("unused_mean", self.channels)],
-                "SavedVariance": [self._var("unused_variance", self.channels)],
-                "ReserveSpace": [self._var("unused_reserve", 1)],
+                "MeanOut": [mean],
+                "VarianceOut": [variance],
+                **{slot: [name] for slot, name in zip(SAVED, saved, strict=True)},
             },
-            is_test=True,
-            use_global_stats=True,
-            epsilon=self.op.attr("epsilon"),
+            **attrs,
             momentum=1.0,
             data_layout=self.op.attr("data_layout"),
         )
+
+    def _normalize(self, scale: str, bias: str, out: str) -> None:
+        """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, in one pass."""
+        unused = self._var("unused_mean", self.channels), self._var("unused_variance", self.channels)
+        saved = (*unused, self._var("unused_reserve", 1))
+        attrs = {"is_test": True, "use_global_stats": True, "epsilon": self.op.attr("epsilon")}
+        self._batch_norm((self.mean, self.variance), saved, scale, bias, out, **attrs)
 
     def _sum_over_ranks(self, first: str, second: str) -> str:
         """Both [C] as one [2, C], summed over the ranks."""
@@ -133,31 +140,12 @@ class _Writer:
 
     def forward(self, share: str) -> None:
         op, mean, variance = self.op, self.mean, self.variance
-        running_mean, running_variance = op.input("Mean")[0], op.input("Variance")[0]
-        # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance).
-        self._add(
-            "batch_norm",
-            {
-                "X": [self.x],
-                "Scale": op.input("Scale"),
-                "Bias": op.input("Bias"),
-                "Mean": [running_mean],
-                "Variance": [running_variance],
-            },
-            {
-                "Y": [op.output("Y")[0]],
-                "MeanOut": [running_mean],
-                "VarianceOut": [running_variance],
-                "SavedMean": [mean],
-                "SavedVariance": [variance],
-                "ReserveSpace": op.output("ReserveSpace"),
-            },
-            is_test=False,
-            use_global_stats=False,
-            epsilon=0.0,  # so that the square of what it saves is 1 / variance; its Y is written again below
-            momentum=1.0,  # the running statistics stay as they are
-            data_layout=op.attr("data_layout"),
-        )
+        scale, bias, out = op.input("Scale")[0], op.input("Bias")[0], op.output("Y")[0]
+        running = running_mean, running_variance = op.input("Mean")[0], op.input("Variance")[0]
+        # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance). With an epsilon
+        # of 0 the square of what it saves is 1 / variance; its Y is written again below.
+        saved = (mean, variance, op.output("ReserveSpace")[0])
+        self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
         square = self._var("square", self.channels)
         self._add("pow", {"X": [variance]}, {"Out": [variance]}, factor=-2.0)
         self._add("square", {"X": [mean]}, {"Out": [square]})
@@ -167,7 +155,7 @@ class _Writer:
         self._take_apart(both, mean, variance)
         self._add("square", {"X": [mean]}, {"Out": [square]})
         self._binary("elementwise_sub", variance, square, variance)
-        self._normalize(op.input("Scale")[0], op.input("Bias")[0], op.output("Y")[0])
+        self._normalize(scale, bias, out)
         for batch, running in ((mean, running_mean), (variance, running_variance)):
             self._add("lerp", {"X": [running], "Y": [batch], "Weight": [share]}, {"Out": [running]})
 

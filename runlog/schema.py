@@ -81,11 +81,11 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU that CUDA shows the job."""
+    """A GPU that CUDA shows the job; null is what its driver does not say."""
 
-    name: Annotated[str, "", "as the driver says it"]
-    memory_gib: Annotated[float, "GiB", "memory"]
-    driver: Annotated[str, "", "version of the driver"]
+    name: Annotated[str | None, "", "as the driver says it"]
+    memory_gib: Annotated[float | None, "GiB", "memory"]
+    driver: Annotated[str | None, "", "version of the driver"]
 
 
 @dataclass(frozen=True, kw_only=True)

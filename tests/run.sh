@@ -29,7 +29,6 @@ if [[ "${markers}" == *"not null_gpu" && ${#arguments[@]} -eq 0 ]]; then
   mapfile -t scripts < <(git ls-files '*.sh' '*.sub' .ci/run)
   shellcheck "${scripts[@]}"
   mypy
-  MYPYPATH=launch mypy launch/nodes.py
 fi
 echo "== tests"
 # A test that starts ranks has both cores of a small machine to itself: it is in the group "ranks".

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -67,7 +67,13 @@ class CheckFailed(Exception):
     """A rank could not do a check; the message says why."""
 
 
-Outcome = tuple[bool, str, str, dict[str, Any]]  # of a check: passed, found, wanted, figures
+class Outcome(NamedTuple):
+    """What a check found."""
+
+    passed: bool
+    found: str  # in words
+    wanted: str  # what passes, and why
+    figures: dict[str, Any]
 
 
 class Lines:

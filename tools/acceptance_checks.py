@@ -21,7 +21,7 @@ import paddle
 from paddle import static
 
 from harness import memory, nvidia, ranks, sampling, state
-from harness.env import Job
+from harness.env import Job, Origins
 from harness.loop import COUNTED, Evaluator
 from harness.watchdog import WATCHDOG
 from paddle_rn50 import config, data, train
@@ -71,12 +71,12 @@ def sensors(machine: Machine) -> Outcome:
     index = machine.me.local_rank
     with nvidia.opened() as (handles, _):
         told, sample = nvidia.describe(handles[index]), nvidia.sample(handles[index])
-    same = told["name"] == paddle.device.cuda.get_device_name(index)
+    same = told.name == paddle.device.cuda.get_device_name(index)
     silent = [sensor for sensor in SENSORS if sample[sensor] is None]
-    found = machine.me.gather({"name": told["name"], "same": same, "silent": silent, **sample})
+    found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
     others = sum(not rank["same"] for rank in found)
     absent = sorted({sensor for rank in found for sensor in rank["silent"]})
-    return (
+    return Outcome(
         not others and not absent,
         f"{len(found)} GPUs answer, "
         + (f"without {', '.join(absent)}" if absent else f"all of {len(SENSORS)} sensors")
@@ -116,7 +116,7 @@ def pooling(machine: Machine) -> Outcome:
         (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
     wanted = given.astype(np.float64) / side**2
     off = float(max(machine.me.gather(np.max(np.abs(found - wanted) / wanted))))
-    return (
+    return Outcome(
         off <= POOLING[dtype],
         f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed",
         "at most two roundings: one of 1 / 49, one of the quotient",
@@ -170,7 +170,7 @@ def input_pipeline(machine: Machine) -> Outcome:
         read = {device: one_batch_each(images, recipe, readers[device], to_host) for device in readers}
     found = machine.me.gather([grey_levels(a, b) for a, b in zip(read["gpu"], read["cpu"], strict=True)])
     mean = float(np.max(found))
-    return (
+    return Outcome(
         mean <= GREY_LEVELS,
         f"images differ by {mean:.2f} of 255 levels in the mean",
         f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}",
@@ -212,7 +212,7 @@ def all_reduce(machine: Machine) -> Outcome:
         total_mib += bucket["mib"]
     wrong = int(machine.me.sum(wrong))
     buckets = len(found)
-    return (
+    return Outcome(
         wrong == 0,
         f"{wrong} sums differ of {buckets} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
         "no sum differs: whole numbers below 256 add up without rounding",
@@ -227,12 +227,8 @@ def _open_communicator(machine: Machine) -> list[dict[str, Any]]:
         training = train.training_program(
             replace(machine.job, batchsize=BATCH), recipe, machine.plan(), schedule, seed=SEED
         )
-        block = training.startup.global_block()
-        for index in reversed(range(len(block.ops))):
-            if block.ops[index].type not in COMMUNICATOR:
-                block._remove_op(index, sync=False)
-        block._sync_with_cpp()
-        if block.ops:  # none on a CPU, whose ranks gloo has connected
+        passes.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
+        if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
             machine.executor.run(training.startup)
     return count.buckets(training.main)
 
@@ -289,7 +285,7 @@ def evaluation(machine: Machine) -> Outcome:
         source.close()
     correct, counted = int(totals[train.CORRECT]), int(totals[COUNTED])
     wanted, most = GOLDEN["evaluation"]["correct"], EVALUATION_DIFFERS
-    return (
+    return Outcome(
         counted == len(images) and abs(correct - wanted) <= most,
         f"{correct} of {counted} images right, recorded {wanted}",
         f"differs by at most {most} images: {WHY_EVALUATION}",
@@ -297,7 +293,7 @@ def evaluation(machine: Machine) -> Outcome:
     )
 
 
-def main(job: Job, origins: dict[str, Any], *, short: bool = False) -> None:
+def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Runs the checks of the job's precision on this rank."""
     me = ranks.start(job)
     lines = Lines(Path(job.result_file) if me.is_first else None, job.precision)

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from harness import sampling
+from harness.loader import ReaderConfig
 from paddle_rn50 import config, data
 from tools.acceptance_reference import BATCH, SEED
 
@@ -43,13 +44,13 @@ def pictures(folder: Path) -> data.ImageList:
     return data.ImageList(root=folder, paths=tuple(names), labels=np.zeros(BATCH, dtype=np.int64))
 
 
-def reader(image: data.ImageFormat, *, threads: int, device: str = "cpu", device_id: int = 0) -> data.ReaderConfig:
+def reader(image: data.ImageFormat, *, threads: int, device: str = "cpu", device_id: int = 0) -> ReaderConfig:
     """Of a pipeline that makes such images."""
-    return data.ReaderConfig(batch=BATCH, image=image, device=device, device_id=device_id, threads=threads, seed=SEED)
+    return ReaderConfig(batch=BATCH, image=image, device=device, device_id=device_id, threads=threads, seed=SEED)
 
 
 def one_batch_each(
-    images: data.ImageList, recipe: config.Recipe, wanted: data.ReaderConfig, copied: Callable[[Any], np.ndarray]
+    images: data.ImageList, recipe: config.Recipe, wanted: ReaderConfig, copied: Callable[[Any], np.ndarray]
 ) -> list[np.ndarray]:
     """A batch of the training pipeline and one of the evaluation's, normalized, each `copied` to the host."""
     loaders = (

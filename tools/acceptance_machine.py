@@ -12,7 +12,8 @@ import paddle
 
 from harness import plan as plans
 from harness import provenance, ranks, sampling, session
-from harness.env import Job
+from harness.env import Job, Origins
+from harness.loader import ReaderConfig
 from paddle_rn50 import config, data, digits
 from program import build
 from program.schedules import Schedule
@@ -32,7 +33,7 @@ WITHOUT_KERNELS = ("sensors", "input", "all-reduce")
 class Machine:
     """This rank's part of the machine, and what its checks share."""
 
-    def __init__(self, job: Job, origins: dict[str, Any], me: ranks.Ranks, *, short: bool) -> None:
+    def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
         _, self.root = session.data_set(replace(job, datadir=""), me, embedded=digits.NAME, prepare=digits.prepare)
         self.executor = session.executor(job, me)
@@ -86,7 +87,7 @@ class Machine:
         return read
 
     @property
-    def reader(self) -> data.ReaderConfig:
+    def reader(self) -> ReaderConfig:
         """Of the CPU's pipeline for the recorded jobs."""
         return reader(data.ImageFormat(size=SIDE), threads=self.job.data_threads_per_rank)
 

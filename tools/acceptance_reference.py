@@ -70,7 +70,7 @@ def judge(found: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Outcom
     off = np.abs(found - wanted[:steps]).max(axis=0) / wanted[:steps]
     bound = tolerance.by_step(steps)
     worst = int(np.argmax(np.where(np.isnan(off), np.inf, off / bound)))
-    return (
+    return Outcome(
         bool((off <= bound).all()),  # a NaN is not
         f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed",
         f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}",

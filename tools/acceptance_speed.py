@@ -74,7 +74,7 @@ def throughput(machine: Machine) -> Outcome:
     beside = "; ".join(
         f"published {p['images_per_s']:g} ({p['source']}{p['note'] and '; '}{p['note']})" for p in others
     )
-    return (
+    return Outcome(
         True,  # a loss that is not finite ends the check
         f"{rate:.1f} images/s over {timing.time_s:.0f} s, batch {job.batchsize} x {me.size}; "
         f"{beside or 'none published for this machine, batch and number of devices'}",
@@ -90,7 +90,7 @@ def published(machine: Machine) -> list[dict[str, Any]]:
         figure
         for gpu in gpus
         for device in inspect.DEVICES
-        if device.name in gpu.name and abs(device.memory_gib - gpu.memory_gib) <= NAMED_GIB
+        if device.name in (gpu.name or "") and abs(device.memory_gib - (gpu.memory_gib or 0)) <= NAMED_GIB
         for figure in inspect.published(
             device,
             workload=machine.job.workload,
@@ -106,10 +106,11 @@ def peak_memory(machine: Machine) -> Outcome:
     if machine.job.device == "cpu":
         raise NotPossible("no GPU: DEVICE=cpu")
     peaks = machine.of_earlier("throughput")
-    peak_gib, has_gib = max(peaks) / 1024, min(gpu.memory_gib for node in machine.nodes for gpu in node.gpus)
-    return (
+    has_gib = [gpu.memory_gib for node in machine.nodes for gpu in node.gpus if gpu.memory_gib]
+    peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
+    return Outcome(
         True,  # a job that does not fit failed above, with the batch to lower
-        f"{peak_gib:.1f} of {has_gib:g} GiB at batch {machine.job.batchsize}",
+        f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}",
         "the job fits; what is left is for you to judge",
-        {"peak_gib": peak_gib, "has_gib": has_gib},
+        {"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None},
     )

@@ -10,18 +10,11 @@ import importlib
 import importlib.util
 import sys
 
-# command: (module with `main() -> int`, whether the module has commands of its own, of which this is one)
+# {command: (module with `main() -> int`, whether the module has commands of its own, of which this is one)}
+CHECKER, SCORER = ("compliance.__main__", True), ("scoring.__main__", True)
 PUBLISHING = {
-    "check": ("compliance.__main__", True),
-    "system": ("compliance.__main__", True),
-    "package": ("compliance.__main__", True),
-    "verify": ("compliance.__main__", True),
-    "score": ("scoring.__main__", True),
-    "compare": ("scoring.__main__", True),
-    "report": ("scoring.__main__", True),
-    "reproduce": ("scoring.__main__", True),
-    "scale": ("scoring.__main__", True),
-    "import": ("scoring.__main__", True),
+    **dict.fromkeys(("check", "system", "package", "verify"), CHECKER),
+    **dict.fromkeys(("score", "compare", "report", "reproduce", "scale", "import"), SCORER),
     "watch": ("tools.watch", False),
 }
 TRAINING = {name: (f"tools.{name}", False) for name in ("doctor", "inspect", "tune", "acceptance")}

@@ -42,12 +42,10 @@ def judge(nodes: list[dict[str, Any]], job: env.Job) -> list[Result]:
     results: list[Result] = []
     for node in nodes:
         for result in judge_node(node, job):
-            named = result
             if len(nodes) > 1:
-                named = dataclasses.replace(result, found=f"{node['host']}: {result.found}")
-            if named not in results:  # eight GPUs have one driver
-                results.append(named)
-    source = nodes[0]["source"]
+                result = dataclasses.replace(result, found=f"{node['host']}: {result.found}")
+            if result not in results:  # eight GPUs have one driver
+                results.append(result)
     same = {
         "code.commit": ([n["source"]["commit"] for n in nodes], "check out the same commit on every node"),
         "code.files": ([n["code_sha256"][:12] for n in nodes], "copy the same files to every node, or use the image"),
@@ -58,26 +56,14 @@ def judge(nodes: list[dict[str, Any]], job: env.Job) -> list[Result]:
         lists = [[entry.get("sha256", "")[:12] for entry in (n["data"] or {}).values()] for n in nodes]
         same["data.same"] = ([" ".join(hashes) for hashes in lists], "copy the same list files to every node")
     for check, (values, fix) in same.items():
-        distinct = sorted({str(value) for value in values})
-        found = (
-            distinct[0]
-            if len(distinct) == 1
-            else ", ".join(f"{n['host']} {v}" for n, v in zip(nodes, values, strict=True))
-        )
-        results.append(verdict(check, len(distinct) == 1, found, f"the same on {len(nodes)} nodes", fix))
-    results.append(
-        verdict(
-            "code.clean",
-            source["dirty"] is False,
-            {True: "differs from the commit", False: "as committed", None: "unknown: no git and no image"}[
-                source["dirty"]
-            ],
-            "as committed",
-            "commit the changes: a log of changed code may not be published",
-            bad=WARNING,
-        )
-    )
-    return results
+        alike = len(set(values)) == 1
+        each = ", ".join(f"{n['host']} {v}" for n, v in zip(nodes, values, strict=True))
+        found = str(values[0]) if alike else each
+        results.append(verdict(check, alike, found, f"the same on {len(nodes)} nodes", fix))
+    dirty = nodes[0]["source"]["dirty"]
+    found = {True: "differs from the commit", False: "as committed", None: "unknown: no git and no image"}[dirty]
+    fix = "commit the changes: a log of changed code may not be published"
+    return [*results, verdict("code.clean", dirty is False, found, "as committed", fix, bad=WARNING)]
 
 
 def _judge_mpi(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[Result]:

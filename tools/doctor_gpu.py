@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import env, memory, nvidia
 from program import strategy
-from tools.doctor_checks import FATAL, OK, WARNING, Result, ranges, verdict
+from tools.doctor_checks import FATAL, WARNING, Result, ranges, verdict
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
 GPU_CODE = (61, 70, 75, 80, 86)
@@ -24,10 +24,6 @@ LIBRARY_FIXES = {
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text))
-
-
 def judge_gpus(facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
     """Whether the node has the job's GPUs, and each of them is fit for it."""
     gpus = facts["gpus"]
@@ -40,9 +36,9 @@ def judge_gpus(facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
         "install the NVIDIA driver, start the container with --gpus all, or set DGXNGPU or CUDA_VISIBLE_DEVICES",
     )
     for gpu in gpus[: job.dgxngpu]:
-        yield from _judge_gpu(f"GPU{gpu['index']}", gpu)
-        yield from _judge_health(f"GPU{gpu['index']}", gpu)
-        yield from _judge_memory(f"GPU{gpu['index']}", gpu, job)
+        yield from _judge_gpu(f"GPU{gpu.index}", gpu)
+        yield from _judge_health(f"GPU{gpu.index}", gpu)
+        yield from _judge_memory(f"GPU{gpu.index}", gpu, job)
     topology = facts["topology"]
     if not gpus:
         return
@@ -66,54 +62,51 @@ def code_for(capability: int | None) -> list[int]:
     ]
 
 
-def _judge_gpu(name: str, gpu: dict[str, Any]) -> Iterator[Result]:
-    cc = gpu["capability"]
-    exact = cc in GPU_CODE
-    runs = code_for(cc)
-    yield Result(
-        check="gpu.compute_capability",
-        status=OK if exact else WARNING if runs else FATAL,
-        found=f"{name} {gpu['name']}: {'unknown' if cc is None else cc}",
-        wanted="one of " + ", ".join(map(str, GPU_CODE)),
-        fix=""
-        if exact
-        else f"it runs the code made for {max(runs)}: publish no figure as this GPU's best"
+def _judge_gpu(name: str, gpu: nvidia.Gpu) -> Iterator[Result]:
+    cc, runs = gpu.capability, code_for(gpu.capability)
+    yield verdict(
+        "gpu.compute_capability",
+        cc in GPU_CODE,
+        f"{name} {gpu.name}: {'unknown' if cc is None else cc}",
+        "one of " + ", ".join(map(str, GPU_CODE)),
+        f"it runs the code made for {max(runs)}: publish no figure as this GPU's best"
         if runs
         else "this Paddle has no code for it: use V100 (70), T4 (75) or A100 (80); H100 (90) needs another Paddle",
+        bad=WARNING if runs else FATAL,
     )
-    driver = _version(gpu["driver"] or "")
-    yield Result(
-        check="gpu.driver",
-        status=OK if driver >= DRIVER else WARNING if driver >= DRIVER_LEAST else FATAL,
-        found=gpu["driver"] or "unknown",
-        wanted="520.61.05 (CUDA 11.8), at least 450.80.02",
-        fix="" if driver >= DRIVER else "upgrade the driver to 520.61.05 or later",
+    driver = tuple(int(number) for number in re.findall(r"\d+", gpu.driver or ""))
+    yield verdict(
+        "gpu.driver",
+        driver >= DRIVER,
+        gpu.driver or "unknown",
+        "520.61.05 (CUDA 11.8), at least 450.80.02",
+        "upgrade the driver to 520.61.05 or later",
+        bad=WARNING if driver >= DRIVER_LEAST else FATAL,
     )
 
 
-def _judge_health(name: str, gpu: dict[str, Any]) -> Iterator[Result]:
+def _judge_health(name: str, gpu: nvidia.Gpu) -> Iterator[Result]:
     """Whether it computes without errors, at full clocks, for this job alone."""
-    errors, corrected = gpu["ecc_uncorrected"], gpu["ecc_corrected"]
-    yield Result(
-        check="gpu.ecc",
-        status=OK if errors == 0 and not corrected else FATAL if errors else WARNING,
-        found=f"{name}: " + ("unknown" if errors is None else f"{errors} uncorrected, {corrected} corrected"),
-        wanted="ECC on, no errors since the driver was loaded",
-        fix=""
-        if errors == 0 and not corrected
-        else "ECC is off or not there: nvidia-smi -e 1"
+    errors, corrected = gpu.ecc_uncorrected, gpu.ecc_corrected
+    yield verdict(
+        "gpu.ecc",
+        errors == 0 and not corrected,
+        f"{name}: " + ("unknown" if errors is None else f"{errors} uncorrected, {corrected} corrected"),
+        "ECC on, no errors since the driver was loaded",
+        "ECC is off or not there: nvidia-smi -e 1"
         if errors is None
         else "reset the GPU (nvidia-smi --gpu-reset) or replace it",
+        bad=FATAL if errors else WARNING,
     )
     yield verdict(
         "gpu.throttling",
-        not gpu["throttle"],
-        f"{name}: {', '.join(gpu['throttle']) or 'none'}",
+        not gpu.throttle,
+        f"{name}: {', '.join(gpu.throttle) or 'none'}",
         "none before the run",
         "look at power limit, cooling and power supply (nvidia-smi -q -d PERFORMANCE)",
         bad=WARNING,
     )
-    others, used = gpu["processes"], gpu["memory_used_mib"]
+    others, used = gpu.processes, gpu.memory_used_mib
     # Inside a container NVML lists no processes of others: the memory tells.
     foreign = bool(others) or (used is not None and used > FOREIGN_MIB)
     yield verdict(
@@ -126,17 +119,17 @@ def _judge_health(name: str, gpu: dict[str, Any]) -> Iterator[Result]:
     )
     yield verdict(
         "gpu.persistence",
-        gpu["persistence"] == 1,
-        f"{name}: " + {1: "on", 0: "off"}.get(gpu["persistence"], "unknown"),
+        gpu.persistence == 1,
+        f"{name}: {'unknown' if gpu.persistence is None else 'on' if gpu.persistence else 'off'}",
         "on",
         "nvidia-smi -pm 1, or start nvidia-persistenced: else the first step pays for loading the driver",
         bad=WARNING,
     )
 
 
-def _judge_memory(name: str, gpu: dict[str, Any], job: env.Job) -> Iterator[Result]:
+def _judge_memory(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Result]:
     """Whether training fits, where the card's memory and the job's peak are known."""
-    has_gib = gpu["memory_gib"]
+    has_gib = gpu.memory_gib
     if has_gib is None:
         return
     set_mib = strategy.parse(job.strategy).conv_workspace_size_limit
@@ -157,7 +150,7 @@ def _judge_memory(name: str, gpu: dict[str, Any], job: env.Job) -> Iterator[Resu
 
 
 def _judge_topology(topology: nvidia.Topology, facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
-    names = {f"GPU{gpu['index']}" for gpu in facts["gpus"][: job.dgxngpu]}
+    names = {f"GPU{gpu.index}" for gpu in facts["gpus"][: job.dgxngpu]}
     rows = [row for row in topology.gpus if topology.devices[row] in names]
     pairs = [topology.links[a][b] for a in rows for b in rows if a < b]
     counts = ", ".join(f"{pairs.count(kind)} x {kind}" for kind in sorted(set(pairs))) or "one GPU"

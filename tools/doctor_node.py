@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from PIL import Image
 
-from harness import env, nvidia, provenance
+from harness import env, loader, nvidia, provenance
 from harness.caches import DROP
 from runlog.json_schema import as_json
 
@@ -54,7 +53,7 @@ def probe(job: env.Job) -> dict[str, Any]:
         "topology_error": topology_error,
         "libraries": _libraries() if job.device == "gpu" else {},
         "source": source,
-        "code_sha256": _code_hash(),
+        "code_sha256": provenance.code_sha256(),
         "cores": sorted(os.sched_getaffinity(0)),
         "numa": _numa(),
         "memory_gib": psutil.virtual_memory().available / GIB,
@@ -87,18 +86,6 @@ def _libraries() -> dict[str, str]:
         except (OSError, AttributeError) as error:
             answers[name] = f"error: {error}"
     return answers
-
-
-CODE = ("program", "harness", "paddle_*")  # what ranks run
-
-
-def _code_hash() -> str:
-    """SHA-256 of the code that ranks run, so that two nodes with one commit and other files are told apart."""
-    digest = hashlib.sha256()
-    root = provenance.REPOSITORY
-    for path in sorted(path for folder in CODE for path in root.glob(f"{folder}/*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _numa() -> dict[str, str]:
@@ -163,7 +150,7 @@ def _data(root: Path) -> dict[str, Any]:
             continue
         absent, looked_at = _absent(root, files)
         samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
-        undecodable = [f"{root / file}: {error}" for file in samples if (error := _decode(root / file))]
+        undecodable = [f"{root / file}: {error}" for file in samples if (error := _undecodable(root / file))]
         parts[part] = {
             "name": name,
             "samples": sum(bool(line) for line in lines),
@@ -178,18 +165,13 @@ def _data(root: Path) -> dict[str, Any]:
 
 def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
     """The first listed files that are not there, and how many were looked at within LISTING_S."""
-    present: dict[str, set[str]] = {}
-    absent: list[str] = []
+    folders, absent = loader.Folders(root), list[str]()
     until = time.monotonic() + LISTING_S
     for count, file in enumerate(files):
-        folder, _, name = file.rpartition("/")
-        if folder not in present:
-            if time.monotonic() > until:
-                return absent[:3], count
-            directory = root / folder
-            present[folder] = set(os.listdir(directory)) if directory.is_dir() else set()  # noqa: PTH208
+        if time.monotonic() > until:
+            return absent[:3], count
         # Labels of Cityscapes are there in one of two numberings.
-        if name not in present[folder] and _other_label(name) not in present[folder]:
+        if not folders.has(file) and not folders.has(_other_label(file)):
             absent.append(file)
     return absent[:3], len(files)
 
@@ -198,11 +180,6 @@ def _other_label(name: str) -> str:
     return name.replace("_labelTrainIds.", "_labelIds.")
 
 
-def _decode(path: Path) -> str:
-    """Why an image cannot be decoded; empty if it can."""
-    try:
-        with Image.open(path if path.exists() else path.with_name(_other_label(path.name))) as image:
-            image.load()
-    except (OSError, SyntaxError, ValueError) as error:
-        return " ".join(str(error).split())
-    return ""
+def _undecodable(path: Path) -> str:
+    """Why an image or label cannot be decoded; empty if it can."""
+    return loader.decode_error(path if path.exists() else path.with_name(_other_label(path.name)))

@@ -58,23 +58,17 @@ DEVICES = (
         )
         for memory_gib in (16, 32)
     ),
-    Device(
-        name="A100",
-        memory_gib=40,
-        flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
-        memory_bytes_per_s=1555e9,
-        on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
-        link_bytes_per_s=300e9,
-        source=A100_SHEET,
-    ),
-    Device(
-        name="A100",
-        memory_gib=80,
-        flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
-        memory_bytes_per_s=2039e9,
-        on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
-        link_bytes_per_s=300e9,
-        source=A100_SHEET,
+    *(
+        Device(
+            name="A100",
+            memory_gib=memory_gib,
+            flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
+            memory_bytes_per_s=memory_bytes_per_s,
+            on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
+            link_bytes_per_s=300e9,
+            source=A100_SHEET,
+        )
+        for memory_gib, memory_bytes_per_s in ((40, 1555e9), (80, 2039e9))
     ),
 )
 

@@ -37,19 +37,9 @@ BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
 
 
-def described() -> dict[str, Any]:
-    """The job's variables as ./run_and_time.sh resolves them.
-
-    Raises:
-        ValueError: the environment describes no job.
-    """
-    _, origins = env.describe(env.resolve())
-    return {name: entry["value"] for name, entry in origins.items()}
-
-
-def tune(args: argparse.Namespace, job: dict[str, Any]) -> int:
+def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measures the strategies and writes the config file."""
-    name = args.name or f"{job['DGXSYSTEM']}_tuned"
+    name = args.name or f"{job.dgxsystem}_tuned"
     path = args.folder / f"config_{name}.sh"
     _check_writable(args.folder, path)
     ways = _asked(args.only, candidates(job))
@@ -153,7 +143,7 @@ def _lines(verdicts: dict[Candidate, Verdict], failed: dict[str, str]) -> list[s
     ]
 
 
-def sweep(args: argparse.Namespace, job: dict[str, Any]) -> int:
+def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measures the base at each batch size and prints the table."""
     texts = args.batches.split(",")
     if not all(text.isdecimal() and int(text) > 0 for text in texts):
@@ -204,9 +194,9 @@ def main() -> int:
         least = 1 if args.batches else LEAST_REPEATS
         if args.repeats < least:
             raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
-        job = described()
-        if job["DGXNNODES"] > 1:
-            raise ValueError(f"DGXNNODES={job['DGXNNODES']}: runs are started on this node alone: set DGXNNODES=1")
+        job, _ = env.describe(env.resolve())
+        if job.dgxnnodes > 1:
+            raise ValueError(f"DGXNNODES={job.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
         return (sweep if args.batches else tune)(args, job)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

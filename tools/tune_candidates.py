@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from harness import env
 from program import strategy
 
 BASE, CONTROL = "base", "control"
@@ -38,23 +38,23 @@ BASE_WAY = Candidate(name=BASE)
 CONTROL_WAY = Candidate(name=CONTROL, knobs=("perturb_input=1",))
 
 
-def candidates(job: dict[str, Any]) -> list[Candidate]:
-    """The strategies that make sense for the job of these variables; the base is not among them.
+def candidates(job: env.Job) -> list[Candidate]:
+    """The strategies that make sense for the job; the base is not among them.
 
     Raises:
         ValueError: the base is Paddle's automatic mode.
     """
-    base = strategy.parse(job["STRATEGY"])
+    base = strategy.parse(job.strategy)
     if base.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
-    gpu, half = job["DEVICE"] == "gpu", job["PRECISION"] in ("amp_o1", "amp_o2")
-    ranks = job["DGXNGPU"]
+    gpu, half = job.device == "gpu", job.precision in ("amp_o1", "amp_o2")
+    ranks = job.dgxngpu
     knobs = [f"enable_inplace={0 if gpu else 1}"]
-    if job["PRECISION"] != "bf16":
+    if job.precision != "bf16":
         knobs.append("merged_optimizer=0")
     if half:
         knobs += ["fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"]
-    elif job["PRECISION"] != "bf16":
+    elif job.precision != "bf16":
         knobs.append("fuse_elewise_add_act_ops=0")
     if ranks > 1:
         knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
@@ -65,7 +65,7 @@ def candidates(job: dict[str, Any]) -> list[Candidate]:
             knobs.append("nccl_comm_num=2")
             if not half:
                 knobs.append("fp16_allreduce=1")
-    changes = (knob for knob in knobs if strategy.parse(f"{job['STRATEGY']},{knob}") != base)
+    changes = (knob for knob in knobs if strategy.parse(f"{job.strategy},{knob}") != base)
     found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
     serial = "1" if gpu else "0"  # the other way than harness/env.py has it
     found.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
@@ -76,13 +76,13 @@ def candidates(job: dict[str, Any]) -> list[Candidate]:
     return found
 
 
-def _fewer_ranks(job: dict[str, Any], parts: int) -> list[Candidate]:
+def _fewer_ranks(job: env.Job, parts: int) -> list[Candidate]:
     """The same update by fewer processes with more threads each: batch norm sees the same images together."""
     found = []
-    for ranks in range(1, job["DGXNGPU"]):
-        times, rest = divmod(job["DGXNGPU"], ranks)
+    for ranks in range(1, job.dgxngpu):
+        times, rest = divmod(job.dgxngpu, ranks)
         if rest == 0:
-            variables = (("DGXNGPU", str(ranks)), ("BATCHSIZE", str(job["BATCHSIZE"] * times)))
+            variables = (("DGXNGPU", str(ranks)), ("BATCHSIZE", str(job.batchsize * times)))
             knobs = (f"gradient_merge={times * parts}",)
             found.append(Candidate(name=f"DGXNGPU={ranks}", knobs=knobs, variables=variables))
     return found

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from harness import env
 from runlog.errors import RunError
 from scoring.importers import read_record
 from scoring.record import Record
@@ -102,12 +102,12 @@ class Runner:
         return {way: runs for way, runs in found.items() if way.name not in failed}, failed
 
 
-def runner_of(job: dict[str, Any]) -> Runner:
-    """Of a job's variables; each run is one trial of a fixed number of steps, on the same samples."""
+def runner_of(job: env.Job) -> Runner:
+    """Of a job; each run is one trial of a fixed number of steps, on the same samples."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    seed = job["SEED"] if job["SEED"] >= 0 else 1
+    seed = job.seed if job.seed >= 0 else 1
     return Runner(
-        folder=Path(job["LOGDIR"]).resolve() / "tune" / stamp,
+        folder=Path(job.logdir).resolve() / "tune" / stamp,
         variables={"MODE": "throughput", "NEXP": "1", "SEED": str(seed), "PROGRESS": "plain", "CLEAR_CACHES": "0"},
-        strategy=job["STRATEGY"],
+        strategy=job.strategy,
     )

@@ -50,7 +50,7 @@ class Tail:
 
 
 @dataclass(kw_only=True)
-class Run:
+class Said:
     """What a log has said so far; None is what it has not."""
 
     config: dict[str, Any] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class View:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log: Tail | None = None
-        self._run = Run()
+        self._run = Said()
         self._nodes: dict[Path, tuple[Tail, dict[str, Any]]] = {}
 
     def look(self) -> bool:
@@ -140,7 +140,7 @@ class View:
             return False
         newest = max(logs, key=lambda path: path.stat().st_mtime)
         if self._log is None or self._log.path != newest:
-            self._log, self._run, self._nodes = Tail(newest), Run(), {}
+            self._log, self._run, self._nodes = Tail(newest), Said(), {}
         self._run.take(self._log.read())
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
             tail, last = self._nodes.get(path, (Tail(path), {}))

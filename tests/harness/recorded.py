@@ -6,12 +6,16 @@ underlined heading, NVSwitch links, a NUMA column. Values are those of idle card
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import ChainMap
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import pynvml
+
+from harness import nvidia
 
 V100 = {
     "name": "Tesla V100-SXM2-16GB",
@@ -63,8 +67,9 @@ A100_TOPOLOGY = "\n".join(
 )
 
 
-def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str, ...] = ()) -> Any:
-    """pynvml with the answers of `gpus` of the kinds above: its own functions, signatures and types.
+@contextlib.contextmanager
+def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Has the harness ask a pynvml with the answers of `gpus` of the kinds above: its functions, signatures and types.
 
     What a card has no answer for raises NOT_SUPPORTED. `lacks` names functions of which libnvidia-ml has not the symbol
     that this pynvml asks for, as where the driver is older.
@@ -81,7 +86,8 @@ def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str,
         else:
             setattr(nvml, name, functools.partial(_unrecorded, name))
     assert not {name for name in vars(_Answers) if name.startswith("nvml")} - set(vars(pynvml))
-    return nvml
+    with mock.patch.object(nvidia, "pynvml", nvml):
+        yield nvml
 
 
 def _unrecorded(name: str, *about: Any) -> None:

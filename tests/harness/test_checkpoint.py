@@ -146,7 +146,7 @@ def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
     damaged.write_bytes(damaged.read_bytes()[:-1])
     (tmp_path / ".step_000000300.safetensors.tmp").write_bytes(b"half")
     start = checkpoint.find(job(tmp_path), one_rank, RUN)
-    assert start.path == str(old) and (start.step, start.epoch, start.epoch_step) == (10, 2, 0)
+    assert start.path == str(old) and (start.position.step, start.epoch, start.epoch_step) == (10, 2, 0)
     assert f"warning: {damaged}: damaged, its checksum is wrong: skipped" in capfd.readouterr().err
     assert damaged.exists(), "nothing is thrown away"
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
         checkpoint.find(dataclasses.replace(job(tmp_path), batchsize=64), one_rank, RUN)
     with pytest.raises(ValueError, match="had SEED=7"):
         checkpoint.find(job(tmp_path, seed=8), one_rank, RUN)
-    assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).step == 10
+    assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).position.step == 10
 
 
 def test_a_new_run_overwrites_no_old_checkpoint(tmp_path, one_rank):

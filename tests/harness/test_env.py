@@ -194,7 +194,7 @@ def test_mkl_is_told_the_kernels_of_an_amd_cpu(vendor, flags, expected):
 
 
 def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
-    wrong = {"BATCHSZE": "8", "BATCH_SIZE": "8", "PRECISON": "tf32", "DGXNGPUS": "8", "DATA_DIR": "/data"}
+    wrong = {"BATCHSZE": "8", "BATCH_SIZE": "8", "PRECISON": "tf32", "DGXNGPUS": "8", "DATA_DIR": "/data", "RESUM": "1"}
     done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **wrong)
     assert done.returncode == 0
     assert sorted(done.stderr.splitlines()) == [
@@ -203,8 +203,15 @@ def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
         "warning: DATA_DIR=/data is read by nothing: is it DATADIR?",
         "warning: DGXNGPUS=8 is read by nothing: is it DGXNGPU?",
         "warning: PRECISON=tf32 is read by nothing: is it PRECISION?",
+        "warning: RESUM=1 is read by nothing: is it RESUME?",
     ]
-    strangers = ("HISTFILE", "HOSTNAME", "MODEL", "LOGNAME", "NODE_NAME", "SLURM_NNODES", "OMP_NUM_THREADS")
+    strangers = (
+        *("HISTFILE", "HISTSIZE", "HOSTNAME", "HOSTTYPE", "HOST", "MODEL", "DATE", "LOGNAME", "NODE_NAME", "NODE_ID"),
+        *("PATH", "USER", "HOME", "LANG", "TERM", "SHELL", "PWD", "OLDPWD", "SHLVL", "EDITOR", "PAGER", "DISPLAY"),
+        *("TMPDIR", "LINES", "COLUMNS", "MAIL", "MANPATH", "PS1", "VISUAL", "DEBUG", "VERBOSE", "CI", "JOBS", "NODES"),
+        *("SLURM_NNODES", "SLURM_NODEID", "OMP_NUM_THREADS", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
+        *("XDG_DATA_DIRS", "XDG_SESSION_ID", "VIRTUAL_ENV", "CONDA_PREFIX", "KUBERNETES_PORT", "SSH_TTY", "SSH_CLIENT"),
+    )
     assert env.misspelt(dict.fromkeys((*strangers, "HRNET_BATCHSIZE", "BATCHSIZE"), "1")) == []
 
 

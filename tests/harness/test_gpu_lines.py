@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
 import os
 from pathlib import Path
@@ -172,33 +171,27 @@ def test_the_handles_are_those_of_the_gpus_that_cuda_shows(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-    nvml = recorded_nvml(A100, A100, A100)
-    with nvidia.opened(nvml) as (handles, said):
-        assert ([nvidia.describe(handle, nvml)["index"] for handle in handles], said) == (found, why)
+    with recorded_nvml(A100, A100, A100), nvidia.opened() as (handles, said):
+        assert ([nvidia.describe(handle).index for handle in handles], said) == (found, why)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_a_gpu_without_the_precision_is_refused(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for gpu, refused in ((V100, True), (A100, False)):
-        nvml = recorded_nvml(gpu, gpu)
-        recorded = mock.create_autospec(nvidia)
-        recorded.opened.side_effect = functools.partial(nvidia.opened, nvml)
-        recorded.describe.side_effect = functools.partial(nvidia.describe, nvml=nvml)
-        monkeypatch.setattr(harness.__main__, "nvidia", recorded)
+def test_a_gpu_without_the_precision_is_refused(precision: str) -> None:
+    job = env.Job(device="gpu", precision=precision, dgxngpu=2)
+    with recorded_nvml(A100, A100):
+        harness.__main__._check_precision(job)
+    said = f"PRECISION={precision}: Tesla V100-SXM2-16GB of .* does not have it: set fp32"
+    with recorded_nvml(V100, V100):
         harness.__main__._check_precision(env.Job(device="gpu", precision="amp_o2", dgxngpu=2))
-        job = env.Job(device="gpu", precision=precision, dgxngpu=2)
-        if not refused:
-            harness.__main__._check_precision(job)
-            continue
-        with pytest.raises(
-            ValueError, match=f"PRECISION={precision}: Tesla V100-SXM2-16GB of .* does not have it: set fp32"
-        ):
+        with pytest.raises(ValueError, match=said):
             harness.__main__._check_precision(job)
 
 
 def test_a_logs_header_describes_the_gpus() -> None:
-    assert provenance._gpus(recorded_nvml(absent=True)) == []
-    gpus = provenance._gpus(recorded_nvml(A100, A100))
+    with recorded_nvml(absent=True):
+        assert provenance.node().gpus == []
+    with recorded_nvml(A100, A100):
+        gpus = provenance.node().gpus
     assert gpus == [schema.Gpu(name=A100["name"], memory_gib=40.0, driver=A100["driver"])] * 2
 
 

@@ -11,12 +11,11 @@ import paddle
 from mpi4py import MPI
 from paddle import static
 
-from harness import loop
+from harness import loader, loop
 from harness.env import export_trainer
 from harness.loop import Trainer
 from harness.progress import Progress
 from harness.ranks import Ranks
-from paddle_rn50 import data
 from program import build
 from program.optimizers import OptimizerConfig
 from program.schedules import Schedule
@@ -39,9 +38,9 @@ def test_a_rate_is_copied_to_the_device_where_it_changes_and_at_no_other_step(tm
     rate = training.schedule
     of_program: list[float] = []  # the rate that each step took
 
-    def batches() -> Iterator[data.Batch]:
+    def batches() -> Iterator[loader.Batch]:
         while True:
-            yield data.Batch(image=np.ones((4, 3), np.float32), label=np.zeros((4, 1), np.int64), ids=np.arange(4))
+            yield loader.Batch(image=np.ones((4, 3), np.float32), label=np.zeros((4, 1), np.int64), ids=np.arange(4))
             of_program.append(float(np.array(static.global_scope().find_var(rate._var_name).get_tensor()).item()))
 
     with (

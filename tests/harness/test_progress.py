@@ -12,11 +12,10 @@ from tests import jobs
 
 RANK = """
 import sys, time
-from types import SimpleNamespace as Timing  # harness.loop's, without Paddle
 from pathlib import Path
-from harness.progress import Progress
+from harness.progress import Progress, Timing
 with Progress("bar", 100) as progress:
-    progress.window(step=40, epoch=1, phase="train", window=Timing(steps=5, images=80, time_s=2.0), loss=1.5)
+    progress.window(step=40, epoch=1, window=Timing(steps=5, images=80, time_s=2.0), loss=1.5)
     print("a library's chatter", file=sys.stderr)
     while not Path(sys.argv[1]).exists():
         time.sleep(0.05)

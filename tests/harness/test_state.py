@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import paddle
 import pytest
+from mpi4py import MPI
 from paddle import static
 
 from harness import loader, state
+from harness.ranks import Ranks
 from paddle_rn50 import data
 from tests.program import programs
 
@@ -59,17 +60,16 @@ def test_weights_from_outside_reach_each_parameter_and_its_master(name: str, rou
 def test_ranks_share_the_state_that_each_of_them_has() -> None:
     """Paddle's automatic mode gives each rank a part of the state: a broadcast of the whole would never meet."""
     built = programs.build()
-    sent = []
     with static.scope_guard(static.Scope()):
         static.Executor(paddle.CPUPlace()).run(built.startup)
         mine = set(values(built.main))
         theirs = {name for name in mine if "stem" not in name}
         assert theirs < mine
-        ranks: Any = SimpleNamespace(
-            gather=lambda names: [names, theirs], comm=SimpleNamespace(Bcast=lambda value: sent.append(value.size))
-        )
+        comm = mock.create_autospec(MPI.Comm, instance=True)
+        comm.allgather.side_effect = lambda names: [names, theirs]
+        ranks = Ranks(comm=comm, rank=0, size=2, local_rank=0, node="node0")
         state.broadcast_parameters(built.main, ranks)
-        assert len(sent) == len(theirs)
+        assert comm.Bcast.call_count == len(theirs)
 
 
 def test_a_synthetic_batch_lies_on_the_device() -> None:

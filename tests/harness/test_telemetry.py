@@ -19,6 +19,7 @@ GPU_FIELDS = {
     *("utilization_percent", "memory_mib", "power_w", "energy_j", "sm_clock_mhz", "memory_clock_mhz", "temperature_c"),
     *("throttle", "nvlink_tx_kib", "nvlink_rx_kib", "pcie_tx_kb_per_s", "pcie_rx_kb_per_s"),
 }
+THROTTLED = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
 
 
 def lines(path):
@@ -34,7 +35,7 @@ def wait_for_lines(path, count):
 
 def test_samples_of_this_machine(tmp_path):
     path = tmp_path / "new" / "result_0.node0.telemetry.jsonl"
-    with Sampler(path, every_s=0.02, job_gpus=0, nvml=recorded_nvml(absent=True)) as sampler:
+    with recorded_nvml(absent=True), Sampler(path, every_s=0.02, job_gpus=0) as sampler:
         sampler.begin()
         sampler.count(64)
         wait_for_lines(path, 5)
@@ -51,25 +52,24 @@ def test_samples_of_this_machine(tmp_path):
 
 @pytest.mark.parametrize(("gpu", "links"), [(V100, 6), (A100, 12), (NO_ECC, 0)])
 def test_recorded_gpus(gpu, links):
-    nvml = recorded_nvml(gpu)
-    with nvidia.opened(nvml) as (handles, _):
-        assert nvidia.nvlinks(handles[0], nvml) == links
-        sample = nvidia.sample(handles[0], nvml, nvlink=links > 0)
+    with recorded_nvml(gpu), nvidia.opened() as (handles, _):
+        assert nvidia.nvlinks(handles[0]) == links
+        sample = nvidia.sample(handles[0], nvlink=links > 0)
+        slowed = nvidia.sample(gpu | {"throttle": THROTTLED})["throttle"]
+    assert slowed == ["power cap", "thermal, by hardware"]
     assert set(sample) == GPU_FIELDS
     assert sample["power_w"] == gpu["power_mw"] / 1000 and sample["throttle"] == []
     assert sample["memory_mib"] == gpu["memory"][2] / 2**20
     assert sample["energy_j"] == (None if gpu["energy_mj"] is None else gpu["energy_mj"] / 1000)
     counters = (sample["nvlink_tx_kib"], sample["nvlink_rx_kib"])
     assert counters == ((links * 1138, links * 1139) if links else (None, None)), "of all links together"
-    bits = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
-    assert nvidia.sample(gpu | {"throttle": bits}, nvml)["throttle"] == ["power cap", "thermal, by hardware"]
 
 
 def test_energy_and_peak_memory_are_of_the_jobs_gpus(tmp_path):
     """Two GPUs of the job, and a third that somebody else uses: 200 + 300 J for 100 images."""
     gpus = [A100 | {}, A100 | {}, A100 | {"memory": (42949672960, 0, 30 * 2**30)}]
     path = tmp_path / "result_0.node0.telemetry.jsonl"
-    with Sampler(path, every_s=0.01, job_gpus=2, nvml=recorded_nvml(*gpus)) as sampler:
+    with recorded_nvml(*gpus), Sampler(path, every_s=0.01, job_gpus=2) as sampler:
         sampler.begin()
         sampler.count(100)
         gpus[0]["energy_mj"] += 200_000
@@ -92,7 +92,7 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
     """CUDA_VISIBLE_DEVICES=2,1: the job's one GPU is the third of the node."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
     gpus = [A100 | {"power_mw": 1000 * (number + 1)} for number in range(4)]
-    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=1, nvml=recorded_nvml(*gpus)) as sampler:
+    with recorded_nvml(*gpus), Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=1) as sampler:
         sampler.begin()
         for number, gpu in enumerate(gpus):
             gpu["energy_mj"] += 1000 * (number + 1)
@@ -103,17 +103,17 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
 
 
 def test_energy_that_one_gpu_does_not_say_is_not_measured(tmp_path):
-    with Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=2, nvml=recorded_nvml(V100, NO_ECC)) as sampler:
+    with recorded_nvml(V100, NO_ECC), Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=2) as sampler:
         sampler.begin()
         assert sampler.summary()["energy_j"] is None
 
 
 def test_a_file_that_cannot_be_written_ends_the_sampling_and_not_the_run(tmp_path, capfd):
-    with Sampler(Path("/dev/full/a.jsonl"), every_s=0.01, job_gpus=0, nvml=recorded_nvml(absent=True)) as sampler:
+    with recorded_nvml(absent=True), Sampler(Path("/dev/full/a.jsonl"), every_s=0.01, job_gpus=0) as sampler:
         time.sleep(0.1)
     assert sampler.summary()["error"] and "warning: telemetry ends" in capfd.readouterr().err
     (tmp_path / "old.jsonl").write_text("a result\n")
-    with Sampler(tmp_path / "old.jsonl", every_s=0.01, job_gpus=0, nvml=recorded_nvml(absent=True)) as sampler:
+    with recorded_nvml(absent=True), Sampler(tmp_path / "old.jsonl", every_s=0.01, job_gpus=0) as sampler:
         time.sleep(0.1)
     assert (tmp_path / "old.jsonl").read_text() == "a result\n", "nothing is overwritten"
 
@@ -124,22 +124,24 @@ def nvml_questions():
 
 
 @pytest.mark.parametrize("name", nvml_questions())
-def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tmp_path):
+def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tmp_path, monkeypatch):
     """pynvml raises NVMLLibraryMismatchError, no NVMLError, where libnvidia-ml lacks a symbol."""
-    nvml, path = recorded_nvml(A100, lacks=(name,)), tmp_path / "a.jsonl"
-    with nvidia.opened(nvml) as (handles, why):
-        for handle in handles:
-            nvidia.describe(handle, nvml)
-        assert handles or name in why
-    with Sampler(path, every_s=0.01, job_gpus=1, nvml=nvml) as sampler:
-        sampler.begin()
-        wait_for_lines(path, 2)
-    assert sampler.summary()["error"] is None and getattr(nvml, name).called
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    path = tmp_path / "a.jsonl"
+    with recorded_nvml(A100, lacks=(name,)) as nvml:
+        with nvidia.opened() as (handles, why):
+            for handle in handles:
+                nvidia.describe(handle)
+            assert handles or name in why
+        with Sampler(path, every_s=0.01, job_gpus=1) as sampler:
+            sampler.begin()
+            wait_for_lines(path, 2)
+        assert sampler.summary()["error"] is None and getattr(nvml, name).called
 
 
 def test_prometheus_text(tmp_path):
     text, path = tmp_path / "run.prom", tmp_path / "a.jsonl"
-    with Sampler(path, every_s=0.02, job_gpus=1, prometheus=str(text), nvml=recorded_nvml(V100)):
+    with recorded_nvml(V100), Sampler(path, every_s=0.02, job_gpus=1, prometheus=str(text)):
         wait_for_lines(path, 3)
         found = text.read_text()
     assert re.search(r'^training_gpu_power_w\{node="[^"]+",gpu="0"\} 43\.125$', found, re.MULTILINE)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from harness import sampling
+from harness.loader import ReaderConfig
 from paddle_hrnet import data
 from paddle_hrnet.config import Augmentation
 from runlog.errors import RunError
@@ -47,15 +48,17 @@ def pair() -> tuple[Image.Image, Image.Image]:
 def training(root: Path, *, augment: Augmentation, batch: int = 4, **crop: int) -> data.Loader:
     pairs = data.read_list(root, "train", CLASSES)
     plan = sampling.training_plan(len(pairs), batch=batch, rank=0, ranks=1, seed=3)
-    reader = data.ReaderConfig(device="cpu", device_id=0, threads=1, seed=3)
-    return data.Loader(pairs, plan, reader, batch=batch, image=data.ImageFormat(**crop), augment=augment)
+    image = data.ImageFormat(**crop)
+    reader = ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
+    return data.Loader(pairs, plan, reader, augment=augment)
 
 
 def evaluation(root: Path, *, rank: int = 0, ranks: int = 1, batch: int = 2, classes: int = CLASSES) -> data.Loader:
     pairs = data.read_list(root, "val", classes)
     plan = sampling.evaluation_plan(len(pairs), batch=batch, rank=rank, ranks=ranks)
-    reader = data.ReaderConfig(device="cpu", device_id=0, threads=1, seed=3)
-    return data.Loader(pairs, plan, reader, batch=batch, image=data.first_size(pairs))
+    image = data.first_size(pairs)
+    reader = ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
+    return data.Loader(pairs, plan, reader)
 
 
 @pytest.fixture
@@ -153,15 +156,9 @@ def test_a_sample_looks_the_same_at_any_rank_count(root: Path) -> None:
         for rank in range(ranks):
             pairs = data.read_list(root, "train", CLASSES)
             plan = sampling.training_plan(len(pairs), batch=4 // ranks, rank=rank, ranks=ranks, seed=5)
-            reader = data.ReaderConfig(device="cpu", device_id=0, threads=1, seed=5)
-            loader = data.Loader(
-                pairs,
-                plan,
-                reader,
-                batch=4 // ranks,
-                image=data.ImageFormat(height=64, width=64),
-                augment=Augmentation(),
-            )
+            image = data.ImageFormat(height=64, width=64)
+            reader = ReaderConfig(batch=4 // ranks, image=image, device="cpu", device_id=0, threads=1, seed=5)
+            loader = data.Loader(pairs, plan, reader, augment=Augmentation())
             batch = next(loader)
             images |= {int(i): image.copy() for i, image in zip(batch.ids, batch.image, strict=True)}
             loader.close()

@@ -61,7 +61,7 @@ elif CHANGE == "schedule":  # the warm-up starts one step late
 elif CHANGE == "reader":  # one label in each batch is wrong
     following = data.Loader.__next__
 
-    def mislabelled(self: data.Loader) -> data.Batch:
+    def mislabelled(self: data.Loader) -> loader.Batch:
         batch = following(self)
         batch.label[0] = (batch.label[0] + 1) % 10
         return batch

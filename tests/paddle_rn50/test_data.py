@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from harness import sampling
+from harness.loader import ReaderConfig
 from paddle_rn50 import data, digits
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
 from runlog.errors import RunError
@@ -21,9 +22,9 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return digits.prepare(tmp_path_factory.mktemp("data") / digits.NAME)
 
 
-def reader(batch: int, size: int = 64, **options: object) -> data.ReaderConfig:
+def reader(batch: int, size: int = 64, **options: object) -> ReaderConfig:
     image = data.ImageFormat(size=size, **options)  # type: ignore[arg-type]
-    return data.ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
+    return ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
 
 
 def write(folder: Path, pictures: list[np.ndarray], quality: int = 95) -> data.ImageList:
@@ -42,7 +43,7 @@ def denormalize(image: np.ndarray) -> np.ndarray:
     return image.transpose(1, 2, 0) * np.array(data.STD) + np.array(data.MEAN)
 
 
-def train_loader(images: data.ImageList, config: data.ReaderConfig, augment: Augmentation) -> data.Loader:
+def train_loader(images: data.ImageList, config: ReaderConfig, augment: Augmentation) -> data.Loader:
     plan = sampling.training_plan(len(images), batch=config.batch, rank=0, ranks=1, seed=config.seed)
     return data.Loader(images, plan, config, augment=augment)
 

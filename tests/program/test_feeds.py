@@ -13,6 +13,7 @@ from paddle import static
 from PIL import Image
 
 from harness import env, sampling
+from harness.loader import ReaderConfig
 from harness.loop import COUNTED
 from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import data as hrnet_data
@@ -109,7 +110,7 @@ def test_a_batch_read_by_dali_is_what_rn50_takes(tmp_path: Any, name: str, layou
     training, evaluation, _ = rn50("nvidia_cosine", plan)
     _, image = train.model_and_image(recipe, plan)
     images = data.read_list(tmp_path, "list.txt", recipe.classes)
-    reader = data.ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=1, seed=1)
+    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=1, seed=1)
     order = sampling.training_plan(BATCH, batch=BATCH, rank=0, ranks=1, seed=1)
     batches = data.Loader(images, order, reader, augment=recipe.augmentation)
     batch = next(batches)

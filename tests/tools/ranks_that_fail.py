@@ -18,14 +18,14 @@ lines = acceptance.Lines(Path(sys.argv[1]) if root.is_first else None, "fp32")
 
 
 def passes() -> acceptance.Outcome:
-    return True, f"sum {me.sum(1):g}", "", {}
+    return acceptance.Outcome(True, f"sum {me.sum(1):g}", "", {})
 
 
 def raises_on_rank_1() -> acceptance.Outcome:
     found = me.gather(me.rank)
     if me.rank == 1:
         raise OSError("no kernel\nfor it")
-    return True, f"{found}", "", {}
+    return acceptance.Outcome(True, f"{found}", "", {})
 
 
 def raises_on_all() -> Any:
@@ -41,7 +41,7 @@ def one_waits() -> acceptance.Outcome:
     if me.rank == 1:
         raise OSError("alone")
     me.barrier()
-    return True, "", "", {}
+    return acceptance.Outcome(True, "", "", {})
 
 
 checks = {"passes": passes, "raises-on-1": raises_on_rank_1, "lacks": lacks, "raises": raises_on_all, "again": passes}

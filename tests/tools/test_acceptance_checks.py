@@ -17,6 +17,7 @@ from paddle import static
 
 from harness import env, state
 from harness import plan as plans
+from harness.loader import ReaderConfig
 from paddle_rn50 import config, data, model
 from program import passes
 from runlog import schema
@@ -85,7 +86,7 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
     paddle.enable_static()
     devices, formats = [], []
 
-    def reader(image: data.ImageFormat, *, threads: int, device: str, device_id: int) -> data.ReaderConfig:
+    def reader(image: data.ImageFormat, *, threads: int, device: str, device_id: int) -> ReaderConfig:
         devices.append(device)
         formats.append((image.layout, image.channels, image.half))
         return on_cpu(image, threads=threads)

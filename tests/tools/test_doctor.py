@@ -56,9 +56,8 @@ def v100_topology(reports: Path) -> nvidia.Topology:
 
 def machine(*gpus: dict[str, Any], topology: nvidia.Topology | None = None, **changes: Any) -> dict[str, Any]:
     """Facts of a sound node with these GPUs."""
-    nvml = recorded_nvml(*gpus)
-    with nvidia.opened(nvml) as (handles, absence):
-        described = [nvidia.describe(handle, nvml) for handle in handles]
+    with recorded_nvml(*gpus), nvidia.opened() as (handles, absence):
+        described = [nvidia.describe(handle) for handle in handles]
     source = {"commit": "a" * 40, "dirty": False, "lock_sha256": "b" * 64, "image_digest": "sha256:c"}
     facts = {
         "host": "node0",
@@ -363,12 +362,11 @@ def test_folder_of_the_logs(tmp_path):
 
 
 def test_nvml_that_is_absent_or_answers_little():
-    with nvidia.opened(recorded_nvml(absent=True)) as (handles, why):
+    with recorded_nvml(absent=True), nvidia.opened() as (handles, why):
         assert handles == [] and why == "NVML Shared Library Not Found"
-    nvml = recorded_nvml(NO_ECC)
-    with nvidia.opened(nvml) as (handles, why):
-        described, sampled = nvidia.describe(handles[0], nvml), nvidia.sample(handles[0], nvml)
-    assert described["ecc_uncorrected"] is None and described["capability"] == 61
+    with recorded_nvml(NO_ECC), nvidia.opened() as (handles, why):
+        described, sampled = nvidia.describe(handles[0]), nvidia.sample(handles[0])
+    assert described.ecc_uncorrected is None and described.capability == 61
     assert sampled["energy_j"] is None and sampled["nvlink_tx_kib"] is None and sampled["power_w"] == 43.125
 
 
@@ -382,9 +380,9 @@ def test_a_batch_that_will_not_fit_is_said_before_the_run(
     if limit:
         monkeypatch.setenv("FLAGS_conv_workspace_size_limit", limit)
     job = env.Job(device="gpu", precision="fp32", batchsize=batch)
-    gpu: dict[str, Any] = {"memory_gib": float(memory_gib)}
+    gpu = nvidia.Gpu(memory_gib=float(memory_gib))
     (found,) = doctor_gpu._judge_memory("GPU0", gpu, job)
     assert (found.check, found.status) == ("gpu.memory", status)
     assert f"at BATCHSIZE={batch}: program " in found.wanted
     assert ("lower BATCHSIZE" in found.fix) == (status == "warning")
-    assert not list(doctor_gpu._judge_memory("GPU0", {"memory_gib": None}, job))
+    assert not list(doctor_gpu._judge_memory("GPU0", nvidia.Gpu(), job))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -11,29 +12,14 @@ from unittest import mock
 
 import pytest
 
-from harness import env
+from harness import config_file, env
 from program import strategy
 from scoring.record import Record, Window
 from tests import jobs
 from tools import tune, tune_config, tune_runs, tune_verdicts
 from tools.tune_candidates import SERIAL, Candidate, candidates
 
-CPU = {
-    "DGXSYSTEM": "CPU",
-    "DEVICE": "cpu",
-    "PRECISION": "fp32",
-    "STRATEGY": "",
-    "DGXNNODES": 1,
-    "DGXNGPU": 2,
-    "BATCHSIZE": 16,
-    "WORKLOAD": "rn50",
-    "RECIPE": "",
-    "DATA": "real",
-    "IMAGE_SIZE": 0,
-    "WARMUP_STEPS": 10,
-    "MEASURED_STEPS": 50,
-    "SEED": -1,
-}
+CPU = env.Job()
 
 
 def command(*arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +33,7 @@ def command(*arguments: str, timeout_s: float = 300, **variables: str) -> subpro
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_o1", "amp_o2", "bf16"])
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, ranks: int) -> None:
-    job = CPU | {"DEVICE": "gpu", "PRECISION": precision, "DGXNGPU": ranks}
+    job = env.Job(device="gpu", precision=precision, dgxngpu=ranks)
     dtype = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}.get(precision, "float16")
     layout = "NCHW" if dtype == "float32" else "NHWC"
     found = candidates(job)
@@ -61,14 +47,14 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
 
 
 def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
-    found = {candidate.name: candidate for candidate in candidates(CPU | {"DGXNGPU": 4})}
+    found = {candidate.name: candidate for candidate in candidates(env.Job(dgxngpu=4))}
     assert found["DGXNGPU=2"].exports("enable_inplace=1") == {
         "DGXNGPU": "2",
         "BATCHSIZE": "32",
         "STRATEGY": "enable_inplace=1,gradient_merge=2",
     }
     assert "DGXNGPU=3" not in found and "auto" not in found
-    of_another = {way.name for way in candidates(CPU | {"STRATEGY": "fuse_grad_size_in_MB=4,merged_optimizer=0"})}
+    of_another = {way.name for way in candidates(env.Job(strategy="fuse_grad_size_in_MB=4,merged_optimizer=0"))}
     assert not of_another & {"fuse_grad_size_in_MB=4", "merged_optimizer=0"} and "fuse_grad_size_in_MB=1" in of_another
 
 
@@ -144,7 +130,8 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tupl
     only = ",".join(names[name] for name in ways if name in names)
     monkeypatch.setattr(tune_runs.Runner, "run", lambda self, command: machine.run(command))
     machine = Machine(ways)
-    monkeypatch.setattr(tune, "described", lambda: CPU | {"LOGDIR": str(folder)})
+    job = env.Job(logdir=str(folder))
+    monkeypatch.setattr(tune.env, "describe", lambda environ: (job, {}))
     monkeypatch.setattr(sys, "argv", ["tune", "--only", only, "--folder", str(folder)])
     assert tune.main() == 0
     return (folder / "config_CPU_tuned.sh").read_text()
@@ -158,28 +145,21 @@ def exports(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("export ")]
 
 
-def sourced(folder: Path, config: str, **variables: str) -> dict[str, str]:
-    """What a config file of `folder` exports in this environment, over the repository's config_CPU.sh."""
+def resolved(folder: Path, system: str, **variables: str) -> dict[str, str]:
+    """The environment of a job on a system whose config file is in `folder`, beside the repository's config_CPU.sh."""
     (folder / "config_CPU.sh").write_text((jobs.REPOSITORY / "config_CPU.sh").read_text())
-    done = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail; source {folder}/{config}; env --null"],
-        env={"PATH": "/usr/bin:/bin"} | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    with mock.patch.object(config_file, "ROOT", folder):
+        return env.resolve({"PATH": os.defpath, "DGXSYSTEM": system} | variables)
 
 
 def test_what_is_really_faster_is_written_with_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faster = [rate * 1.05 for rate in (40.1, 40.0, 40.0, 40.2, 40.1)]
     ways = {"base": (STEADY, 0.0), "control": CONTROL, "enable_inplace=1": (faster, 5e-5)}
     text = searched(tmp_path, monkeypatch, ways)
-    measured = "[[ ${WORKLOAD:-rn50} == rn50 && ${PRECISION:-fp32} == fp32 ]]"
-    assert exports(text) == [f'export STRATEGY="${{STRATEGY:-$({measured} && echo enable_inplace=1)}}"']
+    assert exports(text) == ['export RN50_FP32_STRATEGY="${RN50_FP32_STRATEGY:-enable_inplace=1}"']
     assert "commit c0ffee" in text and "a test's, 2 cores" in text and "chosen: enable_inplace=1" in text
     assert text.startswith("# shellcheck shell=bash\n") and "\n# Throughput to expect: 42.0" in text
-    found = sourced(tmp_path, "config_CPU_tuned.sh")
+    found = resolved(tmp_path, "CPU_tuned")
     assert (found["STRATEGY"], found["HRNET_BATCHSIZE"]) == ("enable_inplace=1", "4"), "the system's own, too"
 
 
@@ -190,26 +170,25 @@ def test_what_was_not_measured_has_the_systems_values(other: dict[str, str], tmp
     text = tune_config.config_text(name="T", job=CPU, winner=winner, evidence=[])
     (tmp_path / "config_T.sh").write_text(text)
     names = ("DGXNGPU", "BATCHSIZE", SERIAL, "STRATEGY")
-    assert [sourced(tmp_path, "config_T.sh")[name] for name in names] == ["1", "32", "0", "gradient_merge=2"]
-    other = other | {"DEVICE": "gpu"}  # a CPU has one precision
-    found, base = sourced(tmp_path, "config_T.sh", **other), sourced(tmp_path, "config_CPU.sh", **other)
-    assert found[SERIAL] == "1"
-    assert env.read(found)[0] == env.read(base)[0]
-    serial = env.runtime(env.Job())[SERIAL]
-    assert serial == "1", "what the file has for what was not measured is what the harness takes"
-    assert sourced(tmp_path, "config_T.sh", **other, BATCHSIZE="7")["BATCHSIZE"] == "7"
+    found = resolved(tmp_path, "T")
+    assert [found[name] for name in names] == ["1", "32", "0", "gradient_merge=2"]
+    assert set(names) <= set(found["JOB_FROM_CONFIG"].split())
+    assert resolved(tmp_path, "T", BATCHSIZE="7")["BATCHSIZE"] == "7", "what the user says goes before"
+    found, base = resolved(tmp_path, "T", **other), resolved(tmp_path, "CPU", **other)
+    assert not set(names) & found.keys() and not set(names) & base.keys()
+    assert resolved(tmp_path, "T", **other, BATCHSIZE="7")["BATCHSIZE"] == "7"
 
 
-def test_the_precision_of_a_system_is_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRECISION", "tf32")
-    assert [tune_config.default_precision(system, "rn50") for system in ("CPU", "DGXA100")] == ["fp32", "amp_o2"]
-    text = tune_config.config_text(
-        name="T",
-        job=CPU | {"DGXSYSTEM": "DGX1", "PRECISION": "fp32"},
-        winner=Candidate(name="w", knobs=("enable_inplace=1",)),
-        evidence=[],
-    )
-    assert "${PRECISION:-amp_o2} == fp32" in text, "without PRECISION the job is another than the one measured"
+def test_the_precision_of_a_system_is_its_files(tmp_path: Path) -> None:
+    """Without PRECISION the job on a DGX is another than one measured in FP32; its ranks are the file's for all."""
+    winner = Candidate(name="w", knobs=("enable_inplace=1",), variables=(("DGXNGPU", "4"),))
+    job = env.Job(dgxsystem="S")
+    (tmp_path / "config_T.sh").write_text(tune_config.config_text(name="T", job=job, winner=winner, evidence=[]))
+    (tmp_path / "config_S.sh").write_text("export PRECISION=${PRECISION:-amp_o2}\nexport DGXNGPU=${DGXNGPU:-8}\n")
+    found = resolved(tmp_path, "T")
+    assert (found["DGXNGPU"], found.get("STRATEGY")) == ("8", None)
+    found = resolved(tmp_path, "T", PRECISION="fp32")
+    assert (found["DGXNGPU"], found["STRATEGY"]) == ("4", "enable_inplace=1")
 
 
 def test_the_evidence_is_printed_where_the_file_fails(
@@ -260,7 +239,7 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
     text = searched(tmp_path, monkeypatch, ways)
     assert len(exports(text)) == 2
     (tmp_path / "config_CPU_tuned.sh").write_text(text)
-    found = sourced(tmp_path, "config_CPU_tuned.sh")
+    found = resolved(tmp_path, "CPU_tuned")
     assert (found[SERIAL], found["STRATEGY"]) == ("0", "fuse_grad_size_in_MB=4")
     assert "enable_inplace=1                   refused: out of memory at BATCHSIZE=16" in text
 
