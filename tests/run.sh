@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # All tests that need no Docker:  ./tests/run.sh [--slow] [--null-gpu | --cluster] [--coverage] [pytest's own arguments]
+# --slow: also those marked slow, of whichever kind
 # --null-gpu: each recipe and precision by the GPU's path on null GPUs (tests/null_gpu/); with --slow the whole matrix
 # --coverage: also which lines of harness/ and paddle_*/ no test executed, in any process that the tests start
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-markers="not slow and not cluster and not null_gpu"
+kind="not cluster and not null_gpu"
+slow=""
 arguments=()
 workers=2
 coverage=""
 for argument in "$@"; do
   case "${argument}" in
-    --slow) markers="${markers#not slow and }" ;;
-    --null-gpu) markers="${markers/and not null_gpu/and null_gpu}" ;;
-    --cluster) markers="cluster" workers=0 ;; # one test at a time: its containers share the machine's cores
+    --slow) slow=1 ;;
+    --null-gpu) kind="null_gpu" ;;
+    --cluster) kind="cluster" workers=0 ;; # one test at a time: its containers share the machine's cores
     --coverage) coverage=1 ;;
     *) arguments+=("${argument}") ;;
   esac
@@ -22,7 +24,7 @@ done
 launch/setup.sh run dev peers
 PATH="${PWD}/.venv/bin:${PATH}"
 
-if [[ "${markers}" == *"not null_gpu" && ${#arguments[@]} -eq 0 ]]; then
+if [[ "${kind}" == "not cluster"* && ${#arguments[@]} -eq 0 ]]; then
   echo "== linters"
   ruff check --quiet .
   ruff format --quiet --check .
@@ -32,6 +34,8 @@ if [[ "${markers}" == *"not null_gpu" && ${#arguments[@]} -eq 0 ]]; then
 fi
 echo "== tests"
 # A test that starts ranks has both cores of a small machine to itself: it is in the group "ranks".
+markers="${kind}"
+[[ -n "${slow}" ]] || markers="not slow and ${kind}"
 tests=(pytest -n "${workers}" --dist loadgroup -m "${markers}" "${arguments[@]}")
 [[ -n "${coverage}" ]] || exec "${tests[@]}"
 folder="$(mktemp -d)"

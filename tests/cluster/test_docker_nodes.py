@@ -8,7 +8,7 @@ from tests import jobs
 from tests.cluster.containers import GOLDEN_JOB, Nodes
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_nodes_train_as_ranks_of_one_host_do(nodes: Nodes, tmp_path: Path, count: int) -> None:
     job = {**GOLDEN_JOB, "BATCHSIZE": str(32 // count)}
     on_host = tmp_path / "host.txt"

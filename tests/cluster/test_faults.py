@@ -35,7 +35,9 @@ def assert_aborted(nodes: Nodes, reason: str) -> None:
     assert reason in jobs.values(nodes.log(2), "abort_reason")[-1]
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=[] if phase == "middle of an epoch" else pytest.mark.slow) for phase in PHASES]
+)
 def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) -> None:
     data = small.data_set(nodes.logdir / "data")
     job = {name: str(value) for name, value in small.TRAINING.items()} | {"CHECKPOINT_EPOCHS": "1"}
@@ -51,6 +53,7 @@ def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) 
         checkpoint.read(path)  # what has a whole name is whole
 
 
+@pytest.mark.slow
 def test_the_first_node_killed_ends_the_others(nodes: Nodes) -> None:
     first, second = start_two(nodes)
     docker("kill", first)

@@ -47,6 +47,7 @@ LIST = (
 )
 
 
+@pytest.mark.slow
 def test_buildkit_builds_the_same_image(image: str) -> None:
     """The two builders copy files, set modes and write labels each by code of its own."""
     folder = buildkit_client()
@@ -81,6 +82,7 @@ def test_a_change_of_the_code_makes_one_new_layer(image: str, tmp_path: Path) ->
         run("docker", "image", "rm", "--force", other, check=False)
 
 
+@pytest.mark.slow
 def test_packages_come_from_the_index_that_was_given(image: str) -> None:
     """Nothing listens at this one, which pip's own message then says."""
     other, index = f"{image}-index", "http://127.0.0.1:9/simple"
@@ -172,7 +174,13 @@ def weights(log: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return checkpoint.read(log.with_name("result_0.checkpoints") / f"step_{2 * small.STEPS_PER_EPOCH:09d}.safetensors")
 
 
-@pytest.mark.parametrize("options", [(), ("--read-only", "--tmpfs", "/tmp")], ids=["plain", "read-only"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="plain", marks=pytest.mark.slow),
+        pytest.param(("--read-only", "--tmpfs", "/tmp"), id="read-only"),
+    ],
+)
 def test_losses_and_weights_are_the_hosts_under_any_user(
     image: str, trained_on_host: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -200,6 +208,7 @@ def test_losses_and_weights_are_the_hosts_under_any_user(
     assert [name for name in expected if not np.array_equal(arrays[name], expected[name])] == []
 
 
+@pytest.mark.slow
 def test_the_acceptance_runs_in_the_image(image: str, tmp_path: Path) -> None:
     """Losses and evaluation are the recorded ones (paddle_rn50/golden.json) in the container too."""
     done = run("launch/docker_node.sh", "--acceptance", "--short", CONT=image, LOGDIR=str(tmp_path), timeout_s=600)

@@ -83,6 +83,7 @@ def test_bare_hosts_train_and_nothing_is_left(nodes: Nodes, hosts: str) -> None:
     assert in_hosts(nodes, NOTHING_LEFT) == ["", ""]
 
 
+@pytest.mark.slow
 def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, hosts: str) -> None:
     job = {**ENDLESS_JOB, "BATCHSIZE": "2", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
     head = subprocess.Popen(

@@ -51,7 +51,9 @@ def key_and_ranks_left(results: Path) -> list[str]:
     return [*map(str, results.rglob(".job_*")), *processes]
 
 
-@pytest.mark.parametrize("contained", [False, True], ids=["bare", "containers"])
+@pytest.mark.parametrize(
+    "contained", [pytest.param(False, id="bare", marks=pytest.mark.slow), pytest.param(True, id="containers")]
+)
 def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, contained: bool) -> None:
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "NEXP": "2", "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
     if contained:
@@ -83,6 +85,7 @@ def until_nothing_is_left(slurm: Slurm, number: str, results: Path) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contained", [False, True], ids=["bare", "containers"])
 def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Path, contained: bool) -> None:
     job = {**ENDLESS_JOB, "BATCHSIZE": "2", "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
@@ -99,6 +102,7 @@ def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Pa
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
 
 
+@pytest.mark.slow
 def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(slurm: Slurm, results: Path) -> None:
     """One job: put back into the queue in mid-run, started again, and ended in order when its time is nearly over."""
     data = small.data_set(slurm.folder / "data")
