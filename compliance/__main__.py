@@ -24,8 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
     _ruleset(check)
     check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
     check.add_argument("--system", type=Path, metavar="JSON", help="system description that the logs must agree with")
+    check.add_argument(
+        "--verdict", choices=("official", "strict"), help="which one counts (default: strict for our own logs)"
+    )
     check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")
     check.add_argument("--receipt", action="store_true", help="write LOG.checked: verdict and SHA-256 of each log")
+    check.add_argument("--format", choices=tuple(_FORMATS), default="text", help="form of the findings")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the findings as JUnit XML too")
     check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
     _json(check)
@@ -90,6 +94,9 @@ _PACKAGE = "Builds the tree that is handed in: logs, system description, code, R
 _VERIFY = "Checks a package's hashes, logs, system description and score again."
 
 
+_FORMATS = {"text": findings.as_text, "json": findings.as_json, "github": findings.as_github}
+
+
 def _check(options: argparse.Namespace) -> int:
     if options.explain:
         print(explain(options.explain, rules.load(options.ruleset)), end="")
@@ -103,9 +110,10 @@ def _check(options: argparse.Namespace) -> int:
         system=options.system,
         official=options.official,
         receipt=options.receipt,
-        hashed=options.json,
+        hashed=options.json or options.format == "json",
+        verdict=options.verdict,
     )
-    sys.stdout.write(findings.as_json(reports) if options.json else findings.as_text(reports))
+    sys.stdout.write(_FORMATS["json" if options.json else options.format](reports))
     if options.junit:
         options.junit.write_text(findings.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1

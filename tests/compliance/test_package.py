@@ -245,7 +245,10 @@ def _receipt_of_another(logs: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda logs: _edit(logs, 4, lambda log: log.repeat("run_start")), "result_4.txt: exactly-once line 23"),
+        (
+            lambda logs: _edit(logs, 4, lambda log: log.repeat("run_start")),
+            "result_4.txt: own-log line 25: exactly-once",
+        ),
         (lambda logs: _edit(logs, 4, lambda log: log.value("seed", 100)), "seeds-differ"),
         (lambda logs: _edit(logs, 4, lambda log: log.value("sgd_opt_base_learning_rate", 0.2)), "same-configuration"),
         (lambda logs: _edit(logs, 4, lambda log: log.value("submission_org", "Other")), "of another submission"),
