@@ -26,6 +26,7 @@ OWN_OF_A_RUN = frozenset(
     }
 )
 _OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
+LARGEST_JSON_BYTES = 1 << 20
 LEAST_SERIES = 3  # shorter series of accuracies may be equal by chance
 STATUS_WORDS = {
     "cloud": "Available cloud",
@@ -278,6 +279,8 @@ def _hyperparameters(run: Run, points: Sequence[Any], rule: StrictRule) -> list[
 
 def read_description(path: Path) -> dict[str, Any]:
     """The JSON object of a system description. Raises ValueError if it is none."""
+    if path.stat().st_size > LARGEST_JSON_BYTES:
+        raise ValueError(f"{path}: no system description: over {LARGEST_JSON_BYTES >> 20} MiB")
     try:
         description = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
