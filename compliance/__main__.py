@@ -24,9 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     _ruleset(check)
     check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
     check.add_argument("--system", type=Path, metavar="JSON", help="system description that the logs must agree with")
-    check.add_argument(
-        "--verdict", choices=("official", "strict"), help="which one counts (default: strict for our own logs)"
-    )
+    _verdict(check)
     check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")
     check.add_argument("--receipt", action="store_true", help="write LOG.checked: verdict and SHA-256 of each log")
     check.add_argument("--format", choices=tuple(_FORMATS), default="text", help="form of the findings")
@@ -37,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     score_ = commands.add_parser("score", help="minutes of a submission", description=_SCORE)
     score_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     _ruleset(score_)
+    _verdict(score_)
     _json(score_)
 
     system_ = commands.add_parser("system", help="write the system description", description=_SYSTEM)
@@ -83,6 +82,11 @@ def _ruleset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ruleset", default="4.0.0", help="MLPerf Training ruleset (default: %(default)s)")
 
 
+def _verdict(parser: argparse.ArgumentParser) -> None:
+    said = "which one counts (default: strict for logs of this project, official for others)"
+    parser.add_argument("--verdict", choices=("official", "strict"), help=said)
+
+
 def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -120,7 +124,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _score(options: argparse.Namespace) -> int:
-    scored = score.score_logs(expand(options.logs), rules.load(options.ruleset))
+    scored = score.score_logs(expand(options.logs), rules.load(options.ruleset), options.verdict)
     sys.stdout.write(score.as_json(scored) if options.json else score.as_text(scored))
     return 0 if scored.minutes is not None else 1
 

@@ -29,7 +29,7 @@ from compliance.runs import (
     sha256,
     submission_of,
 )
-from compliance.score import Score, score_runs
+from compliance.score import NOT_CONVERGED, Score, score_runs
 from compliance.system import NOT_STATED, faults
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -37,8 +37,6 @@ HASHES = "SHA256SUMS"
 MANIFEST = "submission.json"
 REPORT = "README.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
-# errors of a run that trained as it should and did not reach the target: one such run may be dropped
-_NOT_CONVERGED = frozenset({"run-status", "eval_accuracy.value", "target-status"})
 _LARGEST_BYTES = 50 * 2**20  # mlperf-logging's repo_checker
 
 
@@ -201,7 +199,7 @@ def describe(
     runs: list[dict[str, Any]] = []
     for one, others in zip(checked, between, strict=True):
         errors = [f for f in one.findings if f.severity == "error"]
-        if errors and all(f.rule in _NOT_CONVERGED for f in errors):
+        if errors and all(f.rule in NOT_CONVERGED for f in errors):
             lost.append(one.path.name)
         else:
             reasons += [(one.path.name, _reason(f)) for f in errors]

@@ -362,7 +362,10 @@ CODE = "benchmarks/resnet/implementations/paddle"
         (lambda p: (p / "results/CPU" / os.fsdecode(b"\xff.txt")).write_text("x"), "is a name that no package holds"),
         (_folder_for_a_log, "result_2.txt is an empty folder"),
         (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "README.md: differs"),
-        (lambda p: (p / "submission.json").write_bytes(b"[" * 2**21), "submission.json: no system description: over 1 MiB"),
+        (
+            lambda p: (p / "submission.json").write_bytes(b"[" * 2**21),
+            "submission.json: no system description: over 1 MiB",
+        ),
         (lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21), "CPU.json: no system description: over 1 MiB"),
     ],
 )
