@@ -66,6 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
     verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
     _json(verify_)
 
+    audit_ = commands.add_parser("audit", help="a whole results repository", description=_AUDIT)
+    audit_.add_argument(
+        "path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or a tar"
+    )
+    audit_.add_argument("--ruleset", help="for all (default: that of the round in a folder's name, else 4.0.0)")
+    audit_.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+    audit_.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
+    _json(audit_)
+
     options = parser.parse_args(arguments)
     try:
         return _COMMANDS[options.command](options)
@@ -95,6 +104,7 @@ _CHECK = "Checks logs against the rules of their benchmark and division; exits w
 _SCORE = "Olympic mean of the runs in minutes, scaled by the reference convergence points where they apply."
 _SYSTEM = "Writes the 33 fields of MLPerf's system description; what cannot be found out must be given by --set."
 _PACKAGE = "Builds the tree that is handed in: logs, system description, code, README and hashes."
+_AUDIT = "Both verdicts, the score, the test against the reference points and what to ask, a row a submission."
 _VERIFY = "Checks a package's hashes, logs, system description and score again."
 
 
@@ -129,12 +139,19 @@ def _score(options: argparse.Namespace) -> int:
     return 0 if scored.minutes is not None else 1
 
 
+def _audit(options: argparse.Namespace) -> int:
+    from compliance import audit  # jinja2 and rich, which no other command needs
+
+    return audit.command(options)
+
+
 _COMMANDS = {
     "check": _check,
     "score": _score,
     "system": system.command,
     "package": package.command,
     "verify": verify.command,
+    "audit": _audit,
 }
 
 if __name__ == "__main__":
