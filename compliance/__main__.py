@@ -7,8 +7,9 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from compliance import findings, package, rules, score, system, verify
+from compliance import audit, findings, package, rules, score, system, verify
 from compliance.explain import explain
 from compliance.runs import check_logs, expand
 
@@ -38,6 +39,21 @@ def main(arguments: list[str] | None = None) -> int:
     _verdict(score_)
     _json(score_)
 
+    _add_submission(commands)
+    options = parser.parse_args(arguments)
+    try:
+        return _COMMANDS[options.command](options)
+    except BrokenPipeError:  # the reader of our output went away: `check ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError) as error:
+        message = findings.printable(str(error), 1000)
+        print(f"compliance {options.command}: {message}", file=sys.stderr)
+        return 2
+
+
+def _add_submission(commands: Any) -> None:
+    """The commands that are of a whole submission, or of several."""
     system_ = commands.add_parser("system", help="write the system description", description=_SYSTEM)
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
     system_.add_argument("--log", type=Path, help="take the machine, the packages and the submission from this log")
@@ -74,17 +90,6 @@ def main(arguments: list[str] | None = None) -> int:
     audit_.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     audit_.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
     _json(audit_)
-
-    options = parser.parse_args(arguments)
-    try:
-        return _COMMANDS[options.command](options)
-    except BrokenPipeError:  # the reader of our output went away: `check ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, OSError) as error:
-        message = findings.printable(str(error), 1000)
-        print(f"compliance {options.command}: {message}", file=sys.stderr)
-        return 2
 
 
 def _ruleset(parser: argparse.ArgumentParser) -> None:
@@ -139,19 +144,13 @@ def _score(options: argparse.Namespace) -> int:
     return 0 if scored.minutes is not None else 1
 
 
-def _audit(options: argparse.Namespace) -> int:
-    from compliance import audit  # jinja2 and rich, which no other command needs
-
-    return audit.command(options)
-
-
 _COMMANDS = {
     "check": _check,
     "score": _score,
     "system": system.command,
     "package": package.command,
     "verify": verify.command,
-    "audit": _audit,
+    "audit": audit.command,
 }
 
 if __name__ == "__main__":

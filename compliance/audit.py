@@ -6,14 +6,11 @@ import io
 import json
 import lzma
 import re
+import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePosixPath
-
-import jinja2
-from rich.console import Console
-from rich.progress import track
 
 from compliance.check import NOTHING, check_file
 from compliance.findings import FileReport, Finding, printable
@@ -83,25 +80,33 @@ def audit(path: Path, ruleset: str | None = None) -> list[Submission]:
     """
     loaded: dict[str, Ruleset] = {}
     groups: dict[PurePosixPath, list[Checked]] = {}
-    console = Console(stderr=True)
-    for name, log in track(
-        _logs(path), "Checking logs", console=console, transient=True, disable=not console.is_terminal
-    ):
+    for count, (done, name, log) in enumerate(_logs(path), 1):
+        _progress(done, count)
         version = ruleset or _version(name)
         if version not in loaded:
             loaded[version] = load(version)
         groups.setdefault(name.parent, []).append(_checked(name, log, loaded[version]))
-    return [_submission(folder, groups[folder], loaded[ruleset or _version(folder)]) for folder in sorted(groups)]
+    seen: dict[tuple[object, ...], tuple[PurePosixPath, str]] = {}
+    return [_submission(folder, groups[folder], loaded[ruleset or _version(folder)], seen) for folder in sorted(groups)]
 
 
-def _logs(path: Path) -> Iterator[tuple[PurePosixPath, Path | None]]:
-    """Name and log of each result_*.txt; None for a log that is too large to be held."""
+def _progress(done: float, logs: int) -> None:
+    """A bar on a terminal, and nothing elsewhere."""
+    if sys.stderr.isatty():
+        bar = "#" * round(40 * done)
+        print(f"\r[{bar:.<40}] {logs} logs", end="" if done < 1 else "\n", file=sys.stderr, flush=True)
+
+
+def _logs(path: Path) -> Iterator[tuple[float, PurePosixPath, Path | None]]:
+    """Share that is done, name and log of each result_*.txt; None for a log that is too large to be held."""
     if path.is_dir():
-        for log in sorted(path.rglob("result_*.txt")):
-            yield PurePosixPath(log.relative_to(path)), log
+        logs = sorted(path.rglob("result_*.txt"))
+        for count, log in enumerate(logs, 1):
+            yield count / len(logs), PurePosixPath(log.relative_to(path)), log
         return
+    size = path.stat().st_size
     try:
-        with tarfile.open(path, "r|*") as members:
+        with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as members:
             for member in members:
                 name = PurePosixPath(member.name)
                 if not member.isfile() or not name.match("result_*.txt"):
@@ -111,7 +116,7 @@ def _logs(path: Path) -> Iterator[tuple[PurePosixPath, Path | None]]:
                 if content is not None and member.size <= LARGEST_LOG_BYTES:
                     held = HeldLog(member.name)
                     held.data = content.read()
-                yield name, held
+                yield stream.tell() / size, name, held
     except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
         raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
 
@@ -128,33 +133,53 @@ def _checked(name: PurePosixPath, log: Path | None, ruleset: Ruleset) -> Checked
             raise ValueError(f"over {LARGEST_LOG_BYTES >> 20} MiB")
         findings, run = check_file(log, ruleset)
     except (ValueError, OSError) as error:
-        findings, run = (_unread(str(error)),), NOTHING
+        findings, run = (_asked("log", printable(str(error)), "ask for the log", severity="error"),), NOTHING
     return Checked(path=Path(name.name), findings=findings, run=run)
 
 
-def _unread(why: str) -> Finding:
+def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
+    """What only a whole repository shows."""
     return Finding(
-        rule="log",
-        severity="error",
+        rule=rule,
+        severity=severity,
         line=None,
-        expected="a log that can be read",
-        actual=printable(why),
-        fix="ask for the log",
-        kind="rule",
+        expected="",
+        actual=actual,
+        fix=fix,
+        kind="plausibility",
         source="this project",
-        official=True,
+        official=severity == "error",
     )
 
 
-def _submission(folder: PurePosixPath, checked: Sequence[Checked], ruleset: Ruleset) -> Submission:
+def _elsewhere(
+    folder: PurePosixPath, checked: Sequence[Checked], seen: dict[tuple[object, ...], tuple[PurePosixPath, str]]
+) -> list[list[Finding]]:
+    """Runs that stand in a submission before this one, too: one start, one stop, one series of accuracies."""
+    found = []
+    for one in checked:
+        run = one.run
+        itself = (run.start_ms, run.stop_ms, *(evaluation.value for evaluation in run.evaluations))
+        where, file = seen.setdefault(itself, (folder, one.path.name)) if run.start_ms is not None else (folder, "")
+        actual = f"the run of {printable(file)} of {printable(str(where))}"
+        found.append([] if where == folder else [_asked("run-elsewhere", actual, "ask which system ran it")])
+    return found
+
+
+def _submission(
+    folder: PurePosixPath,
+    checked: Sequence[Checked],
+    ruleset: Ruleset,
+    seen: dict[tuple[object, ...], tuple[PurePosixPath, str]],
+) -> Submission:
     checked = sorted(checked, key=lambda one: (len(one.path.name), one.path.name))
     parts = folder.parts
     at = parts.index("results") if "results" in parts[1:] else 0
     names = (parts[at - 1], *parts[at + 1 :], "", "") if at else ("", "", folder.name)
     between = check_between(checked, ruleset)
     reports = [
-        FileReport(file=one.path.name, findings=(*one.findings, *others))
-        for one, others in zip(checked, between, strict=True)
+        FileReport(file=one.path.name, findings=(*one.findings, *others, *more))
+        for one, others, more in zip(checked, between, _elsewhere(folder, checked, seen), strict=True)
     ]
     first = next((one.run for one in checked if one.run is not NOTHING), NOTHING)
     minutes: dict[str, float | None] = {}
@@ -263,6 +288,8 @@ def as_text(submissions: Sequence[Submission]) -> str:
 
 def as_html(submissions: Sequence[Submission]) -> str:
     """One self-contained page: no script, nothing fetched."""
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("compliance", ""), autoescape=True, undefined=jinja2.StrictUndefined
     )

@@ -158,7 +158,8 @@ class Policy:
             if closed:
                 wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
                 actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
-                self._breach("closed-data", train.line or None, actual, wanted)
+                blamed = train if train.value != benchmark.train_samples else evaluation
+                self._breach("closed-data", blamed.line or None, actual, wanted)
             reason = "not the benchmark's data set" if closed else "not a closed run"
             for rule in OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA:
                 self.collected.note(rule, f"not applied: {reason}")

@@ -71,20 +71,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     first = checked[0]
     by = by or ("strict" if first.run.own else "official")
     benchmark = _one_submission(checked, ruleset, by)
-    runs, faults = [], set()
-    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
-        found = [f for f in one.findings if f.official] if by == "official" else [*one.findings, *others]
-        rules = sorted({f.rule for f in found if f.severity == "error" and f.rule != "rcp-convergence"})
-        faults |= set(rules) - NOT_CONVERGED if by == "strict" else set()
-        epochs = epochs_to_target(one.run)
-        runs.append(
-            ScoredRun(
-                file=printable(str(one.path), 4096),
-                minutes=one.run.minutes,
-                epochs=None if epochs == convergence.NOT_CONVERGED else epochs,
-                dropped=f"fails {', '.join(rules)}" if rules else "",
-            )
-        )
+    runs, faults = _runs(checked, ruleset, by)
     batches = {json.dumps(one.run.said(schema.GLOBAL_BATCH_SIZE)) for one in checked}
     batch = first.run.said(schema.GLOBAL_BATCH_SIZE)
     minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
@@ -126,6 +113,26 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
         problem=problem,
         runs=tuple(runs),
     )
+
+
+def _runs(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> tuple[list[ScoredRun], set[str]]:
+    """Each run with what drops it, and the rules that leave no score beside it."""
+    faults: set[str] = set()
+    runs = []
+    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
+        found = [f for f in one.findings if f.official] if by == "official" else [*one.findings, *others]
+        rules = sorted({f.rule for f in found if f.severity == "error" and f.rule != "rcp-convergence"})
+        faults |= set(rules) - NOT_CONVERGED if by == "strict" else set()
+        epochs = epochs_to_target(one.run)
+        runs.append(
+            ScoredRun(
+                file=printable(str(one.path), 4096),
+                minutes=one.run.minutes,
+                epochs=None if epochs == convergence.NOT_CONVERGED else epochs,
+                dropped=f"fails {', '.join(rules)}" if rules else "",
+            )
+        )
+    return runs, faults
 
 
 def _one_submission(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> Benchmark:

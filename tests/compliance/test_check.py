@@ -148,7 +148,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("eval-schedule", make_log.closed_run, lambda log: _drop_evaluation(log, 2), "*"),
     ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
     ("eval-samples", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
-    ("closed-data", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "train_samples"),
+    ("closed-data", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
     ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
     ("target-status", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.76, 3), "*"),
     ("target-status", make_log.closed_run, lambda log: _reached_and_lost(log), "*"),
