@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
-from xml.sax.saxutils import escape, quoteattr
 
 from compliance.rules import Row, StrictRule
 
@@ -205,25 +205,19 @@ def as_junit(reports: Iterable[FileReport]) -> str:
     """JUnit XML: a suite for each log, a case for each rule that found something and one for the verdict."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for report in reports:
-        name = quoteattr(printable(report.file, 4096))
-        failed = [finding for finding in report.findings if report.fails(finding)]
-        others = [finding for finding in report.findings if not report.fails(finding)]
-        tests = len(failed) + len(others) + 1
-        lines.append(f'  <testsuite name={name} tests="{tests}" failures="{len(failed) + (not report.passed)}">')
+        name = escape(printable(report.file, 4096))
+        failures = sum(map(report.fails, report.findings)) + (not report.passed)
+        lines.append(f'  <testsuite name="{name}" tests="{len(report.findings) + 1}" failures="{failures}">')
         verdict = "" if report.passed else '<failure message="fail"/>'
-        lines.append(f'    <testcase classname={name} name="verdict">{verdict}</testcase>')
-        for finding in failed:
-            text = f"line {finding.line}: {finding.actual}; expected: {finding.expected}; do: {finding.fix}"
-            lines.append(
-                f"    <testcase classname={name} name={quoteattr(finding.rule)}>"
-                f"<failure message={quoteattr(finding.actual)}>{escape(text)}</failure></testcase>"
-            )
-        for finding in others:
-            text = escape(f"{finding.severity}: line {finding.line}: {finding.actual}")
-            lines.append(
-                f"    <testcase classname={name} name={quoteattr(finding.rule)}>"
-                f"<system-out>{text}</system-out></testcase>"
-            )
+        lines.append(f'    <testcase classname="{name}" name="verdict">{verdict}</testcase>')
+        for finding in sorted(report.findings, key=report.fails, reverse=True):
+            text = f"line {finding.line}: {finding.actual}"
+            if report.fails(finding):
+                text = escape(f"{text}; expected: {finding.expected}; do: {finding.fix}")
+                inside = f'<failure message="{escape(finding.actual)}">{text}</failure>'
+            else:
+                inside = f"<system-out>{escape(f'{finding.severity}: {text}')}</system-out>"
+            lines.append(f'    <testcase classname="{name}" name="{escape(finding.rule)}">{inside}</testcase>')
         lines.append("  </testsuite>")
     lines.append("</testsuites>")
     return "\n".join(lines) + "\n"

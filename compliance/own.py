@@ -11,8 +11,8 @@ from compliance.findings import printable
 from compliance.rows import Rows
 from runlog import schema
 
-_EVENTS: tuple[schema.Point[Any] | schema.Mark, ...] = (
-    *(schema.SEED, schema.GLOBAL_BATCH_SIZE, schema.GRADIENT_ACCUMULATION_STEPS, schema.RUN_SUMMARY),
+_OF_A_RUN = (schema.SEED, schema.GLOBAL_BATCH_SIZE, schema.GRADIENT_ACCUMULATION_STEPS, schema.RUN_SUMMARY)
+_OF_TRAINING = (
     *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
     *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
 )
@@ -35,10 +35,11 @@ def lacks(headers: Mapping[str, Any], rows: Rows, course: Course) -> Iterator[tu
             yield None, f"no header section {name}"
         elif not fits(section.value, headers[name]):
             yield None, f"the header section {name} is not as the schema has it: {printable(headers[name])}"
-    for event in _EVENTS:
+    summary = rows.of(schema.RUN_SUMMARY)
+    trained = course.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
+    for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
         if not rows.of(event).count:
             yield None, f"no {event.key}"
-    summary = rows.of(schema.RUN_SUMMARY)
     if summary.count and not fits(schema.RunSummary, summary.value):
         yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
     yield from course.own_faults
