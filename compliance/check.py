@@ -19,7 +19,7 @@ from compliance.policy import Policy
 from compliance.rows import Rows
 from compliance.rules import Row, Ruleset
 from runlog import schema
-from runlog.reader import Entry, Event, Header, Problem, read_log
+from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
 
 SECTIONS_KEPT = 100
 _OF_OTHER_RANKS = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # may come from every rank, or node
@@ -65,10 +65,9 @@ class Run:
         return (float(self.stop_ms) - float(self.start_ms)) / 60 / 1000
 
     @property
-    def summary(self) -> Mapping[str, Any]:
-        """The run_summary event; empty without one."""
-        summary = self.said(schema.RUN_SUMMARY)
-        return summary if isinstance(summary, dict) else {}
+    def summary(self) -> schema.RunSummary | None:
+        """The run_summary event; None without a whole one."""
+        return table_of(schema.RunSummary, self.said(schema.RUN_SUMMARY))
 
 
 NOTHING = Run(

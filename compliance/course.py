@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from compliance.findings import FINDINGS_PER_RULE, Collected, printable
 from compliance.rows import COUNT, Rows, has_type, is_number, own_metadata
 from runlog import schema
-from runlog.reader import Event
+from runlog.reader import Event, table_of
 
 EVENTS_KEPT = 100_000  # evaluations, seeds or cache_clear: 15 MB
 THROUGHPUT_TOLERANCE = 0.01  # of the time between epoch_start and epoch_stop
@@ -70,7 +70,7 @@ class Course:
     eval_in_epoch_ms: float = 0.0
     evaluations: list[Evaluation] = field(default_factory=list)
     evaluation_count: int = 0
-    throughputs: list[tuple[Event, int]] = field(default_factory=list)  # of an epoch that is not over
+    throughputs: list[tuple[Event, int, float]] = field(default_factory=list)  # epoch and seconds of one not over
     windows_seen: bool = False  # step_window, which only we log
     window_images: float = 0.0  # of the windows since the last epoch_start
     measured: int = 0  # epoch_throughput, which only we log
@@ -230,8 +230,8 @@ class Course:
             self.own_fault(event.line, f"no epoch_throughput in epoch {number}")
         self.last_epoch_ms = event.time_ms - self.epoch.start_ms - self.eval_in_epoch_ms
         self.epoch = None
-        for throughput, epoch in self.throughputs:
-            self._compare_throughput(throughput, epoch)
+        for throughput in self.throughputs:
+            self._compare_throughput(*throughput)
         self.throughputs.clear()
 
     # --- evaluations ---
@@ -295,54 +295,46 @@ class Course:
 
     def _step_window(self, event: Event) -> None:
         self.windows_seen = True
-        value = event.value
-        images = value.get("images") if type(value) is dict else None
-        if type(images) is int:
+        images: Any = event.value.get("images") if type(event.value) is dict else None
+        if is_number(images):
             self.window_images += images
 
     def _epoch_throughput(self, event: Event) -> None:
         self.measured += 1
         number = self._number("throughput-agrees", event, "epoch_num")
-        value = event.value
         if number is None:
             return
-        if not isinstance(value, dict) or not all(is_number(value.get(name)) and value[name] > 0 for name in _RATE):
+        said = table_of(schema.EpochThroughput, event.value)
+        if said is None or not all(is_number(n) and n > 0 for n in (said.images, said.time_s, said.images_per_s)):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self._breach("throughput-agrees", event, f"epoch_throughput is {printable(value)}", wanted)
+            self._breach("throughput-agrees", event, f"epoch_throughput is {printable(event.value)}", wanted)
             return
-        rate = value["images"] / value["time_s"]
-        if abs(value["images_per_s"] - rate) > THROUGHPUT_TOLERANCE * rate:
-            actual = f"{value['images_per_s']:.6g} images/s; its images over its time are {rate:.6g}"
+        rate = said.images / said.time_s
+        if abs(said.images_per_s - rate) > THROUGHPUT_TOLERANCE * rate:
+            actual = f"{said.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
             self._breach("throughput-agrees", event, actual)
-        if value["images"] != self.window_images:
-            actual = f"{value['images']:.10g} images in epoch {number}, {self.window_images:.10g} in its step_windows"
+        if said.images != self.window_images:
+            actual = f"{said.images:.10g} images in epoch {number}, {self.window_images:.10g} in its step_windows"
             self.own_fault(event.line, actual)
         if self.epoch and self.epoch.number == number:
             if len(self.throughputs) < FINDINGS_PER_RULE:
-                self.throughputs.append((event, number))
+                self.throughputs.append((event, number, said.time_s))
         else:
-            self._compare_throughput(event, number)
-        self._check_images(event, value["images"])
+            self._compare_throughput(event, number, said.time_s)
+        self._check_images(event, said.images)
 
-    def _compare_throughput(self, event: Event, number: int) -> None:
+    def _compare_throughput(self, event: Event, number: int, time_s: float) -> None:
         if number != self.last_epoch or self.last_epoch_ms is None:
             actual = f"a throughput of epoch {number}, which is not the last one trained"
             self._breach("throughput-agrees", event, actual)
             return
-        time_ms = event.value["time_s"] * 1000
+        time_ms = time_s * 1000
         if abs(time_ms - self.last_epoch_ms) > THROUGHPUT_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
             between = f"{self.last_epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
             self._breach("throughput-agrees", event, f"{time_ms / 1000:.3f} s for epoch {number}; {between}")
 
     def _check_images(self, event: Event, images: float) -> None:
-        samples, summary, batch = (
-            self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.RUN_SUMMARY, schema.GLOBAL_BATCH_SIZE)
-        )
-        if type(batch) is not int and isinstance(summary, dict):
-            devices: Any = summary.get("devices")
-            per_device: Any = summary.get("batch_per_device")
-            if has_type(devices, COUNT) and has_type(per_device, COUNT):
-                batch = devices * per_device
+        samples, batch = (self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
         if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(images - samples) > batch:
             actual = f"{images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._breach("epoch-images", event, actual)
@@ -360,9 +352,6 @@ class Course:
         if self.last_epoch_ms > 0 and off_ms > THROUGHPUT_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
             actual = f"{value:.6g} images/s; {samples} images in {self.last_epoch_ms / 1000:.3f} s are {rate:.6g}"
             self._breach("throughput-agrees", event, actual)
-
-
-_RATE = [f.name for f in fields(schema.EpochThroughput) if f.name != "data_wait_s"]
 
 
 def _follows(number: int, wanted: int | None) -> bool:

@@ -10,6 +10,7 @@ from compliance.findings import Collected, printable
 from compliance.rows import COUNT, Rows, has_type, is_number
 from compliance.rules import Benchmark, Ruleset
 from runlog import schema
+from runlog.reader import table_of
 
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start at most
 _NEVER_OURS = ("exactly-once", "epoch-order", "block-order", "eval-order")  # others may write so
@@ -66,19 +67,18 @@ class Policy:
 
     def _summary(self) -> None:
         state = self.rows.of(schema.RUN_SUMMARY)
-        if not isinstance(state.value, dict):
+        summary, line = table_of(schema.RunSummary, state.value), state.line
+        if summary is None:
             for rule in ("run-resumed", "run-profiled", "run-mode"):
                 self.collected.note(rule, "not applied: the log has no run_summary that says so")
             return
-        summary, line = state.value, state.line
-        for rule, name in (("run-resumed", "resumed"), ("run-profiled", "profiled")):
-            if name not in summary:
-                self.collected.note(rule, f"not applied: run_summary does not say whether the run was {name}")
-            elif summary[name] is not False:
-                self._breach(rule, line, f"{name} is {printable(summary[name])}")
-        for name, wanted in (("mode", "train"), ("data", "real")):
-            if summary.get(name) != wanted:
-                self._breach("run-mode", line, f"{name} is {printable(summary.get(name))}", f"{name} is {wanted}")
+        if summary.resumed:
+            self._breach("run-resumed", line, "it says that it was resumed")
+        if summary.profiled:
+            self._breach("run-profiled", line, "it says that it was profiled")
+        for name, said, wanted in (("mode", summary.mode, "train"), ("data", summary.data, "real")):
+            if said != wanted:
+                self._breach("run-mode", line, f"{name} is {printable(said)}", f"{name} is {wanted}")
 
     def _own(self) -> None:
         """A log of ours is whole, and in the order in which our writer writes it."""

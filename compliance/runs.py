@@ -304,17 +304,14 @@ def compare_description(run: Run, description: dict[str, Any], rule: StrictRule)
     compare("submission_division", "division", values.get("submission_division"))
     status = values.get("submission_status")
     compare("submission_status", "status", STATUS_WORDS.get(status) if isinstance(status, str) else None)
-    summary = run.summary
-    nodes, devices = summary.get("nodes"), summary.get("devices")
-    compare("run_summary", "number_of_nodes", nodes if type(nodes) is int and nodes < 2**63 else None)
+    summary, key = run.summary, schema.RUN_SUMMARY.key
     nodes_of_log = hardware_nodes(run)
-    on_cpu = bool(nodes_of_log) and not any(gpu_names(node) for node in nodes_of_log)
-    if type(nodes) is int and type(devices) is int and nodes > 0 and devices < 2**63:
-        compare("run_summary", "accelerators_per_node", 0 if on_cpu else devices // nodes)
-    if summary.get("framework") is not None:
-        framework = str(summary["framework"])
-        if framework.casefold() not in str(description.get("framework")).casefold():
-            compare("run_summary", "framework", framework)
+    if summary and 0 < summary.nodes < 2**63 and 0 <= summary.devices < 2**63:
+        on_cpu = bool(nodes_of_log) and not any(gpu_names(node) for node in nodes_of_log)
+        compare(key, "number_of_nodes", summary.nodes)
+        compare(key, "accelerators_per_node", 0 if on_cpu else summary.devices // summary.nodes)
+    if summary and summary.framework.casefold() not in str(description.get("framework")).casefold():
+        compare(key, "framework", summary.framework)
     for node in nodes_of_log:
         for name in gpu_names(node):
             if name.casefold() not in str(description.get("accelerator_model_name")).casefold():
