@@ -74,7 +74,8 @@ class Course:
     windows_seen: bool = False  # step_window, which only we log
     window_images: float = 0.0  # of the windows since the last epoch_start
     measured: int = 0  # epoch_throughput, which only we log
-    measured_before: int = 0  # the epoch that is open
+    measured_before: int = 0  # the last epoch_start
+    ended: _Open | None = None  # the last epoch that ended
     own_faults: list[tuple[int, str]] = field(default_factory=list)  # line, what a log of ours would not hold
 
     def take(self, event: Event) -> None:
@@ -104,6 +105,7 @@ class Course:
             return
         self.stop_line, self.stop_ms = event.line, event.time_ms
         self.status = event.metadata.get("status")
+        self._was_measured()
         if self.start_ms is not None and event.time_ms <= self.start_ms:
             self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
         if self.status == "success":
@@ -149,6 +151,12 @@ class Course:
     def _takes_time(self, event: Event, start_ms: float) -> None:
         if event.time_ms <= start_ms:
             self._breach("epoch-time", event, f"{event.key} {event.time_ms - start_ms} ms after its start")
+
+    def _was_measured(self) -> None:
+        """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
+        if self.ended and self.measured == self.measured_before:
+            self.own_fault(self.ended.line, f"no epoch_throughput of epoch {self.ended.number}")
+        self.ended = None
 
     def own_fault(self, line: int, what: str) -> None:
         """Keeps what would be wrong if this is a log of ours."""
@@ -212,6 +220,7 @@ class Course:
             self._breach("block-order", event, f"epoch {number} lies in no block")
         self.epoch = _Open(number, event.time_ms, event.line)
         self.epochs_seen = True
+        self._was_measured()
         self.eval_in_epoch_ms = self.window_images = 0.0
         self.measured_before = self.measured
 
@@ -226,8 +235,7 @@ class Course:
             self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {self.epoch.number}")
         self.last_epoch = self.epoch.number
         self._takes_time(event, self.epoch.start_ms)
-        if self.measured == self.measured_before:
-            self.own_fault(event.line, f"no epoch_throughput in epoch {number}")
+        self.ended = self.epoch
         self.last_epoch_ms = event.time_ms - self.epoch.start_ms - self.eval_in_epoch_ms
         self.epoch = None
         for throughput in self.throughputs:

@@ -40,6 +40,11 @@ def lacks(headers: Mapping[str, Any], rows: Rows, course: Course) -> Iterator[tu
     for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
         if not rows.of(event).count:
             yield None, f"no {event.key}"
+    for points in schema.OPTIMIZER.values():
+        recipe: list[schema.Point[Any]] = [schema.OPT_NAME, *points.values()]
+        missing = [event.key for event in recipe if not rows.of(event).count]
+        if missing and len(recipe) - len(missing) > 2:
+            yield None, f"no {', '.join(missing)} beside the rest of the recipe"
     if summary.count and not fits(schema.RunSummary, summary.value):
         yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
     yield from course.own_faults
