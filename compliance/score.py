@@ -50,6 +50,7 @@ class Score:
     rcp: str  # pass, fail or not applied
     convergence: str
     problem: str
+    refused: tuple[str, ...]  # rules that leave no strict score; beside an official one they must be read
     runs: tuple[ScoredRun, ...]
 
 
@@ -82,7 +83,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
         mean, problem = None, f"{dropped} runs fail their check; a submission may drop one"
     elif mean is None:
         problem = "no run is left"
-    elif faults:
+    elif faults and by == "strict":
         problem = f"a run breaks {', '.join(sorted(faults))}; a submission may drop one that did not converge, no other"
     scaling, rcp, verdict = 1.0, "not applied", "not applied: for closed runs"
     if reference_applies(first.run, ruleset) and (len(batches) > 1 or type(batch) is not int):
@@ -111,18 +112,19 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
         rcp=rcp,
         convergence=verdict,
         problem=problem,
+        refused=tuple(sorted(faults)),
         runs=tuple(runs),
     )
 
 
 def _runs(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> tuple[list[ScoredRun], set[str]]:
-    """Each run with what drops it, and the rules that leave no score beside it."""
+    """Each run with what drops it, and the rules that leave no strict score."""
     faults: set[str] = set()
     runs = []
     for one, others in zip(checked, check_between(checked, ruleset), strict=True):
-        found = [f for f in one.findings if f.official] if by == "official" else [*one.findings, *others]
-        rules = sorted({f.rule for f in found if f.severity == "error" and f.rule != "rcp-convergence"})
-        faults |= set(rules) - NOT_CONVERGED if by == "strict" else set()
+        errors = [f for f in (*one.findings, *others) if f.severity == "error" and f.rule != "rcp-convergence"]
+        faults |= {f.rule for f in errors} - NOT_CONVERGED
+        rules = sorted({f.rule for f in errors if by == "strict" or f.official})
         epochs = epochs_to_target(one.run)
         runs.append(
             ScoredRun(
@@ -176,5 +178,6 @@ def as_text(score: Score) -> str:
         lines.append(f"  {score.reduction}: {score.unscaled_minutes!r} min; scaling {score.scaling!r}")
     if score.provisional:
         lines.append(f"  provisional: {len(score.runs)} runs; a submission has {score.runs_wanted}")
-    lines.append(f"score: {score.minutes!r} min" if score.minutes is not None else f"no score: {score.problem}")
+    but = f", refused by the strict rules: {', '.join(score.refused)}" if score.refused else ""
+    lines.append(f"score: {score.minutes!r} min{but}" if score.minutes is not None else f"no score: {score.problem}")
     return "\n".join(lines) + "\n"

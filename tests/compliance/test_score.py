@@ -132,7 +132,8 @@ def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: P
     assert (status, found["minutes"], found["by"]) == (1, None, "strict")
     assert rule in found["problem"]
     if rule != "run-resumed":  # the official checker knows none of these rules
-        assert score(capsys, tmp_path, "--verdict", "official")[0] == 0
+        assert main(["score", str(tmp_path), "--verdict", "official"]) == 0
+        assert f" min, refused by the strict rules: {rule}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("count", "reduction"), [(1, "mean"), (2, "mean"), (3, "olympic mean"), (4, "olympic mean")])
