@@ -7,8 +7,9 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from compliance import findings, package, rules, score, system, verify
+from compliance import audit, findings, package, rules, score, system, verify
 from compliance.explain import explain
 from compliance.runs import check_logs, expand
 
@@ -24,8 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     _ruleset(check)
     check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
     check.add_argument("--system", type=Path, metavar="JSON", help="system description that the logs must agree with")
+    _verdict(check)
     check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")
     check.add_argument("--receipt", action="store_true", help="write LOG.checked: verdict and SHA-256 of each log")
+    check.add_argument("--format", choices=tuple(_FORMATS), default="text", help="form of the findings")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the findings as JUnit XML too")
     check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
     _json(check)
@@ -33,8 +36,24 @@ def main(arguments: list[str] | None = None) -> int:
     score_ = commands.add_parser("score", help="minutes of a submission", description=_SCORE)
     score_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     _ruleset(score_)
+    _verdict(score_)
     _json(score_)
 
+    _add_submission(commands)
+    options = parser.parse_args(arguments)
+    try:
+        return _COMMANDS[options.command](options)
+    except BrokenPipeError:  # the reader of our output went away: `check ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError) as error:
+        message = findings.printable(str(error), 1000)
+        print(f"compliance {options.command}: {message}", file=sys.stderr)
+        return 2
+
+
+def _add_submission(commands: Any) -> None:
+    """The commands that are of a whole submission, or of several."""
     system_ = commands.add_parser("system", help="write the system description", description=_SYSTEM)
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
     system_.add_argument("--log", type=Path, help="take the machine, the packages and the submission from this log")
@@ -63,20 +82,23 @@ def main(arguments: list[str] | None = None) -> int:
     verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
     _json(verify_)
 
-    options = parser.parse_args(arguments)
-    try:
-        return _COMMANDS[options.command](options)
-    except BrokenPipeError:  # the reader of our output went away: `check ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, OSError) as error:
-        message = findings.printable(str(error), 1000)
-        print(f"compliance {options.command}: {message}", file=sys.stderr)
-        return 2
+    audit_ = commands.add_parser("audit", help="a whole results repository", description=_AUDIT)
+    audit_.add_argument(
+        "path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or a tar"
+    )
+    audit_.add_argument("--ruleset", help="for all (default: that of the round in a folder's name, else 4.0.0)")
+    audit_.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+    audit_.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
+    _json(audit_)
 
 
 def _ruleset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ruleset", default="4.0.0", help="MLPerf Training ruleset (default: %(default)s)")
+
+
+def _verdict(parser: argparse.ArgumentParser) -> None:
+    said = "which one counts (default: strict for logs of this project, official for others)"
+    parser.add_argument("--verdict", choices=("official", "strict"), help=said)
 
 
 def _json(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +109,11 @@ _CHECK = "Checks logs against the rules of their benchmark and division; exits w
 _SCORE = "Olympic mean of the runs in minutes, scaled by the reference convergence points where they apply."
 _SYSTEM = "Writes the 33 fields of MLPerf's system description; what cannot be found out must be given by --set."
 _PACKAGE = "Builds the tree that is handed in: logs, system description, code, README and hashes."
+_AUDIT = "Both verdicts, the score, the test against the reference points and what to ask, a row a submission."
 _VERIFY = "Checks a package's hashes, logs, system description and score again."
+
+
+_FORMATS = {"text": findings.as_text, "json": findings.as_json, "github": findings.as_github}
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -103,16 +129,17 @@ def _check(options: argparse.Namespace) -> int:
         system=options.system,
         official=options.official,
         receipt=options.receipt,
-        hashed=options.json,
+        hashed=options.json or options.format == "json",
+        verdict=options.verdict,
     )
-    sys.stdout.write(findings.as_json(reports) if options.json else findings.as_text(reports))
+    sys.stdout.write(_FORMATS["json" if options.json else options.format](reports))
     if options.junit:
         options.junit.write_text(findings.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1
 
 
 def _score(options: argparse.Namespace) -> int:
-    scored = score.score_logs(expand(options.logs), rules.load(options.ruleset))
+    scored = score.score_logs(expand(options.logs), rules.load(options.ruleset), options.verdict)
     sys.stdout.write(score.as_json(scored) if options.json else score.as_text(scored))
     return 0 if scored.minutes is not None else 1
 
@@ -123,6 +150,7 @@ _COMMANDS = {
     "system": system.command,
     "package": package.command,
     "verify": verify.command,
+    "audit": audit.command,
 }
 
 if __name__ == "__main__":

@@ -7,17 +7,19 @@ rest counted, of each key the first event.
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from compliance import own
 from compliance.course import Course, Evaluation
-from compliance.findings import Collected, Finding, breach, printable
+from compliance.damaged import official_findings
+from compliance.findings import Collected, Finding, breach, breach_of_row, printable
 from compliance.policy import Policy
 from compliance.rows import Rows
-from compliance.rules import Ruleset
+from compliance.rules import Row, Ruleset
 from runlog import schema
-from runlog.reader import Entry, Event, Header, Problem, read_log
+from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
 
 SECTIONS_KEPT = 100
 _OF_OTHER_RANKS = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # may come from every rank, or node
@@ -44,6 +46,7 @@ class Run:
     start_ms: float | None
     stop_ms: float | None
     status: str | None
+    own: bool = False  # it has something that only this project writes
 
     def said(self, event: schema.Point[Any]) -> Any:
         """The first value of an event of our schema; None without one."""
@@ -62,10 +65,15 @@ class Run:
         return (float(self.stop_ms) - float(self.start_ms)) / 60 / 1000
 
     @property
-    def summary(self) -> Mapping[str, Any]:
-        """The run_summary event; empty without one."""
-        summary = self.said(schema.RUN_SUMMARY)
-        return summary if isinstance(summary, dict) else {}
+    def summary(self) -> schema.RunSummary | None:
+        """The run_summary event; None without a whole one."""
+        return table_of(schema.RunSummary, self.said(schema.RUN_SUMMARY))
+
+
+NOTHING = Run(
+    values={}, lines={}, headers={}, seeds=(), evaluations=(), start_ms=None, stop_ms=None, status=None
+)  # what no log says
+_EVENTS = Row(key="events", source="mlperf-logging 4.1.68, mlp_compliance.py")
 
 
 class Checker:
@@ -112,13 +120,9 @@ class Checker:
         """The findings, errors first, then by line; and the run."""
         rows, course, collected = self._rows, self._course, self._collected
         if not self._events:
-            collected.error("events.count", None, "MLLOG events", "none", "give the log of a run")
-        facts = {
-            "division": rows.text(schema.SUBMISSION_DIVISION),
-            "benchmark": rows.text(schema.SUBMISSION_BENCHMARK),
-            "opt_name": rows.text(schema.OPT_NAME),
-        }
-        rows.finish(facts)
+            why = f"none can be read; line {found[0].line}: {found[0].actual}" if (found := collected.found) else "none"
+            return (breach_of_row(_EVENTS, "count", None, "MLLOG events", why, "give the log of a run"),), NOTHING
+        rows.finish(rows.facts())
         policy = Policy(ruleset=self._ruleset, rows=rows, course=course, headers=self._headers, collected=collected)
         policy.finish(self._benchmark_asked)
         named = {key: state for key, state in rows.keys.items() if state.count}
@@ -126,12 +130,15 @@ class Checker:
             values={key: state.value for key, state in named.items()},
             lines={key: state.line for key, state in named.items()},
             headers=self._headers,
-            seeds=tuple(course.seeds),
+            seeds=tuple((value, line) for value, line, _ in course.seeds),
             evaluations=tuple(course.evaluations),
             start_ms=course.start_ms,
             stop_ms=course.stop_ms,
             status=course.status if isinstance(course.status, str) else None,
+            own=own.is_own(self._headers, rows, course),
         )
+        if others := [found for found in collected.found if found.rule == "known-benchmark"]:
+            return (replace(others[0], official=True),), run  # nothing else of it can be judged
         return collected.finish(), run
 
 
@@ -149,6 +156,8 @@ def check_entries(
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tuple[tuple[Finding, ...], Run]:
     """The same of the log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
     findings, run = check_entries(read_log(path), ruleset, benchmark)
+    if any(finding.rule.startswith("line-") for finding in findings):
+        findings = official_findings(path, findings, ruleset)
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)

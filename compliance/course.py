@@ -1,17 +1,19 @@
 """The course of a run, event by event: its clock, epochs, blocks, evaluations and throughputs, and what is wrong."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from compliance.findings import FINDINGS_PER_RULE, Collected, printable
-from compliance.rows import COUNT, Rows, has_type, is_number
+from compliance.rows import COUNT, Rows, has_type, is_number, own_metadata
 from runlog import schema
-from runlog.reader import Event
+from runlog.reader import Event, table_of
 
-EVALUATIONS_KEPT = 100_000  # 15 MB
+EVENTS_KEPT = 100_000  # evaluations, seeds or cache_clear: 15 MB
 THROUGHPUT_TOLERANCE = 0.01  # of the time between epoch_start and epoch_stop
 CLOCK_MS = 2  # two readings of a clock of 1 ms
+_NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 
 
 class Evaluation(NamedTuple):
@@ -35,6 +37,7 @@ class _Block(NamedTuple):
 
     first: int
     epochs: int
+    start_ms: float
     line: int
 
     @property
@@ -53,8 +56,9 @@ class Course:
     stop_ms: float | None = None
     stop_line: int | None = None
     status: Any = None
-    seeds: list[tuple[Any, int]] = field(default_factory=list)  # value, line
+    seeds: list[tuple[Any, int, bool]] = field(default_factory=list)  # value, line, whether it has file and lineno
     caches_kept: list[tuple[int, str]] = field(default_factory=list)  # line, why
+    caches_cleared: list[tuple[int, float]] = field(default_factory=list)  # line, when
     epoch: _Open | None = None
     epochs_seen: bool = False
     last_epoch: int | None = None
@@ -66,7 +70,13 @@ class Course:
     eval_in_epoch_ms: float = 0.0
     evaluations: list[Evaluation] = field(default_factory=list)
     evaluation_count: int = 0
-    throughputs: list[tuple[Event, int]] = field(default_factory=list)  # of an epoch that is not over
+    throughputs: list[tuple[Event, int, float]] = field(default_factory=list)  # epoch and seconds of one not over
+    windows_seen: bool = False  # step_window, which only we log
+    window_images: float = 0.0  # of the windows since the last epoch_start
+    measured: int = 0  # epoch_throughput, which only we log
+    measured_before: int = 0  # the last epoch_start
+    ended: _Open | None = None  # the last epoch that ended
+    own_faults: list[tuple[int, str]] = field(default_factory=list)  # line, what a log of ours would not hold
 
     def take(self, event: Event) -> None:
         """Follows the run through `event`."""
@@ -85,12 +95,17 @@ class Course:
     def _run_start(self, event: Event) -> None:
         if self.start_ms is None:
             self.start_ms = event.time_ms
+        elif event.time_ms != self.start_ms:
+            self._breach("run-time", event, f"another run_start, {event.time_ms - self.start_ms} ms after the first")
 
     def _run_stop(self, event: Event) -> None:
         if self.stop_line is not None:
+            if event.time_ms != self.stop_ms:
+                self._breach("run-time", event, f"another run_stop than that of line {self.stop_line}")
             return
         self.stop_line, self.stop_ms = event.line, event.time_ms
         self.status = event.metadata.get("status")
+        self._was_measured()
         if self.start_ms is not None and event.time_ms <= self.start_ms:
             self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
         if self.status == "success":
@@ -103,14 +118,20 @@ class Course:
                 self._breach("eval-order", event, actual)
 
     def _seed(self, event: Event) -> None:
-        if len(self.seeds) < FINDINGS_PER_RULE:
-            self.seeds.append((event.value, event.line))
+        if len(self.seeds) < EVENTS_KEPT:
+            self.seeds.append((event.value, event.line, {"file", "lineno"} <= event.metadata.keys()))
 
     def _cache_clear(self, event: Event) -> None:
-        if event.value is False or event.metadata.get("status", "done") != "done":
-            told = {name: value for name, value in event.metadata.items() if name not in ("file", "lineno")}
-            if len(self.caches_kept) < FINDINGS_PER_RULE:
-                self.caches_kept.append((event.line, printable(told)))
+        if str(event.value or False).strip().lower() in _NO and event.value is not None:
+            self._keep_cache(event, f"the value is {printable(event.value)}")
+        elif event.metadata.get("status", "done") != "done":
+            self._keep_cache(event, printable(own_metadata(event.metadata)))
+        elif len(self.caches_cleared) < EVENTS_KEPT:
+            self.caches_cleared.append((event.line, event.time_ms))
+
+    def _keep_cache(self, event: Event, why: str) -> None:
+        if len(self.caches_kept) < FINDINGS_PER_RULE:
+            self.caches_kept.append((event.line, why))
 
     # --- blocks and epochs ---
 
@@ -122,6 +143,25 @@ class Course:
         wanted = f"{event.key} has {name}, a whole number"
         self._breach(rule, event, f"{event.key} has {name} {printable(value)}", wanted)
         return None
+
+    def _not_before_run(self, event: Event) -> None:
+        if self.start_ms is None:
+            self._breach("before-run-start", event, f"{event.key} before run_start")
+
+    def _takes_time(self, event: Event, start_ms: float) -> None:
+        if event.time_ms <= start_ms:
+            self._breach("epoch-time", event, f"{event.key} {event.time_ms - start_ms} ms after its start")
+
+    def _was_measured(self) -> None:
+        """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
+        if self.ended and self.measured == self.measured_before:
+            self.own_fault(self.ended.line, f"no epoch_throughput of epoch {self.ended.number}")
+        self.ended = None
+
+    def own_fault(self, line: int, what: str) -> None:
+        """Keeps what would be wrong if this is a log of ours."""
+        if len(self.own_faults) < FINDINGS_PER_RULE:
+            self.own_faults.append((line, what))
 
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
@@ -138,7 +178,8 @@ class Course:
         wanted = self.next_block if self.next_block is not None else self._next_epoch()
         if not _follows(first, wanted):
             self._breach("block-order", event, f"a block starts at epoch {first}; {_first(wanted)} is next")
-        self.block = _Block(first, count, event.line)
+        self._not_before_run(event)
+        self.block = _Block(first, count, event.time_ms, event.line)
 
     def _block_stop(self, event: Event) -> None:
         first = self._number("block-order", event, "first_epoch_num")
@@ -153,6 +194,7 @@ class Course:
             self._breach("block-order", event, actual)
         if not self.epochs_seen:
             self.last_epoch = block.last
+            self._takes_time(event, block.start_ms)
         elif self.epoch or self.last_epoch != block.last:
             done = "none" if self.last_epoch is None else str(self.last_epoch)
             announced = f"the block of line {block.line} announces epochs {block.first} to {block.last}"
@@ -169,8 +211,7 @@ class Course:
             self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is still open")
         elif not _follows(number, wanted):
             self._breach("epoch-order", event, f"epoch {number} starts; {_first(wanted)} is next")
-        if self.start_ms is None:
-            self._breach("epoch-order", event, f"epoch {number} starts before run_start")
+        self._not_before_run(event)
         block = self.block
         if block and not block.first <= number <= block.last:
             where = f"in the block of line {block.line}, which holds epochs {block.first} to {block.last}"
@@ -179,7 +220,9 @@ class Course:
             self._breach("block-order", event, f"epoch {number} lies in no block")
         self.epoch = _Open(number, event.time_ms, event.line)
         self.epochs_seen = True
-        self.eval_in_epoch_ms = 0.0
+        self._was_measured()
+        self.eval_in_epoch_ms = self.window_images = 0.0
+        self.measured_before = self.measured
 
     def _epoch_stop(self, event: Event) -> None:
         number = self._number("epoch-order", event, "epoch_num")
@@ -191,10 +234,12 @@ class Course:
         if number != self.epoch.number:
             self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {self.epoch.number}")
         self.last_epoch = self.epoch.number
+        self._takes_time(event, self.epoch.start_ms)
+        self.ended = self.epoch
         self.last_epoch_ms = event.time_ms - self.epoch.start_ms - self.eval_in_epoch_ms
         self.epoch = None
-        for throughput, epoch in self.throughputs:
-            self._compare_throughput(throughput, epoch)
+        for throughput in self.throughputs:
+            self._compare_throughput(*throughput)
         self.throughputs.clear()
 
     # --- evaluations ---
@@ -215,6 +260,7 @@ class Course:
             self._breach("eval-order", event, f"the evaluation of line {self.evaluation.line} is still open")
         elif self.unscored:
             self._breach("eval-order", event, f"the evaluation of line {self.unscored.line} has no accuracy")
+        self._not_before_run(event)
         trained = self._trained_epoch()
         if number != trained:
             done = "no epoch was" if trained is None else f"epoch {trained} was"
@@ -248,54 +294,55 @@ class Course:
         self.unscored = None
         if is_number(event.value):
             evaluation = Evaluation(epoch=number, value=float(event.value), line=event.line)
-            if len(self.evaluations) >= EVALUATIONS_KEPT:
+            if len(self.evaluations) >= EVENTS_KEPT:
                 self.evaluations[-1] = evaluation
             else:
                 self.evaluations.append(evaluation)
 
     # --- throughput ---
 
+    def _step_window(self, event: Event) -> None:
+        self.windows_seen = True
+        images: Any = event.value.get("images") if type(event.value) is dict else None
+        if is_number(images):
+            self.window_images += images
+
     def _epoch_throughput(self, event: Event) -> None:
+        self.measured += 1
         number = self._number("throughput-agrees", event, "epoch_num")
-        value = event.value
         if number is None:
             return
-        if not isinstance(value, dict) or not all(
-            is_number(value.get(name)) and value[name] > 0 for name in ("images", "time_s", "images_per_s")
-        ):
+        said = table_of(schema.EpochThroughput, event.value)
+        if said is None or not all(is_number(n) and n > 0 for n in (said.images, said.time_s, said.images_per_s)):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self._breach("throughput-agrees", event, f"epoch_throughput is {printable(value)}", wanted)
+            self._breach("throughput-agrees", event, f"epoch_throughput is {printable(event.value)}", wanted)
             return
-        rate = value["images"] / value["time_s"]
-        if abs(value["images_per_s"] - rate) > THROUGHPUT_TOLERANCE * rate:
-            actual = f"{value['images_per_s']:.6g} images/s; its images over its time are {rate:.6g}"
+        rate = said.images / said.time_s
+        if abs(said.images_per_s - rate) > THROUGHPUT_TOLERANCE * rate:
+            actual = f"{said.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
             self._breach("throughput-agrees", event, actual)
+        if said.images != self.window_images:
+            actual = f"{said.images:.10g} images in epoch {number}, {self.window_images:.10g} in its step_windows"
+            self.own_fault(event.line, actual)
         if self.epoch and self.epoch.number == number:
             if len(self.throughputs) < FINDINGS_PER_RULE:
-                self.throughputs.append((event, number))
+                self.throughputs.append((event, number, said.time_s))
         else:
-            self._compare_throughput(event, number)
-        self._check_images(event, value["images"])
+            self._compare_throughput(event, number, said.time_s)
+        self._check_images(event, said.images)
 
-    def _compare_throughput(self, event: Event, number: int) -> None:
+    def _compare_throughput(self, event: Event, number: int, time_s: float) -> None:
         if number != self.last_epoch or self.last_epoch_ms is None:
             actual = f"a throughput of epoch {number}, which is not the last one trained"
             self._breach("throughput-agrees", event, actual)
             return
-        time_ms = event.value["time_s"] * 1000
+        time_ms = time_s * 1000
         if abs(time_ms - self.last_epoch_ms) > THROUGHPUT_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
             between = f"{self.last_epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
             self._breach("throughput-agrees", event, f"{time_ms / 1000:.3f} s for epoch {number}; {between}")
 
     def _check_images(self, event: Event, images: float) -> None:
-        samples, summary, batch = (
-            self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.RUN_SUMMARY, schema.GLOBAL_BATCH_SIZE)
-        )
-        if type(batch) is not int and isinstance(summary, dict):
-            devices: Any = summary.get("devices")
-            per_device: Any = summary.get("batch_per_device")
-            if has_type(devices, COUNT) and has_type(per_device, COUNT):
-                batch = devices * per_device
+        samples, batch = (self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
         if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(images - samples) > batch:
             actual = f"{images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._breach("epoch-images", event, actual)
@@ -309,7 +356,8 @@ class Course:
         if not is_number(value) or not has_type(samples, COUNT) or self.epoch or not self.last_epoch_ms:
             return
         rate = samples / self.last_epoch_ms * 1000
-        if self.last_epoch_ms > 0 and abs(value - rate) > THROUGHPUT_TOLERANCE * rate:
+        off_ms = abs(samples / value * 1000 - self.last_epoch_ms) if value > 0 else math.inf
+        if self.last_epoch_ms > 0 and off_ms > THROUGHPUT_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
             actual = f"{value:.6g} images/s; {samples} images in {self.last_epoch_ms / 1000:.3f} s are {rate:.6g}"
             self._breach("throughput-agrees", event, actual)
 
@@ -337,6 +385,7 @@ _HANDLERS: dict[str, Callable[[Course, Event], None]] = {
     schema.EVAL_STOP.key: Course._eval_stop,
     schema.EVAL_ACCURACY.key: Course._eval_accuracy,
     schema.EPOCH_THROUGHPUT.key: Course._epoch_throughput,
+    schema.STEP_WINDOW.key: Course._step_window,
     "throughput": Course._throughput,
     "tracked_stats": Course._throughput,
 }

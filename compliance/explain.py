@@ -17,7 +17,7 @@ def explain(name: str, ruleset: Ruleset) -> str:
         rule = ruleset.strict[name]
         when = ", ".join(f"{key} {value}" for key, value in rule.when.items()) or "every log"
         return (
-            f"{rule.name} ({rule.severity}; stricter than the official checker)\n"
+            f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)\n"
             f"  expects: {rule.expected}\n  why: {rule.why}\n  do: {rule.fix}\n"
             f"  applies to: {when}\n  source: {rule.source}\n"
         )
@@ -28,7 +28,8 @@ def explain(name: str, ruleset: Ruleset) -> str:
         lines = [f"{key} (ruleset {ruleset.version})"]
         for row in ruleset.rows:
             if row.key == key:
-                lines.append(f"  {describe_row(row)}\n      source: {' '.join(row.source.split())}")
+                who = "official" if row.official else "stricter than the official checker"
+                lines.append(f"  {describe_row(row)} ({who})\n      source: {' '.join(row.source.split())}")
         return "\n".join(lines) + "\n"
     near = get_close_matches(name, [*keys, *ruleset.strict], n=3, cutoff=0.4)
     hint = f"; near it: {', '.join(near)}" if near else ""

@@ -29,7 +29,7 @@ from compliance.runs import (
     sha256,
     submission_of,
 )
-from compliance.score import Score, score_runs
+from compliance.score import NOT_CONVERGED, Score, score_runs
 from compliance.system import NOT_STATED, faults
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -37,8 +37,6 @@ HASHES = "SHA256SUMS"
 MANIFEST = "submission.json"
 REPORT = "README.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
-# errors of a run that trained as it should and did not reach the target: one such run may be dropped
-_NOT_CONVERGED = frozenset({"run-status", "eval_accuracy.value", "target-status"})
 _LARGEST_BYTES = 50 * 2**20  # mlperf-logging's repo_checker
 
 
@@ -156,7 +154,7 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     reasons += [f"{names.get(file, file)}: {reason}" for file, reason in against]
     if reasons:
         raise RefusedError(reasons)
-    snapshot(str(content.manifest["commit"]), stage / "benchmarks" / benchmark.name / "implementations" / "paddle")
+    snapshot(str(content.manifest["commit"]), stage / code_folder(benchmark.name))
     (stage / MANIFEST).write_text(json.dumps(content.manifest, indent=2) + "\n", encoding="utf-8")
     (stage / REPORT).write_text(content.report, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
@@ -178,6 +176,11 @@ def _changed(log: Path, copy: Path) -> str | None:
     return None
 
 
+def code_folder(benchmark: str) -> str:
+    """Where a package holds the code."""
+    return f"benchmarks/{benchmark}/implementations/paddle"
+
+
 def is_name(text: str) -> bool:
     """Whether `text` may name a folder or file of a package."""
     return _NAME.fullmatch(text) is not None
@@ -196,7 +199,7 @@ def describe(
     runs: list[dict[str, Any]] = []
     for one, others in zip(checked, between, strict=True):
         errors = [f for f in one.findings if f.severity == "error"]
-        if errors and all(f.rule in _NOT_CONVERGED for f in errors):
+        if errors and all(f.rule in NOT_CONVERGED for f in errors):
             lost.append(one.path.name)
         else:
             reasons += [(one.path.name, _reason(f)) for f in errors]
@@ -241,6 +244,8 @@ def describe(
 
 def _of_origin(run: Run, org: str) -> list[str]:
     """Why the logs cannot stand for the organisation, or for code that could be handed in."""
+    if not run.own:
+        return ["they are not logs of this project, whose code a package holds"]
     reasons = []
     said = run.values.get("submission_org")
     if said == NOT_STATED:
@@ -263,7 +268,7 @@ def _reason(found: Finding) -> str:
 
 def _report(manifest: dict[str, Any], score: Score, run: Run, description: dict[str, Any]) -> str:
     """README.md of the package: every figure of it comes from the logs."""
-    folder = f"benchmarks/{manifest['benchmark']}/implementations/paddle"
+    folder = code_folder(manifest["benchmark"])
     lines = [
         f"# {manifest['benchmark']} on {description['system_name']}, {printable(manifest['organisation'])}",
         "",
@@ -317,31 +322,40 @@ def _rerun(run: Run) -> str:
 
 
 def snapshot(commit: str, target: Path) -> None:
-    """Writes the code of `commit`, but for hidden files, which repo_checker refuses.
+    """Writes the code of `commit`. Raises ValueError as `code_of` does."""
+    for name, (content, executable) in code_of(commit).items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(0o755 if executable else 0o644)
+
+
+def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
+    """Name, content and whether it is executable of each file of `commit`, but for hidden ones, which repo_checker
+    refuses.
 
     Raises ValueError if this checkout lacks the commit or a file is one that repo_checker refuses.
     """
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
     command = ["git", "-C", str(REPOSITORY), "archive", "--format=tar", commit]
-    done = subprocess.run(command, capture_output=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
     if done.returncode:
         message = printable(done.stderr.decode("utf-8", "replace").strip())
         raise ValueError(f"{REPOSITORY}: git has no commit {commit} ({message}); package in a checkout that has it")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+        files = {}
         for member in archive.getmembers():
-            path = target / member.name
-            if not _fits(member.name):
-                continue
-            if member.isdir():
-                path.mkdir(parents=True, exist_ok=True)
+            if member.isdir() or not _fits(member.name):
                 continue
             content = archive.extractfile(member) if member.isfile() else None
             if content is None or member.size > _LARGEST_BYTES:
                 raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.read())
-            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+            files[member.name] = (content.read(), bool(member.mode & 0o100))
+        return files
 
 
 def _fits(name: str) -> bool:

@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.course import EVALUATIONS_KEPT, Course
+from compliance import own
+from compliance.course import EVENTS_KEPT, Course
 from compliance.findings import Collected, printable
-from compliance.rows import Rows, is_number
+from compliance.rows import COUNT, Rows, has_type, is_number
 from compliance.rules import Benchmark, Ruleset
 from runlog import schema
+from runlog.reader import table_of
 
+CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start at most
+_NEVER_OURS = ("exactly-once", "epoch-order", "block-order", "eval-order")  # others may write so
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
 
 
@@ -29,6 +33,7 @@ class Policy:
         benchmark = self._benchmark(benchmark_asked)
         self._ending()
         self._summary()
+        self._own()
         self._closed_run(closed=division == "closed")
         if benchmark is not None:
             self._target(benchmark, division)
@@ -44,7 +49,9 @@ class Policy:
             self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
         if name not in known:
             expected = f"submission_benchmark is one of {', '.join(known)} (ruleset {self.ruleset.version})"
-            self._breach("known-benchmark", line, printable(name) or "no benchmark", expected)
+            if line:
+                said = printable(self.rows.of(schema.SUBMISSION_BENCHMARK).value)
+                self._breach("known-benchmark", line, f"a log of {said}", expected)
             return None
         return known[name]
 
@@ -60,34 +67,54 @@ class Policy:
 
     def _summary(self) -> None:
         state = self.rows.of(schema.RUN_SUMMARY)
-        if not isinstance(state.value, dict):
+        summary, line = table_of(schema.RunSummary, state.value), state.line
+        if summary is None:
             for rule in ("run-resumed", "run-profiled", "run-mode"):
                 self.collected.note(rule, "not applied: the log has no run_summary that says so")
             return
-        summary, line = state.value, state.line
-        for rule, name in (("run-resumed", "resumed"), ("run-profiled", "profiled")):
-            if name not in summary:
-                self.collected.note(rule, f"not applied: run_summary does not say whether the run was {name}")
-            elif summary[name] is not False:
-                self._breach(rule, line, f"{name} is {printable(summary[name])}")
-        for name, wanted in (("mode", "train"), ("data", "real")):
-            if summary.get(name) != wanted:
-                self._breach("run-mode", line, f"{name} is {printable(summary.get(name))}", f"{name} is {wanted}")
+        if summary.resumed:
+            self._breach("run-resumed", line, "it says that it was resumed")
+        if summary.profiled:
+            self._breach("run-profiled", line, "it says that it was profiled")
+        for name, said, wanted in (("mode", summary.mode, "train"), ("data", summary.data, "real")):
+            if said != wanted:
+                self._breach("run-mode", line, f"{name} is {printable(said)}", f"{name} is {wanted}")
+
+    def _own(self) -> None:
+        """A log of ours is whole, and in the order in which our writer writes it."""
+        if not own.is_own(self.headers, self.rows, self.course):
+            return
+        for line, actual in own.lacks(self.headers, self.rows, self.course):
+            self._breach("own-log", line, actual)
+        for found in [f for f in self.collected.found if f.rule in _NEVER_OURS]:
+            self._breach("own-log", found.line, f"{found.rule}: {found.actual}")
 
     def _closed_run(self, *, closed: bool) -> None:
         seeds = self.course.seeds
         if closed:
             for line, reason in self.course.caches_kept:
                 self._breach("cache-cleared", line, f"not cleared: {reason}")
+            self._caches_cleared()
             if not seeds:
                 self._breach("seed-present", None, "no seed")
         else:
             self.collected.note("cache-cleared", "not applied: not a closed run")
             if not seeds:
                 self.collected.note("seed-present", "not applied: not a closed run; this log has no seed")
-        for value, line in seeds:
+        for value, line, placed in seeds:
             if type(value) is not int:
                 self._breach("seed-present", line, f"seed {printable(value)}")
+            elif not placed:
+                self._breach("seed-present", line, "a seed without file and lineno, which seed_checker needs")
+
+    def _caches_cleared(self) -> None:
+        course = self.course
+        for line, time_ms in course.caches_cleared:
+            if course.start_ms is not None and time_ms >= course.start_ms:
+                self._breach("cache-cleared", line, f"{time_ms - course.start_ms:.0f} ms after run_start")
+            elif course.first_init_ms is not None and abs(time_ms - course.first_init_ms) > CACHE_CLEAR_MS:
+                off_h = abs(time_ms - course.first_init_ms) / 3.6e6
+                self._breach("cache-cleared", line, f"{off_h:.1f} h from init_start")
 
     def _target(self, benchmark: Benchmark, division: str) -> None:
         target, course = benchmark.targets.get(division), self.course
@@ -123,12 +150,16 @@ class Policy:
 
     def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
         train, evaluation = self.rows.of(schema.TRAIN_SAMPLES), self.rows.of(schema.EVAL_SAMPLES)
-        own_data = (train.value, evaluation.value) == (benchmark.train_samples, benchmark.eval_samples)
+        padding = evaluation.value - benchmark.eval_samples if has_type(evaluation.value, COUNT) else -1
+        batch = self.rows.of(schema.GLOBAL_BATCH_SIZE).value
+        most = batch if has_type(batch, COUNT) else 0
+        own_data = train.value == benchmark.train_samples and (padding == 0 or 0 < padding < most)
         if not closed or not own_data:
             if closed:
                 wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
                 actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
-                self._breach("closed-data", train.line or None, actual, wanted)
+                blamed = train if train.value != benchmark.train_samples else evaluation
+                self._breach("closed-data", blamed.line or None, actual, wanted)
             reason = "not the benchmark's data set" if closed else "not a closed run"
             for rule in OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA:
                 self.collected.note(rule, f"not applied: {reason}")
@@ -148,7 +179,7 @@ class Policy:
                 actual = f"an evaluation of epoch {epoch}, {epoch - previous} after the one before"
                 self._breach("eval-schedule", evaluation.line, actual)
             previous = epoch
-        if course.evaluation_count > EVALUATIONS_KEPT:
+        if course.evaluation_count > EVENTS_KEPT:
             self._breach("eval-schedule", None, f"{course.evaluation_count} evaluations")
         if previous is not None and course.last_epoch is not None and course.last_epoch - previous >= period:
             actual = f"the last evaluation is of epoch {previous}, the last epoch {course.last_epoch}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, printable
+from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_row, printable
 from compliance.rules import Row, Ruleset, describe, describe_metadata, holds
 from runlog import schema
 from runlog.reader import Event
@@ -66,7 +66,7 @@ def _only_metadata(row: Row) -> tuple[str, ...] | None:
     return tuple(row.metadata["one_of"])
 
 
-def _own(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def own_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata but for the place in the code that mllog adds."""
     return {name: value for name, value in metadata.items() if name not in ("file", "lineno")}
 
@@ -95,6 +95,16 @@ class Rows:
         """The first value of an event; empty if it is no text."""
         value = self.of(event).value
         return value if isinstance(value, str) else ""
+
+    def facts(self) -> dict[str, str]:
+        """What the rows' `when` speaks of."""
+        batch = self.of(schema.GLOBAL_BATCH_SIZE).value
+        return {
+            "division": self.text(schema.SUBMISSION_DIVISION),
+            "benchmark": self.text(schema.SUBMISSION_BENCHMARK),
+            "opt_name": self.text(schema.OPT_NAME),
+            "batch": "below 32k" if is_number(batch) and batch < 32_000 else "32k or more",
+        }
 
     def take(self, event: Event, first_init_ms: float | None) -> None:
         """Applies the rows of the event's key. `first_init_ms` is the first init_start so far."""
@@ -133,9 +143,9 @@ class Rows:
                 state.best, state.best_line = float(value), event.line
             if not state.any_met:
                 state.any_met = holds(row.any_value, value)
-                if type(value) not in (int, float, bool):
-                    fix = f"log the number itself as the value of {row.key}"
-                    _fail(state, "value", event, NUMBER, printable(value), fix)
+            if type(value) not in (int, float, bool):  # the official checker ends with a traceback
+                fix = f"log the number itself as the value of {row.key}"
+                _fail(state, "value", event, NUMBER, printable(value), fix)
         if row.metadata:
             _apply_metadata(state, event)
         if row.order:
@@ -180,13 +190,13 @@ class Rows:
         row, key, collected = state.row, self.keys[state.row.key], self.collected
         collected.found += state.failures
         if state.failed > len(state.failures):
-            more = state.failed - len(state.failures)
-            collected.info(row.key, f"{more} more breaches of the rule of {row.key}, not listed")
+            collected.more(state.failures[-1], state.failed - len(state.failures))
         self._finish_count(row, key)
         if row.any_value and key.count and not state.any_met:
             best = "no number" if state.best is None else f"the best is {state.best:.6g}"
             fix = "train until the target is reached, then log run_stop"
-            collected.error(f"{row.key}.value", state.best_line, f"one {row.key} {describe(row.any_value)}", best, fix)
+            wanted = f"one {row.key} {describe(row.any_value)}"
+            collected.found.append(breach_of_row(row, "value", state.best_line, wanted, best, fix))
         for name, names in row.metadata.get("exactly", {}).items():
             seen = state.seen.get(name, {})
             if key.count and (set(seen) != set(names) or any(count != 1 for count in seen.values())):
@@ -194,40 +204,37 @@ class Rows:
                 twice = sorted(one for one, count in seen.items() if count != 1)
                 actual = f"missing {missing[:3]}, unknown {[printable(e, 40) for e in extra[:3]]}, twice {twice[:3]}"
                 wanted = f"each of the {len(names)} values of {name} once"
-                collected.error(f"{row.key}.metadata", key.line, wanted, printable(actual), f"log {row.key} so")
+                found = breach_of_row(row, "metadata", key.line, wanted, printable(actual), f"log {row.key} so")
+                collected.found.append(found)
 
     def _finish_count(self, row: Row, key: KeyState) -> None:
-        collected, rule = self.collected, f"{row.key}.count"
-        said = any(finding.rule == rule for finding in collected.found)
+        collected = self.collected
+        said = any(finding.rule == f"{row.key}.count" for finding in collected.found)
+
+        def error(line: int | None, wanted: str, actual: str, fix: str) -> None:
+            collected.found.append(breach_of_row(row, "count", line, wanted, actual, fix))
+
         if row.count == "exactly_one" and not said:
             wanted = f"exactly one {row.key}"
             if not key.count:
-                collected.error(rule, None, wanted, "none", f"log {row.key}")
+                error(None, wanted, "none", f"log {row.key}")
             elif key.count > 1 and key.differs:
                 actual = f"{key.count}, with different values; the first is {printable(key.value)}"
-                collected.error(rule, key.line, wanted, actual, f"log {row.key} once, on rank 0")
+                error(key.line, wanted, actual, f"log {row.key} once, on rank 0")
             elif key.count > 1 and not any(f.rule == "exactly-once" and f.line == key.line for f in collected.found):
                 collected.breach("exactly-once", key.line, f"{key.count} {row.key}, all with the same value")
         if row.count == "at_least_one" and not key.count and not said:
-            collected.error(rule, None, f"at least one {row.key}", "none", f"log {row.key}")
+            error(None, f"at least one {row.key}", "none", f"log {row.key}")
         if row.one_or and not key.count and not any(self.keys[other].count for other in row.one_or):
             named = " or ".join([row.key, *row.one_or])
-            collected.error(rule, None, f"at least one {named}", "none", f"log {named}")
+            error(None, f"at least one {named}", "none", f"log {named}")
 
 
 def _fail(state: _RowState, aspect: str, event: Event, wanted: str, actual: str, fix: str) -> None:
     """A breach of a row; it counts only if the row applies, which is known at the end."""
     state.failed += 1
     if len(state.failures) < FINDINGS_PER_RULE:
-        key = state.row.key
-        found = Finding(
-            rule=f"{key}.{aspect}",
-            severity="error",
-            line=event.line,
-            expected=f"{key}: {wanted}",
-            actual=actual,
-            fix=fix,
-        )
+        found = breach_of_row(state.row, aspect, event.line, f"{state.row.key}: {wanted}", actual, fix)
         state.failures.append(found)
 
 
@@ -236,7 +243,7 @@ def _apply_metadata(state: _RowState, event: Event) -> None:
     if not all(met(constraint.get(name), metadata) for name, met in _METADATA.items() if constraint.get(name)):
         wanted = describe_metadata({k: v for k, v in constraint.items() if k != "exactly"})
         fix = f"give {event.key} this metadata: {wanted}"
-        _fail(state, "metadata", event, wanted, f"metadata {printable(_own(metadata))}", fix)
+        _fail(state, "metadata", event, wanted, f"metadata {printable(own_metadata(metadata))}", fix)
     for name in constraint.get("exactly", {}):
         seen = state.seen.setdefault(name, {})
         value = metadata.get(name)

@@ -9,18 +9,22 @@ from typing import Any
 import yaml
 
 RULES = Path(__file__).parent / "rules"
+KINDS = ("rule", "form", "plausibility")
 _SHARED = ("common", "closed", "open")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
-_VALUE = frozenset({"not_empty", "one_of", "above", "at_least", "below", "equals", "multiple_of", "power_of_two_times"})
+_VALUE = frozenset(
+    {"not_empty", "one_of", "above", "at_least", "below", "equals", "multiple_of", "power_of_two_times", "whole"}
+)
 _METADATA = frozenset({"one_of", "all_of", "beside", "above", "at_least", "exactly"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the events of one key must be, where `when` holds."""
+    """What the events of one key must be, where `when` holds; `official` if mlperf-logging's checker asks it, too."""
 
     key: str
     source: str
+    official: bool = True
     when: Mapping[str, str] = field(default_factory=dict)
     count: str | None = None  # exactly_one | at_least_one
     one_or: tuple[str, ...] = ()
@@ -49,9 +53,14 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class StrictRule:
-    """A rule that the official checkers lack."""
+    """A rule that the official checkers lack.
+
+    Its class says what a breach is: `rule` of a written rule, `form` of how a log is written, which changes no figure
+    and only warns, `plausibility` of what a run can be.
+    """
 
     name: str
+    kind: str  # "class" in JSON
     expected: str
     why: str
     fix: str
@@ -96,8 +105,16 @@ def load(version: str) -> Ruleset:
                 evaluate_every_epochs=table.get("evaluate_every_epochs"),
                 reference_points=table.get("reference_points"),
             )
-    strict = {name: StrictRule(name=name, **fields) for name, fields in read_rules("strict.yaml").items()}
+    strict = {name: _strict(name, fields) for name, fields in read_rules("strict.yaml").items()}
     return Ruleset(version=version, rows=tuple(rows), benchmarks=benchmarks, strict=strict)
+
+
+def _strict(name: str, fields: dict[str, Any]) -> StrictRule:
+    kind = fields.pop("class")
+    if kind not in KINDS:
+        raise ValueError(f"strict.yaml: {name}: class {kind} is none of {', '.join(KINDS)}")
+    severity = fields.pop("severity", "warning" if kind == "form" else "error")
+    return StrictRule(name=name, kind=kind, severity=severity, **fields)
 
 
 def read_rules(name: str) -> dict[str, Any]:
@@ -117,17 +134,19 @@ def _table(path: Path) -> tuple[dict[str, Any], list[Row]]:
         base, inherited = _table(RULES / table.pop("extends"))
         table = base | table
     own = []
-    for fields in table["rows"]:
-        fields = dict(fields)
+    written = [{"official": False, **fields} for fields in table.pop("written_rules", ())]
+    for fields in [*table["rows"], *written]:
+        fields = {"source": table["source"], **fields}
         fields["when"] = table.get("when", {}) | fields.get("when", {})
         fields["one_or"] = tuple(fields.get("one_or", ()))
-        row = Row(source=table["source"], **fields)
+        row = Row(**fields)
         unknown = {*row.value, *row.any_value} - _VALUE | set(row.metadata) - _METADATA
         if unknown or row.count not in (None, "exactly_one", "at_least_one"):
             raise ValueError(f"{path}: row {row.key}: no meaning for {', '.join(unknown) or row.count}")
         own.append(row)
-    replaced = {(row.key, tuple(row.when.items())) for row in own}
-    return table, [row for row in inherited if (row.key, tuple(row.when.items())) not in replaced] + own
+    replaced = {(row.key, tuple(row.when.items()), row.official) for row in own}
+    kept = [row for row in inherited if (row.key, tuple(row.when.items()), row.official) not in replaced]
+    return table, kept + own
 
 
 def holds(constraint: Mapping[str, Any], value: Any) -> bool:
@@ -151,6 +170,8 @@ def _holds(name: str, wanted: Any, value: Any) -> bool:
         return bool(value < wanted)
     if name == "equals":
         return bool(value == wanted)
+    if name == "whole":
+        return type(value) in (int, float) and value == int(value)
     if name == "multiple_of":
         return _is_whole(value / wanted)
     assert name == "power_of_two_times", name
@@ -170,6 +191,7 @@ def describe(constraint: Mapping[str, Any]) -> str:
         "at_least": "at least {}",
         "below": "below {}",
         "equals": "equal to {}",
+        "whole": "a whole number",
         "multiple_of": "a multiple of {}",
         "power_of_two_times": "{} times a power of two",
     }

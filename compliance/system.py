@@ -83,13 +83,14 @@ def from_log(run: Run) -> dict[str, str]:
     status = values.get("submission_status")
     if isinstance(status, str) and status in STATUS_WORDS:
         found["status"] = STATUS_WORDS[status]
-    nodes, devices = summary.get("nodes"), summary.get("devices")
     machine = next(iter(hardware_nodes(run)), {})
     gpus = gpu_names(machine)
-    if type(nodes) is int and nodes > 0:
-        found["number_of_nodes"] = str(nodes)
-        if "gpus" in machine and type(devices) is int:
-            found["accelerators_per_node"] = str(devices // nodes if gpus else 0)
+    if summary:
+        found["framework"] = summary.framework
+    if summary and 0 < summary.nodes < 2**63 and summary.devices < 2**63:
+        found["number_of_nodes"] = str(summary.nodes)
+        if "gpus" in machine:
+            found["accelerators_per_node"] = str(summary.devices // summary.nodes if gpus else 0)
     if gpus:
         found["accelerator_model_name"] = gpus[0]
         card = machine["gpus"][0]
@@ -101,8 +102,6 @@ def from_log(run: Run) -> dict[str, str]:
         found["host_processor_model_name"] = str(machine["cpu"])
     if machine.get("memory_gib"):
         found["host_memory_capacity"] = f"{machine['memory_gib']} GiB"
-    if isinstance(summary.get("framework"), str):
-        found["framework"] = summary["framework"]
     packages = run.headers.get("packages")
     if isinstance(packages, dict):
         found["other_software_stack"] = "; ".join(f"{name} {version}" for name, version in packages.items())

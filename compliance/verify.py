@@ -2,14 +2,27 @@
 
 import argparse
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compliance.check import check_file
 from compliance.findings import printable
-from compliance.package import HASHES, MANIFEST, REPORT, describe, hashes, is_name, official_answers
+from compliance.package import (
+    HASHES,
+    MANIFEST,
+    REPORT,
+    code_folder,
+    code_of,
+    describe,
+    hashes,
+    is_name,
+    official_answers,
+)
 from compliance.rules import load
-from compliance.runs import Checked, expand, read_description, sha256
+from compliance.runs import LARGEST_JSON_BYTES, Checked, read_description, sha256
+
+_PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +52,7 @@ def command(options: argparse.Namespace) -> int:
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
     """What a re-check of the package at `folder` finds. Nothing in `folder` is written or trusted."""
+    folder = folder.resolve()  # its name is the organisation's
     if strange := _strange_files(folder):
         return strange
     answers = _check_hashes(folder)
@@ -49,16 +63,20 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
             raise ValueError(f"system {system}")
         ruleset = load(str(manifest["ruleset"]))
         benchmark = ruleset.benchmarks[name]
-        results = folder / "results" / system / name
-        logs = expand([results]) if results.is_dir() else []
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
         return [*answers, Answer(check=MANIFEST, status="fail", message=message)]
-    wanted = [f"result_{index}.txt" for index in range(benchmark.runs)]
-    if [log.name for log in logs] != wanted or any(log.is_symlink() for log in logs):
-        found = ", ".join(printable(log.name) for log in logs) or "nothing"
-        message = f"{results.relative_to(folder)} holds {found}; it must hold {wanted[0]} to {wanted[-1]}"
-        return [*answers, Answer(check="results", status="fail", message=message)]
+    answers += _check_code(folder / code_folder(name), str(manifest.get("commit")))
+    results = Path("results") / system / name
+    logs = [folder / results / f"result_{index}.txt" for index in range(benchmark.runs)]
+    wanted = {HASHES, MANIFEST, REPORT, f"systems/{system}.json", *(str(log.relative_to(folder)) for log in logs)}
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    beside = {file for file in there if not file.startswith(f"{code_folder(name)}/")}
+    for file in sorted(beside ^ wanted):
+        what = "is missing" if file in wanted else "is nothing that a package holds"
+        answers.append(Answer(check="contents", status="fail", message=f"{file} {what}"))
+    if not wanted <= there:
+        return answers
     checked = []
     for log in logs:
         findings, run = check_file(log, ruleset)
@@ -80,8 +98,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
             else f"differs from what the logs say in: {_difference(content.manifest, manifest)}",
         )
     )
-    report = (folder / REPORT).read_bytes() if (folder / REPORT).is_file() else b""
-    same = report == content.report.encode()
+    same = _read(folder / REPORT) == content.report.encode()
     message = "every figure is the logs'" if same else "differs from the report that the logs give"
     answers.append(Answer(check=REPORT, status="ok" if same else "fail", message=message))
     if ask_official:
@@ -92,18 +109,45 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
 
 
 def _strange_files(folder: Path) -> list[Answer]:
-    """Links, pipes and the like: nothing of such a package is read."""
-    return [
-        Answer(
-            check="files", status="fail", message=f"{printable(path.relative_to(folder).as_posix())} is no regular file"
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.is_symlink() or not (path.is_file() or path.is_dir())
-    ]
+    """Links, pipes, empty folders and names that no package has: nothing of such a package is read."""
+    answers = []
+    for path in sorted(folder.rglob("*")):
+        name, why = path.relative_to(folder).as_posix(), ""
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            why = "is no regular file"
+        elif path.is_dir() and not any(path.iterdir()):
+            why = "is an empty folder"
+        elif not _PATH.fullmatch(name):
+            why = "is a name that no package holds"
+        if why:
+            answers.append(Answer(check="files", status="fail", message=f"{printable(name)} {why}"))
+    return answers
+
+
+def _read(file: Path) -> bytes:
+    """A file that a package states things in; empty where it is absent or larger than any of them."""
+    return file.read_bytes() if file.is_file() and file.stat().st_size <= LARGEST_JSON_BYTES else b""
+
+
+def _check_code(folder: Path, commit: str) -> list[Answer]:
+    """Compares the code with the commit that the logs name, where this checkout has it."""
+    try:
+        wanted = {name: content for name, (content, _) in code_of(commit).items()}
+    except ValueError as error:
+        if not (folder / "run_and_time.sh").is_file():
+            return [Answer(check="code", status="fail", message="there is no run_and_time.sh")]
+        return [Answer(check="code", status="not applied", message=f"not compared: {printable(str(error), 500)}")]
+    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    answers = []
+    for name in sorted({*wanted, *there}):
+        if name not in wanted or name not in there or there[name].read_bytes() != wanted[name]:
+            what = "is none of" if name not in wanted else "is missing from" if name not in there else "differs from"
+            answers.append(Answer(check="code", status="fail", message=f"{printable(name)} {what} commit {commit}"))
+    return answers or [Answer(check="code", status="ok", message=f"{len(there)} files, those of commit {commit}")]
 
 
 def _check_hashes(folder: Path) -> list[Answer]:
-    listed = (folder / HASHES).read_bytes() if (folder / HASHES).is_file() else b""
+    listed = _read(folder / HASHES)
     there = hashes(folder).encode()
     if listed == there:
         message = f"{there.count(10)} files; the id of the package is {sha256(folder / HASHES)}"

@@ -81,6 +81,7 @@ def _header(
         "RECIPE.base_learning_rate": schema.Setting(value=0.1, origin=f"paddle_{model}/config.py"),
     }
     log.section(schema.CONFIG, config)
+    log.section(schema.ENVIRONMENT, {"OMP_NUM_THREADS": "1"})
     log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "mlperf-logging": "4.1.68"})
     node = schema.Node(
         host="node0", cpu="Example CPU 9000", cores=2, memory_gib=23.4, kernel="6.1", gpus=[], topology=None
@@ -88,6 +89,8 @@ def _header(
     log.section(schema.HARDWARE, schema.Hardware(nodes=[node], math_mode="fp32", device="cpu"))
     data = schema.Dataset(name=dataset, train_samples=samples[0], eval_samples=samples[1], synthetic=False)
     log.section(schema.DATASET, data)
+    program = schema.Program(operators={"conv2d": 53}, all_reduces=1, all_reduce_mib=97.5, fused={}, verified=[])
+    log.section(schema.PROGRAM, program)
 
 
 def run(
@@ -109,8 +112,12 @@ def run(
     org: str = "Example",
     target: float | None = 0.9,
 ) -> str:
-    """A log as the training side writes it; the default is a run on the embedded digits."""
+    """A log as the training side writes it; the default is a run on the embedded digits.
+
+    Runs of other seeds start at another hour, and reach other accuracies where none are given.
+    """
     log = Log()
+    log.now_ms += (seed - 1) * 3_600_000
     folder = "rn50" if benchmark == "resnet" else "hrnet"
     _header(log, dataset="uci-digits-64", samples=samples, seed=seed, batch=batch, model=folder, target=target)
     log.event(schema.SUBMISSION_BENCHMARK, benchmark)
@@ -133,7 +140,7 @@ def run(
     log.mark(schema.INIT_STOP)
     log.event(schema.RUN_SUMMARY, as_json(run_summary(devices=devices, batch_per_device=batch)) | (summary or {}))
     log.mark(schema.RUN_START)
-    step, first, score = 0, 1, iter(accuracies or _rising(epochs // eval_every, samples[1]))
+    step, first, score = 0, 1, iter(accuracies or _rising(epochs // eval_every, samples[1], (seed - 1) % 5))
     steps = samples[0] // (batch * devices)
     images = steps * batch * devices
     for epoch in range(1, epochs + 1):
@@ -164,8 +171,8 @@ def run(
     return log.text.getvalue()
 
 
-def _rising(count: int, samples: int) -> list[float]:
-    return [round(samples * 0.96 * (i + 1) / count) / samples for i in range(count)]
+def _rising(count: int, samples: int, fewer: int) -> list[float]:
+    return [(round(samples * 0.96 * (i + 1) / count) - fewer) / samples for i in range(count)]
 
 
 LARS = {
@@ -200,7 +207,7 @@ def closed_run(**changes: Any) -> str:
         "samples": (1281167, 50000),
         "epochs": 36,
         "eval_every": 4,
-        "accuracies": (0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.73, 0.75, 0.7604),
+        "accuracies": (0.3 + changes.get("seed", 1) % 50 * 0.001, 0.4, 0.5, 0.55, 0.6, 0.7, 0.73, 0.75, 0.7604),
         "batch": 408,
         "devices": 8,
         "hyperparameters": LARS,
@@ -219,7 +226,8 @@ def closed_hrnet_run(**changes: Any) -> str:
         "sgd_opt_weight_decay": 0.0005,
         "sgd_opt_momentum": 0.9,
     }
-    fields: dict[str, Any] = {"division": "closed", "samples": (2975, 500), "accuracies": (0.6, 0.7, 0.79123)}
+    fields: dict[str, Any] = {"division": "closed", "samples": (2975, 500)}
+    fields["accuracies"] = (0.6 + changes.get("seed", 1) % 50 * 0.001, 0.7, 0.79123)
     return hrnet_run(**{**fields, "hyperparameters": recipe, **changes})
 
 

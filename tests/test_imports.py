@@ -23,7 +23,19 @@ MAY = {
     "tools": TRAINING | PUBLISHING,
 }
 # Packages that a command may do without, or that take long to load: these alone are imported where they are used.
-HEAVY = {"paddle", "nvidia", "mpi4py", "mlperf_logging", "pynvml", "PIL", "matplotlib", "numpy", "scipy", "sklearn"}
+HEAVY = {
+    "jinja2",
+    "paddle",
+    "nvidia",
+    "mpi4py",
+    "mlperf_logging",
+    "pynvml",
+    "PIL",
+    "matplotlib",
+    "numpy",
+    "scipy",
+    "sklearn",
+}
 
 
 def modules(repository: Path) -> dict[str, Path]:

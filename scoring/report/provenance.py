@@ -57,7 +57,7 @@ def compliance(report: Report) -> Section:
         if run.findings is None:
             blocks.append(Paragraph(text=["Not checked: ", run_link(run), "."], absent=True))
             continue
-        found, official = run.findings["findings"], run.findings.get("official")
+        found, official = run.findings["findings"], run.findings.get("mlperf_logging")
         errors = sum(finding["severity"] == "error" for finding in found)
         said = f"; official checker: {official.get('verdict')}" if isinstance(official, dict) else ""
         text = f": {run.findings['verdict']}, {errors} error{'s' * (errors != 1)}{said}"

@@ -70,7 +70,7 @@ def fragments(data: bytes) -> bytes:
 def run_one(data: bytes) -> None:
     """Checks one input under each ruleset; whatever it holds, the outputs are sound and safe to print."""
     from compliance import findings, rules
-    from compliance.check import check_entries
+    from compliance.check import check_file
     from compliance.explain import explain
     from compliance.runs import Checked, check_between, compare_description
     from runlog import reader
@@ -79,7 +79,9 @@ def run_one(data: bytes) -> None:
         run_one.rulesets = [rules.load(version) for version in rules.versions()]  # type: ignore[attr-defined]
     text = fragments(data[1:]) if data.startswith(FRAGMENTS) else data
     for ruleset in run_one.rulesets:  # type: ignore[attr-defined]
-        found, run = check_entries(reader.read_text(text), ruleset)
+        log = reader.HeldLog("log")
+        log.data = text
+        found, run = check_file(log, ruleset)
         one = Checked(path=Path("log"), findings=found, run=run)
         between = [finding for part in check_between([one, one], ruleset) for finding in part]
         described = compare_description(run, {"status": "x"}, ruleset.strict["system-description"])
@@ -87,6 +89,7 @@ def run_one(data: bytes) -> None:
         shown = findings.as_text([report])
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\ud800-\udfff]", shown), "raw control characters"
         assert json.loads(findings.as_json([report]))["files"][0]["verdict"] in ("pass", "fail")
+        assert all(line.startswith(("::", "log: ")) for line in findings.as_github([report]).splitlines())
         ElementTree.fromstring(findings.as_junit([report]))
         assert len(report.findings) < 3000
         for rule in {finding.rule for finding in found if finding.severity != "info"}:

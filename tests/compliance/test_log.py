@@ -25,7 +25,8 @@ def test_headers_events_and_human_lines_come_in_order_with_their_line_numbers() 
     entries = read(make_log.run())
     headers = [entry for entry in entries if isinstance(entry, Header)]
     assert [(header.section, header.line) for header in headers] == [
-        *(("log", 1), ("source", 2), ("config", 3), ("packages", 4), ("hardware", 5), ("dataset", 6))
+        *(("log", 1), ("source", 2), ("config", 3), ("environment", 4), ("packages", 5), ("hardware", 6)),
+        *(("dataset", 7), ("program", 8)),
     ]
     lines = make_log.run().splitlines()
     events = [entry for entry in entries if isinstance(entry, Event)]

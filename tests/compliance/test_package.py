@@ -1,6 +1,8 @@
 """Package and verify: what is built is accepted by mlperf-logging's tools, what may not be published is refused."""
 
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -245,7 +247,10 @@ def _receipt_of_another(logs: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda logs: _edit(logs, 4, lambda log: log.repeat("run_start")), "result_4.txt: exactly-once line 23"),
+        (
+            lambda logs: _edit(logs, 4, lambda log: log.repeat("run_start")),
+            "result_4.txt: own-log line 25: exactly-once",
+        ),
         (lambda logs: _edit(logs, 4, lambda log: log.value("seed", 100)), "seeds-differ"),
         (lambda logs: _edit(logs, 4, lambda log: log.value("sgd_opt_base_learning_rate", 0.2)), "same-configuration"),
         (lambda logs: _edit(logs, 4, lambda log: log.value("submission_org", "Other")), "of another submission"),
@@ -322,3 +327,80 @@ def test_a_commit_that_the_checkout_lacks_is_refused(tmp_path: Path, capsys) -> 
 def test_verify_needs_a_package(tmp_path: Path, capsys) -> None:
     assert main(["verify", str(tmp_path)]) == 2
     assert "no submission.json in it" in capsys.readouterr().err
+
+
+# --- gutted packages, their hashes made good ---
+
+
+def _second_system(folder: Path) -> None:
+    shutil.copytree(folder / "results" / "CPU", folder / "results" / "GPU")
+    for log in (folder / "results" / "GPU").rglob("*.txt"):
+        log.write_text("junk\n")
+    shutil.copyfile(folder / "systems" / "CPU.json", folder / "systems" / "GPU.json")
+
+
+def _folder_for_a_log(folder: Path) -> None:
+    (folder / "results/CPU/resnet/result_2.txt").unlink()
+    (folder / "results/CPU/resnet/result_2.txt").mkdir()
+
+
+CODE = "benchmarks/resnet/implementations/paddle"
+
+
+@pytest.mark.parametrize(
+    ("gut", "says"),
+    [
+        (lambda p: (p / CODE / "runlog/reader.py").write_text("# nothing\n"), "runlog/reader.py differs from commit"),
+        (lambda p: (p / CODE / "runlog/reader.py").unlink(), "runlog/reader.py is missing from commit"),
+        (lambda p: (p / CODE / "more.py").write_text("1\n"), "more.py is none of commit"),
+        (lambda p: shutil.rmtree(p / "benchmarks"), "is missing from commit"),
+        (_second_system, "systems/GPU.json is nothing that a package holds"),
+        (lambda p: (p / "results/CPU/resnet/scaling.json").write_text("{}"), "scaling.json is nothing that a package"),
+        (lambda p: (p / "results/CPU/package_checker_params").write_text("rcp-bypass"), "is nothing that a package"),
+        (lambda p: (p / "results/CPU/.hidden").write_text("x"), ".hidden is a name that no package holds"),
+        (lambda p: (p / "results/CPU/a\nb").write_text("x"), "results/CPU/a\\nb is a name that no package holds"),
+        (lambda p: (p / "results/CPU" / os.fsdecode(b"\xff.txt")).write_text("x"), "is a name that no package holds"),
+        (_folder_for_a_log, "result_2.txt is an empty folder"),
+        (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "README.md: differs"),
+        (
+            lambda p: (p / "submission.json").write_bytes(b"[" * 2**21),
+            "submission.json: no system description: over 1 MiB",
+        ),
+        (lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21), "CPU.json: no system description: over 1 MiB"),
+    ],
+)
+def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "Example"
+    shutil.copytree(built[0], folder)
+    gut(folder)
+    with contextlib.suppress(UnicodeEncodeError):
+        _rehash(folder)
+    assert main(["verify", str(folder)]) == 1
+    out = capsys.readouterr()
+    assert out.err == ""
+    assert says.replace("README.md: differs", "README.md: differs from the report") in out.out
+
+
+def test_verify_takes_the_working_folder_and_a_link_to_a_package(copy: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "link").symlink_to(copy)
+    assert main(["verify", str(tmp_path / "link")]) == 0
+    monkeypatch.chdir(copy)
+    assert main(["verify", "."]) == 0
+
+
+def test_code_is_not_compared_without_its_commit_and_verify_says_so(copy: Path, monkeypatch) -> None:
+    monkeypatch.setattr(package, "REPOSITORY", copy)
+    [answer] = [a for a in verify(copy) if a.check == "code"]
+    assert answer.status == "not applied"
+
+
+def test_a_foreign_log_with_a_forged_source_is_not_packaged_as_our_code(commit, tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, commit)
+    for path in logs.iterdir():
+        log = Altered(path.read_text())
+        for key in ("run_summary", "step_window", "epoch_throughput"):
+            log.drop_all(key)
+        log.lines = [line for line in log.lines if not line.startswith("# {") or line.startswith('# {"source"')]
+        path.write_text(log.text)
+    assert build(logs, description(tmp_path), tmp_path / "out") == 1
+    assert "own-log" in capsys.readouterr().out

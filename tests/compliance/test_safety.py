@@ -81,8 +81,8 @@ def test_the_corpus_reaches_a_pass_and_many_rules() -> None:
         data = path.read_bytes()
         text = fuzz.fragments(data[1:]) if data.startswith(fuzz.FRAGMENTS) else data
         found, _ = check_entries(reader.read_text(text), ruleset)
-        broken |= {finding.rule for finding in found if finding.severity == "error"}
-        passed += all(finding.severity != "error" for finding in found)
+        broken |= {finding.rule for finding in found if finding.severity != "info"}
+        passed += not any(finding.official for finding in found)
     assert passed >= 3
     assert len(broken) > 50
 

@@ -114,6 +114,28 @@ def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_p
     assert two["problem"] == "2 runs fail their check; a submission may drop one"
 
 
+def _copied(texts: list[str]) -> list[str]:
+    return [*texts[:4], Altered(texts[0]).value("seed", 99).text]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda texts: [Altered(texts[0]).repeat("run_start").text, *texts[1:]], "own-log"),
+        (lambda texts: [make_log.run(seed=5, summary={"resumed": True}), *texts[1:]], "run-resumed"),
+        (_copied, "runs-differ"),
+        (lambda texts: [Altered(texts[0]).value("seed", 1).text, *texts[1:]], "seeds-differ"),
+    ],
+)
+def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: Path, capsys) -> None:
+    status, found = score(capsys, write(tmp_path, *spoil(_runs(5))))
+    assert (status, found["minutes"], found["by"]) == (1, None, "strict")
+    assert rule in found["problem"]
+    if rule != "run-resumed":  # the official checker knows none of these rules
+        assert main(["score", str(tmp_path), "--verdict", "official"]) == 0
+        assert f" min, refused by the strict rules: {rule}\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("count", "reduction"), [(1, "mean"), (2, "mean"), (3, "olympic mean"), (4, "olympic mean")])
 def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_path: Path, capsys) -> None:
     status, found = score(capsys, write(tmp_path, *_runs(count)))
@@ -127,7 +149,7 @@ def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_pat
 def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsys) -> None:
     texts = []
     for seed, epochs in enumerate((32, 36, 32, 36, 36)):
-        accuracies = (*[0.5] * (epochs // 4 - 1), 0.7604)
+        accuracies = (*[0.5 + seed / 100] * (epochs // 4 - 1), 0.7604)
         texts.append(make_log.closed_run(seed=seed, epochs=epochs, accuracies=accuracies))
     _, found = score(capsys, write(tmp_path, *texts))
     mean = (32 + 36 + 36) / 3

@@ -1,0 +1,126 @@
+"""`python -m compliance audit`: a row a submission, whatever its logs hold."""
+
+import csv
+import json
+import logging
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compliance.__main__ import main
+from compliance.audit import audit
+from tests import make_log
+from tests.compliance.altered import Altered
+from tests.compliance.test_corpus import _submissions, published_corpus  # noqa: F401  a fixture
+
+
+def _repository(folder: Path) -> Path:
+    """A whole submission, one with a damaged and an unfinished log, one of another benchmark, and no log at all."""
+    for system, texts in {
+        "whole/resnet": [make_log.closed_run(seed=seed) for seed in range(5)],
+        "damaged/resnet": [make_log.closed_run(seed=1)[:9000], "", *(make_log.closed_run(seed=s) for s in (2, 3, 4))],
+        "other/bert": [make_log.run().replace('"value": "resnet"', '"value": "bert"')],
+        "=cmd/resnet": ["no log\n<script>alert(1)</script>\n"],
+    }.items():
+        results = folder / "v4.0" / "Example" / "results" / system
+        results.mkdir(parents=True)
+        for index, text in enumerate(texts):
+            (results / f"result_{index}.txt").write_text(text)
+    return folder
+
+
+def test_a_repository_is_a_row_a_submission(tmp_path: Path, capsys) -> None:
+    folder = _repository(tmp_path / "repository")
+    arguments = ["--html", str(tmp_path / "a.html"), "--csv", str(tmp_path / "a.csv"), "--json"]
+    assert main(["audit", str(folder), *arguments]) == 0
+    said: dict[str, dict[str, Any]] = {}
+    for row in json.loads(capsys.readouterr().out)["submissions"]:
+        said[row["system"]] = row
+    whole, damaged = said["whole"], said["damaged"]
+    assert (whole["official_passes"], whole["strict_passes"], whole["rcp"], whole["problem"]) == (5, 5, "pass", "")
+    assert whole["official_minutes"] == whole["strict_minutes"] > 0
+    assert (damaged["logs"], damaged["official_passes"], damaged["official_minutes"]) == (5, 3, None)
+    assert {question["rule"] for question in damaged["questions"]} >= {"events.count", "run_stop.count"}
+    assert [question["rule"] for question in said["other"]["questions"]] == ["known-benchmark"]
+    assert [question["rule"] for question in said["=cmd"]["questions"]] == ["events.count"]
+    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    assert [row["system"] for row in rows] == ["'=cmd", "damaged", "other", "whole"]
+    assert "<script>" not in (tmp_path / "a.html").read_text()
+    assert main(["audit", str(folder)]) == 0
+    assert "4 submissions, 12 logs: official passes 8, strict 8\n" in capsys.readouterr().out
+
+
+def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, capsys) -> None:
+    folder = _repository(tmp_path / "repository")
+    archive = tmp_path / "results.tar.xz"
+    with tarfile.open(archive, "w:xz") as members:
+        members.add(folder, ".")
+    assert audit(archive) == audit(folder)
+    archive.write_bytes(archive.read_bytes()[:1000])
+    assert main(["audit", str(archive)]) == 2
+    assert "nor" in capsys.readouterr().err
+    assert main(["audit", str(tmp_path / "repository" / "v4.0" / "Example" / "results" / "whole")]) == 0
+    (tmp_path / "empty").mkdir()
+    assert main(["audit", str(tmp_path / "empty")]) == 2
+
+
+def test_a_copied_run_is_a_question(tmp_path: Path) -> None:
+    folder = tmp_path / "Example" / "results" / "CPU" / "resnet"
+    folder.mkdir(parents=True)
+    for index in range(5):
+        (folder / f"result_{index}.txt").write_text(Altered(make_log.run()).value("seed", index).text)
+    [row] = audit(tmp_path)
+    assert (row.official_passes, row.strict_passes, row.strict_minutes) == (5, 1, None)
+    assert [(q.rule, q.logs) for q in row.questions] == [("runs-differ", 4)]
+
+
+def test_a_run_that_stands_in_two_submissions_is_a_question(tmp_path: Path) -> None:
+    for system in ("CPU", "GPU"):
+        folder = tmp_path / "Example" / "results" / system / "resnet"
+        folder.mkdir(parents=True)
+        for seed in range(5):
+            (folder / f"result_{seed}.txt").write_text(make_log.run(seed=seed, platform=system))
+    one, other = audit(tmp_path)
+    assert [question.rule for question in one.questions] == []
+    [question] = other.questions
+    assert (question.rule, question.logs) == ("run-elsewhere", 5)
+    assert "result_0.txt of Example/results/CPU/resnet" in question.actual
+
+
+@pytest.mark.slow
+def test_it_equals_the_official_tools_on_every_published_submission(
+    published_corpus: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch,
+) -> None:
+    from mlperf_logging.rcp_checker import rcp_checker
+    from mlperf_logging.result_summarizer import result_summarizer
+
+    archive = published_corpus / "mlperf_resnet.tar.xz"
+    rows = {f"{row.round}/{row.submitter}/results/{row.system}/{row.benchmark}": row for row in audit(archive)}
+    monkeypatch.chdir(tmp_path)
+    logging.disable(logging.CRITICAL)
+    try:
+        for logs in _submissions(archive):
+            folder = tmp_path / logs[0].parent
+            folder.mkdir(parents=True)
+            for log in logs:
+                (folder / log.name).write_bytes(log.data or b"")
+            row = rows.pop(str(logs[0].parent))
+            arguments = (str(folder), "training", row.ruleset)
+            try:
+                good, message, _ = rcp_checker.check_directory(
+                    *arguments, False, False, rcp_pass="pruned_rcps", set_scaling=True
+                )
+            except KeyError:  # it dies of runs with different batches
+                good, message = False, "died"
+            assert row.rcp == ("pass" if good else "fail"), (folder, message)
+            score, _, scaling = result_summarizer._compute_strong_score_standalone(
+                "resnet", row.system, False, *arguments
+            )
+            assert (row.official_minutes, row.scaling) == (score, scaling), folder
+    finally:
+        logging.disable(logging.NOTSET)
+    assert rows == {}

@@ -1,0 +1,215 @@
+"""Both verdicts of `python -m compliance check`, and forgeries that must not pass."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compliance import rules
+from compliance.__main__ import main
+from tests import make_log
+from tests.compliance.altered import Altered
+from tests.compliance.test_check import check, rules_broken, write
+
+# --- the two verdicts ---
+
+
+def _foreign(text: str) -> str:
+    """The log without what only this project writes."""
+    lines = [line for line in text.splitlines() if not line.startswith("# {")]
+    log = Altered("\n".join(lines))
+    for key in ("run_summary", "step_window", "epoch_throughput"):
+        log.drop_all(key)
+    return log.text
+
+
+def test_form_fails_neither_verdict_of_others_logs_and_plausibility_only_the_strict_one(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    foreign = _foreign(make_log.run())
+    for text, strict in (
+        (foreign, "pass"),
+        (Altered(foreign).repeat("submission_org").drop("block_stop").text, "pass"),
+        (Altered(foreign).later("run_stop", -1e7).text, "fail"),
+        (Altered(foreign).repeat("run_start").later("run_start", 5, 1).text, "fail"),
+    ):
+        path.write_text(text)
+        status, [file] = check(capsys, path)
+        assert (status, file["by"], file["official"], file["strict"]) == (0, "official", "pass", strict)
+        status, [file] = check(capsys, path, "--verdict", "strict")
+        assert (status, file["verdict"]) == (strict == "fail", strict)
+    path.write_text(make_log.run(status="aborted"))
+    assert check(capsys, path)[0] == 1
+    status, [file] = check(capsys, path, "--verdict", "official")
+    assert (status, file["verdict"], file["official"], file["strict"]) == (0, "pass", "pass", "fail")
+
+
+def test_one_line_for_a_log_of_another_benchmark_and_for_no_log(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    for text, rule in (
+        (_foreign(make_log.run()).replace('"value": "resnet"', '"value": "bert"'), "known-benchmark"),
+        ("a text\nthat is no log\n", "events.count"),
+        ("\0\0\x7fELF", "events.count"),
+    ):
+        path.write_text(text)
+        status, [file] = check(capsys, path)
+        assert (status, [f["rule"] for f in file["findings"]]) == (1, [rule])
+
+
+def test_annotations_of_github(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "a,b.txt"
+    path.write_text(Altered(make_log.run()).value("submission_org", "100%").drop("run_summary").text)
+    assert main(["check", "--format", "github", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    place = f"file={tmp_path}/a%2Cb.txt"
+    assert f"::error {place},title=own-log::no run_summary; hand in the log as the run wrote it, or run again" in lines
+    assert any(line.startswith(f"::notice {place},title=run-mode::") for line in lines)
+    assert lines[-1] == f"{path}: FAIL"
+
+
+# --- what must not pass ---
+
+
+def test_a_copied_run_with_another_seed_is_found(tmp_path: Path, capsys) -> None:
+    first = make_log.run(seed=1)
+    write(tmp_path, *(Altered(first).value("seed", seed).text for seed in range(5)))
+    status, files = check(capsys, tmp_path)
+    assert status == 1
+    assert [rules_broken(file) for file in files] == [set(), *[{"runs-differ"}] * 4]
+    later = [make_log.run(seed=seed, accuracies=(0.5, 0.6, 0.95)) for seed in range(1, 4)]
+    write(tmp_path, *later)
+    status, files = check(capsys, tmp_path / "result_0.txt", tmp_path / "result_1.txt")
+    assert rules_broken(files[1]) == {"runs-differ"}  # another start, the same accuracies
+
+
+def test_all_seeds_are_compared(tmp_path: Path, capsys) -> None:
+    log = Altered(make_log.run(seed=50))
+    for seed in range(20):
+        log.repeat("seed", -1).value("seed", 100 + seed, -1)
+    write(tmp_path, log.text, make_log.run(seed=119))
+    _, files = check(capsys, tmp_path)
+    assert "seeds-differ" in rules_broken(files[1])
+
+
+def _closed_run_of_4_epochs(epochs: int) -> str:
+    return make_log.closed_run(epochs=epochs, accuracies=(0.7604,))
+
+
+@pytest.mark.parametrize("make", [make_log.run, _closed_run_of_4_epochs, make_log.hrnet_run])
+def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> None:
+    log = Altered(make(epochs=4))
+    for epoch in range(4):  # as a run writes it: after epoch_stop
+        stop, measured = log.at("epoch_stop", epoch), log.at("epoch_throughput", epoch)
+        fields = log.fields(stop), log.fields(measured)
+        log.write(measured, fields[0] | {"time_ms": fields[1]["time_ms"]})
+        log.write(stop, fields[1] | {"time_ms": fields[0]["time_ms"]})
+    lines = log.lines
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text)
+    assert check(capsys, path)[0] == 0
+    passed = []
+    for index, line in enumerate(lines):
+        if line.startswith((":::MLLOG", "# {")):
+            path.write_text("\n".join([*lines[:index], *lines[index + 1 :], ""]))
+            if check(capsys, path)[0] == 0:
+                passed.append(line)
+    # an open run may choose its optimizer
+    assert [
+        line for line in passed if '"opt_name"' not in line and "sgd_opt" not in line and "bn_span" not in line
+    ] == []
+
+
+def test_a_log_without_its_headers_and_summary_is_no_clean_one(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    log = Altered(make_log.run(summary={"resumed": True, "mode": "throughput"})).drop_all("run_summary")
+    log.lines = [line for line in log.lines if not line.startswith("# {")]
+    path.write_text(log.text)
+    status, [file] = check(capsys, path)
+    assert (status, file["strict"]) == (1, "fail")
+    assert "own-log" in rules_broken(file)
+    path.write_text('# {"source": {"commit": "%s", "dirty": false}}\n' % ("0" * 40) + _foreign(make_log.run()))
+    assert "own-log" in rules_broken(check(capsys, path)[1][0])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key", "value"),
+    [
+        ("lars", "lars_opt_momentum", 0.95),
+        ("lars", "lars_opt_base_learning_rate", 0),
+        ("lars", "lars_opt_learning_rate_decay_steps", -1),
+        ("lars", "lars_opt_learning_rate_warmup_epochs", 2.5),
+        ("lars", "model_bn_span", 0),
+        ("sgd", "sgd_opt_momentum", 0.8),
+        ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1),
+        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5),
+        ("sgd", "sgd_opt_base_learning_rate", -0.1),
+        ("sgd", "opt_learning_rate_warmup_epochs", -1),
+        ("sgd", "model_bn_span", -32),
+    ],
+)
+def test_the_written_rules_of_hyperparameters(optimizer: str, key: str, value: float, tmp_path: Path, capsys) -> None:
+    recipe = make_log.LARS if optimizer == "lars" else make_log.SGD
+    path = tmp_path / "result_0.txt"
+    path.write_text(make_log.closed_run(hyperparameters=recipe | {key: value}))
+    status, [file] = check(capsys, path)
+    [found] = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
+    assert (status, file["official"], found["class"]) == (1, "pass", "rule")
+    assert f"|resnet |{optimizer if key != 'model_bn_span' else 'sgd'} |{key}" in found["source"]
+    path.write_text(make_log.run(hyperparameters=recipe | {key: value}))
+    assert check(capsys, path)[0] == 0  # the open division may
+
+
+def test_another_momentum_is_allowed_from_a_batch_of_32k(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_text(make_log.closed_run(batch=4096, hyperparameters=make_log.LARS | {"lars_opt_momentum": 0.95}))
+    assert "lars_opt_momentum.value" not in rules_broken(check(capsys, path)[1][0])
+
+
+def test_a_closed_run_numbers_its_epochs_from_1(tmp_path: Path, capsys) -> None:
+    text = re.sub(r'(epoch_num": )(\d+)', lambda match: f"{match[1]}{int(match[2]) - 1}", make_log.closed_run())
+    (tmp_path / "log").write_text(text)
+    _, [file] = check(capsys, tmp_path / "log", "--verdict", "strict")
+    assert "epoch_start.metadata" in rules_broken(file)
+
+
+def test_several_learning_rates_fail_in_closed_and_warn_in_open(tmp_path: Path, capsys) -> None:
+    recipes = [make_log.LARS | {"lars_opt_base_learning_rate": 10.5 + i} for i in range(5)]
+    write(tmp_path, *(make_log.closed_run(seed=i, hyperparameters=recipe) for i, recipe in enumerate(recipes)))
+    status, files = check(capsys, tmp_path)
+    assert (status, rules_broken(files[0]), rules_broken(files[4])) == (1, set(), {"same-hyperparameters"})
+
+
+def _faults(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> list[str]:
+    """Where `value` is not as the schema says; of JSON Schema, what this one uses."""
+    if "$ref" in schema:
+        return _faults(root["$defs"][schema["$ref"].rpartition("/")[2]], value, root)
+    if "enum" in schema:
+        return [] if value in schema["enum"] else [f"{value} is none of {schema['enum']}"]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
+    names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    if type(value) not in [kinds[name] for name in names]:
+        return [f"{value!r} is no {names}"]
+    if isinstance(value, list):
+        return [fault for item in value for fault in _faults(schema["items"], item, root)]
+    if isinstance(value, dict):
+        wrong = [f"no {name}" for name in schema["required"] if name not in value]
+        wrong += [f"unknown {name}" for name in value if name not in schema["properties"]]
+        return wrong + [f for name in value for f in _faults(schema["properties"].get(name, {}), value[name], root)]
+    return [] if value is None or isinstance(value, str | bool) or value >= schema["minimum"] else [f"{value} is low"]
+
+
+def test_the_findings_are_as_their_schema_says(tmp_path: Path, capsys) -> None:
+    schema = json.loads((rules.RULES.parent / "findings.schema.json").read_text())
+    texts = [
+        Altered(make_log.run(seed=1)).drop("init_start").text,
+        make_log.closed_run(seed=2),
+        "\0",
+        make_log.run(seed=3),
+    ]
+    paths = write(tmp_path, *texts)
+    main(["check", "--json", "--official", *map(str, paths)])
+    said = json.loads(capsys.readouterr().out)
+    assert _faults(schema, said, schema) == []
+    said["files"][0]["findings"][0]["class"] = "other"
+    assert _faults(schema, said, schema) != []
