@@ -232,7 +232,9 @@ def _of_one_run(
     if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
         return deviation, None, "none: running averages are no independent windows"
     if run.interval_95 is None:
-        return deviation, None, f"none: fewer than {spread.LEAST_WINDOWS} windows of one run"
+        few = len(run.rates) < spread.LEAST_WINDOWS
+        why = f"fewer than {spread.LEAST_WINDOWS} windows of one run" if few else "the windows are too uneven for one"
+        return deviation, None, f"none: {why}"
     return deviation, run.interval_95, f"within this run, of {len(run.rates)} windows; between runs: unknown"
 
 

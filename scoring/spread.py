@@ -77,7 +77,9 @@ def around(centre: float, half: float) -> tuple[float, float]:
 
 
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the mean of one run's windows, which follow each other; None of fewer than 8, or of no spread.
+    """95 % interval of the mean of one run's windows, which follow each other; None of fewer than 8.
+
+    None too where half its width exceeds the mean, as one window does that is many times as long as the others.
 
     Batch means (Conway, Management Science 10, 1963) of 30 batches or more where there are 60 windows, and Student's t
     over what correlation is left: first order, its coefficient unknown, as in Zellner and Tiao (JASA 59, 1964).
@@ -98,7 +100,7 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
         half = (low + high) / 2
         outside = math.fsum(weight * 2 * (1 - t_cdf(half / scale, len(off) - 1)) for weight, scale in parts)
         low, high = (half, high) if outside > 1 - CONFIDENCE else (low, half)
-    return around(mean, high)
+    return around(mean, high) if high < mean else None
 
 
 def _first_order(off: Sequence[float]) -> list[tuple[float, float]]:

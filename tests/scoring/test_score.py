@@ -635,3 +635,10 @@ def test_faster_to_train_is_a_speedup(published_logs: Path, tmp_path: Path, comm
 def test_compare_of_nothing(tmp_path: Path, command: Command) -> None:
     code, _, error = command("compare", tmp_path, tmp_path, "--protocol", "window")
     assert code == 2 and "no *.txt or *.log" in error
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unsteady"), [(98.1, 101.9, False), (97.5, 102.6, True), (100.0, 100.0, False)]
+)
+def test_an_interval_of_over_two_percent_each_way_is_unsteady(low: float, high: float, unsteady: bool) -> None:
+    assert bool(hazards.of_interval(100.0, (low, high))) == unsteady
