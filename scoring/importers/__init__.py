@@ -159,7 +159,7 @@ def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, seg
         return runs[0]
     told = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     if segment is None:
-        more = f", and {len(runs) - 6} more" if len(runs) > 6 else ""
+        more = f", and {len(runs) - 6} more; of several ranks' rows, keep one rank's" if len(runs) > 6 else ""
         raise InputError(
             f"{path}: {len(runs)} runs in one log ({'; '.join(told[:6])}{more}): score one of them with --segment N"
         )
@@ -193,11 +193,8 @@ def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ..
             draft.fact("devices", whole // batch, line)
         devices, batch = draft.said("devices"), draft.said("batch_per_device")
         if isinstance(devices, int) and isinstance(batch, int) and said_both:
-            lines = (draft.facts["devices"].line, draft.facts["batch_per_device"].line)
-            ways = (
-                f"line {line}: {whole} over all devices",
-                f"lines {lines[0]} and {lines[1]}: {devices} devices x {batch}",
-            )
+            places = " and ".join(sorted({str(draft.facts[name].line) for name in ("devices", "batch_per_device")}))
+            ways = (f"line {line}: {whole} over all devices", f"line {places}: {devices} devices x {batch}")
             draft.checks.append(Check(what="batch", ways=ways, agree=devices * batch == whole))
     return tuple(given)
 

@@ -213,13 +213,16 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureF
         assert (result["unit"] == "images/s per device") is new.startswith(b"GPUs")
     seg.write_bytes(re.sub(rb"(batch_cost: )(\d+\.\d+)", lambda m: m[1] + b"%.4f" % (float(m[2]) / 2), good))
     code, _, error = scored(capsys, "score", seg, "--protocol", "perf-seg")
-    assert code == 2 and "the log contradicts itself: time: lines " in error and "time stamps" in error
+    assert code == 2 and "two ways to it contradict each other: time: lines " in error and "time stamps" in error
     tf = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu8_amp_bs256.txt")
     tf.write_bytes(tf.read_bytes().replace(b"train_throughput : 9421", b"train_throughput : 8421"))
     assert disagreements(tf)[0].startswith("rate: line 73: the log's own summary, 8421.36 images/s; lines 42 to 71: ")
     tf.write_bytes(tf.read_bytes().replace(b"Num GPUs 8", b"Num GPUs 1"))  # 2048 images a step ran, not 256
     code, _, error = scored(capsys, "score", tf, "--protocol", "perf")
     assert code == 2 and "steps, batch and rate against time: " in error
+    seg.write_bytes(good)  # an option is held to the log as well
+    code, result, _ = scored(capsys, "score", seg, "--protocol", "perf-seg", "--devices", 4)
+    assert code == 0 and "option_contradicts_log" in [w["rule"] for w in result["warnings"]]
 
 
 def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +232,7 @@ def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, caps
     path.write_bytes(re.sub(rb'("imgs_sec": |"throughput", "value": )', rb"\g<1>1", path.read_bytes()))
     assert not read_record(path).checks[0].agree
     code, _, error = scored(capsys, "score", path, "--protocol", "window", "--skip", 1)
-    assert code == 2 and "the log contradicts itself: rate: " in error
+    assert code == 2 and "two ways to it contradict each other: rate: " in error
     code, _, error = scored(capsys, "score", path, "--protocol", "mlperf")  # minutes are no matter of rates
     assert code == 1 and "asks for 5 runs" in error
 

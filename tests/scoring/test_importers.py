@@ -577,6 +577,16 @@ def test_dialects_of_json(tmp_path: Path, framework: str, rate: str, other: str,
     assert read(tmp_path, text + f'{head}, "step": [], "data": {{"{rate}": 4096.5}}}}\n').truncated is False
 
 
+def test_our_own_windows_are_held_to_their_steps_and_stamps(tmp_path: Path) -> None:
+    text = samples.mllog(run())
+    assert [(check.what, check.agree) for check in read(tmp_path, text).checks] == [("time", True), ("images", True)]
+    fewer = read(tmp_path, re.sub(r'"images": 2560', '"images": 2400', text)).checks
+    assert [check.what for check in fewer if not check.agree] == ["images"] and not fewer[1].refused
+    assert "counted, 57600" in str(fewer[1]) and "240 x 256" in str(fewer[1])
+    longer = read(tmp_path, re.sub(r'"time_s": (\d)', r'"time_s": 1\1', text)).checks
+    assert [check.what for check in longer if check.refused] == ["time"]
+
+
 def test_gpus_used_are_of_all_nodes(tmp_path: Path) -> None:
     """PaddleSeg prints its world size as `GPUs used`: on four nodes 32, not 8."""
     text = samples.paddleseg(run()).replace("nnodes: 1", "nnodes: 4").replace("GPUs used: 8", "GPUs used: 32")
