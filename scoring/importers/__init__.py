@@ -207,18 +207,15 @@ def _windows(draft: Draft, record: Record) -> tuple[Window, ...]:
         # Where the first row's counter equals the interval of the next, the run began there: it has as many steps.
         if windows[0].step + 1 - record.first_step == steps:
             step_time = first.printed_step_time_s
+            first.steps = steps
             # One row's times are means a step: seconds follow as in the other rows.
-            took = step_time * steps if step_time is not None and windows[1].seconds is not None else None
-            windows[0] = dataclasses.replace(first, steps=steps, seconds=took)
+            if step_time is not None and windows[1].seconds is not None:
+                first.seconds = step_time * steps
     batch = record.global_batch
-    if batch is None:
-        return tuple(windows)
-    return tuple(
-        dataclasses.replace(window, images=window.steps * batch)
-        if window.images is None and window.steps is not None
-        else window
-        for window in windows
-    )
+    for window in windows:
+        if batch is not None and window.images is None and window.steps is not None:
+            window.images = window.steps * batch
+    return tuple(windows)
 
 
 def count(text: str) -> int:
