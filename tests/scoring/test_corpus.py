@@ -139,6 +139,8 @@ def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert result["median_window_rate"] == pytest.approx(5889.05, rel=0.03)
     assert said["outlying_window"]["line"] == 71 and "1 of 43 windows" in said["outlying_window"]["message"]
     assert "60.9%" in said["unsteady"]["message"]
+    own = said["own_summary_differs"]
+    assert own["line"] == 75 and "of lines 29 to 71, is -20.8% off the log's own summary 5793.51" in own["message"]
     assert main(["score", str(path), "--protocol", "window"]) == 0
     assert re.search(r"median +6005\.9\d\d \(of the window rates\)", capsys.readouterr().out)
     steady = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/pytorch_gpu8_fp32_bs128.txt~93c807")
