@@ -40,8 +40,11 @@ def _gaps(record: Record) -> list[tuple[float, float, int]]:
         own = _row_s(record, row)
         if before.end_s is None or row.end_s is None or not own or before.epoch != row.epoch:
             continue
-        if bisect.bisect(evaluated, before.line) == bisect.bisect(evaluated, row.line):
-            gaps.append((row.end_s - before.end_s, own, row.line))
+        clock = row.end_s - before.end_s
+        if clock >= 0 and bisect.bisect(evaluated, before.line) == bisect.bisect(
+            evaluated, row.line
+        ):  # else it was set
+            gaps.append((clock, own, row.line))
     return gaps
 
 
