@@ -148,7 +148,7 @@ def read_record(
     )
     record = dataclasses.replace(record, windows=_windows(draft, record))
     record = dataclasses.replace(record, checks=(*draft.checks, *checks.of_record(record)))
-    if not record.windows and record.run_time_s is None:
+    if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is the worst
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return record
 

@@ -271,6 +271,15 @@ def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, capsys: pyte
     assert low <= result["value"] <= high
 
 
+def test_a_run_that_never_trained_counts_as_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its log ends with the first epoch_start."""
+    logs = mlperf(tmp_path, "v2.1/HPE/results/HPE-ProLiant-XL675d-Gen10-Plus_A100-SXM-80GB_16N_mxnet/resnet")
+    code, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    assert code == 0 and [source["value"] == "inf" for source in result["sources"]] == [False] * 4 + [True]
+    code, _, error = scored(capsys, "score", logs[4], "--protocol", "window")
+    assert code == 2 and "nothing was measured" in error
+
+
 def test_more_runs_than_asked_for_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")
     _, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf", "--runs", 3)
