@@ -77,6 +77,7 @@ OUTLIER_SCORE = 3.5  # median absolute deviations: Iglewicz and Hoaglin's modifi
 OUTLIER_SHARE = 0.01
 OUTLYING_WINDOW_SHARE = 0.2
 UNSTEADY_SHARE = 0.02
+SUMMARY_SHARE = 0.02
 
 
 def step_times(windows: Iterable[Window]) -> list[float]:
@@ -146,6 +147,19 @@ def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float])
     )
     line = windows[worst].line
     return [Warning_(rule="outlying_window", message=message, file=record.file, line=line)]
+
+
+def of_summary(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
+    """A figure of all devices that lies off the log's own by more than 2 %."""
+    own = record.summary_rate if record.rate_scope == "global" else None
+    if own is None or abs(value / own - 1) <= SUMMARY_SHARE:
+        return []
+    message = (
+        f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own - 1:+.1%} off the log's own summary "
+        f"{own:.6g}, which has a rule of its own: see the protocol summary"
+    )
+    line = record.field_lines["summary_rate"]
+    return [Warning_(rule="own_summary_differs", message=message, file=record.file, line=line)]
 
 
 def of_interval(value: float, interval: tuple[float, float] | None) -> list[Warning_]:

@@ -34,7 +34,8 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
     for check in record.checks:
         if check.refused and protocol.figure == "throughput":
-            raise InputError(f"{record.file}: no figure, as the log contradicts itself: {check}")
+            given = f", {' and '.join(record.from_options)} from the options" if record.from_options else ""
+            raise InputError(f"{record.file}: no figure, as two ways to it contradict each other{given}: {check}")
     if protocol.over_steps == "run_time":
         return _run_time(record, protocol, skip)
     if protocol.over_steps == "own_summary":

@@ -189,7 +189,8 @@ def _of_run(record: Record, run: RunFigure, protocol: Protocol, skip: int | None
         chosen = select(record, protocol, skip=skip)
         windows = [item for item in chosen if isinstance(item, Window)]
         averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
-        return hazards.of_windows(record, windows, averages_rates) if windows else []
+        found = hazards.of_summary(record, run.value, (run.first_line, run.last_line))
+        return found + (hazards.of_windows(record, windows, averages_rates) if windows else [])
     if math.isfinite(run.value):
         return []
     said = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"

@@ -148,7 +148,7 @@ def read_record(
     )
     record = dataclasses.replace(record, windows=_windows(draft, record))
     record = dataclasses.replace(record, checks=(*draft.checks, *checks.of_record(record)))
-    if not record.windows and record.run_time_s is None:
+    if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is the worst
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return record
 
@@ -159,7 +159,7 @@ def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, seg
         return runs[0]
     told = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     if segment is None:
-        more = f", and {len(runs) - 6} more" if len(runs) > 6 else ""
+        more = f", and {len(runs) - 6} more; of several ranks' rows, keep one rank's" if len(runs) > 6 else ""
         raise InputError(
             f"{path}: {len(runs)} runs in one log ({'; '.join(told[:6])}{more}): score one of them with --segment N"
         )
@@ -193,11 +193,8 @@ def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ..
             draft.fact("devices", whole // batch, line)
         devices, batch = draft.said("devices"), draft.said("batch_per_device")
         if isinstance(devices, int) and isinstance(batch, int) and said_both:
-            lines = (draft.facts["devices"].line, draft.facts["batch_per_device"].line)
-            ways = (
-                f"line {line}: {whole} over all devices",
-                f"lines {lines[0]} and {lines[1]}: {devices} devices x {batch}",
-            )
+            places = " and ".join(sorted({str(draft.facts[name].line) for name in ("devices", "batch_per_device")}))
+            ways = (f"line {line}: {whole} over all devices", f"line {places}: {devices} devices x {batch}")
             draft.checks.append(Check(what="batch", ways=ways, agree=devices * batch == whole))
     return tuple(given)
 
@@ -210,18 +207,15 @@ def _windows(draft: Draft, record: Record) -> tuple[Window, ...]:
         # Where the first row's counter equals the interval of the next, the run began there: it has as many steps.
         if windows[0].step + 1 - record.first_step == steps:
             step_time = first.printed_step_time_s
+            first.steps = steps
             # One row's times are means a step: seconds follow as in the other rows.
-            took = step_time * steps if step_time is not None and windows[1].seconds is not None else None
-            windows[0] = dataclasses.replace(first, steps=steps, seconds=took)
+            if step_time is not None and windows[1].seconds is not None:
+                first.seconds = step_time * steps
     batch = record.global_batch
-    if batch is None:
-        return tuple(windows)
-    return tuple(
-        dataclasses.replace(window, images=window.steps * batch)
-        if window.images is None and window.steps is not None
-        else window
-        for window in windows
-    )
+    for window in windows:
+        if batch is not None and window.images is None and window.steps is not None:
+            window.images = window.steps * batch
+    return tuple(windows)
 
 
 def count(text: str) -> int:

@@ -16,7 +16,8 @@ PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, 
 
 def of_record(record: Record) -> list[Check]:
     """What the rows say, against the stamps beside them and against the log's closing figure."""
-    return [check for check in (_clock(record), _printed(record), _summary(record)) if check is not None]
+    found = (_clock(record), _counted(record), _printed(record), _summary(record))
+    return [check for check in found if check is not None]
 
 
 def _row_s(record: Record, window: Window) -> float | None:
@@ -39,8 +40,11 @@ def _gaps(record: Record) -> list[tuple[float, float, int]]:
         own = _row_s(record, row)
         if before.end_s is None or row.end_s is None or not own or before.epoch != row.epoch:
             continue
-        if bisect.bisect(evaluated, before.line) == bisect.bisect(evaluated, row.line):
-            gaps.append((row.end_s - before.end_s, own, row.line))
+        clock = row.end_s - before.end_s
+        if clock >= 0 and bisect.bisect(evaluated, before.line) == bisect.bisect(
+            evaluated, row.line
+        ):  # else it was set
+            gaps.append((clock, own, row.line))
     return gaps
 
 
@@ -71,6 +75,22 @@ def _clock(record: Record) -> Check | None:
         ),
         agree=abs(ratio - 1) <= AGREES + rounding,
         refused=not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding,
+    )
+
+
+def _counted(record: Record) -> Check | None:
+    """The images that our own windows count, against steps x batch. Elsewhere images are made from the steps."""
+    windows = [w for w in record.windows if w.phase is not None and w.images and w.steps]
+    batch = record.global_batch
+    if not windows or not batch:
+        return None
+    images, steps = math.fsum(w.images or 0 for w in windows), sum(w.steps or 0 for w in windows)
+    ratio, lines = images / (steps * batch), f"lines {windows[0].line} to {windows[-1].line}"
+    return Check(
+        what="images",
+        ways=(f"{lines}: counted, {images:.0f}", f"{lines}: steps x batch of all devices, {steps} x {batch}"),
+        agree=abs(ratio - 1) <= AGREES,
+        refused=not 1 / REFUSED <= ratio <= REFUSED,
     )
 
 

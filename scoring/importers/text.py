@@ -72,11 +72,13 @@ def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Seque
     broken: tuple[int, str] | None = None
     for number, line in lines.of_lowest_rank(marker):
         if marker in line:
-            for text in _pieces(line, marker, pattern.head):
+            one = len(line) <= MAX_ROW_CHARS and line.count(marker) == 1
+            for text in (line,) if one else _pieces(line, pattern.head):
                 values = pattern.search(text)
                 if values is not None:
                     begun = True
-                    lines.row(number)
+                    part = lines.parts[-1]
+                    part.first_row = part.first_row or number
                 yield number, text, values
             is_half = values is None and len(text) < MAX_ROW_CHARS and pattern.head.search(text)
             broken = (number, text) if is_half else None
@@ -96,10 +98,8 @@ def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Seque
             yield number, line, None
 
 
-def _pieces(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
+def _pieces(line: str, head: re.Pattern[str]) -> list[str]:
     """The line, cut where rows start in it; no piece is longer than a row can be."""
-    if len(line) <= MAX_ROW_CHARS and line.count(marker) == 1:
-        return [line]
     starts = [found.start() for found in head.finditer(line)] or [0]
     ends = [*starts[1:], len(line)]
     return [line[start : min(end, start + MAX_ROW_CHARS)] for start, end in zip(starts, ends, strict=True)]
@@ -178,13 +178,11 @@ class Draft:
     def row(self, window: Window) -> None:
         """One printed row; a copy of the last one (a log written twice) is passed over."""
         last, step = self._last, window.step
-        if last is not None and step is not None and last.step is not None:
-            if (
-                step == last.step
-                and window.epoch == last.epoch
-                and window.seconds == last.seconds
-                and window.printed_rate == last.printed_rate
-            ):
+        if last is None or step is None or last.step is None:
+            pass
+        elif window.epoch != last.epoch or step <= last.step:
+            same = step == last.step and window.epoch == last.epoch
+            if same and window.seconds == last.seconds and window.printed_rate == last.printed_rate:
                 return
             if (window.epoch or 0, step) < (last.epoch or 0, last.step) and len(self.restarts) < MAX_RESTARTS:
                 self.restarts.append((last.line, window.line))

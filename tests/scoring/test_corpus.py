@@ -141,6 +141,8 @@ def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert result["median_window_rate"] == pytest.approx(5889.05, rel=0.03)
     assert said["outlying_window"]["line"] == 71 and "1 of 43 windows" in said["outlying_window"]["message"]
     assert (result["interval_95"], result["interval_method"]) == (None, "none: the windows are too uneven for one")
+    own = said["own_summary_differs"]
+    assert own["line"] == 75 and "of lines 29 to 71, is -20.8% off the log's own summary 5793.51" in own["message"]
     assert main(["score", str(path), "--protocol", "window"]) == 0
     assert re.search(r"median +6005\.9\d\d \(of the window rates\)", capsys.readouterr().out)
     steady = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/pytorch_gpu8_fp32_bs128.txt~93c807")
@@ -215,13 +217,16 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureF
         assert (result["unit"] == "images/s per device") is new.startswith(b"GPUs")
     seg.write_bytes(re.sub(rb"(batch_cost: )(\d+\.\d+)", lambda m: m[1] + b"%.4f" % (float(m[2]) / 2), good))
     code, _, error = scored(capsys, "score", seg, "--protocol", "perf-seg")
-    assert code == 2 and "the log contradicts itself: time: lines " in error and "time stamps" in error
+    assert code == 2 and "two ways to it contradict each other: time: lines " in error and "time stamps" in error
     tf = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu8_amp_bs256.txt")
     tf.write_bytes(tf.read_bytes().replace(b"train_throughput : 9421", b"train_throughput : 8421"))
     assert disagreements(tf)[0].startswith("rate: line 73: the log's own summary, 8421.36 images/s; lines 42 to 71: ")
     tf.write_bytes(tf.read_bytes().replace(b"Num GPUs 8", b"Num GPUs 1"))  # 2048 images a step ran, not 256
     code, _, error = scored(capsys, "score", tf, "--protocol", "perf")
     assert code == 2 and "steps, batch and rate against time: " in error
+    seg.write_bytes(good)  # an option is held to the log as well
+    code, result, _ = scored(capsys, "score", seg, "--protocol", "perf-seg", "--devices", 4)
+    assert code == 0 and "option_contradicts_log" in [w["rule"] for w in result["warnings"]]
 
 
 def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +236,7 @@ def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, caps
     path.write_bytes(re.sub(rb'("imgs_sec": |"throughput", "value": )', rb"\g<1>1", path.read_bytes()))
     assert not read_record(path).checks[0].agree
     code, _, error = scored(capsys, "score", path, "--protocol", "window", "--skip", 1)
-    assert code == 2 and "the log contradicts itself: rate: " in error
+    assert code == 2 and "two ways to it contradict each other: rate: " in error
     code, _, error = scored(capsys, "score", path, "--protocol", "mlperf")  # minutes are no matter of rates
     assert code == 1 and "asks for 5 runs" in error
 
@@ -266,6 +271,15 @@ def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, capsys: pyte
     assert len(finite) == 4 and result["value"] == pytest.approx(sum(finite[1:]) / 3)
     low, high = result["interval_95"]  # the worst is out already: of the others but the best
     assert low <= result["value"] <= high
+
+
+def test_a_run_that_never_trained_counts_as_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its log ends with the first epoch_start."""
+    logs = mlperf(tmp_path, "v2.1/HPE/results/HPE-ProLiant-XL675d-Gen10-Plus_A100-SXM-80GB_16N_mxnet/resnet")
+    code, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    assert code == 0 and [source["value"] == "inf" for source in result["sources"]] == [False] * 4 + [True]
+    code, _, error = scored(capsys, "score", logs[4], "--protocol", "window")
+    assert code == 2 and "nothing was measured" in error
 
 
 def test_more_runs_than_asked_for_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Each importer against logs made as the tool's own code prints them, and against published ones."""
 
+import datetime
 import gzip
 import json
 import os
@@ -575,6 +576,29 @@ def test_dialects_of_json(tmp_path: Path, framework: str, rate: str, other: str,
     assert [window.steps for window in record.windows][1:] == [10] * 7 and record.truncated
     assert record.windows[3].printed_rate == 4096.5
     assert read(tmp_path, text + f'{head}, "step": [], "data": {{"{rate}": 4096.5}}}}\n').truncated is False
+
+
+def test_our_own_windows_are_held_to_their_steps_and_stamps(tmp_path: Path) -> None:
+    text = samples.mllog(run())
+    assert [(check.what, check.agree) for check in read(tmp_path, text).checks] == [("time", True), ("images", True)]
+    fewer = read(tmp_path, re.sub(r'"images": 2560', '"images": 2400', text)).checks
+    assert [check.what for check in fewer if not check.agree] == ["images"] and not fewer[1].refused
+    assert "counted, 57600" in str(fewer[1]) and "240 x 256" in str(fewer[1])
+    longer = read(tmp_path, re.sub(r'"time_s": (\d)', r'"time_s": 1\1', text)).checks
+    assert [check.what for check in longer if check.refused] == ["time"]
+
+
+def test_pauses_and_a_clock_that_was_set_are_no_contradiction(tmp_path: Path) -> None:
+    """An evaluation of 20 minutes without a line of its own, then the end of summer time."""
+    lines = samples.mmseg(samples.run_of(samples.steady(240))).splitlines()
+    for at in range(12, len(lines)):
+        moved_s = 1200 - (3600 if at >= 20 else 0)
+        stamp = datetime.datetime.fromisoformat(lines[at][:19]) + datetime.timedelta(seconds=moved_s)
+        lines[at] = f"{stamp:%Y-%m-%d %H:%M:%S}{lines[at][19:]}"
+    record = read(tmp_path, "\n".join(lines) + "\n")
+    assert [(check.what, check.agree) for check in record.checks] == [("time", True)]
+    slow = re.sub(r"\btime: 0\.5", "time: 0.2", "\n".join(lines) + "\n")
+    assert [check.refused for check in read(tmp_path, slow).checks] == [True]
 
 
 def test_gpus_used_are_of_all_nodes(tmp_path: Path) -> None:
