@@ -114,6 +114,6 @@ def _steadiness(runs: Sequence[Run]) -> Iterator[Check]:
     if unsteady:
         _, low, high, run = max(unsteady, key=lambda swing: swing[0])
         many = f"{_of([swing[3] for swing in unsteady], runs)}: measured windows "
-        text = f"{many}of run {run.number} go from {number(low)} to {number(high)} images/s"
+        text = f"{many}of run {run.number} lie from {number(low)} to {number(high)} images/s, 5 to 95 %"
         todo = "Look for other load on the machine, waits for data and throttling; then measure again."
         yield Check(state="doubt", subject="Steadiness", text=text, todo=todo)

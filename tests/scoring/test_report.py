@@ -412,7 +412,7 @@ def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.Captu
     assert "not steady" in verdict["text"]
     assert "stands" not in verdict["text"]
     steadiness = next(check for check in verdict["checks"] if check["subject"] == "Steadiness")
-    assert "run 1: measured windows of run 1 go from 31.37 to 64.00 images/s" in steadiness["text"]
+    assert "run 1: measured windows of run 1 lie from 31.37 to 64.00 images/s, 5 to 95 %" in steadiness["text"]
     assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
 
 
