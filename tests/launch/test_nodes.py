@@ -40,7 +40,8 @@ class Pair:
 
     def both(self, *command: str, second: str = "") -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
         """The first node, which leads `command`, and the second, with the job's key or that of `second`."""
-        checkout = 'exec 8<. && mount -t tmpfs t /tmp && mkdir -p "$PWD" && mount -c --bind /proc/self/fd/8 "$PWD" && cd "$PWD"'
+        checkout = 'exec 8<. && mount -t tmpfs t /tmp && mkdir -p "$PWD" && mount -c --bind /proc/self/fd/8 "$PWD"'
+        checkout += ' && cd "$PWD"'
         private = f'{checkout} && cp /dev/fd/9 /tmp/key && exec "$@"'  # also of a checkout in /tmp
         key = second or self.variables["JOB_KEY"]
         script = f'exec 9<"$0"; exec unshare --mount bash -c {private!r} _ launch/nodes.sh serve'
