@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from compliance import own
-from compliance.course import Course, Evaluation
+from compliance.course import COMMON_HANDLERS, HANDLERS, Course, Evaluation
 from compliance.damaged import official_findings
 from compliance.findings import Collected, Finding, breach, breach_of_row, printable
+from compliance.newer import Judge
 from compliance.policy import Policy
 from compliance.rows import Rows
 from compliance.rules import Row, Ruleset
@@ -83,7 +84,9 @@ class Checker:
         self._ruleset, self._benchmark_asked = ruleset, benchmark
         self._collected = Collected(ruleset.strict)
         self._rows = Rows(ruleset, self._collected)
-        self._course = Course(rows=self._rows, collected=self._collected)
+        handlers = COMMON_HANDLERS if ruleset.newer else HANDLERS
+        self._course = Course(rows=self._rows, collected=self._collected, handlers=handlers)
+        self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._headers: dict[str, Any] = {}
         self._events = 0
         self._last_ms = -math.inf
@@ -115,6 +118,8 @@ class Checker:
             self._collected.breach("after-run-stop", event.line, f"{key} after the run_stop of line {stop_line}")
         self._rows.take(event, self._course.first_init_ms)
         self._course.take(event)
+        if self._judge:
+            self._judge.take(event)
 
     def finish(self) -> tuple[tuple[Finding, ...], Run]:
         """The findings, errors first, then by line; and the run."""
@@ -123,6 +128,8 @@ class Checker:
             why = f"none can be read; line {found[0].line}: {found[0].actual}" if (found := collected.found) else "none"
             return (breach_of_row(_EVENTS, "count", None, "MLLOG events", why, "give the log of a run"),), NOTHING
         rows.finish(rows.facts())
+        if self._judge:
+            self._judge.finish()
         policy = Policy(ruleset=self._ruleset, rows=rows, course=course, headers=self._headers, collected=collected)
         policy.finish(self._benchmark_asked)
         named = {key: state for key, state in rows.keys.items() if state.count}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from compliance import newer
 from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_row, printable
 from compliance.rules import Row, Ruleset, describe, describe_metadata, holds
 from runlog import schema
@@ -78,11 +79,12 @@ class Rows:
         self.collected = collected
         self.keys: dict[str, KeyState] = {}
         self.rows: dict[str, list[_RowState]] = {}
-        for row in ruleset.rows:
-            event = schema.EVENTS.get(row.key)
-            self.keys[row.key] = KeyState(
+        for name in [row.key for row in ruleset.rows] or {*schema.EVENTS, *newer.keys(ruleset.version)}:
+            event = schema.EVENTS.get(name)
+            self.keys[name] = KeyState(
                 value_type=_value_type(event), event_type=event.event_type if event else "POINT_IN_TIME"
             )
+        for row in ruleset.rows:
             self.rows.setdefault(row.key, []).append(_RowState(row=row, only_metadata=_only_metadata(row)))
         for kept in _KEPT:
             self.keys.setdefault(kept.key, KeyState())

@@ -11,6 +11,7 @@ import yaml
 RULES = Path(__file__).parent / "rules"
 KINDS = ("rule", "form", "plausibility")
 _SHARED = ("common", "closed", "open")
+NEWER = ("4.1.0", "5.0.0", "5.1.0", "6.0.0", "6.1.0")  # official rules of mlperf-logging's files, no rows of ours
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
 _VALUE = frozenset(
     {"not_empty", "one_of", "above", "at_least", "below", "equals", "multiple_of", "power_of_two_times", "whole"}
@@ -78,9 +79,13 @@ class Ruleset:
     benchmarks: Mapping[str, Benchmark]
     strict: Mapping[str, StrictRule]
 
+    @property
+    def newer(self) -> bool:
+        return self.version in NEWER
+
 
 def versions() -> list[str]:
-    return sorted(folder.name.removeprefix("training_") for folder in RULES.glob("training_*"))
+    return sorted([*NEWER, *(folder.name.removeprefix("training_") for folder in RULES.glob("training_*"))])
 
 
 def load(version: str) -> Ruleset:
