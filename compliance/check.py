@@ -4,6 +4,7 @@ Memory is bounded whatever the log's length: of each rule the first FINDINGS_PER
 rest counted, of each key the first event.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -96,8 +97,7 @@ class Checker:
         if type(entry) is Event:
             self._event(entry)
         elif type(entry) is Problem:
-            shown = f": {printable(entry.text)}" if entry.text else ""
-            self._collected.breach(f"line-{entry.kind}", entry.line, f"{printable(entry.message)}{shown}")
+            self._collected.breach(f"line-{entry.kind}", entry.line, functools.partial(_of_problem, entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             self._headers.setdefault(entry.section, entry.value)
             if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
@@ -108,11 +108,14 @@ class Checker:
         self._events += 1
         if key not in _OF_OTHER_RANKS:
             if time_ms < self._last_ms:
-                before = f"{self._last_ms - time_ms} ms before the event above it"
-                self._collected.breach("time-order", event.line, f"{printable(key)} at {time_ms} ms, {before}")
+                early_ms = self._last_ms - time_ms
+                actual = lambda: f"{printable(key)} at {time_ms} ms, {early_ms} ms before the event above it"  # noqa: E731
+                self._collected.breach("time-order", event.line, actual)
             self._last_ms = time_ms
             if rank := event.rank or event.metadata.get("rank"):
-                self._collected.breach("rank-zero", event.line, f"{printable(key)} of rank {printable(rank, 20)}")
+                self._collected.breach(
+                    "rank-zero", event.line, lambda: f"{printable(key)} of rank {printable(rank, 20)}"
+                )
         stop_line = self._course.stop_line
         if stop_line is not None and key in _OF_TRAINING:
             self._collected.breach("after-run-stop", event.line, f"{key} after the run_stop of line {stop_line}")
@@ -147,6 +150,10 @@ class Checker:
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
         return collected.finish(), run
+
+
+def _of_problem(problem: Problem) -> str:
+    return printable(problem.message) + (f": {printable(problem.text)}" if problem.text else "")
 
 
 def check_entries(

@@ -85,7 +85,7 @@ class Course:
         if handler is not None:
             handler(self, event)
 
-    def _breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
+    def _breach(self, rule: str, event: Event, actual: str | Callable[[], str], expected: str | None = None) -> None:
         self.collected.breach(rule, event.line, actual, expected)
 
     # --- the clock ---
@@ -142,7 +142,7 @@ class Course:
         if type(value) is int and 0 <= value < 2**31:
             return value
         wanted = f"{event.key} has {name}, a whole number"
-        self._breach(rule, event, f"{event.key} has {name} {printable(value)}", wanted)
+        self._breach(rule, event, lambda: f"{event.key} has {name} {printable(value)}", wanted)
         return None
 
     def _not_before_run(self, event: Event) -> None:
