@@ -108,14 +108,11 @@ class Checker:
         self._events += 1
         if key not in _OF_OTHER_RANKS:
             if time_ms < self._last_ms:
-                early_ms = self._last_ms - time_ms
-                actual = lambda: f"{printable(key)} at {time_ms} ms, {early_ms} ms before the event above it"  # noqa: E731
-                self._collected.breach("time-order", event.line, actual)
+                said = functools.partial(_of_time, event, self._last_ms)
+                self._collected.breach("time-order", event.line, said)
             self._last_ms = time_ms
             if rank := event.rank or event.metadata.get("rank"):
-                self._collected.breach(
-                    "rank-zero", event.line, lambda: f"{printable(key)} of rank {printable(rank, 20)}"
-                )
+                self._collected.breach("rank-zero", event.line, functools.partial(_of_rank, event, rank))
         stop_line = self._course.stop_line
         if stop_line is not None and key in _OF_TRAINING:
             self._collected.breach("after-run-stop", event.line, f"{key} after the run_stop of line {stop_line}")
@@ -154,6 +151,14 @@ class Checker:
 
 def _of_problem(problem: Problem) -> str:
     return printable(problem.message) + (f": {printable(problem.text)}" if problem.text else "")
+
+
+def _of_time(event: Event, last_ms: float) -> str:
+    return f"{printable(event.key)} at {event.time_ms} ms, {last_ms - event.time_ms} ms before the event above it"
+
+
+def _of_rank(event: Event, rank: object) -> str:
+    return f"{printable(event.key)} of rank {printable(rank, 20)}"
 
 
 def check_entries(

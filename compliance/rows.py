@@ -1,6 +1,6 @@
 """The rows of a ruleset, applied to a log event by event. It keeps of each key the first event and their number."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ class KeyState:
 class _RowState:
     row: Row
     only_metadata: tuple[str, ...] | None  # the row asks for no more than one of these
+    metadata: Sequence[tuple[Callable[[Any, Mapping[str, Any]], bool], Any]] = ()
     any_met: bool = False
     best: float | None = None  # of the values that any_value looks at
     best_line: int | None = None
@@ -85,7 +86,9 @@ class Rows:
                 value_type=_value_type(event), event_type=event.event_type if event else "POINT_IN_TIME"
             )
         for row in ruleset.rows:
-            self.rows.setdefault(row.key, []).append(_RowState(row=row, only_metadata=_only_metadata(row)))
+            metadata = [(_METADATA[name], wanted) for name, wanted in row.metadata.items() if name in _METADATA]
+            state = _RowState(row=row, only_metadata=_only_metadata(row), metadata=metadata)
+            self.rows.setdefault(row.key, []).append(state)
         for kept in _KEPT:
             self.keys.setdefault(kept.key, KeyState())
 
@@ -246,11 +249,13 @@ def _fail(state: _RowState, aspect: str, event: Event, wanted: str, actual: str,
 
 def _apply_metadata(state: _RowState, event: Event) -> None:
     constraint, metadata = state.row.metadata, event.metadata
-    met_all = all(_METADATA[name](wanted, metadata) for name, wanted in constraint.items() if name in _METADATA)
-    if not met_all and _is_told(state):
-        wanted = describe_metadata({k: v for k, v in constraint.items() if k != "exactly"})
-        fix = f"give {event.key} this metadata: {wanted}"
-        _fail(state, "metadata", event, wanted, f"metadata {printable(own_metadata(metadata))}", fix)
+    for met, names in state.metadata:
+        if not met(names, metadata):
+            if _is_told(state):
+                wanted = describe_metadata({k: v for k, v in constraint.items() if k != "exactly"})
+                fix = f"give {event.key} this metadata: {wanted}"
+                _fail(state, "metadata", event, wanted, f"metadata {printable(own_metadata(metadata))}", fix)
+            break
     for name in constraint.get("exactly", {}):
         seen = state.seen.setdefault(name, {})
         value = metadata.get(name)
