@@ -111,7 +111,9 @@ def _known(name: str, key: str, text: str, read: Any) -> Any:
     try:
         return read(text)
     except UnknownFormError:
-        raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; checked can be 4.1.68's rules") from None
+        raise ValueError(
+            f"{name}: {key}: no meaning for {text.strip()!r}; mlperf-logging 4.1.68 has no such form"
+        ) from None
 
 
 def _rule(name: str, fields: dict[str, Any]) -> _Rule:
@@ -184,7 +186,7 @@ class _Key:
     def _fail(self, event: Event, wanted: str) -> None:
         self.failed += 1
         if self.failed <= FINDINGS_PER_RULE:
-            actual = f"value {printable(event.value, 60)}, metadata {printable(event.metadata, 100)}"
+            actual = printable(event.metadata if "metadata" in wanted else event.value)
             self.retractable.append(self.finding("check", event.line, wanted, actual))
 
     def finding(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
@@ -209,7 +211,7 @@ class _Key:
         if rule.count == "EXACTLY_ONE" and count > 1 and not self.differs:
             collected.breach("exactly-once", self.line, f"{count} {rule.key}, all with the same value")
         elif count < rule.least or (rule.count == "EXACTLY_ONE" and count > 1):
-            said = f"{count}, with different values" if self.differs else str(count)
+            said = f"{count}, with different values" if self.differs else str(count or "none")
             collected.found.append(self.finding("count", self.line or None, rule.count, said))
 
 
@@ -287,8 +289,8 @@ class Judge:
         too_late = len(self._held) >= EVENTS_HELD
         if by is not None and (too_late or name not in self._known or name in self._files):
             # the official checker ends, or never does
-            said = f"{by.key} after {EVENTS_HELD} events" if too_late else f"a log of {printable(by.value, 60)}"
-            self._collected.breach("known-benchmark", by.line, said, f"mlperf-logging 4.1.68 has {printable(name)}")
+            why = f"after {EVENTS_HELD} events" if too_late else f"mlperf-logging 4.1.68 has no {printable(name)}"
+            self._collected.breach("known-benchmark", by.line, f"{by.key} {printable(by.value, 60)}: {why}")
             return
         file = self._files[name] = _Applied(_load(name))
         self._to_come |= {key for key, state in file.keys.items() if state.rule.enqueues}

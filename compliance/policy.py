@@ -58,7 +58,10 @@ class Policy:
         self._own()
         self._closed_run(closed=closed)
         for rule in _OF_OUR_BENCHMARKS:
-            self.collected.note(rule, f"not applied: not of the rules of {self.ruleset.version}, which were checked")
+            self.collected.note(
+                rule,
+                f"not applied: checked by the rules of {self.ruleset.version}, for which this project has none such",
+            )
 
     def _asked(self, benchmark: str | None) -> None:
         name = self.rows.text(schema.SUBMISSION_BENCHMARK)
