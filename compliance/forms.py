@@ -10,6 +10,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from compliance.rules import is_whole
+
 
 class State(dict[str, Any]):
     """`s` of the rules of one file, and the files that it enqueues."""
@@ -42,10 +44,6 @@ def statements(text: str) -> list[Code]:
         raise UnknownFormError from None
 
 
-def _is_integer(value: Any) -> bool:
-    return abs(round(value) - value) < 0.00001
-
-
 _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
     **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b},
@@ -55,38 +53,27 @@ _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
     **{ast.Mod: operator.mod, ast.Pow: operator.pow},
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": _is_integer},
+    **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": is_whole},
     **{"math.ceil": math.ceil, "math.floor": math.floor},
 }
 
 
-def _value(event: Any, s: State) -> Any:
-    return event.value
-
-
-def _metadata(event: Any, s: State) -> Any:
-    return event.metadata
-
-
-def _fields(event: Any, s: State) -> Any:
-    return {"value": event.value, "metadata": event.metadata}
-
-
-def _state(event: Any, s: State) -> Any:
-    return s
+_NAMES: Mapping[str, Code] = {
+    "s": lambda event, s: s,
+    "v": lambda event, s: {"value": event.value, "metadata": event.metadata},
+    "v['value']": lambda event, s: event.value,
+    "v['metadata']": lambda event, s: event.metadata,
+    "ll.timestamp": lambda event, s: float(event.time_ms),
+}
 
 
 def _expression(node: ast.expr) -> Code:
     """`node` as a function; raises UnknownFormError."""
+    if named := _NAMES.get(ast.unparse(node)):
+        return named
     match node:
         case ast.Constant(value=value):
             return lambda event, s: value
-        case ast.Subscript(value=ast.Name(id="v"), slice=ast.Constant(value="value" | "metadata" as name)):
-            return _value if name == "value" else _metadata
-        case ast.Name(id="v" | "s" as name):
-            return _fields if name == "v" else _state
-        case ast.Attribute(value=ast.Name(id="ll"), attr="timestamp"):
-            return lambda event, s: float(event.time_ms)
         case ast.Subscript(value=of, slice=index):
             table, at = _expression(of), _expression(index)
             return lambda event, s: table(event, s)[at(event, s)]

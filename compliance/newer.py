@@ -21,7 +21,7 @@ from runlog.reader import Event
 
 EVENTS_HELD = 20_000  # before submission_division and submission_benchmark are known
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-# SHA-256 of stable_diffusion's BEGIN, less comments: _Aggregates does what it says
+# SHA-256 of stable_diffusion's BEGIN, less comments: _Applied.aggregate does what it says
 _AGGREGATES = "dc24773a5251c8c730432b0e964c1c45737c6697eb06c693de197b7c4958c06b"
 _ACCURACY, _AGGREGATED = "eval_accuracy", "aggregated_eval_accuracy"
 _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
@@ -44,8 +44,8 @@ class _Rule:
 
     def describe(self) -> str:
         texts = [*self.checks, *([self.first_check] if self.first_check else ())]
-        shown = [self.count, *(text for text, _ in texts)]
-        return "; ".join([*shown, f"one event with {self.any_check[0]}"] if self.any_check else shown)
+        any_check = [f"one event with {self.any_check[0]}"] if self.any_check else []
+        return "; ".join([self.count, *(text for text, _ in texts), *any_check])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +140,11 @@ def _rule(name: str, fields: dict[str, Any]) -> _Rule:
     )
 
 
+def _shown(event: Event, wanted: str) -> str:
+    """What `wanted` speaks of."""
+    return printable(event.metadata if "metadata" in wanted else event.value)
+
+
 class _Key:
     """What a log says of the key of a rule, and what the rule has against it."""
 
@@ -171,8 +176,8 @@ class _Key:
         if rule.any_check:
             try:
                 self.any_met = bool(rule.any_check[1](event, state)) or self.any_met
-            except Exception as error:  # noqa: BLE001  the official checker ends here
-                self._file.fatal(self.finding("check", event.line, rule.any_check[0], printable(str(error))))
+            except Exception:  # noqa: BLE001  the official checker ends here
+                self._file.ends(self, event, rule.any_check[0])
 
     def _check(self, check: tuple[str, Code], event: Event) -> None:
         text, code = check
@@ -186,8 +191,7 @@ class _Key:
     def _fail(self, event: Event, wanted: str) -> None:
         self.failed += 1
         if self.failed <= FINDINGS_PER_RULE:
-            actual = printable(event.metadata if "metadata" in wanted else event.value)
-            self.retractable.append(self.finding("check", event.line, wanted, actual))
+            self.retractable.append(self.finding("check", event.line, wanted, _shown(event, wanted)))
 
     def finding(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
         key, source = self.rule.key, f"mlperf-logging 4.1.68, {self._file.name}"
@@ -226,9 +230,9 @@ class _Applied:
         for step in file.begin:
             step(None, self.state)
 
-    def fatal(self, finding: Finding) -> None:
-        """The official checker ends with a traceback."""
-        self.ended = self.ended or finding
+    def ends(self, key: _Key, event: Event, wanted: str) -> None:
+        """The official checker ends at `event` with a traceback."""
+        self.ended = self.ended or key.finding("check", event.line, wanted, _shown(event, wanted))
 
     def aggregate(self, event: Event) -> None:
         """Joins the metrics of one evaluation, as stable_diffusion's BEGIN does."""
@@ -238,8 +242,7 @@ class _Applied:
                 _, joined = self._aggregates.setdefault(samples, (event.line, {"samples_count": samples}))
                 joined[event.metadata["metric"]] = event.value
         except (KeyError, TypeError):
-            wanted, actual = "samples_count and a name of its metric", printable(event.metadata)
-            self.fatal(self.keys[_AGGREGATED].finding("check", event.line, wanted, actual))
+            self.ends(self.keys[_AGGREGATED], event, "samples_count and a metric in the metadata")
 
     def finish(self, collected: Collected) -> None:
         for line, joined in self._aggregates.values():
@@ -254,7 +257,7 @@ class Judge:
     """Takes the events of one log; `finish` collects what the official rules of `version` have against it."""
 
     def __init__(self, version: str, collected: Collected) -> None:
-        self._version, self._collected = version, collected
+        self._collected = collected
         self._files: dict[str, _Applied] = {}
         self._of_key: dict[str, list[_Key]] = {}
         self._held: list[Event] = []

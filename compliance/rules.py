@@ -178,12 +178,12 @@ def _holds(name: str, wanted: Any, value: Any) -> bool:
     if name == "whole":
         return type(value) in (int, float) and value == int(value)
     if name == "multiple_of":
-        return _is_whole(value / wanted)
+        return is_whole(value / wanted)
     assert name == "power_of_two_times", name
-    return _is_whole(math.log2(value / wanted))
+    return is_whole(math.log2(value / wanted))
 
 
-def _is_whole(value: float) -> bool:
+def is_whole(value: float) -> bool:
     return abs(round(value) - value) < 0.00001  # tolerance of mlperf-logging's is_integer
 
 
