@@ -151,7 +151,7 @@ class Course:
 
     def _takes_time(self, event: Event, start_ms: float) -> None:
         if event.time_ms <= start_ms:
-            self._breach("epoch-time", event, f"{event.key} {event.time_ms - start_ms} ms after its start")
+            self._breach("epoch-time", event, lambda: f"{event.key} {event.time_ms - start_ms} ms after its start")
 
     def _was_measured(self) -> None:
         """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
