@@ -4,6 +4,7 @@ Memory is bounded whatever the log's length: of each rule the first FINDINGS_PER
 rest counted, of each key the first event.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from compliance import own
-from compliance.course import Course, Evaluation
+from compliance.course import COMMON_HANDLERS, HANDLERS, Course, Evaluation
 from compliance.damaged import official_findings
 from compliance.findings import Collected, Finding, breach, breach_of_row, printable
+from compliance.newer import Judge
 from compliance.policy import Policy
 from compliance.rows import Rows
 from compliance.rules import Row, Ruleset
@@ -83,7 +85,9 @@ class Checker:
         self._ruleset, self._benchmark_asked = ruleset, benchmark
         self._collected = Collected(ruleset.strict)
         self._rows = Rows(ruleset, self._collected)
-        self._course = Course(rows=self._rows, collected=self._collected)
+        handlers = COMMON_HANDLERS if ruleset.newer else HANDLERS
+        self._course = Course(rows=self._rows, collected=self._collected, handlers=handlers)
+        self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._headers: dict[str, Any] = {}
         self._events = 0
         self._last_ms = -math.inf
@@ -93,8 +97,7 @@ class Checker:
         if type(entry) is Event:
             self._event(entry)
         elif type(entry) is Problem:
-            shown = f": {printable(entry.text)}" if entry.text else ""
-            self._collected.breach(f"line-{entry.kind}", entry.line, f"{printable(entry.message)}{shown}")
+            self._collected.breach(f"line-{entry.kind}", entry.line, functools.partial(_of_problem, entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             self._headers.setdefault(entry.section, entry.value)
             if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
@@ -105,16 +108,18 @@ class Checker:
         self._events += 1
         if key not in _OF_OTHER_RANKS:
             if time_ms < self._last_ms:
-                before = f"{self._last_ms - time_ms} ms before the event above it"
-                self._collected.breach("time-order", event.line, f"{printable(key)} at {time_ms} ms, {before}")
+                said = functools.partial(_of_time, event, self._last_ms)
+                self._collected.breach("time-order", event.line, said)
             self._last_ms = time_ms
             if rank := event.rank or event.metadata.get("rank"):
-                self._collected.breach("rank-zero", event.line, f"{printable(key)} of rank {printable(rank, 20)}")
+                self._collected.breach("rank-zero", event.line, functools.partial(_of_rank, event, rank))
         stop_line = self._course.stop_line
         if stop_line is not None and key in _OF_TRAINING:
             self._collected.breach("after-run-stop", event.line, f"{key} after the run_stop of line {stop_line}")
         self._rows.take(event, self._course.first_init_ms)
         self._course.take(event)
+        if self._judge:
+            self._judge.take(event)
 
     def finish(self) -> tuple[tuple[Finding, ...], Run]:
         """The findings, errors first, then by line; and the run."""
@@ -123,6 +128,8 @@ class Checker:
             why = f"none can be read; line {found[0].line}: {found[0].actual}" if (found := collected.found) else "none"
             return (breach_of_row(_EVENTS, "count", None, "MLLOG events", why, "give the log of a run"),), NOTHING
         rows.finish(rows.facts())
+        if self._judge:
+            self._judge.finish()
         policy = Policy(ruleset=self._ruleset, rows=rows, course=course, headers=self._headers, collected=collected)
         policy.finish(self._benchmark_asked)
         named = {key: state for key, state in rows.keys.items() if state.count}
@@ -140,6 +147,18 @@ class Checker:
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
         return collected.finish(), run
+
+
+def _of_problem(problem: Problem) -> str:
+    return printable(problem.message) + (f": {printable(problem.text)}" if problem.text else "")
+
+
+def _of_time(event: Event, last_ms: float) -> str:
+    return f"{printable(event.key)} at {event.time_ms} ms, {last_ms - event.time_ms} ms before the event above it"
+
+
+def _of_rank(event: Event, rank: object) -> str:
+    return f"{printable(event.key)} of rank {printable(rank, 20)}"
 
 
 def check_entries(

@@ -1,7 +1,7 @@
 """The course of a run, event by event: its clock, epochs, blocks, evaluations and throughputs, and what is wrong."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ class Course:
 
     rows: Rows
     collected: Collected
+    handlers: Mapping[str, Callable[["Course", Event], None]]  # HANDLERS, or those common to all benchmarks
     first_init_ms: float | None = None
     start_ms: float | None = None
     stop_ms: float | None = None
@@ -80,11 +81,11 @@ class Course:
 
     def take(self, event: Event) -> None:
         """Follows the run through `event`."""
-        handler = _HANDLERS.get(event.key)
+        handler = self.handlers.get(event.key)
         if handler is not None:
             handler(self, event)
 
-    def _breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
+    def _breach(self, rule: str, event: Event, actual: str | Callable[[], str], expected: str | None = None) -> None:
         self.collected.breach(rule, event.line, actual, expected)
 
     # --- the clock ---
@@ -141,7 +142,7 @@ class Course:
         if type(value) is int and 0 <= value < 2**31:
             return value
         wanted = f"{event.key} has {name}, a whole number"
-        self._breach(rule, event, f"{event.key} has {name} {printable(value)}", wanted)
+        self._breach(rule, event, lambda: f"{event.key} has {name} {printable(value)}", wanted)
         return None
 
     def _not_before_run(self, event: Event) -> None:
@@ -150,7 +151,7 @@ class Course:
 
     def _takes_time(self, event: Event, start_ms: float) -> None:
         if event.time_ms <= start_ms:
-            self._breach("epoch-time", event, f"{event.key} {event.time_ms - start_ms} ms after its start")
+            self._breach("epoch-time", event, lambda: f"{event.key} {event.time_ms - start_ms} ms after its start")
 
     def _was_measured(self) -> None:
         """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
@@ -286,18 +287,26 @@ class Course:
         number = self._number("eval-order", event, "epoch_num")
         if number is None:
             return
+        self._keep_accuracy(event, number)
         if not self.unscored:
             self._breach("eval-order", event, f"an accuracy of epoch {number} without an evaluation of its own")
         elif number != self.unscored.number:
             other = f"the evaluation of line {self.unscored.line} is of another epoch"
             self._breach("eval-order", event, f"an accuracy of epoch {number}; {other}")
         self.unscored = None
+
+    def _keep_accuracy(self, event: Event, number: int) -> None:
         if is_number(event.value):
             evaluation = Evaluation(epoch=number, value=float(event.value), line=event.line)
             if len(self.evaluations) >= EVENTS_KEPT:
                 self.evaluations[-1] = evaluation
             else:
                 self.evaluations.append(evaluation)
+
+    def _any_accuracy(self, event: Event) -> None:
+        """One that the rules of another benchmark count by epochs or samples: it is of its number of events."""
+        self.evaluation_count += 1
+        self._keep_accuracy(event, self.evaluation_count)
 
     # --- throughput ---
 
@@ -371,12 +380,20 @@ def _first(wanted: int | None) -> str:
     return "0 or 1" if wanted is None else str(wanted)
 
 
-_HANDLERS: dict[str, Callable[[Course, Event], None]] = {
+_CLOCK: dict[str, Callable[[Course, Event], None]] = {
     schema.INIT_START.key: Course._init_start,
     schema.RUN_START.key: Course._run_start,
     schema.RUN_STOP.key: Course._run_stop,
     schema.SEED.key: Course._seed,
     schema.CACHE_CLEAR.key: Course._cache_clear,
+}
+COMMON_HANDLERS = {
+    **_CLOCK,
+    **{event.key: Course._not_before_run for event in (schema.BLOCK_START, schema.EPOCH_START, schema.EVAL_START)},
+    schema.EVAL_ACCURACY.key: Course._any_accuracy,
+}
+HANDLERS = {
+    **_CLOCK,
     schema.BLOCK_START.key: Course._block_start,
     schema.BLOCK_STOP.key: Course._block_stop,
     schema.EPOCH_START.key: Course._epoch_start,

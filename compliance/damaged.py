@@ -6,12 +6,13 @@ Our reader passes over, or splits, what it cannot take as one event; that parser
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compliance.findings import Collected, Finding
+from compliance.newer import Judge
 from compliance.rows import Rows
 from compliance.rules import Ruleset
 from runlog import schema
@@ -23,10 +24,44 @@ _LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
 
 def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """`found`, each marked by whether the official checker finds it too, and what only that one finds."""
-    rows = Rows(ruleset, Collected(ruleset.strict))
+    collected = Collected(ruleset.strict)
+    if ruleset.newer:
+        judge = Judge(ruleset.version, collected)
+        bad_lines = _read(path, judge.take)
+        judge.finish()
+    else:
+        bad_lines = _apply_rows(path, Rows(ruleset, collected))
+    theirs = [finding for finding in collected.found if finding.official]
+    named = {finding.rule for finding in theirs}
+    marked = [replace(one, official=one.rule in named or _is_bad(one, bad_lines)) for one in found]
+    if bad_lines and not any(_is_bad(one, bad_lines) for one in marked):
+        blamed = next(one for one in marked if one.rule.startswith("line-"))
+        marked.append(replace(blamed, severity="error", line=min(bad_lines), official=True))
+    ours = {finding.rule for finding in found}
+    return (*marked, *(one for one in theirs if one.rule not in ours))
+
+
+def _apply_rows(path: Path, rows: Rows) -> set[int]:
+    first_init_ms = math.inf
+
+    def take(event: Event) -> None:
+        nonlocal first_init_ms
+        if event.key == schema.INIT_START.key:
+            first_init_ms = min(first_init_ms, event.time_ms)
+        if not isinstance(event.metadata, dict):
+            event = event._replace(metadata={})
+        rows.take(event, None if first_init_ms == math.inf else first_init_ms)
+
+    bad_lines = _read(path, take)
+    rows.finish(rows.facts())
+    return bad_lines
+
+
+def _read(path: Path, take: Callable[[Event], None]) -> set[int]:
+    """Gives `take` the events as the official parser reads them; the lines that it cannot read."""
     bad_lines: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
-        first_init_ms, number = math.inf, 0
+        number = 0
         while line := stream.readline(_LONGEST):
             number += 1
             if len(line) == _LONGEST:
@@ -39,18 +74,8 @@ def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) ->
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 bad_lines.add(number)
                 continue
-            if event.key == schema.INIT_START.key:
-                first_init_ms = min(first_init_ms, event.time_ms)
-            rows.take(event, None if first_init_ms == math.inf else first_init_ms)
-    rows.finish(rows.facts())
-    theirs = [finding for finding in rows.collected.found if finding.official]
-    named = {finding.rule for finding in theirs}
-    marked = [replace(one, official=one.rule in named or _is_bad(one, bad_lines)) for one in found]
-    if bad_lines and not any(_is_bad(one, bad_lines) for one in marked):
-        blamed = next(one for one in marked if one.rule.startswith("line-"))
-        marked.append(replace(blamed, severity="error", line=min(bad_lines), official=True))
-    ours = {finding.rule for finding in found}
-    return (*marked, *(one for one in theirs if one.rule not in ours))
+            take(event)
+    return bad_lines
 
 
 def _is_bad(finding: Finding, bad_lines: set[int]) -> bool:
@@ -64,4 +89,4 @@ def _event(text: str, line: int) -> Event:
     fields: dict[str, Any] = json.loads(text[len(_TOKEN) :])
     time_ms, key, value, metadata = float(fields["time_ms"]), fields["key"], fields["value"], fields["metadata"]
     known = key if isinstance(key, str) else ""  # no rule is of such a key
-    return Event(known, value, metadata if isinstance(metadata, dict) else {}, time_ms, "", line, 0)
+    return Event(known, value, metadata, time_ms, "", line, 0)

@@ -2,6 +2,7 @@
 
 from difflib import get_close_matches
 
+from compliance import newer
 from compliance.rules import Ruleset, describe_row
 
 
@@ -10,7 +11,7 @@ def explain(name: str, ruleset: Ruleset) -> str:
 
     `name` is a strict rule, a key, or the rule of a finding (`run_stop.order`). Raises ValueError if unknown.
     """
-    keys = {row.key for row in ruleset.rows}
+    keys = {row.key for row in ruleset.rows} or set(newer.keys(ruleset.version))
     if name == "all":
         return "\n".join(explain(one, ruleset) for one in [*sorted(keys), *sorted(ruleset.strict)])
     if name in ruleset.strict:
@@ -26,6 +27,9 @@ def explain(name: str, ruleset: Ruleset) -> str:
         return "events.count\n  expects: at least one event\n  source: mlperf-logging 4.1.68, mlp_compliance\n"
     if key in keys:
         lines = [f"{key} (ruleset {ruleset.version})"]
+        if ruleset.newer:
+            for file, said in newer.describe(ruleset.version, key):
+                lines.append(f"  {said} (official)\n      source: mlperf-logging 4.1.68, {file}")
         for row in ruleset.rows:
             if row.key == key:
                 who = "official" if row.official else "stricter than the official checker"

@@ -1,7 +1,7 @@
 """A finding, and its forms: text, JSON, JUnit XML."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -76,11 +76,12 @@ class Collected:
         self._strict = strict
         self._counts: dict[str, int] = {}
 
-    def breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
-        """A breach of a strict rule."""
+    def breach(self, rule: str, line: int | None, actual: str | Callable[[], str], expected: str | None = None) -> None:
+        """A breach of a strict rule; a function of its words is asked for them only where they are kept."""
         count = self._counts[rule] = self._counts.get(rule, 0) + 1
         if count <= FINDINGS_PER_RULE:
-            self.found.append(breach(self._strict[rule], actual, line=line, expected=expected))
+            said = actual if isinstance(actual, str) else actual()
+            self.found.append(breach(self._strict[rule], said, line=line, expected=expected))
 
     def note(self, rule: str, actual: str) -> None:
         """A strict rule that was not applied."""
@@ -156,7 +157,9 @@ def printable(value: object, limit: int = 160) -> str:
         except (TypeError, ValueError, RecursionError):
             text = f"a {type(value).__name__}"
         text = text[: limit + 1]
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+    shown = text
+    if not text.isprintable():
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
     return shown if len(text) <= limit else shown[:limit] + "..."
 
 

@@ -14,6 +14,10 @@ from runlog.reader import table_of
 
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start at most
 _NEVER_OURS = ("exactly-once", "epoch-order", "block-order", "eval-order")  # others may write so
+_OF_OUR_BENCHMARKS = (
+    *("target-status", "closed-data", "epoch-order", "block-order", "eval-order", "epoch-time", "throughput-agrees"),
+    *("eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence"),
+)
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
 
 
@@ -30,8 +34,12 @@ class Policy:
     def finish(self, benchmark_asked: str | None) -> None:
         """Applies all of them."""
         division = self.rows.text(schema.SUBMISSION_DIVISION)
+        if self.ruleset.newer:
+            self._common(benchmark_asked, closed=division == "closed")
+            return
         benchmark = self._benchmark(benchmark_asked)
         self._ending()
+        self._evaluated()
         self._summary()
         self._own()
         self._closed_run(closed=division == "closed")
@@ -42,11 +50,29 @@ class Policy:
     def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
         self.collected.breach(rule, line, actual, expected)
 
+    def _common(self, benchmark_asked: str | None, *, closed: bool) -> None:
+        """What is common to all benchmarks, and what is not."""
+        self._asked(benchmark_asked)
+        self._ending()
+        self._summary()
+        self._own()
+        self._closed_run(closed=closed)
+        for rule in _OF_OUR_BENCHMARKS:
+            self.collected.note(
+                rule,
+                f"not applied: checked by the rules of {self.ruleset.version}, for which this project has none such",
+            )
+
+    def _asked(self, benchmark: str | None) -> None:
+        name = self.rows.text(schema.SUBMISSION_BENCHMARK)
+        if benchmark and name and name != benchmark:
+            line = self.rows.of(schema.SUBMISSION_BENCHMARK).line
+            self._breach("benchmark-asked", line, printable(name), f"benchmark {benchmark}")
+
     def _benchmark(self, asked: str | None) -> Benchmark | None:
         name, known = self.rows.text(schema.SUBMISSION_BENCHMARK), self.ruleset.benchmarks
         line = self.rows.of(schema.SUBMISSION_BENCHMARK).line or None
-        if asked and name and name != asked:
-            self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
+        self._asked(asked)
         if name not in known:
             expected = f"submission_benchmark is one of {', '.join(known)} (ruleset {self.ruleset.version})"
             if line:
@@ -61,6 +87,9 @@ class Policy:
             aborted = of(schema.ABORT_REASON)
             why = f": {printable(aborted.value)}" if aborted.count else ""
             self._breach("run-status", course.stop_line, f"status {printable(course.status)}{why}")
+
+    def _evaluated(self) -> None:
+        of = self.rows.of
         accuracy = of(schema.EVAL_ACCURACY)
         if accuracy.count and not (of(schema.EVAL_START).count and of(schema.EVAL_STOP).count):
             self._breach("eval-order", accuracy.line, "accuracies without eval_start and eval_stop")

@@ -11,6 +11,7 @@ import yaml
 RULES = Path(__file__).parent / "rules"
 KINDS = ("rule", "form", "plausibility")
 _SHARED = ("common", "closed", "open")
+NEWER = ("4.1.0", "5.0.0", "5.1.0", "6.0.0", "6.1.0")  # official rules of mlperf-logging's files, no rows of ours
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
 _VALUE = frozenset(
     {"not_empty", "one_of", "above", "at_least", "below", "equals", "multiple_of", "power_of_two_times", "whole"}
@@ -78,9 +79,13 @@ class Ruleset:
     benchmarks: Mapping[str, Benchmark]
     strict: Mapping[str, StrictRule]
 
+    @property
+    def newer(self) -> bool:
+        return self.version in NEWER
+
 
 def versions() -> list[str]:
-    return sorted(folder.name.removeprefix("training_") for folder in RULES.glob("training_*"))
+    return sorted([*NEWER, *(folder.name.removeprefix("training_") for folder in RULES.glob("training_*"))])
 
 
 def load(version: str) -> Ruleset:
@@ -173,12 +178,12 @@ def _holds(name: str, wanted: Any, value: Any) -> bool:
     if name == "whole":
         return type(value) in (int, float) and value == int(value)
     if name == "multiple_of":
-        return _is_whole(value / wanted)
+        return is_whole(value / wanted)
     assert name == "power_of_two_times", name
-    return _is_whole(math.log2(value / wanted))
+    return is_whole(math.log2(value / wanted))
 
 
-def _is_whole(value: float) -> bool:
+def is_whole(value: float) -> bool:
     return abs(round(value) - value) < 0.00001  # tolerance of mlperf-logging's is_integer
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compliance import convergence, official
+from compliance import convergence, newer, official
 from compliance.check import NOTHING, Run, check_file
 from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
 from compliance.rules import Benchmark, Ruleset, StrictRule
@@ -82,8 +82,9 @@ def check_logs(
 
     `verdict` is the one that counts; None: strict for logs of this project, official for others.
     """
-    if benchmark is not None and benchmark not in ruleset.benchmarks:
-        known = ", ".join(ruleset.benchmarks)
+    names = newer.benchmarks(ruleset.version) if ruleset.newer else list(ruleset.benchmarks)
+    if benchmark is not None and benchmark not in names:
+        known = ", ".join(names)
         raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {known}")
     description = read_description(system) if system else None
     checked = [Checked(path=log, findings=(), run=NOTHING) for log in logs]

@@ -5,6 +5,7 @@ differently from what is written (it keeps the last of two events on a line, the
 comes out as a `Problem`, so that no reader of this stream sees more or less than it.
 """
 
+import functools
 import json
 import os
 import re
@@ -89,6 +90,7 @@ _decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_consta
 _scan = _decoder.raw_decode
 _scan_once = _decoder.scan_once  # type: ignore[attr-defined]  # raw_decode less its words for an error; StopIteration where there is no value
 _NUMBERS = frozenset({int, float})
+_hints = functools.cache(typing.get_type_hints)  # it compiles text each time
 
 
 def parse_json(text: str) -> Any:
@@ -115,7 +117,7 @@ def table_of(kind: type[T], value: Any) -> T | None:
     if not isinstance(value, dict):
         return None
     found = {}
-    for name, hint in typing.get_type_hints(kind).items():
+    for name, hint in _hints(kind).items():  # type: ignore[arg-type]
         item, kinds = value.get(name), typing.get_args(hint) or (hint,)
         if type(item) not in kinds and not (type(item) is int and float in kinds and abs(item) < 1e300):
             return None

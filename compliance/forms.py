@@ -1,0 +1,182 @@
+"""The expressions and statements of mlperf-logging's rules, as functions. None of their text is executed.
+
+It is parsed, and only the forms below are known; another one is an UnknownFormError.
+"""
+
+import ast
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from compliance.rules import is_whole
+
+
+class State(dict[str, Any]):
+    """`s` of the rules of one file, and the files that it enqueues."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enqueued: list[str] = []
+
+
+Code = Callable[[Any, State], Any]  # of an event, None in BEGIN
+
+
+class UnknownFormError(Exception):
+    """Text that is none of the known forms."""
+
+
+def expression(text: str) -> Code:
+    """The value of `text`."""
+    try:
+        return _expression(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError:
+        raise UnknownFormError from None
+
+
+def statements(text: str) -> list[Code]:
+    """The statements of `text`, in order."""
+    try:
+        return [_statement(node) for node in ast.parse(text.strip()).body]
+    except SyntaxError:
+        raise UnknownFormError from None
+
+
+_COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
+    **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b},
+}
+_ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
+    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
+    **{ast.Mod: operator.mod, ast.Pow: operator.pow},
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": is_whole},
+    **{"math.ceil": math.ceil, "math.floor": math.floor},
+}
+
+
+_NAMES: Mapping[str, Code] = {
+    "s": lambda event, s: s,
+    "v": lambda event, s: {"value": event.value, "metadata": event.metadata},
+    "v['value']": lambda event, s: event.value,
+    "v['metadata']": lambda event, s: event.metadata,
+    "ll.timestamp": lambda event, s: float(event.time_ms),
+}
+
+
+def _expression(node: ast.expr) -> Code:
+    """`node` as a function; raises UnknownFormError."""
+    if named := _NAMES.get(ast.unparse(node)):
+        return named
+    match node:
+        case ast.Constant(value=value):
+            return lambda event, s: value
+        case ast.Subscript(value=of, slice=index):
+            table, at = _expression(of), _expression(index)
+            return lambda event, s: table(event, s)[at(event, s)]
+        case ast.List(elts=items):
+            parts = [_expression(item) for item in items]
+            return lambda event, s: [part(event, s) for part in parts]
+        case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=operand):
+            inner, change = _expression(operand), operator.not_ if isinstance(sign, ast.Not) else operator.neg
+            return lambda event, s: change(inner(event, s))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            asked, yes, no = _expression(test), _expression(body), _expression(orelse)
+            return lambda event, s: yes(event, s) if asked(event, s) else no(event, s)
+        case ast.BoolOp(op=joined, values=values):
+            terms = [_expression(value) for value in values]
+            return functools.reduce(_and if isinstance(joined, ast.And) else _or, terms)
+        case ast.Compare():
+            return _comparison(node)
+        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):
+            one, other = _expression(node.left), _expression(node.right)
+            return lambda event, s: one(event, s) | other(event, s)
+        case ast.BinOp():
+            return _arithmetic(node)
+        case ast.Call(func=function, args=arguments, keywords=[]):
+            return _call(function, [_expression(argument) for argument in arguments])
+    raise UnknownFormError
+
+
+def _and(one: Code, other: Code) -> Code:
+    return lambda event, s: one(event, s) and other(event, s)
+
+
+def _or(one: Code, other: Code) -> Code:
+    return lambda event, s: one(event, s) or other(event, s)
+
+
+def _comparison(node: ast.Compare) -> Code:
+    if not all(type(op) in _COMPARISONS for op in node.ops):
+        raise UnknownFormError
+    first = _expression(node.left)
+    steps = [(_COMPARISONS[type(op)], _expression(right)) for op, right in zip(node.ops, node.comparators, strict=True)]
+    if len(steps) == 1:
+        [(compare, second)] = steps
+        return lambda event, s: compare(first(event, s), second(event, s))
+
+    def chain(event: Any, s: State) -> bool:
+        left = first(event, s)
+        for compare, right in steps:
+            value = right(event, s)
+            if not compare(left, value):
+                return False
+            left = value
+        return True
+
+    return chain
+
+
+def _arithmetic(node: ast.BinOp) -> Code:
+    """Of numbers alone: a text times a number, or formatted by %, may take all memory, and meets no rule."""
+    compute = _ARITHMETIC.get(type(node.op))
+    if compute is None or (compute is operator.pow and not isinstance(getattr(node.right, "value", None), float)):
+        raise UnknownFormError
+    left, right = _expression(node.left), _expression(node.right)
+
+    def computed(event: Any, s: State) -> Any:
+        one, other = left(event, s), right(event, s)
+        if not isinstance(one, int | float | complex) or not isinstance(other, int | float | complex):
+            raise TypeError("no number")
+        return compute(one, other)
+
+    return computed
+
+
+def _call(function: ast.expr, arguments: list[Code]) -> Code:
+    match function, len(arguments):
+        case ast.Attribute(value=ast.Name(id="s"), attr="get"), 1:
+            return lambda event, s: s.get(arguments[0](event, s))
+        case ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), 1:
+            return lambda event, s: text.format(arguments[0](event, s))
+    called = _FUNCTIONS.get(ast.unparse(function))
+    if called is None or not arguments:
+        raise UnknownFormError
+    return lambda event, s: called(*(argument(event, s) for argument in arguments))
+
+
+def _statement(node: ast.stmt) -> Code:
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="enqueue_config"), args=[argument], keywords=[])):
+            file = _expression(argument)
+            return lambda event, s: s.enqueued.append(file(event, s))
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as table])
+        ):
+            if not all(isinstance(name, ast.Constant) for name in table.keys):
+                raise UnknownFormError
+            items = {name.value: _expression(value) for name, value in zip(table.keys, table.values, strict=True)}  # type: ignore[union-attr]
+            return lambda event, s: s.update({name: value(event, s) for name, value in items.items()})
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))]):
+            value = _expression(node.value)
+            return lambda event, s: s.__setitem__(name, value(event, s))
+        case ast.AugAssign(target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))):
+            changed = _arithmetic(ast.BinOp(ast.Subscript(ast.Name("s"), ast.Constant(name)), node.op, node.value))
+            return lambda event, s: s.__setitem__(name, changed(event, s))
+        case ast.If(test=test, body=body, orelse=[]):
+            asked, steps = _expression(test), [_statement(step) for step in body]
+            return lambda event, s: [step(event, s) for step in steps] if asked(event, s) else None
+    raise UnknownFormError
