@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from scoring.importers.checks import REFUSED, row_s
 from scoring.record import Record, Window
 from scoring.spread import outlier
 
@@ -150,16 +151,34 @@ def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float])
 
 
 def of_summary(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
-    """A figure of all devices that lies off the log's own by more than 2 %."""
+    """A figure that lies off the log's own, of all devices, by more than 2 %, or far off the rows that it is of."""
+    found = _of_rows(record, value, lines)
     own = record.summary_rate if record.rate_scope == "global" else None
     if own is None or abs(value / own - 1) <= SUMMARY_SHARE:
-        return []
+        return found
     message = (
         f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own - 1:+.1%} off the log's own summary "
         f"{own:.6g}, which has a rule of its own: see the protocol summary"
     )
     line = record.field_lines["summary_rate"]
-    return [Warning_(rule="own_summary_differs", message=message, file=record.file, line=line)]
+    return [*found, Warning_(rule="own_summary_differs", message=message, file=record.file, line=line)]
+
+
+def _of_rows(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
+    """A figure of time stamps between which the clock was set, or the run stood still."""
+    rows = [window for window in record.windows if lines[0] < window.line <= lines[1]]
+    times = [time for window in rows if window.steps and (time := row_s(record, window))]
+    batch = record.global_batch or (record.batch_per_device if record.rate_scope == "device" else None)
+    if not batch or not rows or len(times) < len(rows):
+        return []
+    own = sum(window.steps or 0 for window in rows) * batch / math.fsum(times)
+    if 1 / REFUSED <= value / own <= REFUSED:
+        return []
+    message = (
+        f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own:.3g} times what the same rows' own times "
+        f"make, {own:.6g}: the clock was set, or the run stood still in between"
+    )
+    return [Warning_(rule="rows_disagree", message=message, file=record.file, line=lines[1])]
 
 
 def of_interval(value: float, interval: tuple[float, float] | None) -> list[Warning_]:

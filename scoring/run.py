@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from scoring import spread
+from scoring.importers.checks import AGREES, set_back
 from scoring.protocols import Protocol
 from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
 
@@ -250,6 +251,7 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         _too_short(record, protocol.take_steps or 1, 0)
     end = later[-1]
     assert start[0].end_s is not None and end[0].end_s is not None
+    _refuse_set_back(record, [window for window in record.windows if start[0].line <= window.line <= end[0].line])
     seconds, steps = end[0].end_s - start[0].end_s, end[1] - start[1]
     if seconds <= 0:
         raise InputError(
@@ -258,6 +260,14 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         )
     value = _images_a_step(record) * steps / seconds
     return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
+
+
+def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
+    for before, row in set_back(windows):
+        raise InputError(
+            f"{record.file}: no figure, as the clock was set: the time stamp of line {row.line} lies before that of "
+            f"line {before.line}; take a protocol that reads the rows' own times"
+        )
 
 
 def _own_summary(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
@@ -280,6 +290,14 @@ def _run_time(record: Record, protocol: Protocol, skip: int | None) -> RunFigure
     seconds = record.run_time_s  # None: it began and never stopped, so it did not converge
     if seconds is not None and seconds <= 0:
         raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
+    windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
+    if seconds is not None:
+        _refuse_set_back(record, record.windows)
+    if seconds is not None and seconds * (1 + AGREES) < windows_s:
+        raise InputError(
+            f"{record.file}: run_start to run_stop are {seconds:.6g} s and the windows alone {windows_s:.6g} s: "
+            "the clock was set, or the log edited"
+        )
     return RunFigure(
         file=record.file,
         value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,

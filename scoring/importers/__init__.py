@@ -147,7 +147,11 @@ def read_record(
         **{field: fact.value for field, fact in draft.facts.items()},  # type: ignore[arg-type]
     )
     record = dataclasses.replace(record, windows=_windows(draft, record))
-    record = dataclasses.replace(record, checks=(*draft.checks, *checks.of_record(record)))
+    record = dataclasses.replace(
+        record,
+        checks=(*draft.checks, *checks.of_record(record)),
+        problems=(*record.problems, *checks.problems(record)),
+    )
     if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is the worst
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return record

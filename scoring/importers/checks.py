@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 
 from scoring.record import Check, Record, Window
 
@@ -20,7 +21,26 @@ def of_record(record: Record) -> list[Check]:
     return [check for check in found if check is not None]
 
 
-def _row_s(record: Record, window: Window) -> float | None:
+def set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
+    """Each two stamped rows that follow one another of which the later has the earlier stamp: the clock was set."""
+    stamped = [(window.end_s, window) for window in windows if window.end_s is not None]
+    return [(before, row) for (a, before), (b, row) in itertools.pairwise(stamped) if b < a]
+
+
+def problems(record: Record) -> list[str]:
+    """What is impossible in the time stamps."""
+    back = set_back(record.windows)
+    if not back:
+        return []
+    before, row = back[0]
+    gap_s = (before.end_s or 0.0) - (row.end_s or 0.0)
+    more = f", and {len(back) - 1} more such rows" if len(back) > 1 else ""
+    return [
+        f"line {row.line}: its time stamp is {gap_s:.6g} s before that of line {before.line}{more}: the clock was set"
+    ]
+
+
+def row_s(record: Record, window: Window) -> float | None:
     """Seconds of a row by its own columns: its step time, or its images / rate."""
     if window.seconds:
         return window.seconds
@@ -37,7 +57,7 @@ def _gaps(record: Record) -> list[tuple[float, float, int]]:
     evaluated = sorted(quality.line for quality in record.quality)
     gaps = []
     for before, row in itertools.pairwise(record.windows):
-        own = _row_s(record, row)
+        own = row_s(record, row)
         if before.end_s is None or row.end_s is None or not own or before.epoch != row.epoch:
             continue
         clock = row.end_s - before.end_s

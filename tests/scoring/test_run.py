@@ -1,0 +1,75 @@
+"""One run's figure where its log is at odds with itself, is very long, or holds rows of unequal work."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+
+from scoring import protocols
+from scoring.importers import read_record
+from scoring.record import InputError, Record
+from scoring.score import score
+from tests.scoring import samples
+
+STAMP = re.compile(r"^\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\]")
+RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
+STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
+
+
+def read(folder: Path, text: str) -> Record:
+    path = folder / "run.log"
+    path.write_text(text)
+    return read_record(path)
+
+
+def clock_set(text: str, by_s: int, row: int) -> str:
+    """A PaddleClas log whose clock was set by `by_s` seconds before its row of that number."""
+    lines, rows = text.splitlines(), 0
+    for at, line in enumerate(lines):
+        rows += "train step:" in line
+        if rows >= row and (found := STAMP.match(line)):
+            stamp = datetime.datetime.strptime(found[1], "%Y/%m/%d %H:%M:%S") + datetime.timedelta(seconds=by_s)
+            lines[at] = f"[{stamp:%Y/%m/%d %H:%M:%S}]{line[found.end() :]}"
+    return "\n".join(lines) + "\n"
+
+
+def test_no_figure_of_time_stamps_that_go_back(tmp_path: Path) -> None:
+    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
+    record = read(tmp_path, clock_set(text, -30, 6))
+    with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before that of line \d+"):
+        score([record], STAMPS)
+    windows = score([record], protocols.find("window"))  # of the rows' own times
+    assert windows.value == pytest.approx(512, rel=1e-3)
+    [problem] = [warning.message for warning in windows.warnings if warning.rule == "log_problem"]
+    assert "is 25 s before that of line" in problem and "the clock was set" in problem
+    outside = read(tmp_path, clock_set(text, -30, 15))  # steps 20 to 120 end before it
+    assert score([outside], STAMPS).value == pytest.approx(512, rel=0.05)
+
+
+def test_time_stamps_that_leap_are_warned_of(tmp_path: Path) -> None:
+    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
+    [leaps] = [w for w in score([read(tmp_path, clock_set(text, 3600, 6))], STAMPS).warnings if "rows_" in w.rule]
+    assert leaps.rule == "rows_disagree" and "make, 512: the clock was set" in leaps.message
+    assert not [w for w in score([read(tmp_path, text)], STAMPS).warnings if "rows_" in w.rule]
+
+
+def moved(text: str, by_ms: int, before: str) -> str:
+    """Our own log whose clock was set by `by_ms` before its first line that holds `before`."""
+    head, marker, tail = text.partition(before)
+    cut = head.rfind("\n") + 1
+    late = re.sub(r'"time_ms": (\d+)', lambda found: f'"time_ms": {int(found[1]) + by_ms}', text[cut:])
+    assert marker and tail
+    return text[:cut] + late
+
+
+def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    text = samples.mllog(samples.run_of([0.5] * 200))
+    assert score([read(tmp_path, text)], RUN_TIME).value == pytest.approx(100 / 60, rel=1e-3)
+    with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before"):
+        score([read(tmp_path, moved(text, -60_000, '"step": 150,'))], RUN_TIME)
+    with pytest.raises(InputError, match=r"run_start to run_stop are 40 s and the windows alone 100 s: the clock"):
+        score([read(tmp_path, moved(text, -60_000, "run_stop"))], RUN_TIME)
