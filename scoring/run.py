@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from scoring import spread
 from scoring.importers.checks import AGREES, set_back
+from scoring.importers.text import even_groups, work
 from scoring.protocols import Protocol
 from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
 
@@ -26,7 +27,8 @@ class RunFigure:
     windows: int  # printed rows that went in
     first_line: int
     last_line: int
-    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
+    # images/s of each window; of a very long log, of each group of as many rows
+    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)
     interval_95: tuple[float, float] | None = None  # from the windows
     median_window_rate: float | None = None  # which a few stalled windows hardly move
 
@@ -46,33 +48,47 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     chosen = select(record, protocol, skip=skip)
     scale = devices_in_rate(record) or 1
     kind = protocol.over_steps
-    weights = [item.rows if isinstance(item, Window) else 1 for item in chosen]
+    rows = [_rows(item) for item in chosen]
+    even = even_groups(rows)
     if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
         rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
-        value = math.fsum(r * w for r, w in zip(rates, weights, strict=True)) / sum(weights)
+        value = statistics.fmean(rates, rows)
+        rates = [statistics.fmean(rates[group], rows[group]) for group in even]
         interval = spread.series_interval(rates)
     else:
         images, seconds = _work(record, chosen, scale, kind)
-        rates = [i / s for i, s in zip(images, seconds, strict=True)]
+        times = [s / i for i, s in zip(images, seconds, strict=True)]
         if kind == "images_over_time":
             value = math.fsum(images) / math.fsum(seconds)
         else:  # mean of times: every printed row weighs the same
-            value = sum(weights) / math.fsum(w / r for r, w in zip(rates, weights, strict=True))
-        times = spread.series_interval([1 / rate for rate in rates])
-        interval = (1 / times[1], 1 / times[0]) if times else None
+            value = 1 / statistics.fmean(times, rows)
+        times = [statistics.fmean(times[group], rows[group]) for group in even]
+        rates = [1 / time for time in times]
+        inverse = spread.series_interval(times)
+        interval = (1 / inverse[1], 1 / inverse[0]) if inverse else None
         if interval is not None:  # centred where the figure is: windows may hold unequal work
-            centre = len(rates) / math.fsum(1 / rate for rate in rates)
+            centre = len(times) / math.fsum(times)
             interval = (interval[0] * value / centre, interval[1] * value / centre)
     return RunFigure(
         file=record.file,
         value=value,
-        windows=sum(weights),
+        windows=sum(rows),
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
         rates=tuple(rates),
         interval_95=interval,
         median_window_rate=statistics.median(rates),
     )
+
+
+def _rows(item: Window | Epoch) -> int:
+    return item.rows if isinstance(item, Window) else 1
+
+
+def _unit_s(item: Window | Epoch) -> float | None:
+    if isinstance(item, Window):
+        return item.printed_unit_s
+    return 1 / item.printed_rate if item.printed_rate else None
 
 
 def devices_in_rate(record: Record) -> int | None:
@@ -103,6 +119,7 @@ def _images_a_step(record: Record) -> int:
 def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: str) -> tuple[list[float], list[float]]:
     """Images and seconds of each window; from the one kind of column that every chosen window has."""
     windows = [item for item in chosen if isinstance(item, Window)]
+    weights = work(windows) if len(windows) == len(chosen) else [_rows(item) for item in chosen]
     if kind == "images_over_time" and len(windows) == len(chosen):
         own = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
         if len(own) == len(chosen):
@@ -115,11 +132,13 @@ def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: st
     if kind != "epoch_rates" and not told_by_rate:
         times = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
         if len(times) == len(chosen):
-            return [float(_images_a_step(record))] * len(times), [float(time) for time in times]
-    rates = [item.printed_rate for item in chosen if item.printed_rate is not None]
-    if len(rates) == len(chosen):  # rows of equal work: the time of an image is 1 / rate
-        return [float(scale)] * len(rates), [1 / rate for rate in rates]
-    return [1.0] * len(chosen), [1 / _rate(record, item, scale, printed=False) for item in chosen]
+            batch = _images_a_step(record)
+            return [float(batch * w) for w in weights], [time * w for time, w in zip(times, weights, strict=True)]
+    unit_s = [time for item in chosen if (time := _unit_s(item)) is not None]
+    if len(unit_s) == len(chosen):
+        return [float(scale * w) for w in weights], [time * w for time, w in zip(unit_s, weights, strict=True)]
+    rates = [_rate(record, item, scale, printed=False) for item in chosen]
+    return [float(w) for w in weights], [w / rate for rate, w in zip(rates, weights, strict=True)]
 
 
 def positions(record: Record) -> list[int | None]:

@@ -73,3 +73,35 @@ def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path) -> None:
         score([read(tmp_path, moved(text, -60_000, '"step": 150,'))], RUN_TIME)
     with pytest.raises(InputError, match=r"run_start to run_stop are 40 s and the windows alone 100 s: the clock"):
         score([read(tmp_path, moved(text, -60_000, "run_stop"))], RUN_TIME)
+
+
+ROW = "train: epoch {}, iter {}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {:.3f}\n"
+
+
+def test_a_very_long_log_keeps_its_figures(tmp_path: Path) -> None:
+    """The rows that are merged weigh as many as they are, and their time is a mean of times."""
+    rates = [800.0 if at <= 16_000 else (600.0 if at % 2 else 740.0) for at in range(1, 40_001)]
+    text = "".join(ROW.format(0, 20 * at, rate) for at, rate in enumerate(rates, 1))
+    record = read(tmp_path, text)
+    kept = rates[1:]  # the first 20 steps are warm-up
+    found = score([record], protocols.find("window"))
+    assert found.value == pytest.approx(len(kept) / sum(1 / rate for rate in kept), rel=1e-9)
+    low, high = found.interval_95 or (0, 0)
+    assert low < found.value < high
+    assert found.median_window_rate == pytest.approx(2 / (1 / 600 + 1 / 740), rel=0.01)  # of 24,000 of the 39,999
+    rates_averaged = dataclasses.replace(protocols.find("window"), over_steps="mean_of_printed_rates")
+    assert score([record], rates_averaged).value == pytest.approx(sum(kept) / len(kept), rel=1e-9)
+    [slower] = [warning.message for warning in found.warnings if warning.rule == "throttling"]
+    first = int(slower.split()[2])
+    assert abs(first - 16_000) <= 16 and " of 39999 " in slower
+
+
+def test_rows_of_more_steps_weigh_more(tmp_path: Path) -> None:
+    """OneFlow's last row of an epoch may hold more steps than the others."""
+    rows = [(epoch, at, 2900.0 if at < 251 else 2400.0) for epoch in range(3) for at in (*range(20, 201, 20), 251)]
+    record = read(tmp_path, "".join(ROW.format(*row) for row in rows))
+    found = score([record], protocols.find("window"))
+    fast, slow = 3 * 200 - 20, 3 * 51  # steps
+    assert found.value == pytest.approx((fast + slow) / (fast / 2900 + slow / 2400), rel=1e-9)
+    by_rows = dataclasses.replace(protocols.find("oneflow"), runs=1)  # its own rule: each row once
+    assert score([record], by_rows).value == pytest.approx((29 * 2900 + 3 * 2400) / 32, rel=1e-9)
