@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -175,7 +177,9 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
     if skip is not None:
         chosen = _rest(record, windows, skip, "windows")
     elif protocol.skip_unit == "window":
-        apart = len(record.windows) - len(windows)  # the run's own warm-up is the first of what the protocol drops
+        apart = sum(map(_rows, record.windows)) - sum(
+            map(_rows, windows)
+        )  # the run's own warm-up is the first of what the protocol drops
         chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
     elif measured_only:
         chosen = windows  # the run itself has set its warm-up apart
@@ -187,12 +191,24 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 
 def _rest(record: Record, items: Sequence[_T], dropped: int, what: str) -> Sequence[_T]:
-    if dropped >= len(items):
+    ends = [0, *itertools.accumulate(_rows(item) for item in items)]
+    if dropped >= ends[-1]:
         raise NothingMeasuredError(
-            f"{record.file}: warm-up is {dropped} {what} and the run has {len(items)}: nothing is left to measure; "
+            f"{record.file}: warm-up is {dropped} {what} and the run has {ends[-1]}: nothing is left to measure; "
             f"take a longer run or a smaller --skip"
         )
-    return items[dropped:]
+    return items[_after(record, ends, dropped) :]
+
+
+def _after(record: Record, ends: Sequence[int], dropped: int) -> int:
+    """Where the rows after the first `dropped` begin. `ends` are the rows before each item, and in all."""
+    at = bisect.bisect_left(ends, dropped)
+    if ends[at] != dropped:
+        raise InputError(
+            f"{record.file}: row {dropped} is merged with its neighbours, as the log is very long; "
+            f"give --skip {ends[at - 1]} or {ends[at]}"
+        )
+    return at
 
 
 def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
@@ -246,8 +262,9 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     if not stamped:
         raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
     first = record.first_step
+    ends = [0, *itertools.accumulate(window.rows for window, _ in stamped)]
     if skip is not None:
-        start = stamped[skip - 1] if 0 < skip <= len(stamped) else None
+        start = stamped[_after(record, ends, skip) - 1] if 0 < skip <= ends[-1] else None
     else:
         # The row of that many steps done; of logs that print every 10th row from 0, the row of that number.
         start = (
@@ -258,7 +275,7 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     if start is None:
         raise NothingMeasuredError(
             f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
-            f"{'windows' if skip is not None else 'steps'} and the run has {len(stamped)} stamped rows, the last after "
+            f"{'windows' if skip is not None else 'steps'} and the run has {ends[-1]} stamped rows, the last after "
             f"{stamped[-1][1]} steps: nothing is left to measure"
         )
     later = [row for row in stamped if row[1] > start[1]]
@@ -278,7 +295,8 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
             "they are too coarse, or the clock was set"
         )
     value = _images_a_step(record) * steps / seconds
-    return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
+    rows = sum(window.rows for window, _ in later)
+    return RunFigure(file=record.file, value=value, windows=rows, first_line=start[0].line, last_line=end[0].line)
 
 
 def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:

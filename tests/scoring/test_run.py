@@ -105,3 +105,24 @@ def test_rows_of_more_steps_weigh_more(tmp_path: Path) -> None:
     assert found.value == pytest.approx((fast + slow) / (fast / 2900 + slow / 2400), rel=1e-9)
     by_rows = dataclasses.replace(protocols.find("oneflow"), runs=1)  # its own rule: each row once
     assert score([record], by_rows).value == pytest.approx((29 * 2900 + 3 * 2400) / 32, rel=1e-9)
+
+
+def test_rows_are_skipped_and_not_what_they_were_merged_to(tmp_path: Path) -> None:
+    text = "".join(ROW.format(0, 20 * at, 800.0 if at <= 17_008 else 600.0) for at in range(1, 40_001))
+    record = read(tmp_path, text)
+    window = protocols.find("window")
+    found = score([record], window, skip=17_008)
+    assert found.value == pytest.approx(600, rel=1e-12) and found.runs[0].windows == 40_000 - 17_008
+    with pytest.raises(InputError, match=r"row 17000 is merged with .* give --skip 16992 or 17008"):
+        score([record], window, skip=17_000)
+    with pytest.raises(InputError, match="warm-up is 40000 windows and the run has 40000: nothing is left"):
+        score([record], window, skip=40_000)
+
+
+def test_stamps_are_taken_after_the_rows_that_are_skipped(tmp_path: Path) -> None:
+    text = "".join(ROW.format(0, 20 * at, 800.0)[:-1] + f" [{1597933942 + 3.2 * at:.2f}]\n" for at in range(1, 40_001))
+    record = read(tmp_path, f"batch_size_per_device = 128\ngpu_num_per_node = 1\nnum_nodes = 1\n{text}")
+    stamps = dataclasses.replace(STAMPS, take_steps=None)
+    found = score([record], stamps, skip=17_008)
+    assert found.runs[0].windows == 40_000 - 17_008 and found.runs[0].first_line == 3 + 17_008
+    assert found.value == pytest.approx(800, rel=1e-6)
