@@ -17,7 +17,7 @@ PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, 
 
 def of_record(record: Record) -> list[Check]:
     """What the rows say, against the stamps beside them and against the log's closing figure."""
-    found = (_clock(record), _counted(record), _printed(record), _summary(record))
+    found = (_clock(record), _counted(record), _printed(record), _batch(record), _summary(record))
     return [check for check in found if check is not None]
 
 
@@ -126,6 +126,29 @@ def _printed(record: Record) -> Check | None:
         ways=(
             f"line {row.line} and {len(both) - 1} more: the printed rate, {row.printed_rate:.6g} images/s",
             f"images / time, {row.images_per_s:.6g} images/s; {ratio:.4g} times the printed ones at the median",
+        ),
+        agree=abs(ratio - 1) <= AGREES,
+        refused=not 1 / REFUSED <= ratio <= REFUSED,
+    )
+
+
+def _batch(record: Record) -> Check | None:
+    """The batch that the options say against rate x step time of the rows, where rates are of one device."""
+    rows = [w for w in record.windows if w.printed_rate and w.printed_step_time_s and w.rows == 1]
+    batch = record.batch_per_device
+    if record.rate_scope != "device" or not rows or not batch:
+        return None
+    images = statistics.median(w.printed_rate * w.printed_step_time_s for w in rows)  # type: ignore[operator]
+    ratio = images / batch
+    given = "batch_per_device" in record.from_options
+    if abs(ratio - 1) <= AGREES and not given:  # what the log itself says was set against the rows as it was read
+        return None
+    said = "the options" if given else f"line {record.field_lines['batch_per_device']}"
+    return Check(
+        what="batch",
+        ways=(
+            f"{said}: {batch} a device",
+            f"lines {rows[0].line} to {rows[-1].line}: rate x step time, {images:.4g} a device at the median",
         ),
         agree=abs(ratio - 1) <= AGREES,
         refused=not 1 / REFUSED <= ratio <= REFUSED,

@@ -288,12 +288,14 @@ class RowBatch:
         low, high = math.ceil(self._low), math.floor(min(self._high, _MOST))
         return low if low == high else None
 
-    def read(self, line: int, rate: float | None, printed_time: str | None, time_s: float) -> None:
-        """One row's rate and its step time, also as printed: with how many digits."""
-        if rate is None or printed_time is None or "e" in printed_time:
+    def read(self, line: int, printed_rate: str | None, printed_time: str | None, time_s: float) -> None:
+        """One row's rate and its step time as printed: with how many digits."""
+        rate = positive(printed_rate)
+        if rate is None or printed_rate is None or printed_time is None or "e" in printed_time + printed_rate:
             return
-        half = 0.5 * 10.0 ** -len(printed_time.partition(".")[2])
-        product, slack = rate * time_s, rate * half + 1e-4 * rate * time_s
+        half_time, half_rate = (0.5 * 10.0 ** -len(text.partition(".")[2]) for text in (printed_time, printed_rate))
+        product = rate * time_s
+        slack = rate * half_time + time_s * half_rate + 1e-4 * product
         self._low, self._high = max(self._low, product - slack), min(self._high, product + slack)
         self._line = self._line or line
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,37 @@ def test_stamps_are_taken_after_the_rows_that_are_skipped(tmp_path: Path) -> Non
     found = score([record], stamps, skip=17_008)
     assert found.runs[0].windows == 40_000 - 17_008 and found.runs[0].first_line == 3 + 17_008
     assert found.value == pytest.approx(800, rel=1e-6)
+
+
+SEG = (
+    "2022-05-01 10:{:02}:{:02} [INFO]\t[TRAIN] epoch: 1, iter: {}/80000, loss: 0.5, lr: 0.009, "
+    "batch_cost: {:.4f}, reader_cost: 0.0001, ips: {:.4f} samples/sec | ETA 00:04:20\n"
+)
+
+
+def seg_log(rows: int, times: Sequence[float]) -> str:
+    """A PaddleSeg log of one image a step, of these step times in turn."""
+    lines, clock_s = [], 0.0
+    for at in range(1, rows + 1):
+        time_s = times[at % len(times)]
+        clock_s += 10 * time_s
+        lines.append(SEG.format(int(clock_s // 60), int(clock_s % 60), 10 * at, time_s, 1 / time_s))
+    return "".join(lines)
+
+
+def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
+    """Rate x step time of one device is its batch, whatever the options say."""
+    path = tmp_path / "run.log"
+    path.write_text(seg_log(29, [3.1563]))
+    seg = protocols.find("perf-seg")
+    says = "batch_per_device from the options: batch: the options: 8 a device; lines 1 to 29: rate x step time, 0.9999"
+    with pytest.raises(InputError, match=says):
+        score([read_record(path, devices=1, batch_per_device=8)], seg)
+    right = score([read_record(path, devices=1, batch_per_device=1)], seg)
+    assert right.value == pytest.approx(1 / 3.1563, rel=1e-9)
+    assert not [warning for warning in right.warnings if warning.rule == "ways_disagree"]
+
+
+def test_the_batch_by_the_rows_allows_for_the_digits_of_the_rate(tmp_path: Path) -> None:
+    """One image in 13.3 s is printed as 0.0752 a second: 1.0002 images."""
+    assert read(tmp_path, seg_log(29, [13.3, 14.3])).batch_per_device == 1
