@@ -161,3 +161,14 @@ def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
 def test_the_batch_by_the_rows_allows_for_the_digits_of_the_rate(tmp_path: Path) -> None:
     """One image in 13.3 s is printed as 0.0752 a second: 1.0002 images."""
     assert read(tmp_path, seg_log(29, [13.3, 14.3])).batch_per_device == 1
+
+
+def test_each_of_our_own_runs_in_one_log_keeps_its_header(tmp_path: Path) -> None:
+    texts = [samples.mllog(samples.run_of([seconds] * 40)) for seconds in (0.5, 0.6)]
+    path = tmp_path / "run.log"
+    path.write_text(texts[0] + texts[1].replace("2.6.2", "2.6.3"))
+    first, second = (read_record(path, segment=number) for number in (1, 2))
+    assert first.header.keys() == second.header.keys() == {"log", "packages", "run_summary"}
+    assert (first.software["paddlepaddle-gpu"], second.software["paddlepaddle-gpu"]) == ("2.6.2", "2.6.3")
+    assert first.devices == second.devices == 8
+    assert first.segment is not None and second.segment == (len(texts[0].splitlines()) + 1, second.lines)
