@@ -171,8 +171,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
         return _rest(record, epochs, dropped, "epochs")
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
-        what = "warm-up" if record.windows else "no"
-        raise InputError(f"{record.file}: the log holds {what} windows only: nothing was measured")
+        what = "warm-up windows only" if record.windows else "no windows"
+        raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
     measured_only = any(window.phase == "measured" for window in windows)
     if skip is not None:
         chosen = _rest(record, windows, skip, "windows")
@@ -238,7 +238,12 @@ def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Wind
     for window in chosen:
         size = window.steps or 1
         if total + size > steps:
-            return taken or _too_short(record, steps, total)
+            if not taken:
+                raise InputError(
+                    f"{record.file}: the row of line {window.line} holds {size} steps and the protocol takes {steps}; "
+                    "take a protocol without `take`, such as window"
+                )
+            return taken
         taken.append(window)
         total += size
         if total == steps:
@@ -261,10 +266,12 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     ]
     if not stamped:
         raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
+    if skip == 0:
+        raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
     first = record.first_step
     ends = [0, *itertools.accumulate(window.rows for window, _ in stamped)]
     if skip is not None:
-        start = stamped[_after(record, ends, skip) - 1] if 0 < skip <= ends[-1] else None
+        start = stamped[_after(record, ends, skip) - 1] if skip <= ends[-1] else None
     else:
         # The row of that many steps done; of logs that print every 10th row from 0, the row of that number.
         start = (

@@ -24,6 +24,7 @@ from scoring.importers.text import Draft, RowPattern
 from scoring.record import Check, InputError, Record, Window
 
 LOOK_BYTES = 1 << 20
+MOST = 10**9  # of anything that is counted
 
 
 class Format(NamedTuple):
@@ -223,9 +224,9 @@ def _windows(draft: Draft, record: Record) -> tuple[Window, ...]:
 
 
 def count(text: str) -> int:
-    """A whole number over 0."""
+    """A whole number over 0, and below any that would overflow."""
     value = int(text)
-    if value <= 0:
+    if not 0 < value < MOST:
         raise ValueError(text)
     return value
 

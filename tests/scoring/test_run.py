@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scoring import protocols
-from scoring.importers import read_record
+from scoring.importers import count, read_record
 from scoring.record import InputError, Record
 from scoring.score import score
 from tests.scoring import samples
@@ -172,3 +172,44 @@ def test_each_of_our_own_runs_in_one_log_keeps_its_header(tmp_path: Path) -> Non
     assert (first.software["paddlepaddle-gpu"], second.software["paddlepaddle-gpu"]) == ("2.6.2", "2.6.3")
     assert first.devices == second.devices == 8
     assert first.segment is not None and second.segment == (len(texts[0].splitlines()) + 1, second.lines)
+
+
+def test_what_cannot_be_measured_is_said_as_it_is(tmp_path: Path) -> None:
+    log = read(tmp_path, samples.paddleclas_static(samples.run_of([0.5] * 200)))
+    with pytest.raises(InputError, match="protocol dlperf counts from the stamp of a row: give --skip 1 or more"):
+        score([log], STAMPS, skip=0)
+    long_rows = read(tmp_path, samples.paddleclas_static(samples.run_of([0.5] * 600, every=150)))
+    with pytest.raises(InputError, match=r"the row of line \d+ holds 150 steps and the protocol takes 100; take"):
+        score([long_rows], dataclasses.replace(protocols.find("fleetx"), runs=1))
+    aborted = read(tmp_path, samples.mllog(samples.run_of([0.5] * 5)))
+    with pytest.raises(InputError, match="the log holds no windows: nothing was measured"):
+        score([aborted], protocols.find("window"))
+
+
+ROW_OF_PROTOCOL = "over_steps: images_over_time, runs: 1, over_runs: mean"
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("{source: [a, b], skip: 1 window, " + ROW_OF_PROTOCOL + "}", "source is .'a', 'b'.; want text"),
+        ("{source: a, skip: " + 5001 * "1" + " windows, " + ROW_OF_PROTOCOL + "}", "want an amount such as"),
+        ("{source: a, skip: " + 5001 * "1" + ", " + ROW_OF_PROTOCOL + "}", "own.yaml: not YAML"),
+        ("{source: 2020-99-99, skip: 1 window, " + ROW_OF_PROTOCOL + "}", "own.yaml: not YAML"),
+    ],
+    ids=["list", "long amount", "long number", "no date"],
+)
+def test_a_protocol_of_odd_values_is_refused(tmp_path: Path, row: str, says: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"mine: {row}\n")
+    with pytest.raises(InputError, match=says):
+        protocols.load(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "1.5", "1000000000", "1" + 400 * "0", 5001 * "1"], ids=lambda text: text[:11]
+)
+def test_counts_are_bounded(text: str) -> None:
+    assert count("999999999") == 999_999_999
+    with pytest.raises(ValueError):
+        count(text)
