@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from scoring.importers.checks import REFUSED, row_s
+from scoring.importers.text import even_groups, merged, work
 from scoring.record import Record, Window
 from scoring.spread import outlier
 
@@ -90,8 +92,8 @@ def step_times(windows: Iterable[Window]) -> list[float]:
             times.append(window.seconds / window.images)
         elif window.printed_step_time_s is not None:
             times.append(window.printed_step_time_s)
-        elif window.printed_rate is not None:
-            times.append(1 / window.printed_rate)
+        elif window.printed_unit_s is not None:
+            times.append(window.printed_unit_s)
     return times
 
 
@@ -110,13 +112,16 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
             "cumulative_windows",
             "the printed rates are running averages of the epoch: their mean counts early steps many times",
         )
-    times = step_times(windows)
-    if len(times) == len(windows) and len(times) >= 6:
-        found.extend(_levels(record, windows, times) or _outlying(record, windows, times))
+    rows = [window.rows for window in windows]
+    even = [merged(windows[group]) for group in even_groups(rows)]
+    times = step_times(even)
+    if len(times) == len(even) and len(times) >= 6:
+        found.extend(_levels(record, even, times) or _outlying(record, even, times))
         if not record.cumulative and _looks_cumulative(times):
             warn("cumulative_windows", "the windows look like running averages: ever smaller changes from row to row")
-    if averages_rates and len(times) >= 2:
-        gap = statistics.fmean(1 / time for time in times) * statistics.fmean(times) - 1
+    times = step_times(windows)
+    if averages_rates and len(times) == len(windows) >= 2:
+        gap = statistics.fmean([1 / time for time in times], rows) * statistics.fmean(times, work(windows)) - 1
         if gap > RATE_GAP_SHARE:
             message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
             warn("rates_averaged", message)
@@ -128,6 +133,10 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
     return found
 
 
+def _rows(windows: Iterable[Window]) -> int:
+    return sum(window.rows for window in windows)
+
+
 def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
     """A few windows that move the figure: far from the median step time, and over 1 % of the mean by themselves."""
     middle = statistics.median(times)
@@ -136,30 +145,50 @@ def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float])
     far = [index for index, time in enumerate(times) if abs(time - middle) > limit]
     if not 0 < len(far) <= len(times) / 10:  # more of them are how the run goes: it is unsteady
         return []
-    moved = statistics.fmean(times) / statistics.fmean([t for t in times if abs(t - middle) <= limit]) - 1
+    weights = work(windows)
+    near = [(time, w) for time, w in zip(times, weights, strict=True) if abs(time - middle) <= limit]
+    moved = statistics.fmean(times, weights) / statistics.fmean([t for t, _ in near], [w for _, w in near]) - 1
     if abs(moved) <= OUTLIER_SHARE:
         return []
     worst = max(far, key=lambda index: abs(times[index] - middle))
     message = (
-        f"{len(far)} of {len(times)} windows, far from the others, make the mean step time {abs(moved):.1%} "
-        f"{'longer' if moved > 0 else 'shorter'}; the farthest takes {times[worst] / middle:.3g} times the median: "
-        "see the median of the window rates"
+        f"{_rows(windows[at] for at in far)} of {_rows(windows)} windows, far from the others, make the mean step time "
+        f"{abs(moved):.1%} {'longer' if moved > 0 else 'shorter'}; the farthest takes {times[worst] / middle:.3g} "
+        "times the median: see the median of the window rates"
     )
     line = windows[worst].line
     return [Warning_(rule="outlying_window", message=message, file=record.file, line=line)]
 
 
 def of_summary(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
-    """A figure of all devices that lies off the log's own by more than 2 %."""
+    """A figure that lies off the log's own, of all devices, by more than 2 %, or far off the rows that it is of."""
+    found = _of_rows(record, value, lines)
     own = record.summary_rate if record.rate_scope == "global" else None
     if own is None or abs(value / own - 1) <= SUMMARY_SHARE:
-        return []
+        return found
     message = (
         f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own - 1:+.1%} off the log's own summary "
         f"{own:.6g}, which has a rule of its own: see the protocol summary"
     )
     line = record.field_lines["summary_rate"]
-    return [Warning_(rule="own_summary_differs", message=message, file=record.file, line=line)]
+    return [*found, Warning_(rule="own_summary_differs", message=message, file=record.file, line=line)]
+
+
+def _of_rows(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
+    """A figure of time stamps between which the clock was set, or the run stood still."""
+    rows = [window for window in record.windows if lines[0] < window.line <= lines[1]]
+    times = [time for window in rows if window.steps and (time := row_s(record, window))]
+    batch = record.global_batch or (record.batch_per_device if record.rate_scope == "device" else None)
+    if not batch or not rows or len(times) < len(rows):
+        return []
+    own = sum(window.steps or 0 for window in rows) * batch / math.fsum(times)
+    if 1 / REFUSED <= value / own <= REFUSED:
+        return []
+    message = (
+        f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own:.3g} times what the same rows' own times "
+        f"make, {own:.6g}: the clock was set, or the run stood still in between"
+    )
+    return [Warning_(rule="rows_disagree", message=message, file=record.file, line=lines[1])]
 
 
 def of_interval(value: float, interval: tuple[float, float] | None) -> list[Warning_]:
@@ -182,8 +211,8 @@ def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -
     if early and early.strength > CHANGE_STRENGTH and early.before > early.after * (1 + WARM_UP_SHARE):
         slower = early.before / early.after - 1
         message = (
-            f"the first {early.index} of {count} measured windows are {slower:.1%} slower than the rest: "
-            f"warm-up was not over at the cut; try to skip {early.index} more"
+            f"the first {_rows(windows[: early.index])} of {_rows(windows)} measured windows are {slower:.1%} slower "
+            f"than the rest: warm-up was not over at the cut; try to skip {_rows(windows[: early.index])} more"
         )
         return warning("warm_up_not_over", message, early.index)
     compute = _compute_times(windows, times)
@@ -195,8 +224,11 @@ def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -
         if late.before > 0 and _ramp(head) < THROTTLE_SHARE / 2 and _ramp(tail) < THROTTLE_SHARE / 2:
             slower = late.after / late.before - 1
             power = _power_note(windows, late.index)
-            message = f"from window {late.index + 1} of {count} on steps take {slower:.1%} longer, to the end: "
-            return warning("throttling", f"{message}throttling, or another job on the machine{power}", late.index)
+            message = (
+                f"from window {_rows(windows[: late.index]) + 1} of {_rows(windows)} on steps take {slower:.1%} longer"
+                f", to the end: throttling, or another job on the machine{power}"
+            )
+            return warning("throttling", message, late.index)
     first, last = statistics.median(times[:third]), statistics.median(times[-third:])
     if abs(last / first - 1) > DRIFT_SHARE and _monotone(times):
         message = f"step time drifts by {last / first - 1:+.1%} from the first to the last third of the run"

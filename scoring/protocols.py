@@ -26,7 +26,7 @@ OverSteps = Literal[
     "run_time",
 ]
 OverRuns = Literal["mean", "median", "olympic_mean"]
-_AMOUNT = re.compile(r"(\d+) (window|step|epoch)s?")
+_AMOUNT = re.compile(r"(\d{1,9}) (window|step|epoch)s?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
     try:
         text = path.read_bytes().decode()
         rows = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a date or a number that cannot be
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
@@ -105,6 +105,8 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
         raise InputError(f"{where}: no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
     if missing := sorted(fields - {"take", "figure"} - set(values)):
         raise InputError(f"{where}: the field {', '.join(missing)} is missing")
+    if not isinstance(values["source"], str):
+        raise InputError(f"{where}: source is {values['source']!r}; want text")
     skip, unit = _amount(where, "skip", values.pop("skip"))
     take = values.pop("take", None)
     take_steps = None

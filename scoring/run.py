@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -10,6 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from scoring import spread
+from scoring.importers.checks import AGREES, set_back
+from scoring.importers.text import even_groups, work
 from scoring.protocols import Protocol
 from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
 
@@ -25,7 +29,8 @@ class RunFigure:
     windows: int  # printed rows that went in
     first_line: int
     last_line: int
-    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
+    # images/s of each window; of a very long log, of each group of as many rows
+    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)
     interval_95: tuple[float, float] | None = None  # from the windows
     median_window_rate: float | None = None  # which a few stalled windows hardly move
 
@@ -45,33 +50,47 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     chosen = select(record, protocol, skip=skip)
     scale = devices_in_rate(record) or 1
     kind = protocol.over_steps
-    weights = [item.rows if isinstance(item, Window) else 1 for item in chosen]
+    rows = [_rows(item) for item in chosen]
+    even = even_groups(rows)
     if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
         rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
-        value = math.fsum(r * w for r, w in zip(rates, weights, strict=True)) / sum(weights)
+        value = statistics.fmean(rates, rows)
+        rates = [statistics.fmean(rates[group], rows[group]) for group in even]
         interval = spread.series_interval(rates)
     else:
         images, seconds = _work(record, chosen, scale, kind)
-        rates = [i / s for i, s in zip(images, seconds, strict=True)]
+        times = [s / i for i, s in zip(images, seconds, strict=True)]
         if kind == "images_over_time":
             value = math.fsum(images) / math.fsum(seconds)
         else:  # mean of times: every printed row weighs the same
-            value = sum(weights) / math.fsum(w / r for r, w in zip(rates, weights, strict=True))
-        times = spread.series_interval([1 / rate for rate in rates])
-        interval = (1 / times[1], 1 / times[0]) if times else None
+            value = 1 / statistics.fmean(times, rows)
+        times = [statistics.fmean(times[group], rows[group]) for group in even]
+        rates = [1 / time for time in times]
+        inverse = spread.series_interval(times)
+        interval = (1 / inverse[1], 1 / inverse[0]) if inverse else None
         if interval is not None:  # centred where the figure is: windows may hold unequal work
-            centre = len(rates) / math.fsum(1 / rate for rate in rates)
+            centre = len(times) / math.fsum(times)
             interval = (interval[0] * value / centre, interval[1] * value / centre)
     return RunFigure(
         file=record.file,
         value=value,
-        windows=sum(weights),
+        windows=sum(rows),
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
         rates=tuple(rates),
         interval_95=interval,
         median_window_rate=statistics.median(rates),
     )
+
+
+def _rows(item: Window | Epoch) -> int:
+    return item.rows if isinstance(item, Window) else 1
+
+
+def _unit_s(item: Window | Epoch) -> float | None:
+    if isinstance(item, Window):
+        return item.printed_unit_s
+    return 1 / item.printed_rate if item.printed_rate else None
 
 
 def devices_in_rate(record: Record) -> int | None:
@@ -102,6 +121,7 @@ def _images_a_step(record: Record) -> int:
 def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: str) -> tuple[list[float], list[float]]:
     """Images and seconds of each window; from the one kind of column that every chosen window has."""
     windows = [item for item in chosen if isinstance(item, Window)]
+    weights = work(windows) if len(windows) == len(chosen) else [_rows(item) for item in chosen]
     if kind == "images_over_time" and len(windows) == len(chosen):
         own = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
         if len(own) == len(chosen):
@@ -114,11 +134,13 @@ def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: st
     if kind != "epoch_rates" and not told_by_rate:
         times = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
         if len(times) == len(chosen):
-            return [float(_images_a_step(record))] * len(times), [float(time) for time in times]
-    rates = [item.printed_rate for item in chosen if item.printed_rate is not None]
-    if len(rates) == len(chosen):  # rows of equal work: the time of an image is 1 / rate
-        return [float(scale)] * len(rates), [1 / rate for rate in rates]
-    return [1.0] * len(chosen), [1 / _rate(record, item, scale, printed=False) for item in chosen]
+            batch = _images_a_step(record)
+            return [float(batch * w) for w in weights], [time * w for time, w in zip(times, weights, strict=True)]
+    unit_s = [time for item in chosen if (time := _unit_s(item)) is not None]
+    if len(unit_s) == len(chosen):
+        return [float(scale * w) for w in weights], [time * w for time, w in zip(unit_s, weights, strict=True)]
+    rates = [_rate(record, item, scale, printed=False) for item in chosen]
+    return [float(w) for w in weights], [w / rate for rate, w in zip(rates, weights, strict=True)]
 
 
 def positions(record: Record) -> list[int | None]:
@@ -149,13 +171,15 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
         return _rest(record, epochs, dropped, "epochs")
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
-        what = "warm-up" if record.windows else "no"
-        raise InputError(f"{record.file}: the log holds {what} windows only: nothing was measured")
+        what = "warm-up windows only" if record.windows else "no windows"
+        raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
     measured_only = any(window.phase == "measured" for window in windows)
     if skip is not None:
         chosen = _rest(record, windows, skip, "windows")
     elif protocol.skip_unit == "window":
-        apart = len(record.windows) - len(windows)  # the run's own warm-up is the first of what the protocol drops
+        apart = sum(map(_rows, record.windows)) - sum(
+            map(_rows, windows)
+        )  # the run's own warm-up is the first of what the protocol drops
         chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
     elif measured_only:
         chosen = windows  # the run itself has set its warm-up apart
@@ -167,12 +191,24 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 
 def _rest(record: Record, items: Sequence[_T], dropped: int, what: str) -> Sequence[_T]:
-    if dropped >= len(items):
+    ends = [0, *itertools.accumulate(_rows(item) for item in items)]
+    if dropped >= ends[-1]:
         raise NothingMeasuredError(
-            f"{record.file}: warm-up is {dropped} {what} and the run has {len(items)}: nothing is left to measure; "
+            f"{record.file}: warm-up is {dropped} {what} and the run has {ends[-1]}: nothing is left to measure; "
             f"take a longer run or a smaller --skip"
         )
-    return items[dropped:]
+    return items[_after(record, ends, dropped) :]
+
+
+def _after(record: Record, ends: Sequence[int], dropped: int) -> int:
+    """Where the rows after the first `dropped` begin. `ends` are the rows before each item, and in all."""
+    at = bisect.bisect_left(ends, dropped)
+    if ends[at] != dropped:
+        raise InputError(
+            f"{record.file}: row {dropped} is merged with its neighbours, as the log is very long; "
+            f"give --skip {ends[at - 1]} or {ends[at]}"
+        )
+    return at
 
 
 def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
@@ -202,7 +238,12 @@ def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Wind
     for window in chosen:
         size = window.steps or 1
         if total + size > steps:
-            return taken or _too_short(record, steps, total)
+            if not taken:
+                raise InputError(
+                    f"{record.file}: the row of line {window.line} holds {size} steps and the protocol takes {steps}; "
+                    "take a protocol without `take`, such as window"
+                )
+            return taken
         taken.append(window)
         total += size
         if total == steps:
@@ -225,9 +266,12 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     ]
     if not stamped:
         raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
+    if skip == 0:
+        raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
     first = record.first_step
+    ends = [0, *itertools.accumulate(window.rows for window, _ in stamped)]
     if skip is not None:
-        start = stamped[skip - 1] if 0 < skip <= len(stamped) else None
+        start = stamped[_after(record, ends, skip) - 1] if skip <= ends[-1] else None
     else:
         # The row of that many steps done; of logs that print every 10th row from 0, the row of that number.
         start = (
@@ -238,7 +282,7 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     if start is None:
         raise NothingMeasuredError(
             f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
-            f"{'windows' if skip is not None else 'steps'} and the run has {len(stamped)} stamped rows, the last after "
+            f"{'windows' if skip is not None else 'steps'} and the run has {ends[-1]} stamped rows, the last after "
             f"{stamped[-1][1]} steps: nothing is left to measure"
         )
     later = [row for row in stamped if row[1] > start[1]]
@@ -250,6 +294,7 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         _too_short(record, protocol.take_steps or 1, 0)
     end = later[-1]
     assert start[0].end_s is not None and end[0].end_s is not None
+    _refuse_set_back(record, [window for window in record.windows if start[0].line <= window.line <= end[0].line])
     seconds, steps = end[0].end_s - start[0].end_s, end[1] - start[1]
     if seconds <= 0:
         raise InputError(
@@ -257,7 +302,16 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
             "they are too coarse, or the clock was set"
         )
     value = _images_a_step(record) * steps / seconds
-    return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
+    rows = sum(window.rows for window, _ in later)
+    return RunFigure(file=record.file, value=value, windows=rows, first_line=start[0].line, last_line=end[0].line)
+
+
+def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
+    for before, row in set_back(windows):
+        raise InputError(
+            f"{record.file}: no figure, as the clock was set: the time stamp of line {row.line} lies before that of "
+            f"line {before.line}; take a protocol that reads the rows' own times"
+        )
 
 
 def _own_summary(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
@@ -280,6 +334,14 @@ def _run_time(record: Record, protocol: Protocol, skip: int | None) -> RunFigure
     seconds = record.run_time_s  # None: it began and never stopped, so it did not converge
     if seconds is not None and seconds <= 0:
         raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
+    windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
+    if seconds is not None:
+        _refuse_set_back(record, record.windows)
+    if seconds is not None and seconds * (1 + AGREES) < windows_s:
+        raise InputError(
+            f"{record.file}: run_start to run_stop are {seconds:.6g} s and the windows alone {windows_s:.6g} s: "
+            "the clock was set, or the log edited"
+        )
     return RunFigure(
         file=record.file,
         value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,

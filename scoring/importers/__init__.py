@@ -24,6 +24,7 @@ from scoring.importers.text import Draft, RowPattern
 from scoring.record import Check, InputError, Record, Window
 
 LOOK_BYTES = 1 << 20
+MOST = 10**9  # of anything that is counted
 
 
 class Format(NamedTuple):
@@ -147,7 +148,11 @@ def read_record(
         **{field: fact.value for field, fact in draft.facts.items()},  # type: ignore[arg-type]
     )
     record = dataclasses.replace(record, windows=_windows(draft, record))
-    record = dataclasses.replace(record, checks=(*draft.checks, *checks.of_record(record)))
+    record = dataclasses.replace(
+        record,
+        checks=(*draft.checks, *checks.of_record(record)),
+        problems=(*record.problems, *checks.problems(record)),
+    )
     if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is the worst
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return record
@@ -219,9 +224,9 @@ def _windows(draft: Draft, record: Record) -> tuple[Window, ...]:
 
 
 def count(text: str) -> int:
-    """A whole number over 0."""
+    """A whole number over 0, and below any that would overflow."""
     value = int(text)
-    if value <= 0:
+    if not 0 < value < MOST:
         raise ValueError(text)
     return value
 

@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 
 from scoring.record import Check, Record, Window
 
@@ -16,16 +17,35 @@ PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, 
 
 def of_record(record: Record) -> list[Check]:
     """What the rows say, against the stamps beside them and against the log's closing figure."""
-    found = (_clock(record), _counted(record), _printed(record), _summary(record))
+    found = (_clock(record), _counted(record), _printed(record), _batch(record), _summary(record))
     return [check for check in found if check is not None]
 
 
-def _row_s(record: Record, window: Window) -> float | None:
+def set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
+    """Each two stamped rows that follow one another of which the later has the earlier stamp: the clock was set."""
+    stamped = [(window.end_s, window) for window in windows if window.end_s is not None]
+    return [(before, row) for (a, before), (b, row) in itertools.pairwise(stamped) if b < a]
+
+
+def problems(record: Record) -> list[str]:
+    """What is impossible in the time stamps."""
+    back = set_back(record.windows)
+    if not back:
+        return []
+    before, row = back[0]
+    gap_s = (before.end_s or 0.0) - (row.end_s or 0.0)
+    more = f", and {len(back) - 1} more such rows" if len(back) > 1 else ""
+    return [
+        f"line {row.line}: its time stamp is {gap_s:.6g} s before that of line {before.line}{more}: the clock was set"
+    ]
+
+
+def row_s(record: Record, window: Window) -> float | None:
     """Seconds of a row by its own columns: its step time, or its images / rate."""
     if window.seconds:
         return window.seconds
     images = window.images if record.rate_scope == "global" else _images(record, window)
-    return images / window.printed_rate if images and window.printed_rate else None
+    return images * window.printed_unit_s if images and window.printed_unit_s else None
 
 
 def _images(record: Record, window: Window) -> int | None:
@@ -37,7 +57,7 @@ def _gaps(record: Record) -> list[tuple[float, float, int]]:
     evaluated = sorted(quality.line for quality in record.quality)
     gaps = []
     for before, row in itertools.pairwise(record.windows):
-        own = _row_s(record, row)
+        own = row_s(record, row)
         if before.end_s is None or row.end_s is None or not own or before.epoch != row.epoch:
             continue
         clock = row.end_s - before.end_s
@@ -112,15 +132,39 @@ def _printed(record: Record) -> Check | None:
     )
 
 
+def _batch(record: Record) -> Check | None:
+    """The batch that the options say against rate x step time of the rows, where rates are of one device."""
+    rows = [w for w in record.windows if w.printed_rate and w.printed_step_time_s and w.rows == 1]
+    batch = record.batch_per_device
+    if record.rate_scope != "device" or not rows or not batch:
+        return None
+    images = statistics.median(w.printed_rate * w.printed_step_time_s for w in rows)  # type: ignore[operator]
+    ratio = images / batch
+    given = "batch_per_device" in record.from_options
+    if abs(ratio - 1) <= AGREES and not given:  # what the log itself says was set against the rows as it was read
+        return None
+    said = "the options" if given else f"line {record.field_lines['batch_per_device']}"
+    return Check(
+        what="batch",
+        ways=(
+            f"{said}: {batch} a device",
+            f"lines {rows[0].line} to {rows[-1].line}: rate x step time, {images:.4g} a device at the median",
+        ),
+        agree=abs(ratio - 1) <= AGREES,
+        refused=not 1 / REFUSED <= ratio <= REFUSED,
+    )
+
+
 def _summary(record: Record) -> Check | None:
     """The closing figure against the mean, the harmonic mean or the median of the rows' rates: it has its own rule."""
-    rates = [window.printed_rate for window in record.windows if window.printed_rate]
+    rated = [window for window in record.windows if window.printed_rate]
+    rates, rows = [window.printed_rate or 0.0 for window in rated], [window.rows for window in rated]
     own = record.summary_rate
     if own is None or len(rates) < 2:
         return None
     ways = {
-        "mean": statistics.fmean(rates),
-        "harmonic mean": statistics.harmonic_mean(rates),
+        "mean": statistics.fmean(rates, rows),
+        "harmonic mean": 1 / statistics.fmean([window.printed_unit_s or 0.0 for window in rated], rows),
         "median": statistics.median(rates),
     }
     name = min(ways, key=lambda way: abs(ways[way] - own))

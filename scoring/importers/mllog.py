@@ -18,6 +18,7 @@ from scoring.importers.text import Draft, Fact, wait_within
 from scoring.record import Epoch, Quality, Window
 
 _OPENING = ("cache_clear", "init_start", "submission_benchmark")  # events before run_start
+_FIRST_SECTIONS = ("log", "source")  # of the header of our own logs, which stands before them
 _COUNTS = ("devices", "nodes", "batch_per_device")
 _TEXTS = ("precision", "math_mode", "mode", "framework", "model")
 
@@ -63,6 +64,8 @@ def read(lines: Lines) -> Draft:
             if handle := _HANDLERS.get(entry.key):
                 handle(reader, entry)
         elif isinstance(entry, Header):
+            if entry.section in _FIRST_SECTIONS:
+                lines.start(entry.line, "header")
             reader.header(entry)
         elif isinstance(entry, Problem):
             reader.draft.problem(f"line {entry.line}: {entry.message}")

@@ -123,7 +123,7 @@ def read_static(lines: Lines) -> Draft:
         if cost is None or (epoch, step) == (last_epoch, last_step):
             continue
         rate = positive(rate_text)
-        batch.read(line, rate, cost_text, cost)
+        batch.read(line, rate_text, cost_text, cost)
         if is_old:
             first_step, count, resets = 0, step + 1, False
             cost = batch.images / rate if batch.images and rate else cost
@@ -183,7 +183,7 @@ def read_dygraph(lines: Lines) -> Draft:
         if cost is None or (epoch, step) == (last_epoch, last_step):
             continue
         rate = positive(rate_text)
-        batch.read(line, rate, cost_text, cost)
+        batch.read(line, rate_text, cost_text, cost)
         start = last_step if epoch == last_epoch and step > last_step else -1
         count = step - max(start, 4) if start < 5 <= step else step - start
         lost = not draft.has_rows and step > 0  # the log's start: the first row of an epoch is that of iteration 0

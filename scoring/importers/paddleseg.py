@@ -98,7 +98,7 @@ def read(lines: Lines) -> Draft:
         step_time = positive(cost)
         if step_time is None or counter.repeats(whole(step)):
             continue
-        batch.read(line, positive(rate), cost, step_time)
+        batch.read(line, rate, cost, step_time)
         steps = counter.take(whole(step), whole(of))
         seconds, waited = of_steps(steps, step_time, number(wait))
         draft.row(

@@ -207,6 +207,8 @@ class Draft:
 def merged(rows: Sequence[Window]) -> Window:
     """Rows that follow one another as one: sums stay sums, means stay means, all else is that of the last."""
     last = rows[-1]
+    if len(rows) == 1:
+        return last
     weights = [row.rows for row in rows]
     return Window(
         line=last.line,
@@ -224,7 +226,28 @@ def merged(rows: Sequence[Window]) -> Window:
         gpu_memory_mib=last.gpu_memory_mib,
         power_w=_mean([row.power_w for row in rows], weights),
         rows=sum(weights),
+        merged_unit_s=_mean([row.printed_unit_s for row in rows], work(rows)),
     )
+
+
+def work(windows: Sequence[Window]) -> list[int]:
+    """What each weighs in a mean over time: its steps, where all say them, else its rows."""
+    steps = [window.steps for window in windows if window.steps]
+    return steps if len(steps) == len(windows) else [window.rows for window in windows]
+
+
+def even_groups(rows: Sequence[int]) -> list[slice]:
+    """The items that stand for `rows`, cut into groups of about as many rows as the largest item."""
+    most, start, total = max(rows, default=0), 0, 0
+    groups: list[slice] = []
+    for end, count in enumerate(rows, 1):
+        total += count
+        if total >= most:
+            groups.append(slice(start, end))
+            start, total = end, 0
+    if total:
+        groups[-1] = slice(groups[-1].start, len(rows))
+    return groups
 
 
 def _sum(values: Sequence[_N | None]) -> _N | None:
@@ -265,12 +288,14 @@ class RowBatch:
         low, high = math.ceil(self._low), math.floor(min(self._high, _MOST))
         return low if low == high else None
 
-    def read(self, line: int, rate: float | None, printed_time: str | None, time_s: float) -> None:
-        """One row's rate and its step time, also as printed: with how many digits."""
-        if rate is None or printed_time is None or "e" in printed_time:
+    def read(self, line: int, printed_rate: str | None, printed_time: str | None, time_s: float) -> None:
+        """One row's rate and its step time as printed: with how many digits."""
+        rate = positive(printed_rate)
+        if rate is None or printed_rate is None or printed_time is None or "e" in printed_time + printed_rate:
             return
-        half = 0.5 * 10.0 ** -len(printed_time.partition(".")[2])
-        product, slack = rate * time_s, rate * half + 1e-4 * rate * time_s
+        half_time, half_rate = (0.5 * 10.0 ** -len(text.partition(".")[2]) for text in (printed_time, printed_rate))
+        product = rate * time_s
+        slack = rate * half_time + time_s * half_rate + 1e-4 * product
         self._low, self._high = max(self._low, product - slack), min(self._high, product + slack)
         self._line = self._line or line
 

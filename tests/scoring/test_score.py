@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -622,10 +623,10 @@ def test_faster_to_train_is_a_speedup(published_logs: Path, tmp_path: Path, comm
     fast.mkdir()
     for log in base.iterdir():
         text = log.read_text()
-        stop = next(line for line in text.splitlines() if '"run_stop"' in line)
-        start = next(line for line in text.splitlines() if '"run_start"' in line)
-        begin, end = (int(line.split('"time_ms": ')[1].split(",")[0]) for line in (start, stop))
-        (fast / log.name).write_text(text.replace(str(end), str(begin + (end - begin) // 2)))
+        stamps = [int(stamp) for stamp in re.findall(r'"time_ms": (\d+)', text)]
+        for stamp in sorted(set(stamps)):
+            text = text.replace(f'"time_ms": {stamp},', f'"time_ms": {stamps[0] + (stamp - stamps[0]) // 2},')
+        (fast / log.name).write_text(text)
     _, result, _ = command("compare", base, fast, "--protocol", "mlperf")
     row = result["rows"][1]
     assert row["ratio"] == pytest.approx(0.5, rel=1e-3) and row["speedup"] == pytest.approx(2, rel=1e-3)

@@ -1,0 +1,215 @@
+"""One run's figure where its log is at odds with itself, is very long, or holds rows of unequal work."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from scoring import protocols
+from scoring.importers import count, read_record
+from scoring.record import InputError, Record
+from scoring.score import score
+from tests.scoring import samples
+
+STAMP = re.compile(r"^\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\]")
+RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
+STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
+
+
+def read(folder: Path, text: str) -> Record:
+    path = folder / "run.log"
+    path.write_text(text)
+    return read_record(path)
+
+
+def clock_set(text: str, by_s: int, row: int) -> str:
+    """A PaddleClas log whose clock was set by `by_s` seconds before its row of that number."""
+    lines, rows = text.splitlines(), 0
+    for at, line in enumerate(lines):
+        rows += "train step:" in line
+        if rows >= row and (found := STAMP.match(line)):
+            stamp = datetime.datetime.strptime(found[1], "%Y/%m/%d %H:%M:%S") + datetime.timedelta(seconds=by_s)
+            lines[at] = f"[{stamp:%Y/%m/%d %H:%M:%S}]{line[found.end() :]}"
+    return "\n".join(lines) + "\n"
+
+
+def test_no_figure_of_time_stamps_that_go_back(tmp_path: Path) -> None:
+    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
+    record = read(tmp_path, clock_set(text, -30, 6))
+    with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before that of line \d+"):
+        score([record], STAMPS)
+    windows = score([record], protocols.find("window"))  # of the rows' own times
+    assert windows.value == pytest.approx(512, rel=1e-3)
+    [problem] = [warning.message for warning in windows.warnings if warning.rule == "log_problem"]
+    assert "is 25 s before that of line" in problem and "the clock was set" in problem
+    outside = read(tmp_path, clock_set(text, -30, 15))  # steps 20 to 120 end before it
+    assert score([outside], STAMPS).value == pytest.approx(512, rel=0.05)
+
+
+def test_time_stamps_that_leap_are_warned_of(tmp_path: Path) -> None:
+    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
+    [leaps] = [w for w in score([read(tmp_path, clock_set(text, 3600, 6))], STAMPS).warnings if "rows_" in w.rule]
+    assert leaps.rule == "rows_disagree" and "make, 512: the clock was set" in leaps.message
+    assert not [w for w in score([read(tmp_path, text)], STAMPS).warnings if "rows_" in w.rule]
+
+
+def moved(text: str, by_ms: int, before: str) -> str:
+    """Our own log whose clock was set by `by_ms` before its first line that holds `before`."""
+    head, marker, tail = text.partition(before)
+    cut = head.rfind("\n") + 1
+    late = re.sub(r'"time_ms": (\d+)', lambda found: f'"time_ms": {int(found[1]) + by_ms}', text[cut:])
+    assert marker and tail
+    return text[:cut] + late
+
+
+def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    text = samples.mllog(samples.run_of([0.5] * 200))
+    assert score([read(tmp_path, text)], RUN_TIME).value == pytest.approx(100 / 60, rel=1e-3)
+    with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before"):
+        score([read(tmp_path, moved(text, -60_000, '"step": 150,'))], RUN_TIME)
+    with pytest.raises(InputError, match=r"run_start to run_stop are 40 s and the windows alone 100 s: the clock"):
+        score([read(tmp_path, moved(text, -60_000, "run_stop"))], RUN_TIME)
+
+
+ROW = "train: epoch {}, iter {}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {:.3f}\n"
+
+
+def test_a_very_long_log_keeps_its_figures(tmp_path: Path) -> None:
+    """The rows that are merged weigh as many as they are, and their time is a mean of times."""
+    rates = [800.0 if at <= 16_000 else (600.0 if at % 2 else 740.0) for at in range(1, 40_001)]
+    text = "".join(ROW.format(0, 20 * at, rate) for at, rate in enumerate(rates, 1))
+    record = read(tmp_path, text)
+    kept = rates[1:]  # the first 20 steps are warm-up
+    found = score([record], protocols.find("window"))
+    assert found.value == pytest.approx(len(kept) / sum(1 / rate for rate in kept), rel=1e-9)
+    low, high = found.interval_95 or (0, 0)
+    assert low < found.value < high
+    assert found.median_window_rate == pytest.approx(2 / (1 / 600 + 1 / 740), rel=0.01)  # of 24,000 of the 39,999
+    rates_averaged = dataclasses.replace(protocols.find("window"), over_steps="mean_of_printed_rates")
+    assert score([record], rates_averaged).value == pytest.approx(sum(kept) / len(kept), rel=1e-9)
+    [slower] = [warning.message for warning in found.warnings if warning.rule == "throttling"]
+    first = int(slower.split()[2])
+    assert abs(first - 16_000) <= 16 and " of 39999 " in slower
+
+
+def test_rows_of_more_steps_weigh_more(tmp_path: Path) -> None:
+    """OneFlow's last row of an epoch may hold more steps than the others."""
+    rows = [(epoch, at, 2900.0 if at < 251 else 2400.0) for epoch in range(3) for at in (*range(20, 201, 20), 251)]
+    record = read(tmp_path, "".join(ROW.format(*row) for row in rows))
+    found = score([record], protocols.find("window"))
+    fast, slow = 3 * 200 - 20, 3 * 51  # steps
+    assert found.value == pytest.approx((fast + slow) / (fast / 2900 + slow / 2400), rel=1e-9)
+    by_rows = dataclasses.replace(protocols.find("oneflow"), runs=1)  # its own rule: each row once
+    assert score([record], by_rows).value == pytest.approx((29 * 2900 + 3 * 2400) / 32, rel=1e-9)
+
+
+def test_rows_are_skipped_and_not_what_they_were_merged_to(tmp_path: Path) -> None:
+    text = "".join(ROW.format(0, 20 * at, 800.0 if at <= 17_008 else 600.0) for at in range(1, 40_001))
+    record = read(tmp_path, text)
+    window = protocols.find("window")
+    found = score([record], window, skip=17_008)
+    assert found.value == pytest.approx(600, rel=1e-12) and found.runs[0].windows == 40_000 - 17_008
+    with pytest.raises(InputError, match=r"row 17000 is merged with .* give --skip 16992 or 17008"):
+        score([record], window, skip=17_000)
+    with pytest.raises(InputError, match="warm-up is 40000 windows and the run has 40000: nothing is left"):
+        score([record], window, skip=40_000)
+
+
+def test_stamps_are_taken_after_the_rows_that_are_skipped(tmp_path: Path) -> None:
+    text = "".join(ROW.format(0, 20 * at, 800.0)[:-1] + f" [{1597933942 + 3.2 * at:.2f}]\n" for at in range(1, 40_001))
+    record = read(tmp_path, f"batch_size_per_device = 128\ngpu_num_per_node = 1\nnum_nodes = 1\n{text}")
+    stamps = dataclasses.replace(STAMPS, take_steps=None)
+    found = score([record], stamps, skip=17_008)
+    assert found.runs[0].windows == 40_000 - 17_008 and found.runs[0].first_line == 3 + 17_008
+    assert found.value == pytest.approx(800, rel=1e-6)
+
+
+SEG = (
+    "2022-05-01 10:{:02}:{:02} [INFO]\t[TRAIN] epoch: 1, iter: {}/80000, loss: 0.5, lr: 0.009, "
+    "batch_cost: {:.4f}, reader_cost: 0.0001, ips: {:.4f} samples/sec | ETA 00:04:20\n"
+)
+
+
+def seg_log(rows: int, times: Sequence[float]) -> str:
+    """A PaddleSeg log of one image a step, of these step times in turn."""
+    lines, clock_s = [], 0.0
+    for at in range(1, rows + 1):
+        time_s = times[at % len(times)]
+        clock_s += 10 * time_s
+        lines.append(SEG.format(int(clock_s // 60), int(clock_s % 60), 10 * at, time_s, 1 / time_s))
+    return "".join(lines)
+
+
+def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
+    """Rate x step time of one device is its batch, whatever the options say."""
+    path = tmp_path / "run.log"
+    path.write_text(seg_log(29, [3.1563]))
+    seg = protocols.find("perf-seg")
+    says = "batch_per_device from the options: batch: the options: 8 a device; lines 1 to 29: rate x step time, 0.9999"
+    with pytest.raises(InputError, match=says):
+        score([read_record(path, devices=1, batch_per_device=8)], seg)
+    right = score([read_record(path, devices=1, batch_per_device=1)], seg)
+    assert right.value == pytest.approx(1 / 3.1563, rel=1e-9)
+    assert not [warning for warning in right.warnings if warning.rule == "ways_disagree"]
+
+
+def test_the_batch_by_the_rows_allows_for_the_digits_of_the_rate(tmp_path: Path) -> None:
+    """One image in 13.3 s is printed as 0.0752 a second: 1.0002 images."""
+    assert read(tmp_path, seg_log(29, [13.3, 14.3])).batch_per_device == 1
+
+
+def test_each_of_our_own_runs_in_one_log_keeps_its_header(tmp_path: Path) -> None:
+    texts = [samples.mllog(samples.run_of([seconds] * 40)) for seconds in (0.5, 0.6)]
+    path = tmp_path / "run.log"
+    path.write_text(texts[0] + texts[1].replace("2.6.2", "2.6.3"))
+    first, second = (read_record(path, segment=number) for number in (1, 2))
+    assert first.header.keys() == second.header.keys() == {"log", "packages", "run_summary"}
+    assert (first.software["paddlepaddle-gpu"], second.software["paddlepaddle-gpu"]) == ("2.6.2", "2.6.3")
+    assert first.devices == second.devices == 8
+    assert first.segment is not None and second.segment == (len(texts[0].splitlines()) + 1, second.lines)
+
+
+def test_what_cannot_be_measured_is_said_as_it_is(tmp_path: Path) -> None:
+    log = read(tmp_path, samples.paddleclas_static(samples.run_of([0.5] * 200)))
+    with pytest.raises(InputError, match="protocol dlperf counts from the stamp of a row: give --skip 1 or more"):
+        score([log], STAMPS, skip=0)
+    long_rows = read(tmp_path, samples.paddleclas_static(samples.run_of([0.5] * 600, every=150)))
+    with pytest.raises(InputError, match=r"the row of line \d+ holds 150 steps and the protocol takes 100; take"):
+        score([long_rows], dataclasses.replace(protocols.find("fleetx"), runs=1))
+    aborted = read(tmp_path, samples.mllog(samples.run_of([0.5] * 5)))
+    with pytest.raises(InputError, match="the log holds no windows: nothing was measured"):
+        score([aborted], protocols.find("window"))
+
+
+ROW_OF_PROTOCOL = "over_steps: images_over_time, runs: 1, over_runs: mean"
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("{source: [a, b], skip: 1 window, " + ROW_OF_PROTOCOL + "}", "source is .'a', 'b'.; want text"),
+        ("{source: a, skip: " + 5001 * "1" + " windows, " + ROW_OF_PROTOCOL + "}", "want an amount such as"),
+        ("{source: a, skip: " + 5001 * "1" + ", " + ROW_OF_PROTOCOL + "}", "own.yaml: not YAML"),
+        ("{source: 2020-99-99, skip: 1 window, " + ROW_OF_PROTOCOL + "}", "own.yaml: not YAML"),
+    ],
+    ids=["list", "long amount", "long number", "no date"],
+)
+def test_a_protocol_of_odd_values_is_refused(tmp_path: Path, row: str, says: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"mine: {row}\n")
+    with pytest.raises(InputError, match=says):
+        protocols.load(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "1.5", "1000000000", "1" + 400 * "0", 5001 * "1"], ids=lambda text: text[:11]
+)
+def test_counts_are_bounded(text: str) -> None:
+    assert count("999999999") == 999_999_999
+    with pytest.raises(ValueError):
+        count(text)
