@@ -150,9 +150,12 @@ STYLE = "body{font:16px sans-serif;max-width:60rem;margin:auto;padding:1rem}svg{
 STYLE += "div{overflow-x:auto}td,th{padding:.1rem .6rem;text-align:left;white-space:nowrap}text{font-size:12px}"
 
 
+PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"
+
+
 def page(rows: Sequence[Row]) -> str:
     """The trend of each series as one static page."""
-    parts = [f"<!doctype html><meta charset=utf-8><title>History</title><style>{STYLE}</style><h1>History</h1>"]
+    parts = [f"{PAGE_START}<style>{STYLE}</style><h1>History</h1>"]
     for series in dict.fromkeys(row.series for row in rows):
         own = [row for row in rows if row.series == series]
         parts.append(f"<h2>{html.escape(' | '.join(series[:3]))}</h2><p>{html.escape(series[3])}</p>{_plot(own)}")
@@ -205,8 +208,10 @@ def main(args: argparse.Namespace) -> int:
         rows = rows_of(connection)
     out = Path(args.paths[0] if args.paths else "history.html")
     if args.action == "show":
+        _keep_others(out, args.file, ".html", PAGE_START)
         out.write_text(page(rows), encoding="utf-8")
     else:
+        _keep_others(out, args.file, ".csv", COLUMNS.replace(", ", ","))
         _export(rows, out)
     print(f"{len(rows)} runs in {out}")
     return 0
@@ -233,9 +238,19 @@ def _logs(args: argparse.Namespace) -> int:
     return int(lower)
 
 
+def _keep_others(out: Path, history: Path, suffix: str, start: str) -> None:
+    """Raises InputError where writing to `out` would cost a file that this command did not write."""
+    if out.suffix != suffix:
+        raise InputError(f"{out}: name a {suffix} file to write to")
+    if not out.exists():
+        return
+    with out.open("rb") as file:
+        ours = file.read(len(start)) == start.encode()
+    if not ours or out.samefile(history):
+        raise InputError(f"{out}: is there already, and not written by this command; name another file")
+
+
 def _export(rows: Sequence[Row], out: Path) -> None:
-    if out.suffix != ".csv":
-        raise InputError(f"{out}: export to a .csv")
     with out.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, COLUMNS.split(", "))
         table.writeheader()

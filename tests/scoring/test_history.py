@@ -97,6 +97,22 @@ def test_the_export_has_a_row_a_run(tmp_path: Path, command: Command) -> None:
     assert command("export", tmp_path / "runs.txt")[0] == 2
 
 
+def test_nothing_but_its_own_pages_and_tables_is_written_over(tmp_path: Path, command: Command) -> None:
+    runs = logs(tmp_path, "a", PAST)
+    command("add", *runs)
+    (tmp_path / "other.html").write_text("<p>mine")
+    (tmp_path / "other.csv").write_text("mine")
+    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "link.html").symlink_to(runs[0])
+    for out in (runs[0], "history.sqlite", "other.html", "link.html", "new.txt"):
+        assert command("show", tmp_path / out)[0] == 2
+    for out in (runs[0], "history.sqlite", "other.csv"):
+        assert command("export", tmp_path / out)[0] == 2
+    assert all(path.read_bytes() == data for path, data in kept.items()) and not (tmp_path / "new.txt").exists()
+    for _ in range(2):  # its own are written anew
+        assert command("show", tmp_path / "own.html")[0] == command("export", tmp_path / "own.csv")[0] == 0
+
+
 @pytest.mark.parametrize(
     "arguments, says",
     [
