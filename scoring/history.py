@@ -17,7 +17,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from scoring import spread
-from scoring.campaign_table import system_of
 from scoring.compare import SINGLE_RUNS
 from scoring.importers import count, jsonable, read_record
 from scoring.record import InputError, Record
@@ -58,8 +57,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     record, run = result.records[index], result.runs[index]
     started = record.run_start_s if record.run_start_s and record.run_start_s > 1e9 else None
     seconds = started or Path(record.file).stat().st_mtime
-    framework = (record.framework or record.format).rsplit(" ", 1)[0]
-    machine = system or (system_of([record]) if record.header.get("hardware") else None)
+    machine = system or record.machine
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     source = record.header.get("source")
@@ -69,7 +67,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
         date_of="run_start" if started else "file",
         revision=str(source["commit"]) if isinstance(source, dict) and source.get("commit") else None,
-        system=f"{machine}, {record.devices or 'unknown'} devices, {framework}",
+        system=f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}",
         workload=f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}",
         precision=record.math_mode or record.precision or "precision unsaid",
         protocol=f"{result.protocol.name}: {result.protocol.describe()}",
@@ -127,6 +125,10 @@ def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | 
 def check(rows: Sequence[Row], result: Score, last: int, system: str | None) -> tuple[bool, str]:
     """(whether the new result is lower than the last ones, what is said of it)."""
     new = [row_of(result, index, system) for index in range(len(result.records))]
+    for row in new:
+        if row.series != new[0].series:
+            said = " and ".join(f"{' | '.join(r.series[:3])} in {r.file}" for r in (new[0], row))
+            raise InputError(f"the new runs are of two series ({said}); check each by itself")
     known = {row.sha256 for row in new}
     past = [row.images_per_s for row in rows if row.series == new[0].series and row.sha256 not in known][-last:]
     values = [row.images_per_s for row in new]

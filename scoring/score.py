@@ -203,12 +203,16 @@ def _listed(values: Sequence[float], unit: str) -> str:
 
 
 def _same_system(records: Sequence[Record]) -> None:
-    for name in ("devices", "batch_per_device", "global_batch", "precision", "mode", "model"):
+    names = ("devices", "batch_per_device", "global_batch", "precision", "mode", "model", "machine")
+    said = {name: [(getattr(record, name), record.file) for record in records] for name in names}
+    said["framework"] = [(record.framework and record.framework_name, record.file) for record in records]
+    if None in (record.framework for record in records):  # what logs of one format do not say, they do not deny
+        said["format"] = [(record.format, record.file) for record in records]
+    for name, values in said.items():
         seen: dict[Any, str] = {}
-        for record in records:
-            value = getattr(record, name)
+        for value, file in values:
             if value is not None:
-                seen.setdefault(value, record.file)
+                seen.setdefault(value, file)
         if len(seen) > 1:
             where = ", ".join(f"{value} in {file}" for value, file in seen.items())
             raise InputError(

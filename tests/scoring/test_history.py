@@ -144,6 +144,15 @@ def test_two_machines_share_no_trend(tmp_path: Path, command: Command, capsys: p
         assert any(row.system.startswith("8 x Tesla V100, 8 devices") for row in history.rows_of(connection))
 
 
+def test_new_runs_of_two_series_are_not_checked_as_one(tmp_path: Path, command: Command) -> None:
+    first, second = logs(tmp_path, "a", [1, 1.01])
+    lines = [line for line in second.read_text().splitlines() if '"submission_benchmark"' not in line]
+    second.write_text(re.sub(r'"model": "[^"]*"', '"model": null', "\n".join(lines)))
+    command("add", first)
+    code, _, error = command("check", first, second)
+    assert code == 2 and "are of two series" in error and "model unsaid" in error
+
+
 def test_a_file_that_is_no_history_is_refused(tmp_path: Path, command: Command) -> None:
     (tmp_path / "history.sqlite").write_text("no database, but long enough to be taken for one " * 40)
     code, _, error = command("add", *logs(tmp_path, "a", [1]))

@@ -258,6 +258,28 @@ def test_runs_of_two_systems_are_no_repeats(tmp_path: Path, command: Command) ->
     assert code == 2 and "the same log: one run counts once" in error
 
 
+def hardware(name: str, host: str = "a") -> str:
+    """A header line of our own logs."""
+    return f"# {json.dumps({'hardware': {'nodes': [{'host': host, 'cpu': name, 'cores': 4, 'gpus': []}]}})}\n"
+
+
+def test_two_frameworks_or_machines_are_no_repeats(tmp_path: Path, command: Command) -> None:
+    run = samples.run_of([0.5] * 400)
+    torch = write(tmp_path, "torch.log", samples.nvidia_pytorch(run).replace(" amp : True ", " amp : False "))
+    flow = write(tmp_path, "flow.log", samples.nvidia_tensorflow(run))
+    code, _, error = command("score", torch, flow, "--protocol", "perf")
+    assert code == 2 and "runs of different framework (PyTorch in " in error
+    text = samples.mllog(run)
+    amd = write(tmp_path, "amd.txt", hardware("AMD") + text)
+    intel = write(tmp_path, "intel.txt", hardware("Intel") + text)
+    code, _, error = command("score", amd, intel, "--protocol", "window")
+    assert code == 2 and "runs of different machine (AMD, 4 cores in " in error
+    twin = write(tmp_path, "twin.txt", hardware("AMD", host="b") + text)  # a like machine, another version
+    twin.write_text(twin.read_text().replace("paddlepaddle 2.6.2", "paddlepaddle 2.5.0"))
+    unsaid = write(tmp_path, "unsaid.txt", text)
+    assert command("score", amd, twin, unsaid, "--protocol", "window")[0] == 0
+
+
 def test_unknown_devices_change_the_unit(published_logs: Path, command: Command) -> None:
     code, result, _ = command("score", published_logs / "paddleclas_a100_gpu1_fp32_bs256.log", "--protocol", "perf")
     assert code == 0 and result["unit"] == "images/s per device"
