@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 import statistics
 import subprocess
 import sys
@@ -630,6 +631,35 @@ def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path, comman
     assert result["rows"][1]["basis"] == "one run against 3: the spread of 3 runs of this system"
     _, result, _ = command("compare", near, one, many, "--protocol", "window")  # a third that has repeats
     assert result["rows"][1]["different"] is True
+
+
+def test_one_log_of_two_folders_counts_once(tmp_path: Path, command: Command) -> None:
+    many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [1.02])
+    copy = tmp_path / "copy"
+    shutil.copytree(many, copy)
+    _, alone, _ = command("compare", many, one, "--protocol", "window")
+    _, twice, _ = command("compare", many, one, copy, "--protocol", "window")
+    assert twice["rows"][1]["ratio_interval_95"] == alone["rows"][1]["ratio_interval_95"]
+    assert twice["rows"][1]["basis"] == "one run against 3: the spread of 3 runs of this system"
+
+
+def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path, command: Command) -> None:
+    seg, clas = (
+        published_logs / name for name in ("paddleseg_v100_gpu1_fp32_bs8.log", "paddleclas_v100_gpu8_fp32_bs256.log")
+    )
+    _, result, _ = command("compare", seg, clas, "--protocol", "window")
+    said = {warning["rule"]: warning["message"] for warning in result["warnings"]}
+    assert "ResNet50" in said["mixed_model"] and said["mixed_batch"] == "batch of one device differs: 8, 256"
+    assert result["rows"][1]["efficiency"] is None
+    one, half = steady_log(tmp_path, "one.txt", devices=1), steady_log(tmp_path, "half.txt", batch=16)
+    _, result, _ = command("compare", one, half, "--protocol", "window")
+    assert "mixed_batch" in [warning["rule"] for warning in result["warnings"]]
+    assert result["rows"][1]["efficiency"] is None
+    one, eight = (steady_log(tmp_path, f"{n}.log", writer="nvidia_pytorch", devices=n) for n in (1, 8))
+    flow = steady_log(tmp_path, "flow.log", writer="nvidia_tensorflow", devices=8)
+    flow.write_text(flow.read_text().replace(" amp : False ", " amp : True "))
+    _, result, _ = command("compare", one, eight, flow, "--protocol", "perf")
+    assert result["rows"][1]["efficiency"] is not None and result["rows"][2]["efficiency"] is None
 
 
 @pytest.mark.parametrize("given", ["1", "1/1", "0/5", "x/5", "1/5/2", "101/5"])
