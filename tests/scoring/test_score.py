@@ -239,11 +239,17 @@ def test_wrong_use_is_one_line(
 
 
 def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path, command: Command) -> None:
-    """A resume near its end is no failure; an unfinished run, or a --skip that is too long, is a mistake."""
-    text = samples.mllog(samples.run_of([0.5] * 20))
+    """A resume near its end is no failure; a run from the start, or unfinished, or a --skip too long, is a mistake."""
+    whole = write(tmp_path, "whole.txt", samples.mllog(samples.run_of([0.5] * 20)))
+    assert command("score", whole, "--protocol", "window")[0] == 2
+    text = whole.read_text().replace('"resumed": false', '"resumed": true')
     log = write(tmp_path, "a.txt", text)
     code, result, _ = command("score", log, "--protocol", "window")
     assert code == 0 and result["value"] is None
+    long = steady_log(tmp_path, "long.txt")
+    _, full, _ = command("score", long, "--protocol", "window")
+    assert list(result) == list(full) and result["sources"][0].keys() == full["sources"][0].keys()
+    assert result["checked"][0]["file"] == str(log) and result["protocol_rule"] == full["protocol_rule"]
     [warning] = result["warnings"]
     assert warning["rule"] == "nothing_measured" and "warm-up is 20 steps and the run has 20" in warning["message"]
     assert command("score", log, "--protocol", "window", "--skip", 2)[0] == 2
