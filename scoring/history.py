@@ -34,7 +34,7 @@ class Row:
     sha256: str
     file: str
     date: str  # UTC
-    date_of: str  # "run_start", or "file" where the log has no calendar
+    date_of: str  # "run_start", "first_row", or "file" where the log has no calendar
     revision: str | None  # commit of the code that ran
     system: str
     workload: str
@@ -55,8 +55,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     Raises InputError where nothing does: two machines must never share a trend.
     """
     record, run = result.records[index], result.runs[index]
-    started = record.run_start_s if record.run_start_s and record.run_start_s > 1e9 else None
-    seconds = started or Path(record.file).stat().st_mtime
+    seconds, date_of = _date_of(record)
     machine = system or record.machine
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
@@ -65,7 +64,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         sha256=record.sha256,
         file=str(Path(record.file).resolve()),
         date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
-        date_of="run_start" if started else "file",
+        date_of=date_of,
         revision=str(source["commit"]) if isinstance(source, dict) and source.get("commit") else None,
         system=f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}",
         workload=f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}",
@@ -74,6 +73,16 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         images_per_s=run.value,
         unit=result.unit,
     )
+
+
+def _date_of(record: Record) -> tuple[float, str]:
+    """Unix time of the run's start, and what says it; stamps in text are local, and count from year 1."""
+    first = record.windows[0].end_s if record.windows else None
+    text = first - datetime.date(1970, 1, 1).toordinal() * 86_400 if first is not None else None
+    for seconds, source in ((record.run_start_s, "run_start"), (first, "first_row"), (text, "first_row")):
+        if seconds is not None and 1e9 < seconds < 1e10:
+            return seconds, source
+    return Path(record.file).stat().st_mtime, "file"
 
 
 @contextmanager
@@ -96,17 +105,22 @@ def rows_of(connection: sqlite3.Connection) -> list[Row]:
     return [Row(**dict(zip(names, values, strict=True))) for values in found]
 
 
-def add(connection: sqlite3.Connection, result: Score, system: str | None) -> int:
-    """Add a score's runs; those that are there already stay as they are. Returns how many are new."""
-    before = connection.total_changes
+def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tuple[int, int]:
+    """Add a score's runs. Returns how many are new, and how many took the place of a row that said otherwise."""
+    known = {(row.sha256, row.protocol): row for row in rows_of(connection)}
+    new = corrected = 0
     names = COLUMNS.split(", ")
     for index, record in enumerate(result.records):
         row = row_of(result, index, system)
+        old = known.get((row.sha256, row.protocol))
+        if old is not None and dataclasses.replace(old, file=row.file, date=row.date) == row:
+            continue
+        new, corrected = new + (old is None), corrected + (old is not None)
         packed = zlib.compress(json.dumps(jsonable(record.to_json())).encode())
         values = [getattr(row, name) for name in names] + [packed]
         marks = ", ".join("?" * len(values))
-        connection.execute(f"INSERT OR IGNORE INTO run VALUES ({marks})", values)
-    return connection.total_changes - before
+        connection.execute(f"INSERT OR REPLACE INTO run VALUES ({marks})", values)
+    return new, corrected
 
 
 def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
@@ -161,8 +175,9 @@ def page(rows: Sequence[Row]) -> str:
     for series in dict.fromkeys(row.series for row in rows):
         own = [row for row in rows if row.series == series]
         parts.append(f"<h2>{html.escape(' | '.join(series[:3]))}</h2><p>{html.escape(series[3])}</p>{_plot(own)}")
+        of = {"file": " (file)", "first_row": " (first row)"}
         cells = "".join(
-            f"<tr><td>{row.date[:16]}{' (file)' * (row.date_of == 'file')}<td>{html.escape((row.revision or '-')[:12])}"
+            f"<tr><td>{row.date[:16]}{of.get(row.date_of, '')}<td>{html.escape((row.revision or '-')[:12])}"
             f"<td>{row.images_per_s:.2f}<td>{html.escape(row.file)}<td>{row.sha256[:12]}"
             for row in reversed(own)
         )
@@ -192,12 +207,19 @@ def _plot(rows: Sequence[Row]) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring history`."""
-    parser.add_argument("action", choices=["add", "show", "check", "export"])
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="add, check: logs; show: a page; export: a .csv")
-    parser.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
-    parser.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
-    parser.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
-    add_score_options(parser, protocol="window")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, metavar, text in (
+        ("add", "LOG", "keep runs"),
+        ("show", "PAGE", "write their trend (default: history.html)"),
+        ("check", "LOG", "whether new runs are lower"),
+        ("export", "CSV", "write all of them as a table"),
+    ):
+        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        action.add_argument("paths", nargs="*", metavar=metavar)
+        action.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
+        action.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
+        action.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
+        add_score_options(action, protocol="window")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -232,7 +254,9 @@ def _logs(args: argparse.Namespace) -> int:
     result = score(records, protocol, skip=args.skip)
     if args.action == "add":
         with opened(args.file, new=True) as connection:
-            print(f"{add(connection, result, args.system)} of {len(records)} runs are new in {args.file}")
+            new, corrected = add(connection, result, args.system)
+        replaced = f", and {corrected} took the place of what it said" if corrected else ""
+        print(f"{new} of {len(records)} runs are new in {args.file}{replaced}")
         return 0
     with opened(args.file) as connection:
         lower, said = check(rows_of(connection), result, args.last, args.system)

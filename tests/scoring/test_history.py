@@ -52,6 +52,44 @@ def test_a_run_is_kept_once_with_its_record_and_where_it_is_from(tmp_path: Path,
     assert rows[0].system.startswith("my machine, 8 devices") and rows[0].protocol.startswith("window: ")
 
 
+def test_options_may_stand_before_the_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, page = str(tmp_path / "h.sqlite"), str(tmp_path / "page.html")
+    runs = list(map(str, logs(tmp_path, "a", [1, 1.01])))
+    assert main(["history", "add", "--file", file, "--system", "my machine", *runs]) == 0
+    assert main(["history", "show", "--file", file, page]) == 0
+    assert "2 runs in " in capsys.readouterr().out
+
+
+def test_a_correction_takes_the_place_of_the_wrong_row(tmp_path: Path, command: Command) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    assert command("add", run, "--system", "wrong")[1].startswith("1 of 1 runs are new in ")
+    assert command("add", run)[1].endswith("history.sqlite, and 1 took the place of what it said\n")
+    run.touch()
+    assert command("add", run)[1] == f"0 of 1 runs are new in {tmp_path / 'history.sqlite'}\n"
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        [row] = history.rows_of(connection)
+    assert row.system.startswith("my machine, 8 devices")
+
+
+@pytest.mark.parametrize("writer", ["paddleclas_static", "oneflow"])  # a local calendar, a Unix time
+def test_a_public_log_has_its_first_row_s_date(tmp_path: Path, command: Command, writer: str) -> None:
+    run = tmp_path / "a.log"
+    run.write_text(samples.WRITERS[writer](samples.run_of([0.5] * 200)))
+    command("add", run)
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        [row] = history.rows_of(connection)
+    assert row.date_of == "first_row" and row.date.startswith({"oneflow": "2020-08-20"}.get(writer, "2023-07-28"))
+
+
+def test_a_year_that_no_calendar_has_is_no_date(tmp_path: Path, command: Command) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    run.write_text(re.sub(r'("time_ms": )(\d+)', lambda m: f"{m[1]}{int(m[2]) + 10**15}", run.read_text()))
+    assert command("add", run)[0] == 0
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        [row] = history.rows_of(connection)
+    assert row.date_of == "file" and row.date.startswith("20")
+
+
 def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Command) -> None:
     command("add", *logs(tmp_path, "a", PAST))
     code, out, _ = command("check", *logs(tmp_path, "lower", [1.04, 1.05, 1.045]))
