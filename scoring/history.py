@@ -31,7 +31,7 @@ TABLE = f"""CREATE TABLE IF NOT EXISTS run ({COLUMNS}, record BLOB, PRIMARY KEY 
 class Row:
     """One run of the history; the record itself stays in the file, as zlib-packed JSON."""
 
-    sha256: str
+    sha256: str  # of the log, with the run's lines where it holds several
     file: str
     date: str  # UTC
     date_of: str  # "run_start", "first_row", or "file" where the log has no calendar
@@ -61,7 +61,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     source = record.header.get("source")
     return Row(
-        sha256=record.sha256,
+        sha256=record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
         file=str(Path(record.file).resolve()),
         date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
         date_of=date_of,
@@ -249,7 +249,8 @@ def _logs(args: argparse.Namespace) -> int:
         raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
     protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # runs come one by one; a trend is of means
     records: list[Record] = [
-        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.paths
+        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch, segment=args.segment)
+        for log in args.paths
     ]
     result = score(records, protocol, skip=args.skip)
     if args.action == "add":

@@ -90,6 +90,19 @@ def test_a_year_that_no_calendar_has_is_no_date(tmp_path: Path, command: Command
     assert row.date_of == "file" and row.date.startswith("20")
 
 
+def test_each_segment_of_a_log_is_a_run(tmp_path: Path, command: Command) -> None:
+    one, two = logs(tmp_path, "a", [1, 1.1])
+    both = tmp_path / "both.txt"
+    both.write_text(one.read_text() + two.read_text())
+    assert "2 runs in one log" in command("add", both)[2]
+    for segment in (1, 2):
+        assert command("add", both, "--segment", segment)[1].startswith("1 of 1 runs are new")
+    assert command("add", both, "--segment", 2)[1].startswith("0 of 1")
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        rates = sorted(row.images_per_s for row in history.rows_of(connection))
+    assert rates == pytest.approx([256 / 0.55, 256 / 0.5])
+
+
 def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Command) -> None:
     command("add", *logs(tmp_path, "a", PAST))
     code, out, _ = command("check", *logs(tmp_path, "lower", [1.04, 1.05, 1.045]))

@@ -469,6 +469,14 @@ def test_commands_to_reproduce(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- other people's
 
 
+def test_commands_name_the_segment(tmp_path: Path) -> None:
+    one, two = (write_log(tmp_path / f"{n}.txt", seed=n) for n in (1, 2))
+    one.write_text(one.read_text() + two.read_text())
+    part = page_of(tmp_path, one, "--segment", "2").by_id["reproduce"]
+    commands = [line for line in part.splitlines() if "scoring score" in line or "scoring report" in line]
+    assert commands and all("--segment 2" in line for line in commands)
+
+
 def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:
     logs = ["paddleclas_v100_gpu8_fp32_bs256.log", "paddleclas_v100_gpu32_fp32_bs256.log"]
     page = page_of(tmp_path, *(published_logs / log for log in logs), "--protocol", "perf")
