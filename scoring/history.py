@@ -9,6 +9,7 @@ import datetime
 import html
 import json
 import math
+import os
 import sqlite3
 import statistics
 import zlib
@@ -62,7 +63,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     source = record.header.get("source")
     return Row(
         sha256=record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
-        file=str(Path(record.file).resolve()),
+        file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
         date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
         date_of=date_of,
         revision=str(source["commit"]) if isinstance(source, dict) and source.get("commit") else None,

@@ -180,7 +180,7 @@ def measure(
         precision=shared["precision"],
         segmentation="hrnet" in (shared["model"] or "").lower()
         or any(record.format in ("mmseg", "mmcv_json", "paddleseg") for record in records),
-        dataset=next((record.header["dataset"] for record in records if "dataset" in record.header), {}),
+        dataset=next((found for r in records if isinstance(found := r.header.get("dataset"), dict)), {}),
         warnings=tuple(warnings),
     )
 

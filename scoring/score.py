@@ -201,7 +201,7 @@ def _of_run(record: Record, run: RunFigure, protocol: Protocol, skip: int | None
 
 
 def _listed(values: Sequence[float], unit: str) -> str:
-    return ", ".join(f"{value:.6g}" if math.isfinite(value) else "did not converge" for value in values) + f" {unit}"
+    return ", ".join(f"{value:.6g} {unit}" if math.isfinite(value) else "did not converge" for value in values)
 
 
 def _same_system(records: Sequence[Record]) -> None:

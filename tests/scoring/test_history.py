@@ -2,12 +2,14 @@
 
 import csv
 import json
+import os
 import re
 import sqlite3
 import zlib
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +103,24 @@ def test_each_segment_of_a_log_is_a_run(tmp_path: Path, command: Command) -> Non
     with sqlite3.connect(tmp_path / "history.sqlite") as connection:
         rates = sorted(row.images_per_s for row in history.rows_of(connection))
     assert rates == pytest.approx([256 / 0.55, 256 / 0.5])
+
+
+def test_a_log_of_a_name_in_no_encoding_is_kept(tmp_path: Path, command: Command) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    run = run.rename(tmp_path / os.fsdecode(b"\xff.txt"))
+    assert command("add", run)[0] == 0
+    assert command("show", tmp_path / "page.html")[0] == 0
+    assert r"\xff.txt" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("hardware", [{"nodes": None}, ["a"], {"nodes": ["a", {"cpu": None}]}, None])
+def test_hardware_that_says_no_machine_asks_for_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hardware: Any
+) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    run.write_text(f"# {json.dumps({'hardware': hardware})}\n{run.read_text()}")
+    assert main(["history", "add", str(run), "--file", str(tmp_path / "history.sqlite")]) == 2
+    assert "name the machine by --system" in capsys.readouterr().err
 
 
 def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Command) -> None:

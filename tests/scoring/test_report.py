@@ -477,6 +477,19 @@ def test_commands_name_the_segment(tmp_path: Path) -> None:
     assert commands and all("--segment 2" in line for line in commands)
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_narrow_terminal_gets_what_it_can_show(tmp_path: Path, encoding: str) -> None:
+    log = write_log(tmp_path / "a.txt", text="モデル é")
+    done = subprocess.run(
+        [sys.executable, "-m", "scoring", "report", log],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0 and rb"\u30e2" in done.stdout, done.stderr
+
+
 def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:
     logs = ["paddleclas_v100_gpu8_fp32_bs256.log", "paddleclas_v100_gpu32_fp32_bs256.log"]
     page = page_of(tmp_path, *(published_logs / log for log in logs), "--protocol", "perf")

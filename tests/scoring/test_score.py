@@ -202,6 +202,8 @@ def test_two_runs_that_did_not_converge(tmp_path: Path, command: Command) -> Non
     logs = [write(tmp_path, f"result_{at}.txt", text) for at, text in enumerate(texts)]
     code, _, error = command("score", *logs, "--protocol", "mlperf")
     assert code == 1 and "2 of 5 runs did not converge" in error
+    code, _, error = command("score", logs[0], "--protocol", "mlperf")
+    assert code == 1 and "given 1 (did not converge);" in error
 
 
 def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
