@@ -469,9 +469,10 @@ def test_commands_to_reproduce(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- other people's
 
 
-def test_commands_name_the_segment(tmp_path: Path) -> None:
+def test_a_segment_has_its_own_seed_and_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (write_log(tmp_path / f"{n}.txt", seed=n) for n in (1, 2))
     one.write_text(one.read_text() + two.read_text())
+    assert [values_of(capsys, one, "--segment", n)["groups"][0]["runs"][0]["seed"] for n in (1, 2)] == [1, 2]
     part = page_of(tmp_path, one, "--segment", "2").by_id["reproduce"]
     commands = [line for line in part.splitlines() if "scoring score" in line or "scoring report" in line]
     assert commands and all("--segment 2" in line for line in commands)
