@@ -266,14 +266,7 @@ def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:
 
 def system_of(records: Sequence[Record]) -> str:
     """What the runs were done on, by their logs."""
-    seen = []
-    for record in records:
-        for node in record.header.get("hardware", {}).get("nodes", []):
-            gpus = node.get("gpus") or []
-            first = gpus[0] if gpus else node.get("cpu")
-            name = first.get("name") if isinstance(first, dict) else first
-            seen.append(f"{len(gpus)} x {name}" if gpus else f"{name}, {node.get('cores')} cores")
-    return ", ".join(dict.fromkeys(seen)) or "nothing measured yet"
+    return ", ".join(dict.fromkeys(filter(None, (record.machine for record in records)))) or "nothing measured yet"
 
 
 def write_tables(

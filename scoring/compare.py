@@ -101,7 +101,7 @@ def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None
                 different=None if interval is None else not interval[0] <= 1 <= interval[1],
                 speedup=speedup,
                 efficiency=speedup * base_devices / devices
-                if devices and base_devices and _same_arithmetic(base, result)
+                if devices and base_devices and _same_work(base, result)
                 else None,
             )
         )
@@ -113,11 +113,13 @@ def _devices(result: Score) -> int | None:
     return result.records[0].devices if result.records else None
 
 
-def _same_arithmetic(base: Score, other: Score) -> bool:
-    """Whether the two do not differ in precision, as far as their logs say: else a quotient is no efficiency."""
-    return all(
-        len({said for record in (*base.records, *other.records) if (said := getattr(record, name))}) < 2
-        for name in ("precision", "math_mode")
+def _same_work(base: Score, other: Score) -> bool:
+    """Whether the two differ in devices alone, as far as their logs say: else a quotient is no efficiency."""
+    records = (*base.records, *other.records)
+    others = {"mixed_model", "mixed_batch", "mixed_precision", "mixed_math_mode"}
+    return (
+        others.isdisjoint(warning.rule for warning in hazards.of_mixture(records))
+        and len({record.framework_name for record in records if record.framework}) < 2
     )
 
 
@@ -138,16 +140,21 @@ UNKNOWN = "one run: how far its repeats lie apart is unknown (--between-runs-sd,
 def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:
     """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
     values = []
+    counted: set[str] = set()  # a log of two folders is one run
     for result in known:
-        finite = [run.value for run in result.runs if math.isfinite(run.value)]
-        if len(finite) == len(result.runs) > 1 and all(_same_system(result, one) for one in pair):
-            values.append(finite)
+        if len(result.runs) < 2 or not all(_same_system(result, one) for one in pair):
+            continue
+        runs = {r.sha256: run.value for r, run in zip(result.records, result.runs, strict=True)}
+        new = [value for digest, value in runs.items() if digest not in counted]
+        if all(map(math.isfinite, runs.values())) and len(new) > 1:
+            values.append(new)
+            counted.update(runs)
     freedom = sum(len(finite) - 1 for finite in values)
     if not freedom:
         return None
     squares = sum((len(v) - 1) * (statistics.stdev(v) / statistics.fmean(v)) ** 2 for v in values)
-    runs = sum(map(len, values))
-    return BetweenRuns(math.sqrt(squares / freedom), freedom, f"the spread of {runs} runs of this system")
+    number = sum(map(len, values))
+    return BetweenRuns(math.sqrt(squares / freedom), freedom, f"the spread of {number} runs of this system")
 
 
 def _same_system(one: Score, other: Score) -> bool:

@@ -322,8 +322,15 @@ def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> li
 
 
 def of_mixture(records: Sequence[Record]) -> list[Warning_]:
-    """Software, math modes and precisions that differ between runs that are set side by side."""
+    """Models, batches, software, math modes and precisions that differ between runs that are set side by side."""
     found = []
+    models = {"".join(filter(str.isalnum, r.model.lower())): r.model for r in records if r.model}
+    if len(models) > 1:
+        found.append(Warning_(rule="mixed_model", message=f"model differs: {', '.join(sorted(models.values()))}"))
+    batches = {r.batch_per_device for r in records if r.batch_per_device}
+    if len(batches) > 1:
+        message = f"batch of one device differs: {', '.join(map(str, sorted(batches)))}"
+        found.append(Warning_(rule="mixed_batch", message=message))
     for rule, name, values in (
         ("mixed_precision", "precision", {r.precision for r in records if r.precision}),
         ("mixed_math_mode", "math mode", {r.math_mode for r in records if r.math_mode}),

@@ -9,6 +9,7 @@ import datetime
 import html
 import json
 import math
+import os
 import sqlite3
 import statistics
 import zlib
@@ -17,7 +18,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from scoring import spread
-from scoring.campaign_table import system_of
 from scoring.compare import SINGLE_RUNS
 from scoring.importers import count, jsonable, read_record
 from scoring.record import InputError, Record
@@ -32,10 +32,10 @@ TABLE = f"""CREATE TABLE IF NOT EXISTS run ({COLUMNS}, record BLOB, PRIMARY KEY 
 class Row:
     """One run of the history; the record itself stays in the file, as zlib-packed JSON."""
 
-    sha256: str
+    sha256: str  # of the log, with the run's lines where it holds several
     file: str
     date: str  # UTC
-    date_of: str  # "run_start", or "file" where the log has no calendar
+    date_of: str  # "run_start", "first_row", or "file" where the log has no calendar
     revision: str | None  # commit of the code that ran
     system: str
     workload: str
@@ -56,26 +56,34 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     Raises InputError where nothing does: two machines must never share a trend.
     """
     record, run = result.records[index], result.runs[index]
-    started = record.run_start_s if record.run_start_s and record.run_start_s > 1e9 else None
-    seconds = started or Path(record.file).stat().st_mtime
-    framework = (record.framework or record.format).rsplit(" ", 1)[0]
-    machine = system or (system_of([record]) if record.header.get("hardware") else None)
+    seconds, date_of = _date_of(record)
+    machine = system or record.machine
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     source = record.header.get("source")
     return Row(
-        sha256=record.sha256,
-        file=str(Path(record.file).resolve()),
+        sha256=record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
+        file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
         date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
-        date_of="run_start" if started else "file",
+        date_of=date_of,
         revision=str(source["commit"]) if isinstance(source, dict) and source.get("commit") else None,
-        system=f"{machine}, {record.devices or 'unknown'} devices, {framework}",
+        system=f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}",
         workload=f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}",
         precision=record.math_mode or record.precision or "precision unsaid",
         protocol=f"{result.protocol.name}: {result.protocol.describe()}",
         images_per_s=run.value,
         unit=result.unit,
     )
+
+
+def _date_of(record: Record) -> tuple[float, str]:
+    """Unix time of the run's start, and what says it; stamps in text are local, and count from year 1."""
+    first = record.windows[0].end_s if record.windows else None
+    text = first - datetime.date(1970, 1, 1).toordinal() * 86_400 if first is not None else None
+    for seconds, source in ((record.run_start_s, "run_start"), (first, "first_row"), (text, "first_row")):
+        if seconds is not None and 1e9 < seconds < 1e10:
+            return seconds, source
+    return Path(record.file).stat().st_mtime, "file"
 
 
 @contextmanager
@@ -98,17 +106,22 @@ def rows_of(connection: sqlite3.Connection) -> list[Row]:
     return [Row(**dict(zip(names, values, strict=True))) for values in found]
 
 
-def add(connection: sqlite3.Connection, result: Score, system: str | None) -> int:
-    """Add a score's runs; those that are there already stay as they are. Returns how many are new."""
-    before = connection.total_changes
+def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tuple[int, int]:
+    """Add a score's runs. Returns how many are new, and how many took the place of a row that said otherwise."""
+    known = {(row.sha256, row.protocol): row for row in rows_of(connection)}
+    new = corrected = 0
     names = COLUMNS.split(", ")
     for index, record in enumerate(result.records):
         row = row_of(result, index, system)
+        old = known.get((row.sha256, row.protocol))
+        if old is not None and dataclasses.replace(old, file=row.file, date=row.date) == row:
+            continue
+        new, corrected = new + (old is None), corrected + (old is not None)
         packed = zlib.compress(json.dumps(jsonable(record.to_json())).encode())
         values = [getattr(row, name) for name in names] + [packed]
         marks = ", ".join("?" * len(values))
-        connection.execute(f"INSERT OR IGNORE INTO run VALUES ({marks})", values)
-    return connection.total_changes - before
+        connection.execute(f"INSERT OR REPLACE INTO run VALUES ({marks})", values)
+    return new, corrected
 
 
 def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
@@ -127,6 +140,10 @@ def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | 
 def check(rows: Sequence[Row], result: Score, last: int, system: str | None) -> tuple[bool, str]:
     """(whether the new result is lower than the last ones, what is said of it)."""
     new = [row_of(result, index, system) for index in range(len(result.records))]
+    for row in new:
+        if row.series != new[0].series:
+            said = " and ".join(f"{' | '.join(r.series[:3])} in {r.file}" for r in (new[0], row))
+            raise InputError(f"the new runs are of two series ({said}); check each by itself")
     known = {row.sha256 for row in new}
     past = [row.images_per_s for row in rows if row.series == new[0].series and row.sha256 not in known][-last:]
     values = [row.images_per_s for row in new]
@@ -150,14 +167,18 @@ STYLE = "body{font:16px sans-serif;max-width:60rem;margin:auto;padding:1rem}svg{
 STYLE += "div{overflow-x:auto}td,th{padding:.1rem .6rem;text-align:left;white-space:nowrap}text{font-size:12px}"
 
 
+PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"
+
+
 def page(rows: Sequence[Row]) -> str:
     """The trend of each series as one static page."""
-    parts = [f"<!doctype html><meta charset=utf-8><title>History</title><style>{STYLE}</style><h1>History</h1>"]
+    parts = [f"{PAGE_START}<style>{STYLE}</style><h1>History</h1>"]
     for series in dict.fromkeys(row.series for row in rows):
         own = [row for row in rows if row.series == series]
         parts.append(f"<h2>{html.escape(' | '.join(series[:3]))}</h2><p>{html.escape(series[3])}</p>{_plot(own)}")
+        of = {"file": " (file)", "first_row": " (first row)"}
         cells = "".join(
-            f"<tr><td>{row.date[:16]}{' (file)' * (row.date_of == 'file')}<td>{html.escape((row.revision or '-')[:12])}"
+            f"<tr><td>{row.date[:16]}{of.get(row.date_of, '')}<td>{html.escape((row.revision or '-')[:12])}"
             f"<td>{row.images_per_s:.2f}<td>{html.escape(row.file)}<td>{row.sha256[:12]}"
             for row in reversed(own)
         )
@@ -187,12 +208,19 @@ def _plot(rows: Sequence[Row]) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring history`."""
-    parser.add_argument("action", choices=["add", "show", "check", "export"])
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="add, check: logs; show: a page; export: a .csv")
-    parser.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
-    parser.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
-    parser.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
-    add_score_options(parser, protocol="window")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, metavar, text in (
+        ("add", "LOG", "keep runs"),
+        ("show", "PAGE", "write their trend (default: history.html)"),
+        ("check", "LOG", "whether new runs are lower"),
+        ("export", "CSV", "write all of them as a table"),
+    ):
+        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        action.add_argument("paths", nargs="*", metavar=metavar)
+        action.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
+        action.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
+        action.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
+        add_score_options(action, protocol="window")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -205,8 +233,10 @@ def main(args: argparse.Namespace) -> int:
         rows = rows_of(connection)
     out = Path(args.paths[0] if args.paths else "history.html")
     if args.action == "show":
+        _keep_others(out, args.file, ".html", PAGE_START)
         out.write_text(page(rows), encoding="utf-8")
     else:
+        _keep_others(out, args.file, ".csv", COLUMNS.replace(", ", ","))
         _export(rows, out)
     print(f"{len(rows)} runs in {out}")
     return 0
@@ -220,12 +250,15 @@ def _logs(args: argparse.Namespace) -> int:
         raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
     protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # runs come one by one; a trend is of means
     records: list[Record] = [
-        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch) for log in args.paths
+        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch, segment=args.segment)
+        for log in args.paths
     ]
     result = score(records, protocol, skip=args.skip)
     if args.action == "add":
         with opened(args.file, new=True) as connection:
-            print(f"{add(connection, result, args.system)} of {len(records)} runs are new in {args.file}")
+            new, corrected = add(connection, result, args.system)
+        replaced = f", and {corrected} took the place of what it said" if corrected else ""
+        print(f"{new} of {len(records)} runs are new in {args.file}{replaced}")
         return 0
     with opened(args.file) as connection:
         lower, said = check(rows_of(connection), result, args.last, args.system)
@@ -233,9 +266,19 @@ def _logs(args: argparse.Namespace) -> int:
     return int(lower)
 
 
+def _keep_others(out: Path, history: Path, suffix: str, start: str) -> None:
+    """Raises InputError where writing to `out` would cost a file that this command did not write."""
+    if out.suffix != suffix:
+        raise InputError(f"{out}: name a {suffix} file to write to")
+    if not out.exists():
+        return
+    with out.open("rb") as file:
+        ours = file.read(len(start)) == start.encode()
+    if not ours or out.samefile(history):
+        raise InputError(f"{out}: is there already, and not written by this command; name another file")
+
+
 def _export(rows: Sequence[Row], out: Path) -> None:
-    if out.suffix != ".csv":
-        raise InputError(f"{out}: export to a .csv")
     with out.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, COLUMNS.split(", "))
         table.writeheader()

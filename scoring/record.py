@@ -135,6 +135,25 @@ class Record:
             return self.batch_of_all
         return self.devices * self.batch_per_device
 
+    @property
+    def framework_name(self) -> str:
+        """The framework without its version, or the format where the log does not say it."""
+        return (self.framework or self.format).rsplit(" ", 1)[0]
+
+    @property
+    def machine(self) -> str | None:
+        """The devices of its kinds of nodes, or their CPU, as our own logs say them; None where they do not."""
+        hardware = self.header.get("hardware")
+        nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
+        seen = set()
+        for node in nodes if isinstance(nodes, list) else ():
+            gpus = node.get("gpus") if isinstance(node, dict) else None
+            if isinstance(gpus, list) and gpus:
+                seen.add(f"{len(gpus)} x {gpus[0].get('name') if isinstance(gpus[0], dict) else gpus[0]}")
+            elif isinstance(node, dict) and node.get("cpu"):
+                seen.add(f"{node['cpu']}, {node.get('cores')} cores")
+        return ", ".join(sorted(seen)) or None
+
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values; fields that hold `None` are kept, so that absence is seen."""
         return dataclasses.asdict(self)

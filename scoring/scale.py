@@ -122,6 +122,7 @@ class Measured:
     batch_per_device: int
     model: str | None
     precision: str | None
+    segmentation: bool
     dataset: dict[str, Any]
     warnings: tuple[str, ...]
 
@@ -133,6 +134,9 @@ def measure(
 
     Raises InputError for logs that do not say their devices or batch, and for logs of different work.
     """
+    asked = protocols.find(protocol)
+    if asked.figure != "throughput":
+        raise InputError(f"protocol {protocol} measures no throughput, of which the model is")
     by_shape: dict[tuple[int, int], list[Record]] = {}
     for log in logs:
         record = read_record(log, batch_per_device=batch)
@@ -156,7 +160,7 @@ def measure(
     assert images is not None
     points, warnings = [], [warning.message for warning in hazards.of_mixture(records)]
     for (nodes, per_node), group in sorted(by_shape.items()):
-        result = score(group, protocols.find(protocol), skip=skip)
+        result = score(group, asked, skip=skip)
         if result.interval_95 is None or len(group) == 1:
             warnings.append(
                 f"{nodes} x {per_node}: the spread of runs is unknown, and not in the prediction's interval"
@@ -174,7 +178,9 @@ def measure(
         batch_per_device=images,
         model=shared["model"],
         precision=shared["precision"],
-        dataset=next((record.header["dataset"] for record in records if "dataset" in record.header), {}),
+        segmentation="hrnet" in (shared["model"] or "").lower()
+        or any(record.format in ("mmseg", "mmcv_json", "paddleseg") for record in records),
+        dataset=next((found for r in records if isinstance(found := r.header.get("dataset"), dict)), {}),
         warnings=tuple(warnings),
     )
 
@@ -256,11 +262,10 @@ def plan(measured: Measured, node_counts: Sequence[int], args: argparse.Namespac
 
 def _training(args: argparse.Namespace, measured: Measured, base: Point, assumptions: list[str]) -> Training:
     """What training takes, from the options, the log's data set, and else ImageNet (or Cityscapes)."""
-    segmentation = "hrnet" in (measured.model or "").lower()
     own = {} if measured.dataset.get("synthetic", True) else measured.dataset
-    train = args.train_samples or own.get("train_samples") or (2_975 if segmentation else 1_281_167)
-    evaluation = args.eval_samples or own.get("eval_samples") or (500 if segmentation else 50_000)
-    imagenet = train == 1_281_167 and not segmentation
+    train = args.train_samples or own.get("train_samples") or (2_975 if measured.segmentation else 1_281_167)
+    evaluation = args.eval_samples or own.get("eval_samples") or (500 if measured.segmentation else 50_000)
+    imagenet = train == 1_281_167 and "resnet" in (measured.model or "").lower()
     if args.epochs is None and imagenet:
         assumptions.append(
             "epochs to the target are MLPerf's reference convergence points at the global batch (--epochs)"

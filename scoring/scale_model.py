@@ -163,7 +163,7 @@ class Training:
     eval_samples: int
     epochs_per_eval: int
     eval_images_per_s_device: float
-    imagenet: bool  # the reference convergence points hold for ImageNet only
+    imagenet: bool  # the reference convergence points hold for ResNet on ImageNet only
 
 
 def reference_epochs(global_batch: int) -> float | None:
@@ -194,7 +194,7 @@ def time_to_train_s(
     """(seconds, epochs, why not): steps of all epochs and the evaluations between them."""
     epochs = training.epochs
     if epochs is None and not training.imagenet:
-        return None, None, "epochs to the target are not known for this data set: give --epochs"
+        return None, None, "epochs to the target are not known for this model and data set: give --epochs"
     if epochs is None:
         epochs = reference_epochs(global_batch)
     if epochs is None:

@@ -77,10 +77,12 @@ class Score:
                 {"file": run.file, "first_line": run.first_line, "last_line": run.last_line, "value": run.value}
                 for run in self.runs
             ],
-            "checked": [
-                {"file": record.file} | dataclasses.asdict(c) for record in self.records for c in record.checks
-            ],
+            "checked": _checked(self.records),
         }
+
+
+def _checked(records: Sequence[Record]) -> list[dict[str, Any]]:
+    return [{"file": record.file} | dataclasses.asdict(check) for record in records for check in record.checks]
 
 
 def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = None) -> Score:
@@ -199,16 +201,20 @@ def _of_run(record: Record, run: RunFigure, protocol: Protocol, skip: int | None
 
 
 def _listed(values: Sequence[float], unit: str) -> str:
-    return ", ".join(f"{value:.6g}" if math.isfinite(value) else "did not converge" for value in values) + f" {unit}"
+    return ", ".join(f"{value:.6g} {unit}" if math.isfinite(value) else "did not converge" for value in values)
 
 
 def _same_system(records: Sequence[Record]) -> None:
-    for name in ("devices", "batch_per_device", "global_batch", "precision", "mode", "model"):
+    names = ("devices", "batch_per_device", "global_batch", "precision", "mode", "model", "machine")
+    said = {name: [(getattr(record, name), record.file) for record in records] for name in names}
+    said["framework"] = [(record.framework and record.framework_name, record.file) for record in records]
+    if None in (record.framework for record in records):  # what logs of one format do not say, they do not deny
+        said["format"] = [(record.format, record.file) for record in records]
+    for name, values in said.items():
         seen: dict[Any, str] = {}
-        for record in records:
-            value = getattr(record, name)
+        for value, file in values:
             if value is not None:
-                seen.setdefault(value, record.file)
+                seen.setdefault(value, file)
         if len(seen) > 1:
             where = ", ".join(f"{value} in {file}" for value, file in seen.items())
             raise InputError(
@@ -291,7 +297,7 @@ def main(args: argparse.Namespace) -> int:
             print(json.dumps(jsonable(partial), indent=1))
         return 1
     except NothingMeasuredError as error:
-        if args.skip is not None or any(record.status != "success" for record in records):
+        if args.skip is not None or not all(map(_finished_after_a_resume, records)):
             raise
         if args.json:
             print(json.dumps(_no_figure("nothing_measured", error, protocol, records), indent=1))
@@ -305,6 +311,11 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _finished_after_a_resume(record: Record) -> bool:
+    summary = record.header.get("run_summary")
+    return record.status == "success" and isinstance(summary, dict) and summary.get("resumed") is True
+
+
 def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> dict[str, Any]:
     """What `--json` shows where no figure can be made, with the reason as a warning."""
     return {
@@ -312,11 +323,18 @@ def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequenc
         "unit": protocol.unit,
         "runs": len(records),
         "windows": 0,
+        "median_window_rate": None,
         "spread": None,
+        "spread_over": "windows" if len(records) == 1 else "runs",
         "interval_95": None,
+        "interval_method": "none: no figure",
         "protocol": protocol.name,
+        "protocol_rule": protocol.describe(),
         "warnings": [dataclasses.asdict(Warning_(rule=rule, message=str(error)))],
-        "sources": [{"file": record.file, "first_line": 1, "last_line": record.lines} for record in records],
+        "sources": [
+            {"file": record.file, "first_line": 1, "last_line": record.lines, "value": None} for record in records
+        ],
+        "checked": _checked(records),
     }
 
 

@@ -69,7 +69,19 @@ def main(args: argparse.Namespace) -> int:
 def args_of(args: argparse.Namespace) -> list[str]:
     """The command line again, for the report's own commands."""
     words = list(args.logs)
-    for name in ("format", "devices", "batch", "protocol", "skip", "runs", "findings", "html", "markdown", "csv"):
+    for name in (
+        "format",
+        "devices",
+        "batch",
+        "segment",
+        "protocol",
+        "skip",
+        "runs",
+        "findings",
+        "html",
+        "markdown",
+        "csv",
+    ):
         if (value := getattr(args, name)) is not None:
             words += [f"--{name}", str(value)]
     return words

@@ -134,7 +134,9 @@ def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str 
     """A run with what an MLLOG log says up to run_start beside its record."""
     lines: dict[str, int] = {}
     said: dict[str, tuple[Any, int]] = {}
-    for entry in itertools.islice(read_log(log), PREAMBLE_ENTRIES) if record.format == "mllog" else ():
+    first = record.segment[0] if record.segment else 1
+    own = (entry for entry in (read_log(log) if record.format == "mllog" else ()) if entry.line >= first)
+    for entry in itertools.islice(own, PREAMBLE_ENTRIES):
         if isinstance(entry, Header):
             lines.setdefault(entry.section, entry.line)
         elif isinstance(entry, Event):

@@ -50,6 +50,6 @@ def score_options(command: Sequence[str]) -> list[str]:
     """Of the report's own options those that `score` takes too."""
     found: list[str] = []
     for at, word in enumerate(command):
-        if word.partition("=")[0] in ("--skip", "--runs", "--devices", "--batch", "--format"):
+        if word.partition("=")[0] in ("--skip", "--runs", "--devices", "--batch", "--segment", "--format"):
             found += [word] if "=" in word else list(command[at : at + 2])
     return found

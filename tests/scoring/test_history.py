@@ -2,12 +2,14 @@
 
 import csv
 import json
+import os
 import re
 import sqlite3
 import zlib
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,75 @@ def test_a_run_is_kept_once_with_its_record_and_where_it_is_from(tmp_path: Path,
     assert len(rows) == 5 and record["sha256"] == rows[0].sha256 and record["windows"]
     assert {row.file for row in rows} == {str(run) for run in runs}
     assert rows[0].system.startswith("my machine, 8 devices") and rows[0].protocol.startswith("window: ")
+
+
+def test_options_may_stand_before_the_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, page = str(tmp_path / "h.sqlite"), str(tmp_path / "page.html")
+    runs = list(map(str, logs(tmp_path, "a", [1, 1.01])))
+    assert main(["history", "add", "--file", file, "--system", "my machine", *runs]) == 0
+    assert main(["history", "show", "--file", file, page]) == 0
+    assert "2 runs in " in capsys.readouterr().out
+
+
+def test_a_correction_takes_the_place_of_the_wrong_row(tmp_path: Path, command: Command) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    assert command("add", run, "--system", "wrong")[1].startswith("1 of 1 runs are new in ")
+    assert command("add", run)[1].endswith("history.sqlite, and 1 took the place of what it said\n")
+    run.touch()
+    assert command("add", run)[1] == f"0 of 1 runs are new in {tmp_path / 'history.sqlite'}\n"
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        [row] = history.rows_of(connection)
+    assert row.system.startswith("my machine, 8 devices")
+
+
+@pytest.mark.parametrize("writer", ["paddleclas_static", "oneflow"])  # a local calendar, a Unix time
+def test_a_public_log_has_its_first_row_s_date(tmp_path: Path, command: Command, writer: str) -> None:
+    run = tmp_path / "a.log"
+    run.write_text(samples.WRITERS[writer](samples.run_of([0.5] * 200)))
+    command("add", run)
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        [row] = history.rows_of(connection)
+    assert row.date_of == "first_row" and row.date.startswith({"oneflow": "2020-08-20"}.get(writer, "2023-07-28"))
+
+
+def test_a_year_that_no_calendar_has_is_no_date(tmp_path: Path, command: Command) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    run.write_text(re.sub(r'("time_ms": )(\d+)', lambda m: f"{m[1]}{int(m[2]) + 10**15}", run.read_text()))
+    assert command("add", run)[0] == 0
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        [row] = history.rows_of(connection)
+    assert row.date_of == "file" and row.date.startswith("20")
+
+
+def test_each_segment_of_a_log_is_a_run(tmp_path: Path, command: Command) -> None:
+    one, two = logs(tmp_path, "a", [1, 1.1])
+    both = tmp_path / "both.txt"
+    both.write_text(one.read_text() + two.read_text())
+    assert "2 runs in one log" in command("add", both)[2]
+    for segment in (1, 2):
+        assert command("add", both, "--segment", segment)[1].startswith("1 of 1 runs are new")
+    assert command("add", both, "--segment", 2)[1].startswith("0 of 1")
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        rates = sorted(row.images_per_s for row in history.rows_of(connection))
+    assert rates == pytest.approx([256 / 0.55, 256 / 0.5])
+
+
+def test_a_log_of_a_name_in_no_encoding_is_kept(tmp_path: Path, command: Command) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    run = run.rename(tmp_path / os.fsdecode(b"\xff.txt"))
+    assert command("add", run)[0] == 0
+    assert command("show", tmp_path / "page.html")[0] == 0
+    assert r"\xff.txt" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("hardware", [{"nodes": None}, ["a"], {"nodes": ["a", {"cpu": None}]}, None])
+def test_hardware_that_says_no_machine_asks_for_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hardware: Any
+) -> None:
+    (run,) = logs(tmp_path, "a", [1])
+    run.write_text(f"# {json.dumps({'hardware': hardware})}\n{run.read_text()}")
+    assert main(["history", "add", str(run), "--file", str(tmp_path / "history.sqlite")]) == 2
+    assert "name the machine by --system" in capsys.readouterr().err
 
 
 def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Command) -> None:
@@ -97,6 +168,22 @@ def test_the_export_has_a_row_a_run(tmp_path: Path, command: Command) -> None:
     assert command("export", tmp_path / "runs.txt")[0] == 2
 
 
+def test_nothing_but_its_own_pages_and_tables_is_written_over(tmp_path: Path, command: Command) -> None:
+    runs = logs(tmp_path, "a", PAST)
+    command("add", *runs)
+    (tmp_path / "other.html").write_text("<p>mine")
+    (tmp_path / "other.csv").write_text("mine")
+    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "link.html").symlink_to(runs[0])
+    for out in (runs[0], "history.sqlite", "other.html", "link.html", "new.txt"):
+        assert command("show", tmp_path / out)[0] == 2
+    for out in (runs[0], "history.sqlite", "other.csv"):
+        assert command("export", tmp_path / out)[0] == 2
+    assert all(path.read_bytes() == data for path, data in kept.items()) and not (tmp_path / "new.txt").exists()
+    for _ in range(2):  # its own are written anew
+        assert command("show", tmp_path / "own.html")[0] == command("export", tmp_path / "own.csv")[0] == 0
+
+
 @pytest.mark.parametrize(
     "arguments, says",
     [
@@ -126,6 +213,15 @@ def test_two_machines_share_no_trend(tmp_path: Path, command: Command, capsys: p
     assert main(["history", "add", *map(str, runs), "--file", str(tmp_path / "history.sqlite")]) == 0
     with sqlite3.connect(tmp_path / "history.sqlite") as connection:
         assert any(row.system.startswith("8 x Tesla V100, 8 devices") for row in history.rows_of(connection))
+
+
+def test_new_runs_of_two_series_are_not_checked_as_one(tmp_path: Path, command: Command) -> None:
+    first, second = logs(tmp_path, "a", [1, 1.01])
+    lines = [line for line in second.read_text().splitlines() if '"submission_benchmark"' not in line]
+    second.write_text(re.sub(r'"model": "[^"]*"', '"model": null', "\n".join(lines)))
+    command("add", first)
+    code, _, error = command("check", first, second)
+    assert code == 2 and "are of two series" in error and "model unsaid" in error
 
 
 def test_a_file_that_is_no_history_is_refused(tmp_path: Path, command: Command) -> None:

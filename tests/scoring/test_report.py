@@ -469,6 +469,28 @@ def test_commands_to_reproduce(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- other people's
 
 
+def test_a_segment_has_its_own_seed_and_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (write_log(tmp_path / f"{n}.txt", seed=n) for n in (1, 2))
+    one.write_text(one.read_text() + two.read_text())
+    assert [values_of(capsys, one, "--segment", n)["groups"][0]["runs"][0]["seed"] for n in (1, 2)] == [1, 2]
+    part = page_of(tmp_path, one, "--segment", "2").by_id["reproduce"]
+    commands = [line for line in part.splitlines() if "scoring score" in line or "scoring report" in line]
+    assert commands and all("--segment 2" in line for line in commands)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_narrow_terminal_gets_what_it_can_show(tmp_path: Path, encoding: str) -> None:
+    log = write_log(tmp_path / "a.txt", text="モデル é")
+    done = subprocess.run(
+        [sys.executable, "-m", "scoring", "report", log],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0 and rb"\u30e2" in done.stdout, done.stderr
+
+
 def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:
     logs = ["paddleclas_v100_gpu8_fp32_bs256.log", "paddleclas_v100_gpu32_fp32_bs256.log"]
     page = page_of(tmp_path, *(published_logs / log for log in logs), "--protocol", "perf")

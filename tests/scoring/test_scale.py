@@ -238,9 +238,31 @@ def test_published_logs_can_be_planned_from(published_logs: Path) -> None:
     assert 1.9 < eight["images_per_s"] / four["images_per_s"] < 2.0
 
 
+def test_only_resnet_has_resnets_epochs(published_logs: Path, tmp_path: Path) -> None:
+    other = write_log(tmp_path / "other.txt", devices=8, nodes=1, step_time_s=0.2)
+    other.write_text(other.read_text().replace("resnet50_v1.5", "other").replace('"resnet"', '"other"'))
+    for log in (published_logs / "mmseg_v100_gpu8_fp32_bs8.log", other):
+        found = json.loads(command("--measured", log, "--nodes", "2", "--json").stdout)
+        [row] = found["predictions"]
+        assert row["time_to_train_min"] is None and "give --epochs" in row["time_to_train_note"]
+        assert not any("reference convergence points" in text for text in found["assumptions"])
+        [given] = json.loads(command("--measured", log, "--nodes", "2", "--epochs", "10", "--json").stdout)[
+            "predictions"
+        ]
+        steps = math.ceil((1_281_167 if log is other else 2_975) / given["global_batch"])
+        assert steps * 10 * given["step_time_s"] < 60 * given["time_to_train_min"] < steps * 12 * given["step_time_s"]
+
+
+@pytest.mark.parametrize("dataset", ["[]", "null"])
+def test_a_data_set_that_is_no_table_says_nothing(logs: list[Path], dataset: str) -> None:
+    logs[0].write_text(f'# {{"dataset": {dataset}}}\n{logs[0].read_text()}')
+    assert command("--measured", logs[0], "--nodes", "2").returncode == 0
+
+
 @pytest.mark.parametrize(
     "arguments, text",
     [
+        (["--measured", "{one}", "--protocol", "mlperf"], "measures no throughput"),
         (["--measured", "{one}", "{one}", "--nodes", "2"], "the same log"),
         ([], "give --measured"),
         (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no node count"),

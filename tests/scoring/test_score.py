@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -202,6 +203,8 @@ def test_two_runs_that_did_not_converge(tmp_path: Path, command: Command) -> Non
     logs = [write(tmp_path, f"result_{at}.txt", text) for at, text in enumerate(texts)]
     code, _, error = command("score", *logs, "--protocol", "mlperf")
     assert code == 1 and "2 of 5 runs did not converge" in error
+    code, _, error = command("score", logs[0], "--protocol", "mlperf")
+    assert code == 1 and "given 1 (did not converge);" in error
 
 
 def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
@@ -239,11 +242,17 @@ def test_wrong_use_is_one_line(
 
 
 def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path, command: Command) -> None:
-    """A resume near its end is no failure; an unfinished run, or a --skip that is too long, is a mistake."""
-    text = samples.mllog(samples.run_of([0.5] * 20))
+    """A resume near its end is no failure; a run from the start, or unfinished, or a --skip too long, is a mistake."""
+    whole = write(tmp_path, "whole.txt", samples.mllog(samples.run_of([0.5] * 20)))
+    assert command("score", whole, "--protocol", "window")[0] == 2
+    text = whole.read_text().replace('"resumed": false', '"resumed": true')
     log = write(tmp_path, "a.txt", text)
     code, result, _ = command("score", log, "--protocol", "window")
     assert code == 0 and result["value"] is None
+    long = steady_log(tmp_path, "long.txt")
+    _, full, _ = command("score", long, "--protocol", "window")
+    assert list(result) == list(full) and result["sources"][0].keys() == full["sources"][0].keys()
+    assert result["checked"][0]["file"] == str(log) and result["protocol_rule"] == full["protocol_rule"]
     [warning] = result["warnings"]
     assert warning["rule"] == "nothing_measured" and "warm-up is 20 steps and the run has 20" in warning["message"]
     assert command("score", log, "--protocol", "window", "--skip", 2)[0] == 2
@@ -257,6 +266,28 @@ def test_runs_of_two_systems_are_no_repeats(tmp_path: Path, command: Command) ->
     assert code == 2 and "runs of different devices" in error and "compare" in error
     code, _, error = command("score", a, a, "--protocol", "window")
     assert code == 2 and "the same log: one run counts once" in error
+
+
+def hardware(name: str, host: str = "a") -> str:
+    """A header line of our own logs."""
+    return f"# {json.dumps({'hardware': {'nodes': [{'host': host, 'cpu': name, 'cores': 4, 'gpus': []}]}})}\n"
+
+
+def test_two_frameworks_or_machines_are_no_repeats(tmp_path: Path, command: Command) -> None:
+    run = samples.run_of([0.5] * 400)
+    torch = write(tmp_path, "torch.log", samples.nvidia_pytorch(run).replace(" amp : True ", " amp : False "))
+    flow = write(tmp_path, "flow.log", samples.nvidia_tensorflow(run))
+    code, _, error = command("score", torch, flow, "--protocol", "perf")
+    assert code == 2 and "runs of different framework (PyTorch in " in error
+    text = samples.mllog(run)
+    amd = write(tmp_path, "amd.txt", hardware("AMD") + text)
+    intel = write(tmp_path, "intel.txt", hardware("Intel") + text)
+    code, _, error = command("score", amd, intel, "--protocol", "window")
+    assert code == 2 and "runs of different machine (AMD, 4 cores in " in error
+    twin = write(tmp_path, "twin.txt", hardware("AMD", host="b") + text)  # a like machine, another version
+    twin.write_text(twin.read_text().replace("paddlepaddle 2.6.2", "paddlepaddle 2.5.0"))
+    unsaid = write(tmp_path, "unsaid.txt", text)
+    assert command("score", amd, twin, unsaid, "--protocol", "window")[0] == 0
 
 
 def test_unknown_devices_change_the_unit(published_logs: Path, command: Command) -> None:
@@ -609,6 +640,35 @@ def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path, comman
     assert result["rows"][1]["basis"] == "one run against 3: the spread of 3 runs of this system"
     _, result, _ = command("compare", near, one, many, "--protocol", "window")  # a third that has repeats
     assert result["rows"][1]["different"] is True
+
+
+def test_one_log_of_two_folders_counts_once(tmp_path: Path, command: Command) -> None:
+    many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [1.02])
+    copy = tmp_path / "copy"
+    shutil.copytree(many, copy)
+    _, alone, _ = command("compare", many, one, "--protocol", "window")
+    _, twice, _ = command("compare", many, one, copy, "--protocol", "window")
+    assert twice["rows"][1]["ratio_interval_95"] == alone["rows"][1]["ratio_interval_95"]
+    assert twice["rows"][1]["basis"] == "one run against 3: the spread of 3 runs of this system"
+
+
+def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path, command: Command) -> None:
+    seg, clas = (
+        published_logs / name for name in ("paddleseg_v100_gpu1_fp32_bs8.log", "paddleclas_v100_gpu8_fp32_bs256.log")
+    )
+    _, result, _ = command("compare", seg, clas, "--protocol", "window")
+    said = {warning["rule"]: warning["message"] for warning in result["warnings"]}
+    assert "ResNet50" in said["mixed_model"] and said["mixed_batch"] == "batch of one device differs: 8, 256"
+    assert result["rows"][1]["efficiency"] is None
+    one, half = steady_log(tmp_path, "one.txt", devices=1), steady_log(tmp_path, "half.txt", batch=16)
+    _, result, _ = command("compare", one, half, "--protocol", "window")
+    assert "mixed_batch" in [warning["rule"] for warning in result["warnings"]]
+    assert result["rows"][1]["efficiency"] is None
+    one, eight = (steady_log(tmp_path, f"{n}.log", writer="nvidia_pytorch", devices=n) for n in (1, 8))
+    flow = steady_log(tmp_path, "flow.log", writer="nvidia_tensorflow", devices=8)
+    flow.write_text(flow.read_text().replace(" amp : False ", " amp : True "))
+    _, result, _ = command("compare", one, eight, flow, "--protocol", "perf")
+    assert result["rows"][1]["efficiency"] is not None and result["rows"][2]["efficiency"] is None
 
 
 @pytest.mark.parametrize("given", ["1", "1/1", "0/5", "x/5", "1/5/2", "101/5"])
