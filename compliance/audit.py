@@ -227,7 +227,7 @@ def _submission(
     if benchmark and len(checked) != benchmark.runs:
         problem = problem or f"{len(checked)} logs; a submission has {benchmark.runs}"
     return Submission(
-        round="/".join(parts[: max(at - 1, 0)]),
+        round=printable("/".join(parts[: max(at - 1, 0)])),
         submitter=printable(names[0]),
         system=printable(names[1]),
         benchmark=printable(names[2]),
@@ -266,9 +266,9 @@ def _questions(reports: Sequence[FileReport]) -> Iterator[Question]:
             official=one.official,
             severity=one.severity,
             logs=len({name for name, _ in breaches}),
-            file=file,
+            file=printable(file),
             line=one.line,
-            actual=one.actual,
+            actual=printable(one.actual, 1000),
         )
 
 

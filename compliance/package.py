@@ -68,7 +68,7 @@ def command(options: argparse.Namespace) -> int:
             print(json.dumps({"package": None, "refused": error.reasons}, indent=2))
         else:
             for reason in error.reasons:
-                print(f"refused: {reason}")
+                print(f"refused: {printable(reason, 5000)}")
         return 1
     if options.json:
         print(json.dumps({"package": str(folder), "refused": [], **content.manifest, "official": answers}, indent=2))
@@ -275,6 +275,7 @@ def _reason(found: Finding) -> str:
 def _report(manifest: dict[str, Any], score: Score, run: Run, description: dict[str, Any]) -> str:
     """README.md of the package: every figure of it comes from the logs."""
     folder = code_folder(manifest["benchmark"])
+    description = {name: printable(value, 1000) for name, value in description.items()}
     lines = [
         f"# {manifest['benchmark']} on {description['system_name']}, {printable(manifest['organisation'])}",
         "",

@@ -46,7 +46,7 @@ def command(options: argparse.Namespace) -> int:
         print(json.dumps({"verdict": "pass" if good else "fail", "checks": [asdict(a) for a in answers]}, indent=2))
     else:
         for answer in answers:
-            print(f"{answer.status}: {answer.check}: {answer.message}")
+            print(printable(f"{answer.status}: {answer.check}: {answer.message}", 5000))
         print(f"{printable(str(folder), 1000)}: {'PASS' if good else 'FAIL'}")
     return 0 if good else 1
 

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import lzma
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_a_linked_log_in_an_archive_is_an_error(tmp_path: Path) -> None:
     [row] = audit(archive)
     assert (row.logs, row.official_passes) == (4, 1)
     assert [(question.rule, question.severity, question.logs) for question in row.questions] == [("log", "error", 3)]
+
+
+def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "repository" / os.fsdecode(b"v4.0\x1b[2J\xff") / "Org" / "results" / "CPU" / "resnet"
+    folder.mkdir(parents=True)
+    (folder / os.fsdecode(b"result_\x1b[2J\xff.txt")).write_text("no log\n")
+    page, table = tmp_path / "a.html", tmp_path / "a.csv"
+    arguments = ["audit", str(tmp_path / "repository"), "--html", str(page), "--csv", str(table)]
+    assert main(arguments) == 0
+    for text in (capsys.readouterr().out, page.read_text(), table.read_text()):
+        assert "\x1b" not in text
+        assert r"v4.0\x1b[2J\udcff" in text
 
 
 def test_a_copied_run_is_a_question(tmp_path: Path) -> None:

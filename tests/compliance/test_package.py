@@ -273,6 +273,21 @@ def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_the_report_and_the_reasons_are_plain_text(commit, tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, commit)
+    system = description(tmp_path, system_name="\x1b[2JCPU")
+    assert build(logs, system, tmp_path / "out") == 0
+    shown = r"# resnet on \x1b[2JCPU, Example"
+    assert shown in capsys.readouterr().out
+    assert shown in (tmp_path / "out" / "Example" / "README.md").read_text()
+    (logs / "result_7.txt").rename(logs / "result_\x1b[2J.txt")
+    _edit(logs, 4, lambda log: log.value("submission_org", "Other"))
+    assert build(sorted(logs.iterdir()), system, tmp_path / "more") == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert r"result_\x1b[2J.txt" in out
+
+
 @pytest.mark.slow
 def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit, tmp_path: Path, capsys) -> None:
     logs = five(tmp_path, commit)
