@@ -6,7 +6,7 @@ Our reader passes over, or splits, what it cannot take as one event; that parser
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ _LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
 def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """`found`, each marked by whether the official checker finds it too, and what only that one finds."""
     rows = Rows(ruleset, Collected(ruleset.strict))
+    constraints = [constraint for row in ruleset.rows for constraint in row.metadata.values()]
+    names = {name for constraint in constraints for name in constraint}
     bad_lines: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         first_init_ms, number = math.inf, 0
@@ -35,7 +37,7 @@ def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) ->
             if _TOKEN not in line:
                 continue
             try:
-                event = _event(line[line.rfind(_TOKEN) :].strip(), number)
+                event = _event(line[line.rfind(_TOKEN) :].strip(), number, names)
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 bad_lines.add(number)
                 continue
@@ -57,11 +59,13 @@ def _is_bad(finding: Finding, bad_lines: set[int]) -> bool:
     return finding.rule.startswith("line-") and finding.severity == "error" and finding.line in bad_lines
 
 
-def _event(text: str, line: int) -> Event:
-    """Raises what the official parser raises."""
+def _event(text: str, line: int, names: Collection[str]) -> Event:
+    """Raises what the official parser raises. `names`: what the rows ask of metadata."""
     if not text.startswith(_TOKEN):
         raise ValueError("no event")
     fields: dict[str, Any] = json.loads(text[len(_TOKEN) :])
     time_ms, key, value, metadata = float(fields["time_ms"]), fields["key"], fields["value"], fields["metadata"]
     known = key if isinstance(key, str) else ""  # no rule is of such a key
+    if isinstance(metadata, (list, str)):  # the official rules ask `"status" in metadata`
+        metadata = {name: None for name in names if name in metadata}
     return Event(known, value, metadata if isinstance(metadata, dict) else {}, time_ms, "", line, 0)
