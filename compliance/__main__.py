@@ -118,10 +118,16 @@ _FORMATS = {"text": findings.as_text, "json": findings.as_json, "github": findin
 
 def _check(options: argparse.Namespace) -> int:
     if options.explain:
+        if options.logs:
+            raise ValueError("--explain checks no log; ask for it in a command of its own")
         print(explain(options.explain, rules.load(options.ruleset)), end="")
         return 0
     if not options.logs:
         raise ValueError("no log given; name one, or --explain RULE")
+    if options.json and options.format == "github":
+        raise ValueError("--json and --format github: one form only")
+    if options.junit:
+        _check_replaceable(options.junit)
     reports = check_logs(
         expand(options.logs),
         rules.load(options.ruleset),
@@ -132,15 +138,25 @@ def _check(options: argparse.Namespace) -> int:
         hashed=options.json or options.format == "json",
         verdict=options.verdict,
     )
-    sys.stdout.write(_FORMATS["json" if options.json else options.format](reports))
+    print(_FORMATS["json" if options.json else options.format](reports), end="")
     if options.junit:
         options.junit.write_text(findings.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1
 
 
+def _check_replaceable(junit: Path) -> None:
+    """Raises ValueError for a file that holds something else: no log is written over by mistake."""
+    if junit.is_file():
+        head = findings.as_junit([]).removesuffix("</testsuites>\n").encode()
+        with junit.open("rb") as stream:
+            start = stream.read(len(head))
+        if start not in (b"", head):
+            raise ValueError(f"{junit}: exists and is no JUnit XML that this command wrote; name another file")
+
+
 def _score(options: argparse.Namespace) -> int:
     scored = score.score_logs(expand(options.logs), rules.load(options.ruleset), options.verdict)
-    sys.stdout.write(score.as_json(scored) if options.json else score.as_text(scored))
+    print(score.as_json(scored) if options.json else score.as_text(scored), end="")
     return 0 if scored.minutes is not None else 1
 
 

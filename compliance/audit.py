@@ -1,16 +1,20 @@
 """`python -m compliance audit`: a whole results repository, a row a submission, as text, HTML, CSV and JSON."""
 
 import argparse
+import bz2
 import csv
+import gzip
 import io
 import json
 import lzma
 import re
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
 from compliance.check import NOTHING, check_file
 from compliance.findings import FileReport, Finding, printable
@@ -21,6 +25,7 @@ from runlog.reader import HeldLog
 
 LARGEST_LOG_BYTES = 1 << 28  # a log in an archive is held in memory while it is read
 NEWEST = "4.0.0"  # with rules of ResNet
+_PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,28 +102,53 @@ def _progress(done: float, logs: int) -> None:
         print(f"\r[{bar:.<40}] {logs} logs", end="" if done < 1 else "\n", file=sys.stderr, flush=True)
 
 
-def _logs(path: Path) -> Iterator[tuple[float, PurePosixPath, Path | None]]:
-    """Share that is done, name and log of each result_*.txt; None for a log that is too large to be held."""
+class _Header(tarfile.TarInfo):
+    """A damaged header is an error: tarfile takes one that is not the first for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if buf and not any(buf):
+                raise  # the regular end
+            raise tarfile.ReadError(str(error)) from None
+
+
+def _logs(path: Path) -> Iterator[tuple[float, PurePosixPath, Path | str]]:
+    """Share that is done, name and log of each result_*.txt; of a log that cannot be read, why."""
     if path.is_dir():
         logs = sorted(path.rglob("result_*.txt"))
         for count, log in enumerate(logs, 1):
             yield count / len(logs), PurePosixPath(log.relative_to(path)), log
         return
     size = path.stat().st_size
-    try:
-        with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as members:
-            for member in members:
-                name = PurePosixPath(member.name)
-                if not member.isfile() or not name.match("result_*.txt"):
-                    continue
-                content = members.extractfile(member)
-                held = None
-                if content is not None and member.size <= LARGEST_LOG_BYTES:
-                    held = HeldLog(member.name)
-                    held.data = content.read()
-                yield stream.tell() / size, name, held
-    except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
-        raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
+    with path.open("rb") as stream:
+        try:
+            start = stream.peek(6)
+            # not unpacked by tarfile, which passes over a wrong checksum
+            unpack = next((opened for magic, opened in _PACKED.items() if start.startswith(magic)), None)
+            unpacked = unpack(stream) if unpack else stream
+            with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as members:
+                for member in members:
+                    name = PurePosixPath(member.name)
+                    if name.match("result_*.txt"):
+                        yield stream.tell() / size, name, _held(member, members)
+            while unpacked.read(1 << 20):
+                pass  # the checksum comes last
+        except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+            raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
+
+
+def _held(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
+    content = members.extractfile(member) if member.isfile() else None
+    if content is None:
+        return "no file but a link or folder in the archive"
+    if member.size > LARGEST_LOG_BYTES:
+        return f"over {LARGEST_LOG_BYTES >> 20} MiB"
+    held = HeldLog(member.name)
+    held.data = content.read()
+    return held
 
 
 def _version(name: PurePosixPath) -> str:
@@ -127,10 +157,10 @@ def _version(name: PurePosixPath) -> str:
     return version if version in versions() else NEWEST
 
 
-def _checked(name: PurePosixPath, log: Path | None, ruleset: Ruleset) -> Checked:
+def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Checked:
     try:
-        if log is None:
-            raise ValueError(f"over {LARGEST_LOG_BYTES >> 20} MiB")
+        if isinstance(log, str):
+            raise ValueError(log)
         findings, run = check_file(log, ruleset)
     except (ValueError, OSError) as error:
         findings, run = (_asked("log", printable(str(error)), "ask for the log", severity="error"),), NOTHING
@@ -197,7 +227,7 @@ def _submission(
     if benchmark and len(checked) != benchmark.runs:
         problem = problem or f"{len(checked)} logs; a submission has {benchmark.runs}"
     return Submission(
-        round="/".join(parts[: max(at - 1, 0)]),
+        round=printable("/".join(parts[: max(at - 1, 0)])),
         submitter=printable(names[0]),
         system=printable(names[1]),
         benchmark=printable(names[2]),
@@ -236,9 +266,9 @@ def _questions(reports: Sequence[FileReport]) -> Iterator[Question]:
             official=one.official,
             severity=one.severity,
             logs=len({name for name, _ in breaches}),
-            file=file,
+            file=printable(file),
             line=one.line,
-            actual=one.actual,
+            actual=printable(one.actual, 1000),
         )
 
 

@@ -30,7 +30,7 @@ def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) ->
         bad_lines = _read(path, judge.take)
         judge.finish()
     else:
-        bad_lines = _apply_rows(path, Rows(ruleset, collected))
+        bad_lines = _apply_rows(path, ruleset, collected)
     theirs = [finding for finding in collected.found if finding.official]
     named = {finding.rule for finding in theirs}
     marked = [replace(one, official=one.rule in named or _is_bad(one, bad_lines)) for one in found]
@@ -41,14 +41,19 @@ def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) ->
     return (*marked, *(one for one in theirs if one.rule not in ours))
 
 
-def _apply_rows(path: Path, rows: Rows) -> set[int]:
+def _apply_rows(path: Path, ruleset: Ruleset, collected: Collected) -> set[int]:
+    rows = Rows(ruleset, collected)
+    constraints = [constraint for row in ruleset.rows for constraint in row.metadata.values()]
+    names = {name for constraint in constraints for name in constraint}
     first_init_ms = math.inf
 
     def take(event: Event) -> None:
         nonlocal first_init_ms
         if event.key == schema.INIT_START.key:
             first_init_ms = min(first_init_ms, event.time_ms)
-        if not isinstance(event.metadata, dict):
+        if isinstance(event.metadata, (list, str)):  # the official rules ask `"status" in metadata`
+            event = event._replace(metadata={name: None for name in names if name in event.metadata})
+        elif not isinstance(event.metadata, dict):
             event = event._replace(metadata={})
         rows.take(event, None if first_init_ms == math.inf else first_init_ms)
 

@@ -68,7 +68,7 @@ def command(options: argparse.Namespace) -> int:
             print(json.dumps({"package": None, "refused": error.reasons}, indent=2))
         else:
             for reason in error.reasons:
-                print(f"refused: {reason}")
+                print(f"refused: {printable(reason, 5000)}")
         return 1
     if options.json:
         print(json.dumps({"package": str(folder), "refused": [], **content.manifest, "official": answers}, indent=2))
@@ -155,7 +155,7 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     if reasons:
         raise RefusedError(reasons)
     snapshot(str(content.manifest["commit"]), stage / code_folder(benchmark.name))
-    (stage / MANIFEST).write_text(json.dumps(content.manifest, indent=2) + "\n", encoding="utf-8")
+    (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
     return content
@@ -174,6 +174,11 @@ def _changed(log: Path, copy: Path) -> str | None:
     if recorded != sha256(copy):
         return f"{log}: differs from what was checked ({path.name}): find out what changed it, or run again"
     return None
+
+
+def as_bytes(manifest: dict[str, Any]) -> bytes:
+    """What MANIFEST holds."""
+    return (json.dumps(manifest, indent=2) + "\n").encode()
 
 
 def code_folder(benchmark: str) -> str:
@@ -254,7 +259,8 @@ def _of_origin(run: Run, org: str) -> list[str]:
         reasons.append(f"they are of {printable(said)}, not of {printable(org)}")
     source = run.headers.get("source")
     source = source if isinstance(source, dict) else {}
-    if not isinstance(source.get("commit"), str):
+    commit = source.get("commit")
+    if not (isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)):
         reasons.append("they do not say of which commit they are (header `source`), so there is no code to hand in")
     elif source.get("dirty") is not False:
         reasons.append("the code differed from its commit when they were written: commit, and run again")
@@ -269,6 +275,7 @@ def _reason(found: Finding) -> str:
 def _report(manifest: dict[str, Any], score: Score, run: Run, description: dict[str, Any]) -> str:
     """README.md of the package: every figure of it comes from the logs."""
     folder = code_folder(manifest["benchmark"])
+    description = {name: printable(value, 1000) for name, value in description.items()}
     lines = [
         f"# {manifest['benchmark']} on {description['system_name']}, {printable(manifest['organisation'])}",
         "",

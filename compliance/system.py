@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import Run, check_file
+from compliance.findings import printable
 from compliance.rules import load, read_rules
 from compliance.runs import STATUS_WORDS, gpu_names, hardware_nodes
 
@@ -51,6 +52,9 @@ def command(options: argparse.Namespace) -> int:
         if not fields[name].isdecimal():  # the official summarizer computes with them
             raise ValueError(f"{name} {fields[name]!r}: must be a whole number")
     description = {name: fields[name] for name in FIELDS}
+    for name, value in description.items():
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError(f"{name} {printable(value)}: is no text in UTF-8; give it by --set {name}=VALUE")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(description, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.json:
@@ -59,7 +63,7 @@ def command(options: argparse.Namespace) -> int:
     else:
         print(f"{out}: {len(FIELDS)} fields, {len(set(given) & set(FIELDS))} of them given")
         for name in FIELDS:
-            print(f"  {name}: {description[name]}")
+            print(f"  {name}: {printable(description[name], 1000)}")
     return 0
 
 

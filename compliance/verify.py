@@ -12,6 +12,7 @@ from compliance.package import (
     HASHES,
     MANIFEST,
     REPORT,
+    as_bytes,
     code_folder,
     code_of,
     describe,
@@ -45,7 +46,7 @@ def command(options: argparse.Namespace) -> int:
         print(json.dumps({"verdict": "pass" if good else "fail", "checks": [asdict(a) for a in answers]}, indent=2))
     else:
         for answer in answers:
-            print(f"{answer.status}: {answer.check}: {answer.message}")
+            print(printable(f"{answer.status}: {answer.check}: {answer.message}", 5000))
         print(f"{printable(str(folder), 1000)}: {'PASS' if good else 'FAIL'}")
     return 0 if good else 1
 
@@ -88,16 +89,12 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
     answers += [Answer(check=printable(name), status="fail", message=reason) for name, reason in reasons]
     if not reasons:
         answers.append(Answer(check="logs", status="ok", message=f"{len(logs)} logs meet ruleset {ruleset.version}"))
-    same = content.manifest == manifest
-    answers.append(
-        Answer(
-            check=MANIFEST,
-            status="ok" if same else "fail",
-            message=f"score {content.manifest['minutes']!r} min, from the logs"
-            if same
-            else f"differs from what the logs say in: {_difference(content.manifest, manifest)}",
-        )
-    )
+    message = f"score {content.manifest['minutes']!r} min, from the logs"
+    same = _read(folder / MANIFEST) == as_bytes(content.manifest)
+    if not same:
+        differing = _difference(content.manifest, manifest)
+        message = f"differs from what the logs say in: {differing}" if differing else "not in the form of a package's"
+    answers.append(Answer(check=MANIFEST, status="ok" if same else "fail", message=message))
     same = _read(folder / REPORT) == content.report.encode()
     message = "every figure is the logs'" if same else "differs from the report that the logs give"
     answers.append(Answer(check=REPORT, status="ok" if same else "fail", message=message))

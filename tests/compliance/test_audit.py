@@ -1,9 +1,15 @@
 """`python -m compliance audit`: a row a submission, whatever its logs hold."""
 
+import bz2
 import csv
+import gzip
+import io
 import json
 import logging
+import lzma
+import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +70,59 @@ def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, capsys) -> None:
     assert main(["audit", str(tmp_path / "repository" / "v4.0" / "Example" / "results" / "whole")]) == 0
     (tmp_path / "empty").mkdir()
     assert main(["audit", str(tmp_path / "empty")]) == 2
+
+
+@pytest.mark.parametrize("form", ["", "gz", "bz2", "xz"])
+def test_an_archive_that_is_not_whole_is_refused(form: str, tmp_path: Path, capsys) -> None:
+    folder, archive = tmp_path / "v4.0" / "Example" / "results" / "CPU" / "resnet", tmp_path / "results.tar"
+    folder.mkdir(parents=True)
+    for seed in range(3):
+        (folder / f"result_{seed}.txt").write_text(make_log.run(seed=seed))
+    with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as members:
+        members.add(tmp_path / "v4.0", "v4.0")
+        headers = [member.offset for member in members.getmembers()]
+    whole = archive.read_bytes()
+    pack: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    packed = pack.get(form, bytes)(whole)
+    archive.write_bytes(packed)
+    assert audit(archive)[0].logs == 3
+    last = headers[-1]
+    broken = [whole[:last], whole[: last + 100], whole[: last + 1000], whole[: last + 5] + b"?" + whole[last + 6 :]]
+    damaged = [pack.get(form, bytes)(one) for one in broken]
+    if form:
+        half = len(packed) // 2
+        damaged += [packed[:half], packed[:half] + bytes([packed[half] ^ 1]) + packed[half + 1 :]]
+        damaged += [packed[:-5], packed[:-4] + bytes([packed[-4] ^ 1]) + packed[-3:]]
+    for one in damaged:
+        archive.write_bytes(one)
+        assert main(["audit", str(archive)]) == 2, len(one)
+        assert "neither a folder nor a whole tar archive" in capsys.readouterr().err
+
+
+def test_a_linked_log_in_an_archive_is_an_error(tmp_path: Path) -> None:
+    archive = tmp_path / "results.tar"
+    with tarfile.open(archive, "w") as members:
+        for index, kind in enumerate((tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)):
+            member = tarfile.TarInfo(f"v4.0/Example/results/CPU/resnet/result_{index}.txt")
+            member.type, member.linkname = kind, "result_0.txt" if index else ""
+            text = b"" if index else make_log.run().encode()
+            member.size = len(text)
+            members.addfile(member, io.BytesIO(text))
+    [row] = audit(archive)
+    assert (row.logs, row.official_passes) == (4, 1)
+    assert [(question.rule, question.severity, question.logs) for question in row.questions] == [("log", "error", 3)]
+
+
+def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "repository" / os.fsdecode(b"v4.0\x1b[2J\xff") / "Org" / "results" / "CPU" / "resnet"
+    folder.mkdir(parents=True)
+    (folder / os.fsdecode(b"result_\x1b[2J\xff.txt")).write_text("no log\n")
+    page, table = tmp_path / "a.html", tmp_path / "a.csv"
+    arguments = ["audit", str(tmp_path / "repository"), "--html", str(page), "--csv", str(table)]
+    assert main(arguments) == 0
+    for text in (capsys.readouterr().out, page.read_text(), table.read_text()):
+        assert "\x1b" not in text
+        assert r"v4.0\x1b[2J\udcff" in text
 
 
 def test_a_copied_run_is_a_question(tmp_path: Path) -> None:

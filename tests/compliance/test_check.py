@@ -531,16 +531,34 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "/dev/zero"], "not a regular file"),
         (["check", "pipe"], "not a regular file"),
         (["check", "log", "--junit", "absent/x.xml"], "absent/x.xml"),
+        (["check", "log", "--junit", "log"], "log: exists and is no JUnit XML"),
+        (["check", "log", "--junit", "other.xml"], "other.xml: exists and is no JUnit XML"),
+        (["check", "log", "--explain", "all"], "--explain checks no log"),
+        (["check", "log", "--json", "--format", "github"], "--json and --format github"),
     ],
 )
 def test_wrong_use_is_one_line_and_status_2(arguments: list[str], says: str, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(make_log.run())
+    text = make_log.run()
+    (tmp_path / "log").write_text(text)
+    (tmp_path / "other.xml").write_text("<testsuites>of another tool</testsuites>")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     done = command(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+    assert (tmp_path / "log").read_text() == text
+
+
+@pytest.mark.parametrize("arguments", ["check log", "check log --json", "score log"])
+def test_a_closed_output_is_no_traceback(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(make_log.run())
+    shell = f'exec "$0" -m compliance {arguments} >&-'
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_benchmark_asked_for_must_be_that_of_the_log(tmp_path: Path, capsys) -> None:
@@ -562,7 +580,8 @@ def test_a_link_out_of_the_folder_fails_and_one_inside_it_does_not(tmp_path: Pat
 
 def test_junit_has_a_failure_for_each_error(tmp_path: Path, capsys) -> None:
     paths = write(tmp_path, make_log.run(), Altered(make_log.run(seed=2)).value("submission_org", "<\x00&\x1b>").text)
-    assert main(["check", *map(str, paths), "--junit", str(tmp_path / "junit.xml")]) == 1
+    for _ in range(2):  # it replaces a file that it wrote
+        assert main(["check", *map(str, paths), "--junit", str(tmp_path / "junit.xml")]) == 1
     capsys.readouterr()
     good, bad = ElementTree.parse(tmp_path / "junit.xml").getroot()
     assert (good.get("failures"), bad.get("failures")) == ("0", "2")

@@ -223,6 +223,22 @@ def test_unaltered_seeds_get_the_same_verdict(own_seeds, mlperf_seeds, tmp_path)
             )
 
 
+@pytest.mark.parametrize("metadata", [["status", "epoch_num"], "status epoch_num", "samples_count", [], "", None, 5])
+def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(own_seeds, metadata, tmp_path) -> None:
+    path = tmp_path / "log.txt"
+    for key in ("run_stop", "epoch_start", "block_start", "block_stop", "eval_accuracy", "epoch_stop"):
+        log = Altered(own_seeds["closed lars"])
+        for index in log.events():
+            fields = log.fields(index)
+            if fields["key"] == key:
+                log.write(index, fields | {"metadata": metadata})
+        path.write_text(log.text)
+        findings, _ = check_file(path, rules.load("4.0.0"))
+        ours = [finding for finding in findings if finding.official]
+        assert official_checker.passes(path) == (not ours), (key, ours)
+        assert any(finding.severity == "error" for finding in findings)
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_altered_logs_of_this_project(own_seeds, tmp_path, part: int) -> None:
     outcomes = _compare(own_seeds, "4.0.0", tmp_path, 400, 400 * part)

@@ -273,6 +273,21 @@ def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_the_report_and_the_reasons_are_plain_text(commit, tmp_path: Path, capsys) -> None:
+    logs = five(tmp_path, commit)
+    system = description(tmp_path, system_name="\x1b[2JCPU")
+    assert build(logs, system, tmp_path / "out") == 0
+    shown = r"# resnet on \x1b[2JCPU, Example"
+    assert shown in capsys.readouterr().out
+    assert shown in (tmp_path / "out" / "Example" / "README.md").read_text()
+    (logs / "result_7.txt").rename(logs / "result_\x1b[2J.txt")
+    _edit(logs, 4, lambda log: log.value("submission_org", "Other"))
+    assert build(sorted(logs.iterdir()), system, tmp_path / "more") == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert r"result_\x1b[2J.txt" in out
+
+
 @pytest.mark.slow
 def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit, tmp_path: Path, capsys) -> None:
     logs = five(tmp_path, commit)
@@ -344,6 +359,20 @@ def _folder_for_a_log(folder: Path) -> None:
     (folder / "results/CPU/resnet/result_2.txt").mkdir()
 
 
+def _foreign_code(folder: Path) -> None:
+    """Code of no commit: the logs and all that is said of them name none."""
+    commit = json.loads((folder / "submission.json").read_text())["commit"]
+    for path in (folder / "submission.json", folder / "README.md", *folder.rglob("result_*.txt")):
+        path.write_text(path.read_text().replace(commit, "zzz"))
+    (folder / CODE / "runlog/reader.py").write_text("# nothing\n")
+
+
+def _other_form(folder: Path) -> None:
+    """Equal values for Python, another one for who reads the file."""
+    path = folder / "submission.json"
+    path.write_text(path.read_text().replace('"scaling": 1.0', '"scaling": true'))
+
+
 CODE = "benchmarks/resnet/implementations/paddle"
 
 
@@ -354,6 +383,8 @@ CODE = "benchmarks/resnet/implementations/paddle"
         (lambda p: (p / CODE / "runlog/reader.py").unlink(), "runlog/reader.py is missing from commit"),
         (lambda p: (p / CODE / "more.py").write_text("1\n"), "more.py is none of commit"),
         (lambda p: shutil.rmtree(p / "benchmarks"), "is missing from commit"),
+        (_foreign_code, "fail: logs: they do not say of which commit they are"),
+        (_other_form, "submission.json: not in the form of a package's"),
         (_second_system, "systems/GPU.json is nothing that a package holds"),
         (lambda p: (p / "results/CPU/resnet/scaling.json").write_text("{}"), "scaling.json is nothing that a package"),
         (lambda p: (p / "results/CPU/package_checker_params").write_text("rcp-bypass"), "is nothing that a package"),

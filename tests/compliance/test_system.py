@@ -100,6 +100,19 @@ def test_a_wrong_setting_is_refused(setting: str, says: str, log: Path, tmp_path
     assert says in capsys.readouterr().err
 
 
+def test_what_is_no_plain_text_is_shown_escaped_or_refused(log: Path, tmp_path: Path, capsys) -> None:
+    out, text = tmp_path / "x.json", log.read_text()
+    arguments = ["system", "--out", str(out), "--log", str(log), "--force", *(f"--set={name}=1" for name in ASKED)]
+    log.write_text(text.replace("Example CPU 9000", r"\u001b[2JCPU"))
+    assert main(arguments) == 0
+    assert "\\x1b[2JCPU\n" in capsys.readouterr().out
+    before = out.read_bytes()
+    log.write_text(text.replace("Example CPU 9000", r"CPU \ud800"))
+    assert main(arguments) == 2
+    assert r"host_processor_model_name CPU \ud800: is no text" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
 def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path, capsys) -> None:
     (tmp_path / "log").write_text(make_log.run(org="not stated"))
     given = [f"--set={name}=1" for name in ASKED]
