@@ -13,7 +13,7 @@ from runlog import schema
 from runlog.reader import table_of
 
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start at most
-_NEVER_OURS = ("exactly-once", "epoch-order", "block-order", "eval-order")  # others may write so
+_NEVER_OURS = ("exactly-once", "block-order")  # others may write so
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
 
 

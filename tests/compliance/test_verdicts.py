@@ -105,6 +105,20 @@ def test_training_cut_from_a_log_is_found(tmp_path: Path, capsys) -> None:
     assert [f["line"] for f in file["findings"] if f["rule"] == "epoch-time"] == [evaluated.at("eval_stop", 1) + 1]
 
 
+def test_epochs_and_evaluations_that_decide_the_score_are_no_matter_of_form(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    foreign = _foreign(make_log.closed_run())
+    untrained = Altered(foreign)
+    for key in ("eval_start", "eval_stop", "eval_accuracy"):
+        untrained.metadata(key, -1, epoch_num=40)
+    skipped = Altered(foreign).drop("epoch_start", 20).drop("epoch_stop", 20)
+    for log, rule in ((untrained, "eval-order"), (skipped, "epoch-order")):
+        path.write_text(log.text)
+        _, [file] = check(capsys, path, "--verdict", "strict")
+        assert (file["official"], file["strict"]) == ("pass", "fail")
+        assert rule in rules_broken(file)
+
+
 def test_a_copied_run_with_another_seed_is_found(tmp_path: Path, capsys) -> None:
     first = make_log.run(seed=1)
     write(tmp_path, *(Altered(first).value("seed", seed).text for seed in range(5)))
