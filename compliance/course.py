@@ -105,6 +105,9 @@ class Course:
         if self.stop_line is not None:
             if event.time_ms != self.stop_ms:
                 self._breach("run-time", event, f"another run_stop than that of line {self.stop_line}")
+            if (status := event.metadata.get("status")) != self.status:
+                actual = f"status {printable(status)}; that of line {self.stop_line} is {printable(self.status)}"
+                self._breach("run-status", event, actual)
             return
         self.stop_line, self.stop_ms = event.line, event.time_ms
         self.status = event.metadata.get("status")

@@ -168,6 +168,31 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> 
     ] == []
 
 
+def _second_stop(log: Altered) -> Altered:
+    return log.repeat("run_stop").metadata("run_stop", -1, status="aborted")
+
+
+def _second_source(log: Altered) -> Altered:
+    log.lines.insert(3, log.lines[1].replace("0" * 40, "1" * 40))
+    return log
+
+
+@pytest.mark.parametrize(
+    ("alter", "rule", "own"),
+    [
+        (lambda log: log.repeat("seed").value("seed", 7, -1), "own-log", True),
+        (lambda log: log.repeat("run_summary"), "own-log", True),
+        (_second_source, "own-log", True),
+        (_second_stop, "run-status", False),
+    ],
+)
+def test_what_is_said_twice_is_found(alter, rule: str, own: bool, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_text(alter(Altered(make_log.run() if own else _foreign(make_log.run()))).text)
+    _, [file] = check(capsys, path, "--verdict", "strict")
+    assert rules_broken(file) == {rule}
+
+
 def test_a_log_without_its_headers_and_summary_is_no_clean_one(tmp_path: Path, capsys) -> None:
     path = tmp_path / "result_0.txt"
     log = Altered(make_log.run(summary={"resumed": True, "mode": "throughput"})).drop_all("run_summary")
