@@ -99,7 +99,8 @@ class Checker:
         elif type(entry) is Problem:
             self._collected.breach(f"line-{entry.kind}", entry.line, functools.partial(_of_problem, entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
-            self._headers.setdefault(entry.section, entry.value)
+            if self._headers.setdefault(entry.section, entry.value) is not entry.value:
+                self._course.own_fault(entry.line, f"a second header section {printable(entry.section)}")
             if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
                 self._collected.breach("null-gpu", entry.line, f"{entry.section} names a null GPU")
 

@@ -13,6 +13,7 @@ from runlog.reader import Event, table_of
 EVENTS_KEPT = 100_000  # evaluations, seeds or cache_clear: 15 MB
 THROUGHPUT_TOLERANCE = 0.01  # of the time between epoch_start and epoch_stop
 CLOCK_MS = 2  # two readings of a clock of 1 ms
+SHORTEST_EPOCH = 1 / 50  # of the run's longest; the least of 700 published logs is 1/34
 _NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 
 
@@ -64,6 +65,8 @@ class Course:
     epochs_seen: bool = False
     last_epoch: int | None = None
     last_epoch_ms: float | None = None  # its time less evaluation
+    longest_ms: float = 0.0  # of an epoch
+    shortest: tuple[float, int] | None = None  # the same, and the line where it ended
     block: _Block | None = None
     next_block: int | None = None  # where it must start
     evaluation: _Open | None = None
@@ -103,10 +106,16 @@ class Course:
         if self.stop_line is not None:
             if event.time_ms != self.stop_ms:
                 self._breach("run-time", event, f"another run_stop than that of line {self.stop_line}")
+            if (status := event.metadata.get("status")) != self.status:
+                actual = f"status {printable(status)}; that of line {self.stop_line} is {printable(self.status)}"
+                self._breach("run-status", event, actual)
             return
         self.stop_line, self.stop_ms = event.line, event.time_ms
         self.status = event.metadata.get("status")
         self._was_measured()
+        if self.shortest and self.shortest[0] < SHORTEST_EPOCH * self.longest_ms:
+            actual = f"an epoch of {self.shortest[0]:.10g} ms; the longest one took {self.longest_ms:.10g} ms"
+            self.collected.breach("epoch-time", self.shortest[1], actual)
         if self.start_ms is not None and event.time_ms <= self.start_ms:
             self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
         if self.status == "success":
@@ -153,6 +162,13 @@ class Course:
         if event.time_ms <= start_ms:
             self._breach("epoch-time", event, lambda: f"{event.key} {event.time_ms - start_ms} ms after its start")
 
+    def _trained(self, event: Event, start_ms: float, epochs: int) -> None:
+        self._takes_time(event, start_ms)
+        epoch_ms = (event.time_ms - start_ms) / max(epochs, 1)
+        self.longest_ms = max(self.longest_ms, epoch_ms)
+        if epoch_ms > 0 and (self.shortest is None or epoch_ms < self.shortest[0]):
+            self.shortest = (epoch_ms, event.line)
+
     def _was_measured(self) -> None:
         """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
         if self.ended and self.measured == self.measured_before:
@@ -195,7 +211,7 @@ class Course:
             self._breach("block-order", event, actual)
         if not self.epochs_seen:
             self.last_epoch = block.last
-            self._takes_time(event, block.start_ms)
+            self._trained(event, block.start_ms, block.epochs)
         elif self.epoch or self.last_epoch != block.last:
             done = "none" if self.last_epoch is None else str(self.last_epoch)
             announced = f"the block of line {block.line} announces epochs {block.first} to {block.last}"
@@ -235,7 +251,7 @@ class Course:
         if number != self.epoch.number:
             self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {self.epoch.number}")
         self.last_epoch = self.epoch.number
-        self._takes_time(event, self.epoch.start_ms)
+        self._trained(event, self.epoch.start_ms, 1)
         self.ended = self.epoch
         self.last_epoch_ms = event.time_ms - self.epoch.start_ms - self.eval_in_epoch_ms
         self.epoch = None
@@ -278,6 +294,7 @@ class Course:
         if number != self.evaluation.number:
             actual = f"evaluation of epoch {number} stops; open is that of epoch {self.evaluation.number}"
             self._breach("eval-order", event, actual)
+        self._takes_time(event, self.evaluation.start_ms)
         if self.epoch:
             self.eval_in_epoch_ms += event.time_ms - self.evaluation.start_ms
         self.evaluation = None

@@ -36,6 +36,9 @@ def lacks(headers: Mapping[str, Any], rows: Rows, course: Course) -> Iterator[tu
         elif not fits(section.value, headers[name]):
             yield None, f"the header section {name} is not as the schema has it: {printable(headers[name])}"
     summary = rows.of(schema.RUN_SUMMARY)
+    for once in (schema.RUN_SUMMARY, schema.SEED):
+        if (state := rows.of(once)).count > 1:
+            yield state.line, f"{state.count} {once.key}; a run writes one"
     trained = course.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
     for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
         if not rows.of(event).count:

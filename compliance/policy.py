@@ -13,7 +13,8 @@ from runlog import schema
 from runlog.reader import table_of
 
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start at most
-_NEVER_OURS = ("exactly-once", "epoch-order", "block-order", "eval-order")  # others may write so
+_NEVER_OURS = ("exactly-once", "block-order")  # others may write so
+_OF_SHARES = ("resnet", "hrnet")  # their quality is one: others' may be a distance
 _OF_OUR_BENCHMARKS = (
     *("target-status", "closed-data", "epoch-order", "block-order", "eval-order", "epoch-time", "throughput-agrees"),
     *("eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence"),
@@ -44,6 +45,7 @@ class Policy:
         self._own()
         self._closed_run(closed=division == "closed")
         if benchmark is not None:
+            self._shares(benchmark)
             self._target(benchmark, division)
             self._closed_data(benchmark, closed=division == "closed")
 
@@ -169,6 +171,12 @@ class Policy:
             actual = f"epoch {reached.epoch} reached {reached.value:.6g} already and the run went on"
             self._breach("target-status", reached.line, actual)
 
+    def _shares(self, benchmark: Benchmark) -> None:
+        for evaluation in self.course.evaluations if benchmark.name in _OF_SHARES else ():
+            if not 0 <= evaluation.value <= 1:
+                actual = f"eval_accuracy is {evaluation.value!r}"
+                self._breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
+
     def _own_target(self) -> float | None:
         """The target of the recipe that the header's `config` names; an open run may choose it."""
         config = self.headers.get(schema.CONFIG.name)
@@ -190,7 +198,12 @@ class Policy:
                 blamed = train if train.value != benchmark.train_samples else evaluation
                 self._breach("closed-data", blamed.line or None, actual, wanted)
             reason = "not the benchmark's data set" if closed else "not a closed run"
-            for rule in OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA:
+            not_applied = list(OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA)
+            ours = own.is_own(self.headers, self.rows, self.course)
+            if ours and benchmark.name == "resnet" and has_type(evaluation.value, COUNT):
+                self._whole_samples(evaluation.value)
+                not_applied.remove("eval-samples")
+            for rule in not_applied:
                 self.collected.note(rule, f"not applied: {reason}")
             return
         if benchmark.evaluate_every_epochs:

@@ -10,6 +10,7 @@ from typing import Any
 from compliance import convergence, newer, official
 from compliance.check import NOTHING, Run, check_file
 from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
+from compliance.rows import COUNT, has_type
 from compliance.rules import Benchmark, Ruleset, StrictRule
 from runlog import schema
 from runlog.reader import open_log, parse_json
@@ -206,6 +207,12 @@ def benchmark_of(run: Run, ruleset: Ruleset) -> Benchmark | None:
     return ruleset.benchmarks.get(name) if isinstance(name, str) else None
 
 
+def global_batch(run: Run) -> int | None:
+    """Its images of a step; None where it says no whole number."""
+    batch = run.said(schema.GLOBAL_BATCH_SIZE)
+    return int(batch) if has_type(batch, COUNT) else None
+
+
 def reference_applies(run: Run, ruleset: Ruleset) -> bool:
     """Whether the reference convergence points are for this run: closed."""
     benchmark = benchmark_of(run, ruleset)
@@ -237,12 +244,15 @@ def _convergence(
     for index in members:
         found[index] += _hyperparameters(checked[index].run, points, rule)
     rule = ruleset.strict["rcp-convergence"]
-    batch = run.values.get("global_batch_size")
+    batch = global_batch(run)
     if len(members) != benchmark.runs:
         actual = f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given"
         for index in members:
             found[index].append(note(rule, actual))
-    elif type(batch) is int:
+    elif batch is None:
+        for index in members:
+            found[index].append(breach(rule, "no global_batch_size to take a reference point for"))
+    else:
         epochs = [epochs_to_target(checked[index].run) for index in members]
         verdict = convergence.judge(epochs, batch, points, benchmark.runs)
         if not verdict.passed:

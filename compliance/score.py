@@ -14,6 +14,7 @@ from compliance.runs import (
     benchmark_of,
     check_between,
     epochs_to_target,
+    global_batch,
     reference_applies,
     submission_of,
 )
@@ -73,8 +74,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     by = by or ("strict" if first.run.own else "official")
     benchmark = _one_submission(checked, ruleset, by)
     runs, faults = _runs(checked, ruleset, by)
-    batches = {json.dumps(one.run.said(schema.GLOBAL_BATCH_SIZE)) for one in checked}
-    batch = first.run.said(schema.GLOBAL_BATCH_SIZE)
+    batches, batch = _batches(checked), global_batch(first.run)
     minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     dropped = len(runs) - len(minutes)
     mean, reduction = _reduce(minutes, dropped)
@@ -86,9 +86,10 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     elif faults and by == "strict":
         problem = f"a run breaks {', '.join(sorted(faults))}; a submission may drop one that did not converge, no other"
     scaling, rcp, verdict = 1.0, "not applied", "not applied: for closed runs"
-    if reference_applies(first.run, ruleset) and (len(batches) > 1 or type(batch) is not int):
+    if reference_applies(first.run, ruleset) and (len(batches) > 1 or batch is None):
         rcp, verdict = "fail", f"failed: no one global_batch_size ({printable(', '.join(sorted(batches)))})"
-    elif reference_applies(first.run, ruleset) and type(batch) is int and benchmark.reference_points:
+        problem = problem or (verdict if by == "strict" else "")
+    elif reference_applies(first.run, ruleset) and batch is not None and benchmark.reference_points:
         points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
         judged = convergence.judge([epochs_to_target(one.run) for one in checked], batch, points, benchmark.runs)
         scaling, rcp = judged.scaling, "pass" if judged.passed else "fail"
@@ -102,7 +103,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
         benchmark=benchmark.name,
         division=printable(first.run.said(schema.SUBMISSION_DIVISION), 20),
         by=by,
-        global_batch=batch if type(batch) is int else None,
+        global_batch=batch,
         minutes=None if mean is None or problem else mean * scaling,
         unscaled_minutes=mean,
         scaling=scaling,
@@ -148,11 +149,16 @@ def _one_submission(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> Be
         if submission_of(other.run) != submission_of(first.run):
             mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
             raise ValueError(f"{other.path}: of another submission ({theirs}) than {first.path} ({mine})")
-    batches = {json.dumps(one.run.said(schema.GLOBAL_BATCH_SIZE)) for one in checked}
+    batches = _batches(checked)
     if by == "strict" and len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
         raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
     return benchmark
+
+
+def _batches(checked: Sequence[Checked]) -> set[str]:
+    """The global batches of the runs; what is none, as the log says it."""
+    return {json.dumps(global_batch(one.run) or one.run.said(schema.GLOBAL_BATCH_SIZE)) for one in checked}
 
 
 def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:

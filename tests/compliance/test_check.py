@@ -148,6 +148,9 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("eval-schedule", make_log.closed_run, lambda log: _drop_evaluation(log, 2), "*"),
     ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
     ("eval-samples", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
+    ("eval-samples", make_log.run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
+    ("value-type", make_log.hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
+    ("value-type", make_log.run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
     ("closed-data", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
     ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
     ("target-status", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.76, 3), "*"),
@@ -298,8 +301,8 @@ def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
     _, [file] = check(capsys, path)
     notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
     assert notes["eval-schedule"] == "not applied: not a closed run"
-    assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status", "eval-samples"}
-    path.write_text(make_log.closed_run(samples=(13_056, 360)))
+    assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status"}
+    path.write_text(make_log.closed_run(samples=(13_056, 50_000)))
     _, [file] = check(capsys, path)
     notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
     assert notes["eval-schedule"] == "not applied: not the benchmark's data set"

@@ -158,6 +158,23 @@ def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsy
     assert found["minutes"] == found["unscaled_minutes"] * found["scaling"]
 
 
+@pytest.mark.parametrize(("said", "problem"), [(3264.0, "fails the test"), ("3264", "no one global_batch_size")])
+def test_no_batch_escapes_the_reference_points(said: object, problem: str, tmp_path: Path, capsys) -> None:
+    texts = []
+    for seed in range(5):
+        text = make_log.closed_run(seed=seed, epochs=24, accuracies=(*[0.5 + seed / 100] * 5, 0.7604))
+        texts.append(Altered(text).value("global_batch_size", said).text)
+    write(tmp_path, *texts)
+    for verdict in ("strict", *(("official",) if said == 3264.0 else ())):
+        status, found = score(capsys, tmp_path, "--verdict", verdict)
+        assert (status, found["minutes"], found["rcp"]) == (1, None, "fail")
+    status, found = score(capsys, tmp_path, "--verdict", "strict")
+    assert problem in found["convergence"] + found["problem"]
+    assert main(["check", "--json", "--verdict", "strict", str(tmp_path)]) == 1
+    for file in json.loads(capsys.readouterr().out)["files"]:
+        assert "rcp-convergence" in {f["rule"] for f in file["findings"] if f["severity"] == "error"}
+
+
 def test_logs_of_two_submissions_are_not_mixed(tmp_path: Path, capsys) -> None:
     write(tmp_path, make_log.run(seed=1), make_log.run(seed=2, org="Other"))
     assert main(["score", str(tmp_path)]) == 2

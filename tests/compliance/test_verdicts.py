@@ -71,6 +71,54 @@ def test_annotations_of_github(tmp_path: Path, capsys) -> None:
 # --- what must not pass ---
 
 
+def _cut(text: str, kept_ms: float) -> Altered:
+    """The log with the time between the first block's end and run_stop squeezed into `kept_ms`."""
+    log = Altered(text)
+    first, last = log.fields(log.at("block_stop"))["time_ms"], log.fields(log.at("run_stop"))["time_ms"]
+    for index in log.events():
+        fields = log.fields(index)
+        if fields["time_ms"] > first:
+            later = min((fields["time_ms"] - first) / (last - first) * kept_ms, kept_ms)
+            log.write(index, fields | {"time_ms": first + later})
+    return log
+
+
+def test_training_cut_from_a_log_is_found(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    foreign = _foreign(make_log.closed_run())
+    of_the_rest_ms = 32 * 36_000 + 8 * 2_000
+    without_epochs = Altered(foreign).drop_all("epoch_start").drop_all("epoch_stop").text
+    for text, shorter, broken in (
+        (foreign, 30, set()),
+        (foreign, 60, {"epoch-time"}),
+        (without_epochs, 30, set()),
+        (without_epochs, 60, {"epoch-time"}),
+    ):
+        log = _cut(text, of_the_rest_ms / shorter)
+        path.write_text(log.text)
+        _, [file] = check(capsys, path, "--verdict", "strict")
+        assert (file["official"], rules_broken(file)) == ("pass", broken)
+    evaluated = Altered(foreign)
+    started = evaluated.fields(evaluated.at("eval_start", 1))["time_ms"]
+    path.write_text(evaluated.change("eval_stop", lambda fields: fields.update(time_ms=started), 1).text)
+    _, [file] = check(capsys, path, "--verdict", "strict")
+    assert [f["line"] for f in file["findings"] if f["rule"] == "epoch-time"] == [evaluated.at("eval_stop", 1) + 1]
+
+
+def test_epochs_and_evaluations_that_decide_the_score_are_no_matter_of_form(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    foreign = _foreign(make_log.closed_run())
+    untrained = Altered(foreign)
+    for key in ("eval_start", "eval_stop", "eval_accuracy"):
+        untrained.metadata(key, -1, epoch_num=40)
+    skipped = Altered(foreign).drop("epoch_start", 20).drop("epoch_stop", 20)
+    for log, rule in ((untrained, "eval-order"), (skipped, "epoch-order")):
+        path.write_text(log.text)
+        _, [file] = check(capsys, path, "--verdict", "strict")
+        assert (file["official"], file["strict"]) == ("pass", "fail")
+        assert rule in rules_broken(file)
+
+
 def test_a_copied_run_with_another_seed_is_found(tmp_path: Path, capsys) -> None:
     first = make_log.run(seed=1)
     write(tmp_path, *(Altered(first).value("seed", seed).text for seed in range(5)))
@@ -118,6 +166,31 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> 
     assert [
         line for line in passed if '"opt_name"' not in line and "sgd_opt" not in line and "bn_span" not in line
     ] == []
+
+
+def _second_stop(log: Altered) -> Altered:
+    return log.repeat("run_stop").metadata("run_stop", -1, status="aborted")
+
+
+def _second_source(log: Altered) -> Altered:
+    log.lines.insert(3, log.lines[1].replace("0" * 40, "1" * 40))
+    return log
+
+
+@pytest.mark.parametrize(
+    ("alter", "rule", "own"),
+    [
+        (lambda log: log.repeat("seed").value("seed", 7, -1), "own-log", True),
+        (lambda log: log.repeat("run_summary"), "own-log", True),
+        (_second_source, "own-log", True),
+        (_second_stop, "run-status", False),
+    ],
+)
+def test_what_is_said_twice_is_found(alter, rule: str, own: bool, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_text(alter(Altered(make_log.run() if own else _foreign(make_log.run()))).text)
+    _, [file] = check(capsys, path, "--verdict", "strict")
+    assert rules_broken(file) == {rule}
 
 
 def test_a_log_without_its_headers_and_summary_is_no_clean_one(tmp_path: Path, capsys) -> None:
