@@ -109,9 +109,11 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   # Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says that a run is
   # done. An acceptance whose checks are not possible here has no log, but its lines.
   ((status != 0)) || [[ -s "${result%.txt}.lines" ]] || grep -aqs '"key": "run_stop"' "${result}" || status=1
-  # Where a node was lost or all are being stopped, mpirun may fail before this node hears of it.
-  for ((waited = 0; status != 0 && DGXNNODES > 1 && waited < 30; waited++)); do
+  # Where a node was lost or all are being stopped, mpirun may fail before this node hears of it: at once by a rank's word,
+  # and by the end of its own ssh, whose keepalives may be one ahead of this node's.
+  for ((waited = 0; status != 0 && DGXNNODES > 1 && waited < (ALIVE_S + 3) * 10; waited++)); do
     [[ -z "${signal}" && ! -s "${ABORT_REASON_FILE:-}" ]] || break
+    ((waited < 30)) || ! grep -aq '^error: ' "${stderr}" || break
     sleep 0.1
   done
   case "${signal}" in
