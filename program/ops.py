@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 BACKWARD, OPTIMIZE, LOSS = 1, 2, 256  # bits of an operator's op_role
@@ -49,18 +50,18 @@ def size_bytes(variable: Any) -> int:
 
 def writers(block: Any) -> dict[str, list[int]]:
     """Numbers of the operators that write each variable."""
-    found: dict[str, list[int]] = {}
-    for index, op in enumerate(block.ops):
-        for name in op.output_arg_names:
-            found.setdefault(name, []).append(index)
-    return found
+    return _numbers(op.output_arg_names for op in block.ops)
 
 
 def readers(block: Any) -> dict[str, list[int]]:
     """Numbers of the operators that read each variable."""
+    return _numbers(op.input_arg_names for op in block.ops)
+
+
+def _numbers(names_of_ops: Iterable[list[str]]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for index, op in enumerate(block.ops):
-        for name in op.input_arg_names:
+    for index, names in enumerate(names_of_ops):
+        for name in names:
             found.setdefault(name, []).append(index)
     return found
 

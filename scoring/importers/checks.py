@@ -40,6 +40,16 @@ def problems(record: Record) -> list[str]:
     ]
 
 
+def _judged(what: str, ways: tuple[str, str], ratio: float, *, rounding: float = 0.0) -> Check:
+    """Whether the two ways agree, and whether no pause explains that they do not; `rounding`: of the ratio."""
+    return Check(
+        what=what,
+        ways=ways,
+        agree=abs(ratio - 1) <= AGREES + rounding,
+        refused=not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding,
+    )
+
+
 def row_s(record: Record, window: Window) -> float | None:
     """Seconds of a row by its own columns: its step time, or its images / rate."""
     if window.seconds:
@@ -61,9 +71,8 @@ def _gaps(record: Record) -> list[tuple[float, float, int]]:
         if before.end_s is None or row.end_s is None or not own or before.epoch != row.epoch:
             continue
         clock = row.end_s - before.end_s
-        if clock >= 0 and bisect.bisect(evaluated, before.line) == bisect.bisect(
-            evaluated, row.line
-        ):  # else it was set
+        evaluations = bisect.bisect(evaluated, row.line) - bisect.bisect(evaluated, before.line)
+        if clock >= 0 and not evaluations:  # below 0 the clock was set
             gaps.append((clock, own, row.line))
     return gaps
 
@@ -84,17 +93,14 @@ def _clock(record: Record) -> Check | None:
         return None
     clock_s, rows_s = math.fsum(gap[0] for gap in kept), math.fsum(gap[1] for gap in kept)
     rounding = digit_s * (1 + len(gaps) - len(kept)) / rows_s
-    ratio = clock_s / rows_s
     timed = record.windows[-1].seconds is not None
     by = "their step times" if timed else "steps x batch / rate"
-    return Check(
-        what="time" if timed else "steps, batch and rate against time",
-        ways=(
-            f"lines {kept[0][2]} to {kept[-1][2]}: time stamps, {clock_s:.6g} s",
-            f"lines {kept[0][2]} to {kept[-1][2]}: {by}, {rows_s:.6g} s",
-        ),
-        agree=abs(ratio - 1) <= AGREES + rounding,
-        refused=not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding,
+    lines = f"lines {kept[0][2]} to {kept[-1][2]}"
+    return _judged(
+        "time" if timed else "steps, batch and rate against time",
+        (f"{lines}: time stamps, {clock_s:.6g} s", f"{lines}: {by}, {rows_s:.6g} s"),
+        clock_s / rows_s,
+        rounding=rounding,
     )
 
 
@@ -105,12 +111,11 @@ def _counted(record: Record) -> Check | None:
     if not windows or not batch:
         return None
     images, steps = math.fsum(w.images or 0 for w in windows), sum(w.steps or 0 for w in windows)
-    ratio, lines = images / (steps * batch), f"lines {windows[0].line} to {windows[-1].line}"
-    return Check(
-        what="images",
-        ways=(f"{lines}: counted, {images:.0f}", f"{lines}: steps x batch of all devices, {steps} x {batch}"),
-        agree=abs(ratio - 1) <= AGREES,
-        refused=not 1 / REFUSED <= ratio <= REFUSED,
+    lines = f"lines {windows[0].line} to {windows[-1].line}"
+    return _judged(
+        "images",
+        (f"{lines}: counted, {images:.0f}", f"{lines}: steps x batch of all devices, {steps} x {batch}"),
+        images / (steps * batch),
     )
 
 
@@ -121,14 +126,13 @@ def _printed(record: Record) -> Check | None:
         return None
     ratio = statistics.median(w.images / w.seconds / w.printed_rate for w in both)  # type: ignore[operator]
     row = both[0]
-    return Check(
-        what="rate",
-        ways=(
+    return _judged(
+        "rate",
+        (
             f"line {row.line} and {len(both) - 1} more: the printed rate, {row.printed_rate:.6g} images/s",
             f"images / time, {row.images_per_s:.6g} images/s; {ratio:.4g} times the printed ones at the median",
         ),
-        agree=abs(ratio - 1) <= AGREES,
-        refused=not 1 / REFUSED <= ratio <= REFUSED,
+        ratio,
     )
 
 
@@ -144,14 +148,13 @@ def _batch(record: Record) -> Check | None:
     if abs(ratio - 1) <= AGREES and not given:  # what the log itself says was set against the rows as it was read
         return None
     said = "the options" if given else f"line {record.field_lines['batch_per_device']}"
-    return Check(
-        what="batch",
-        ways=(
+    return _judged(
+        "batch",
+        (
             f"{said}: {batch} a device",
             f"lines {rows[0].line} to {rows[-1].line}: rate x step time, {images:.4g} a device at the median",
         ),
-        agree=abs(ratio - 1) <= AGREES,
-        refused=not 1 / REFUSED <= ratio <= REFUSED,
+        ratio,
     )
 
 
@@ -169,12 +172,11 @@ def _summary(record: Record) -> Check | None:
     }
     name = min(ways, key=lambda way: abs(ways[way] - own))
     first, last = record.windows[0].line, record.windows[-1].line
-    return Check(
-        what="rate",
-        ways=(
+    return _judged(
+        "rate",
+        (
             f"line {record.field_lines['summary_rate']}: the log's own summary, {own:.6g} images/s",
             f"lines {first} to {last}: {name} of the rates, {ways[name]:.6g} images/s",
         ),
-        agree=abs(ways[name] / own - 1) <= AGREES,
-        refused=not 1 / REFUSED <= ways[name] / own <= REFUSED,
+        ways[name] / own,
     )

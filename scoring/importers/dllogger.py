@@ -55,9 +55,8 @@ JSON_ROW = RowPattern(
 )
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 NVLOG_ROW = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
-NVLOG_RATE = RowPattern(
-    re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),)
-)  # the second line of a row
+# The second line of a row.
+NVLOG_RATE = RowPattern(re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),))
 _EPOCH = re.compile(_STAMP + r"Epoch: (\d{1,9}) +(?!Iteration)")
 _EPOCH_RATE = re.compile(rf"\b(?:train\.(?:total_)?ips|train_throughput) : {NUMBER}(?=\s|$)")
 _TENSORFLOW_SUMMARY = re.compile(rf"(?:\btrain_throughput :|\bAverage total_ips:) {NUMBER}(?=\s|$)")
