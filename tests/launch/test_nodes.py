@@ -64,6 +64,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+    folder = f"/tmp/nodes-{os.getuid()}-{made.variables['SSH_PORT']}/"
+    for left in psutil.process_iter(["cmdline"]):  # the sshd of a node that the test killed
+        if any(folder in word for word in left.info["cmdline"] or ()):
+            left.kill()
 
 
 def said(process: subprocess.Popen[str]) -> tuple[int, str]:
