@@ -9,9 +9,10 @@
 import argparse
 import csv
 import dataclasses
+import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,11 +27,79 @@ from tools import inspect  # noqa: E402
 COLUMNS = ("model", "accelerator", "accelerator_memory_gib", "precision", "batch_per_device", "devices")
 WORKLOADS = {model: workload for workload, model in env.MODELS.items()}
 RECIPES = {"hrnet": {"RECIPE": "cityscapes_benchmark"}}
+Way = Callable[[Row, Sequence[Row]], float | None]  # images/s of a row, from rows that it may learn of
+
+
+def mean_of_others(row: Row, others: Sequence[Row]) -> float | None:
+    """Baseline: the mean figure of a device of that card, arithmetic and model; it knows no batch."""
+    rates = [other.published.value / other.images * _batch(other) for other in _alike(row, others)]
+    return statistics.fmean(rates) * row.images / _batch(row) if rates else None
+
+
+def roofline(row: Row, others: Sequence[Row]) -> float | None:
+    """Baseline: the greater of products and traffic at their peaks, times a constant of card and arithmetic."""
+    ratios = [math.log(other.step_time_s / _least_s(other)) for other in _alike(row, others, of_model=False)]
+    return row.images / (_least_s(row) * math.exp(statistics.fmean(ratios))) if ratios else None
+
+
+def _batch(row: Row) -> int:
+    assert row.published.batch_per_device
+    return row.published.batch_per_device
+
+
+def _least_s(row: Row) -> float:
+    return max(row.demand.product_s, row.demand.traffic_s) + row.demand.all_reduce_s
+
+
+def _alike(row: Row, others: Sequence[Row], *, of_model: bool = True) -> list[Row]:
+    return [
+        other
+        for other in others
+        if other.card == row.card
+        and other.demand.arithmetic == row.demand.arithmetic
+        and (not of_model or estimate.key(other.published)[0] == estimate.key(row.published)[0])
+    ]
+
+
 WAYS = {
     "products, traffic, launches, all-reduce": estimate.model,
-    "mean of the other reports' figures": estimate.mean_of_others,
-    "roofline times a constant": estimate.roofline,
+    "mean of the other reports' figures": mean_of_others,
+    "roofline times a constant": roofline,
 }
+
+
+def left_out(rows: Sequence[Row], way: Way) -> list[float | None]:
+    """images/s of each row, learned of the other reports alone."""
+    return [way(row, estimate.without(row.published.table, rows)) for row in rows]
+
+
+def pairs(rows: Sequence[Row], predicted: Sequence[float | None]) -> list[tuple[str, Row, Row, bool]]:
+    """(what differs, slower, faster, whether the prediction says so too) of figures that differ in one thing alone.
+
+    That is the batch, or the precision, of one report; and of O1 against O2, which no report has both of, any report.
+    """
+    found = []
+    known = [(row, value) for row, value in zip(rows, predicted, strict=True) if value is not None]
+    for row, value in known:
+        for other, other_value in known:
+            one, two = row.published, other.published
+            if one.value >= two.value or (estimate.key(one)[0], row.card, one.devices) != (
+                estimate.key(two)[0],
+                other.card,
+                two.devices,
+            ):
+                continue
+            of_one_report = (one.table, one.framework) == (two.table, two.framework)
+            levels = {one.precision, two.precision} == {"amp_o1", "amp_o2"}
+            same_batch = one.batch_per_device == two.batch_per_device
+            if of_one_report and one.precision == two.precision and not same_batch:
+                what = "batch"
+            elif same_batch and one.precision != two.precision and (of_one_report or levels):
+                what = "precision"
+            else:
+                continue
+            found.append((what, row, other, value < other_value))
+    return found
 
 
 def demand_of(configuration: Sequence[str]) -> estimate.Demand:
@@ -63,7 +132,7 @@ def write() -> None:
 
 def row_lines(rows: Sequence[Row]) -> list[str]:
     """The table of docs/estimate.md: each figure with what the model and its baselines say."""
-    found = {name: estimate.left_out(rows, way) for name, way in WAYS.items()}
+    found = {name: left_out(rows, way) for name, way in WAYS.items()}
     lines = []
     for i, row in enumerate(rows):
         p, predicted = row.published, [found[name][i] for name in WAYS]
@@ -81,11 +150,9 @@ def summary_lines(rows: Sequence[Row]) -> list[str]:
     lines = []
     for of, judged in (("Paddle's", [row.is_paddles for row in rows]), ("all", [True] * len(rows))):
         for name, way in WAYS.items():
-            predicted = [
-                value if yes else None for value, yes in zip(estimate.left_out(rows, way), judged, strict=True)
-            ]
+            predicted = [value if yes else None for value, yes in zip(left_out(rows, way), judged, strict=True)]
             errors = [abs(value / row.published.value - 1) for row, value in zip(rows, predicted, strict=True) if value]
-            ordered = [right for *_, right in estimate.pairs(rows, predicted)]
+            ordered = [right for *_, right in pairs(rows, predicted)]
             lines.append(
                 f"| {of} | {name} | {len(errors)} of {sum(judged)} | {statistics.median(errors):.1%} | "
                 f"{max(errors):.1%} | {sum(error > 0.3 for error in errors)} | {sum(ordered)} of {len(ordered)} |"
@@ -94,7 +161,7 @@ def summary_lines(rows: Sequence[Row]) -> list[str]:
         low <= row.published.value <= high
         for row in rows
         if row.is_paddles
-        for others in [[other for other in rows if other.published.table != row.published.table]]
+        for others in [estimate.without(row.published.table, rows)]
         for value in [estimate.model(row, others)]
         if value
         for low, high in [estimate.interval_95(value, others)]
@@ -121,7 +188,7 @@ def factor_lines(rows: Sequence[Row]) -> list[str]:
     for card in sorted({row.card for row in rows}):
         of_card = [row for row in rows if row.card == card]
         for report in (None, *sorted({row.published.table for row in of_card})):
-            factors = estimate.fit([row for row in of_card if row.published.table != report])
+            factors = estimate.fit(estimate.without(report or "", of_card))
             shown = ", ".join(
                 f"{name} {1e6 * value:.0f} us" if name == "launch" else f"{name} {value:.2f}"
                 for name, value in factors.items()

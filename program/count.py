@@ -70,7 +70,7 @@ class Work:
     turned_bytes: int = 0  # of transposes inside the kernel, which are in `moved_bytes` too
     extra_bytes: int = 0  # read by a second kernel of the operator, or added to
     launches: int = 0  # kernels and collectives that it starts
-    on_tensor_cores: bool = True  # of a product in half precision or TF32: its channels allow them
+    on_tensor_cores: bool = True  # of a product in half precision: its channels allow them
 
     @property
     def kernel_class(self) -> str:

@@ -14,8 +14,8 @@ import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,11 @@ def read_demands(path: Path = DEMANDS_CSV) -> dict[tuple[str, ...], Demand]:
     """{configuration: demand}; `benchmarks/estimate_baselines.py --write` counts them anew."""
     with path.open(newline="", encoding="utf-8") as text:
         rows = list(csv.DictReader(text))
-    names = [field.name for field in fields(Demand)]
-    number: dict[str, Callable[[str], Any]] = {"arithmetic": str, "launches": int}
     return {
-        tuple(value for name, value in row.items() if name not in names): Demand(
-            **{name: number.get(name, float)(row[name]) for name in names}
+        tuple(list(row.values())[:-5]): Demand(
+            arithmetic=row["arithmetic"],
+            launches=int(row["launches"]),
+            **{name: float(row[name]) for name in ("product_s", "traffic_s", "all_reduce_s")},
         )
         for row in rows
     }
@@ -130,29 +130,27 @@ def fit(rows: Sequence[Row]) -> dict[str, float]:
     What a factor adds to its least value, the data sheet's 1 or no cost of a launch, is never below 0.
     """
     reports = Counter(row.published.table for row in rows)
-    weights = [1 / len(reports) / reports[row.published.table] for row in rows]
-    names = sorted({name for row in rows for name in row.demand.terms()})
-    shares = {name: [row.demand.terms().get(name, 0.0) / row.step_time_s for row in rows] for name in names}
-    scale = {n: math.sqrt(sum(w * x * x for w, x in zip(weights, shares[n], strict=True))) for n in names}
-    names = [name for name in names if scale[name]]
-    rest = [
-        1 - (row.demand.product_s + row.demand.traffic_s + row.demand.all_reduce_s) / row.step_time_s for row in rows
+    # A row's shares of its published step, each times the root of the row's weight.
+    per_s = [1 / math.sqrt(len(reports) * reports[row.published.table]) / row.step_time_s for row in rows]
+    left = [
+        w * (row.step_time_s - row.demand.product_s - row.demand.traffic_s - row.demand.all_reduce_s)
+        for w, row in zip(per_s, rows, strict=True)
     ]
-    columns = {name: [x / scale[name] for x in shares[name]] for name in names}
+    names = sorted({name for row in rows for name in row.demand.terms()})
+    columns = {n: [w * row.demand.terms().get(n, 0.0) for w, row in zip(per_s, rows, strict=True)] for n in names}
+    scale = {name: math.hypot(*column) for name, column in columns.items()}
     added = dict.fromkeys(names, 0.0)
     for _ in range(20_000):  # one at a time, which finds the one least value of a convex sum
-        before = dict(added)
+        most = 0.0
         for name in names:
-            column = columns[name]
-            left = [
-                r - sum(added[other] * columns[other][i] for other in names if other != name)
-                for i, r in enumerate(rest)
-            ]
-            slope = sum(w * c * r for w, c, r in zip(weights, column, left, strict=True))
-            added[name] = max(0.0, slope / (1 + PULL))
-        if all(abs(added[name] - before[name]) < 1e-9 for name in names):
+            column, was = columns[name], added[name]
+            slope = sum(c * r for c, r in zip(column, left, strict=True)) / scale[name] + was * scale[name]
+            added[name] = max(0.0, slope / (1 + PULL)) / scale[name]
+            left = [r - c * (added[name] - was) for c, r in zip(column, left, strict=True)]
+            most = max(most, abs(added[name] - was) * scale[name])
+        if most < 1e-9:
             break
-    return {name: (name != "launch") + added[name] / scale[name] for name in names}
+    return {name: (name != "launch") + added[name] for name in names}
 
 
 def parts_s(factors: Mapping[str, float], demand: Demand) -> dict[str, float] | None:
@@ -167,12 +165,10 @@ def parts_s(factors: Mapping[str, float], demand: Demand) -> dict[str, float] | 
     }
 
 
-Predictor = Callable[[Row, Sequence[Row]], float | None]  # images/s of a row, from rows that it may learn of
-
-
 def model(row: Row, others: Sequence[Row]) -> float | None:
-    """The model fitted on the rows of the same card."""
-    return _predicted(row, _factors(tuple(other for other in others if other.card == row.card)))
+    """images/s of a row by factors fitted on the others of its card."""
+    parts = parts_s(_factors(tuple(other for other in others if other.card == row.card)), row.demand)
+    return row.images / sum(parts.values()) if parts else None
 
 
 @functools.cache
@@ -180,55 +176,17 @@ def _factors(rows: tuple[Row, ...]) -> dict[str, float]:
     return fit(rows) if rows else {}
 
 
-def _predicted(row: Row, factors: Mapping[str, float]) -> float | None:
-    parts = parts_s(factors, row.demand)
-    return row.images / sum(parts.values()) if parts else None
-
-
-def mean_of_others(row: Row, others: Sequence[Row]) -> float | None:
-    """Baseline: the mean figure of a device of that card, arithmetic and model; it knows no batch."""
-    rates = [other.published.value / other.images * _batch(other) for other in _alike(row, others)]
-    return statistics.fmean(rates) * row.images / _batch(row) if rates else None
-
-
-def roofline(row: Row, others: Sequence[Row]) -> float | None:
-    """Baseline: the greater of products and traffic at their peaks, times a constant of card and arithmetic."""
-    ratios = [math.log(other.step_time_s / _least_s(other)) for other in _alike(row, others, of_model=False)]
-    return row.images / (_least_s(row) * math.exp(statistics.fmean(ratios))) if ratios else None
-
-
-def _batch(row: Row) -> int:
-    assert row.published.batch_per_device
-    return row.published.batch_per_device
-
-
-def _least_s(row: Row) -> float:
-    return max(row.demand.product_s, row.demand.traffic_s) + row.demand.all_reduce_s
-
-
-def _alike(row: Row, others: Sequence[Row], *, of_model: bool = True) -> list[Row]:
-    return [
-        other
-        for other in others
-        if other.card == row.card
-        and other.demand.arithmetic == row.demand.arithmetic
-        and (not of_model or key(other.published)[0] == key(row.published)[0])
-    ]
-
-
-# ---- the judgement -------------------------------------------------------------------------------------------------
-
-
-def left_out(rows: Sequence[Row], predictor: Predictor = model) -> list[float | None]:
-    """images/s of each row, learned of the other reports alone."""
-    return [predictor(row, [other for other in rows if other.published.table != row.published.table]) for row in rows]
+def without(report: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows of the other reports."""
+    return [row for row in rows if row.published.table != report]
 
 
 def scatter(rows: Sequence[Row]) -> tuple[float, int]:
     """Spread of Paddle's published logarithms about the model left-one-report-out, and the reports that it is of."""
     squares: dict[str, list[float]] = {}
-    for row, predicted in zip(rows, left_out(rows), strict=True):
-        if predicted and row.is_paddles:
+    for row in rows:
+        predicted = model(row, without(row.published.table, rows)) if row.is_paddles else None
+        if predicted:
             squares.setdefault(row.published.table, []).append(math.log(predicted / row.published.value) ** 2)
     return math.sqrt(statistics.fmean(map(statistics.fmean, squares.values()))), len(squares)
 
@@ -238,31 +196,6 @@ def interval_95(images_per_s: float, rows: Sequence[Row]) -> tuple[float, float]
     width, reports = scatter(rows)
     half = spread.t_quantile(reports - 1) * width
     return images_per_s * math.exp(-half), images_per_s * math.exp(half)
-
-
-def pairs(rows: Sequence[Row], predicted: Sequence[float | None]) -> list[tuple[str, Row, Row, bool]]:
-    """(what differs, slower, faster, whether the prediction says so too) of figures that differ in one thing alone.
-
-    That is the batch, or the precision, of one report; and of O1 against O2, which no report has both of, any report.
-    """
-    found = []
-    known = [(row, value) for row, value in zip(rows, predicted, strict=True) if value is not None]
-    for row, value in known:
-        for other, other_value in known:
-            one, two = row.published, other.published
-            if one.value >= two.value or (key(one)[0], row.card, one.devices) != (key(two)[0], other.card, two.devices):
-                continue
-            of_one_report = (one.table, one.framework) == (two.table, two.framework)
-            levels = {one.precision, two.precision} == {"amp_o1", "amp_o2"}
-            same_batch = one.batch_per_device == two.batch_per_device
-            if of_one_report and one.precision == two.precision and not same_batch:
-                what = "batch"
-            elif same_batch and one.precision != two.precision and (of_one_report or levels):
-                what = "precision"
-            else:
-                continue
-            found.append((what, row, other, value < other_value))
-    return found
 
 
 def predict(card: str, demand: Demand, images: int) -> dict[str, Any] | None:
@@ -276,7 +209,6 @@ def predict(card: str, demand: Demand, images: int) -> dict[str, Any] | None:
         "images_per_s": images_per_s,
         "interval_95": list(interval_95(images_per_s, rows)),
         "parts_s": parts,
-        "demand": asdict(demand),
         "kind": "fitted on the published figures of others; not measured",
     }
 
@@ -284,13 +216,9 @@ def predict(card: str, demand: Demand, images: int) -> dict[str, Any] | None:
 def of_run(model: str, precision: str, batch: int, devices: int) -> list[str]:
     """What a run of one node is predicted to do on each card that such a figure was published of, in words."""
     found = []
-    for (*_, accelerator, memory, _, _, _), demand in (
-        (configuration, demand)
-        for configuration, demand in read_demands().items()
-        if (configuration[0], *configuration[3:]) == (model, precision, str(batch), str(devices))
-    ):
+    for (its_model, accelerator, memory, *sizes), demand in read_demands().items():
         predicted = predict(accelerator, demand, batch * devices)
-        if predicted:
+        if predicted and [its_model, *sizes] == [model, precision, str(batch), str(devices)]:
             low, high = predicted["interval_95"]
             found.append(f"{accelerator} {memory} GB {predicted['images_per_s']:.4g} ({low:.4g} to {high:.4g})")
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,39 +33,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def fastest(rows: list[Published]) -> Published:
     """The fastest published training by Paddle on one node of 8 x A100."""
-    return max(
-        (
-            row
-            for row in select(rows, metric="throughput", accelerator="A100", nodes=1, devices=DEVICES)
-            if row.framework.startswith("Paddle")
-        ),
-        key=lambda row: row.value,
-    )
+    on_a_node = select(rows, metric="throughput", accelerator="A100", nodes=1, devices=DEVICES)
+    return max((row for row in on_a_node if row.framework.startswith("Paddle")), key=lambda row: row.value)
 
 
 def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
     """Minutes to the target at each node count, each with the published ones of its size and batch."""
-    base = fastest(rows)
+    rate, loss = fastest(rows).value, learn(published_tables(rows))
     training = Training(
         epochs=None,
         train_samples=1_281_167,
         eval_samples=50_000,
         epochs_per_eval=4,
-        eval_images_per_s_device=EVALUATION_RATE * base.value / DEVICES,
+        eval_images_per_s_device=EVALUATION_RATE * rate / DEVICES,
         imagenet=True,
     )
-    loss = learn(published_tables(rows))
-    one_node = Point(nodes=1, devices_per_node=DEVICES, images_per_s=base.value, relative_error=None)
+    one_node = Point(nodes=1, devices_per_node=DEVICES, images_per_s=rate, relative_error=None)
     found = []
-    for count_ in nodes:
-        batch, left = divmod(global_batch, DEVICES * count_)
+    for number in nodes:
+        batch, left = divmod(global_batch, DEVICES * number)
         if left:
             raise InputError(
-                f"--global-batch {global_batch}: {DEVICES * count_} devices of {count_} nodes do not divide it"
+                f"--global-batch {global_batch}: the {DEVICES * number} devices of {number} nodes do not divide it"
             )
-        row = predict(one_node, loss, nodes=count_, batch_per_device=batch, training=training)
+        row = predict(one_node, loss, nodes=number, batch_per_device=batch, training=training)
         minutes = row["time_to_train_min"]
-        published = select(rows, metric="time_to_train", accelerator="A100", nodes=count_, devices=DEVICES * count_)
         row["published"] = [
             {
                 "minutes": logged,
@@ -75,7 +66,9 @@ def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: in
                 "line": figure.line,
                 "error": minutes / logged - 1 if minutes else None,
             }
-            for figure in published
+            for figure in select(
+                rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number
+            )
             if (figure.batch_per_device or batch) == batch
             for logged in [figure.log_value or figure.value]  # that of the logs, before any convergence scaling
         ]
@@ -83,48 +76,35 @@ def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: in
     return found
 
 
-def lines(found: Sequence[dict[str, Any]], base: Published) -> list[str]:
+def text(found: Sequence[dict[str, Any]], base: Published) -> str:
     """The predictions for a reader."""
-    shown = [
-        f"Minutes to 0.759 by mlperf_lars on nodes of 8 x A100. Predicted, not measured. One node: {base.printed} "
-        f"images/s of {base.source}."
+    lines = [
+        "Minutes to 0.759 by mlperf_lars on nodes of 8 x A100. Predicted, not measured.",
+        f"One node does {base.printed} images/s ({base.source}, published); evaluation {EVALUATION_RATE:g} x that.",
+        "A device is taken to be as fast at a smaller batch. The interval is the scaling model's alone.",
     ]
-    errors = []
     for row in found:
-        minutes = row["time_to_train_min"]
-        if minutes is None:
-            shown.append(f"nodes {row['nodes']}: not known ({row['time_to_train_note']})")
+        shown = f"nodes {row['nodes']}, global batch {row['global_batch']}, {1e3 * row['step_time_s']:.1f} ms a step: "
+        if row["time_to_train_min"] is None:
+            lines.append(f"{shown}not known ({row['time_to_train_note']})")
             continue
         low, high = row["time_to_train_95_min"]
         width = f" ({low:.2f} to {high:.2f})" if high > low else ""
-        shown.append(
-            f"nodes {row['nodes']}, global batch {row['global_batch']}: {minutes:.2f} min{width}, {row['epochs']:.2f} "
-            f"epochs, {1e3 * row['step_time_s']:.1f} ms a step"
-        )
-        for figure in row["published"]:
-            errors.append(abs(figure["error"]))
-            shown.append(
-                f"    {figure['minutes']:7.3f} min published, error {figure['error']:+7.1%}  {figure['source']}: "
-                f"{figure['system']}"
-            )
-    if errors:
-        shown.append(
-            f"{len(errors)} published: median error {statistics.median(errors):.1%}, largest {max(errors):.1%}"
-        )
-    shown += [
-        f"assumed: evaluation does {EVALUATION_RATE:g} x the training rate; a device is as fast at its smaller batch",
-        "the interval is the scaling model's alone: of one node nothing is known",
-    ]
-    return shown
+        lines.append(f"{shown}{row['time_to_train_min']:.2f} min{width}, {row['epochs']:.2f} epochs")
+        lines += [
+            f"    {f['minutes']:7.3f} min published, error {f['error']:+7.1%}  {f['source']}: {f['system']}"
+            for f in row["published"]
+        ]
+    return "\n".join(lines)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the predictions. Returns 0."""
     try:
-        nodes = [count(text) for text in args.nodes.split(",")]
+        nodes = [count(word) for word in args.nodes.split(",")]
     except ValueError:
         raise InputError(f"--nodes: {args.nodes!r} are no node counts; give some as 1,2,4,8") from None
     rows = read_published()
     found = predictions(rows, nodes=nodes, global_batch=args.global_batch)
-    print(json.dumps(found, indent=1) if args.json else "\n".join(lines(found, fastest(rows))))
+    print(json.dumps(found, indent=1) if args.json else text(found, fastest(rows)))
     return 0

@@ -134,24 +134,22 @@ def estimate(
 def demand(operators: list[tuple[Work, float | None]], *, tf32: bool, ranks: int, device: Device) -> Demand | None:
     """What a step asks of `device`, for `scoring.estimate`; None where it lacks the arithmetic, or beyond one node.
 
-    A product in half precision or TF32 whose channels the tensor cores do not take runs outside them.
+    A product in half precision whose channels the tensor cores do not take runs outside them.
     """
     flops: Counter[str] = Counter()
     product_s = traffic_s = all_reduce_s = 0.0
     for work, summed_bytes in operators:
-        mode = "tf32" if tf32 and work.dtype == "float32" else work.dtype
-        if ranks > 8 or (work.flops and mode not in device.flops_per_s):
-            return None
         if summed_bytes is not None:
             all_reduce_s += 2 * (ranks - 1) / ranks * summed_bytes / device.link_bytes_per_s
-        elif work.flops:
-            peak = device.flops_per_s[mode]
-            if not work.on_tensor_cores and mode != "float32":
-                peak = device.flops_per_s["float32"] if mode == "tf32" else device.vector_flops_per_s
-            product_s += work.flops / peak
+            continue
+        traffic_s += work.traffic_bytes(device.on_chip_bytes) / device.memory_bytes_per_s
+        if work.flops:
+            mode = "tf32" if tf32 and work.dtype == "float32" else work.dtype
+            if ranks > 8 or mode not in device.flops_per_s:
+                return None
+            outside = mode.endswith("16") and not work.on_tensor_cores
+            product_s += work.flops / (device.vector_flops_per_s if outside else device.flops_per_s[mode])
             flops[mode] += work.flops
-        if summed_bytes is None:
-            traffic_s += work.traffic_bytes(device.on_chip_bytes) / device.memory_bytes_per_s
     return Demand(
         arithmetic=flops.most_common(1)[0][0],
         product_s=product_s,

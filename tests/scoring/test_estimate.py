@@ -44,15 +44,15 @@ def test_no_factor_is_faster_than_the_data_sheet() -> None:
 
 
 @pytest.mark.parametrize("way", estimate_baselines.WAYS.values())
-def test_a_report_says_nothing_of_its_own_prediction(way: estimate.Predictor) -> None:
-    before = estimate.left_out(ROWS, way)
+def test_a_report_says_nothing_of_its_own_prediction(way: estimate_baselines.Way) -> None:
+    before = estimate_baselines.left_out(ROWS, way)
     doubled = [
         replace(row, published=replace(row.published, value=2 * row.published.value))
         if row.published.table == "fleetx"
         else row
         for row in ROWS
     ]
-    after = estimate.left_out(doubled, way)
+    after = estimate_baselines.left_out(doubled, way)
     kept = [row.published.table == "fleetx" for row in ROWS]
     assert [a for a, own in zip(after, kept, strict=True) if own] == [
         b for b, own in zip(before, kept, strict=True) if own
@@ -62,7 +62,10 @@ def test_a_report_says_nothing_of_its_own_prediction(way: estimate.Predictor) ->
 
 def test_the_mean_of_others_knows_no_model_that_they_lack() -> None:
     for row, mean, roof in zip(
-        ROWS, estimate.left_out(ROWS, estimate.mean_of_others), estimate.left_out(ROWS, estimate.roofline), strict=True
+        ROWS,
+        estimate_baselines.left_out(ROWS, estimate_baselines.mean_of_others),
+        estimate_baselines.left_out(ROWS, estimate_baselines.roofline),
+        strict=True,
     ):
         assert (mean is None) == (row.published.table == "perf_hrnet") and roof
 
@@ -89,14 +92,14 @@ def test_the_parts_are_the_step() -> None:
 
 
 def test_pairs_differ_in_one_thing() -> None:
-    found = estimate.pairs(ROWS, [row.published.value for row in ROWS])
+    found = estimate_baselines.pairs(ROWS, [row.published.value for row in ROWS])
     assert found and all(right for *_, right in found)
     for what, slow, fast, _ in found:
         one, two = slow.published, fast.published
         assert one.value < two.value and one.devices == two.devices
         assert (one.batch_per_device != two.batch_per_device) == (what == "batch")
         assert (one.precision != two.precision) == (what == "precision")
-    backwards = estimate.pairs(ROWS, [-row.published.value for row in ROWS])
+    backwards = estimate_baselines.pairs(ROWS, [-row.published.value for row in ROWS])
     assert len(backwards) == len(found) and not any(right for *_, right in backwards)
 
 
