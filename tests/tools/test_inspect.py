@@ -353,7 +353,8 @@ def test_the_command_prints_json() -> None:
     assert "  A100 80 GB: 500 images/s; no figure" in shown
     predicted = [line for line in shown if re.search(r"images/s \(\d+ to \d+\), [\d.]+ ms a step: \w+ \d+%, ", line)]
     assert len(predicted) == 4
-    assert sum(line.startswith(("  V100: convolution", "  A100: convolution")) for line in shown) == 2
+    classes = [line for line in shown if line.startswith(("  V100: ", "  A100: "))]
+    assert len(classes) == 2 and all("convolution gradient " in line and "optimizer " in line for line in classes)
     bare = {"device": "V100 32 GB", "prediction": None, "traffic_gb": {}}
     assert "none (no published figure of this arithmetic" in inspect.prediction_lines([bare])[-1]
 
