@@ -3,8 +3,8 @@
 Bytes are the inputs of an operator, each once, and its outputs (a variable that it changes in place is read and
 written); views and operators without data count as none and are no kernel operators; what a convolution reads of the
 gradient that it adds to (addto) is left out and shown by itself; what a kernel transposes inside itself is counted.
-FLOPs are those of convolutions and matrix products,
-a multiply-add being two.
+Traffic adds what the kernels read more than once; docs/estimate.md has the source for each class. FLOPs are those of
+convolutions and matrix products, a multiply-add being two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from program.ops import BACKWARD, CONVOLUTIONS, MIB, NORMALIZATIONS, PRODUCTS, dtype_of, element_bytes, size_bytes
+from program.ops import (
+    BACKWARD,
+    CONVOLUTIONS,
+    MIB,
+    NORMALIZATIONS,
+    OPTIMIZE,
+    PRODUCTS,
+    dtype_of,
+    element_bytes,
+    size_bytes,
+)
 
 GIB = 2**30
 
@@ -34,6 +44,15 @@ NO_DATA = {
 }
 NO_DATA |= {f"{name}_grad" for name in NO_DATA}
 TRANSPOSES = {"transpose", "transpose2", "transpose_grad", "transpose2_grad", "transfer_layout"}
+SYNCHRONIZED = {"sync_batch_norm", "sync_batch_norm_grad"}
+CLASSES = {
+    "convolution": CONVOLUTIONS,
+    "batch norm": NORMALIZATIONS,
+    "pooling": {"pool2d"},
+    "transpose": {"transpose", "transpose2", "transfer_layout"},
+    "cast": {"cast"},
+    "all-reduce": {"c_allreduce_sum"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +68,27 @@ class Work:
     dtype: str  # of a product's arithmetic; empty for any other operator
     is_kernel: bool
     turned_bytes: int = 0  # of transposes inside the kernel, which are in `moved_bytes` too
+    extra_bytes: int = 0  # read by a second kernel of the operator, or added to
+    launches: int = 0  # kernels and collectives that it starts
+    on_tensor_cores: bool = True  # of a product in half precision: its channels allow them
+
+    @property
+    def kernel_class(self) -> str:
+        """The class of kernels that docs/estimate.md counts it in."""
+        kind = self.kind.removesuffix("_grad")
+        if self.role & OPTIMIZE:
+            return "optimizer"
+        for name, kinds in CLASSES.items():
+            if kind in kinds:
+                return name + (" gradient" if kind != self.kind and name in ("convolution", "batch norm") else "")
+        return "elementwise and others"
+
+    def traffic_bytes(self, on_chip_bytes: int) -> int:
+        """Bytes that its kernels read and write on a chip that holds as many itself."""
+        again = self.again_bytes
+        if self.kind not in SYNCHRONIZED:  # whose statistics and output are kernels apart
+            again = tuple(size for size in again if size > on_chip_bytes)
+        return self.moved_bytes + self.extra_bytes + sum(again)
 
 
 def _members(block: Any) -> dict[str, list[str]]:
@@ -88,8 +128,8 @@ def _again(op: Any, block: Any) -> tuple[int, ...]:
     return tuple(size_bytes(block.var(op.input(slot)[0])) for slot in slots)
 
 
-def _turned(op: Any, block: Any) -> int:
-    """Bytes that a kernel moves to bring NHWC images into NCHW and back.
+def _turned(op: Any, block: Any) -> list[str]:
+    """Images that a kernel brings from NHWC into NCHW or back.
 
     cuDNN's convolution and batch norm compute in NHWC for FP16 alone; for any other type Paddle's kernels transpose
     each image tensor on its way in and out (ConvCudnnKernel and BatchNormKernel of Paddle's sources).
@@ -97,12 +137,11 @@ def _turned(op: Any, block: Any) -> int:
     kind = op.type.removesuffix("_grad")
     attribute = "data_format" if kind in CONVOLUTIONS else "data_layout"
     if kind not in CONVOLUTIONS | {"batch_norm"} or op.attr(attribute) != "NHWC":
-        return 0
+        return []
     slots = ("Input", "Output@GRAD", "X", "Y@GRAD"), ("Output", "Input@GRAD", "Y", "X@GRAD")
     read = [n for slot in slots[0] if slot in op.input_names for n in op.input(slot)]
     written = [n for slot in slots[1] if slot in op.output_names for n in op.output(slot)]
-    images = [block.var(name) for name in read + written]
-    return 0 if dtype_of(images[0]) == "float16" else 2 * sum(map(size_bytes, images))
+    return [] if dtype_of(block.var(read[0])) == "float16" else read + written
 
 
 def _product(op: Any, block: Any) -> tuple[int, str]:
@@ -125,6 +164,43 @@ def _product(op: Any, block: Any) -> tuple[int, str]:
     return once * passes, dtype_of(weights)
 
 
+def _extra(op: Any, block: Any) -> int:
+    """Bytes read beside each input once, whatever the chip holds.
+
+    cuDNN makes a convolution's two gradients in two calls, and both read the gradient that arrives; addto reads the
+    gradient that it adds to. The gradient of Paddle's sync_batch_norm has a third kernel that reads both images.
+    """
+    if op.type == "conv2d_grad":
+        made = [slot for slot in op.output_names if op.output(slot)]
+        twice = size_bytes(block.var(op.input("Output@GRAD")[0])) if len(made) > 1 else 0
+        return twice + (size_bytes(block.var(op.output("Input@GRAD")[0])) if _adds(op) else 0)
+    return sum(_again(op, block)) if op.type == "sync_batch_norm_grad" else 0
+
+
+def _adds(op: Any) -> bool:
+    return bool(op.type == "conv2d_grad" and op.has_attr("use_addto") and op.attr("use_addto"))
+
+
+def _launches(op: Any, turned: list[str]) -> int:
+    """Kernels and collectives that a kernel operator starts, as Paddle and cuDNN call them; else 1."""
+    count = 1
+    if op.type in ("conv2d_grad", "depthwise_conv2d_grad"):
+        count = sum(1 for slot in op.output_names if op.output(slot))
+    elif op.type in SYNCHRONIZED:  # local sums, all-reduce, sums of all or of scale and bias, output
+        count = 4
+    elif op.type == "merged_momentum" and op.attr("regularization_method"):  # one call a parameter
+        count = len(op.input("Param"))
+    return count + len(turned)
+
+
+def _on_tensor_cores(op: Any, block: Any) -> bool:
+    """Whether a convolution's channels are those that tensor cores take: multiples of 8, or an image of 3 or 4."""
+    if op.type.removesuffix("_grad") not in CONVOLUTIONS:
+        return True
+    out_channels, in_channels = block.var(op.input("Filter")[0]).shape[:2]
+    return bool(out_channels % 8 == 0 and (in_channels % 8 == 0 or in_channels <= 4))
+
+
 def works(main: Any) -> list[Work]:
     """Every operator of a program's main block, in order."""
     block = main.global_block()
@@ -132,7 +208,8 @@ def works(main: Any) -> list[Work]:
     found = []
     for index, op in enumerate(block.ops):
         is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
-        turned = _turned(op, block)
+        images = _turned(op, block) if is_kernel else []
+        turned = 2 * sum(size_bytes(block.var(name)) for name in images)
         moved = _bytes(op, block, members) + turned if is_kernel else 0
         flops, dtype = _product(op, block)
         found.append(
@@ -146,6 +223,9 @@ def works(main: Any) -> list[Work]:
                 dtype=dtype,
                 is_kernel=is_kernel,
                 turned_bytes=turned,
+                extra_bytes=_extra(op, block) if is_kernel else 0,
+                launches=_launches(op, images) if is_kernel else 0,
+                on_tensor_cores=_on_tensor_cores(op, block),
             )
         )
     return found
@@ -215,8 +295,4 @@ def describe(main: Any) -> dict[str, Any]:
 def _addto_bytes(main: Any) -> int:
     """What convolutions read of the gradients that they add to."""
     block = main.global_block()
-    return sum(
-        size_bytes(block.var(op.output("Input@GRAD")[0]))
-        for op in block.ops
-        if op.type == "conv2d_grad" and op.has_attr("use_addto") and op.attr("use_addto")
-    )
+    return sum(size_bytes(block.var(op.output("Input@GRAD")[0])) for op in block.ops if _adds(op))

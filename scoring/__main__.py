@@ -20,6 +20,7 @@ COMMANDS = {
     "reproduce": ("scoring.reproduce", "recompute published figures from published logs"),
     "history": ("scoring.history", "runs kept in a file: their trend, and whether a new result is lower"),
     "scale": ("scoring.scale", "throughput and time to train at node counts not at hand"),
+    "time-to-train": ("scoring.estimate_training", "minutes to 0.759 on nodes of A100, beside the published logs"),
 }
 
 

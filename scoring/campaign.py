@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from scoring import estimate
 from scoring.campaign_plan import (
     ASSUMED_SHRUNK_RUN_S,
     ASSUMED_START_UP_S,
@@ -26,7 +27,7 @@ from scoring.campaign_plan import (
 )
 from scoring.campaign_table import write_tables
 from scoring.importers import count
-from scoring.published import read_published
+from scoring.published import read_published, select
 from scoring.record import InputError
 
 
@@ -44,6 +45,8 @@ def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
         why = f" ({reason})" if reason else ""
         each = f"about {first.estimate_s:.0f} s" + " each" * (len(alike) > 1)
         lines.append(f"{state:<4} {run.name} {trials}, {each}{does}{why}")
+        if state == "skip" and not shrink and run.nodes == 1 and not run.strategy:
+            lines += [f"     predicted images/s, not measured: {text}" for text in _predicted(first, campaign)]
     jobs_of = {state: sum(job.state == state for job in jobs) for state in ("done", "run", "skip")}
     minutes = {state: sum(job.estimate_s for job in jobs if job.state == state) / 60 for state in jobs_of}
     lines.append(
@@ -59,6 +62,12 @@ def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
     if shrink:
         lines.append(SHRUNK_NOTE)
     return "\n".join(lines)
+
+
+def _predicted(job: Job, campaign: Campaign) -> list[str]:
+    """What a run that is not possible here would do, by the other published figures (docs/estimate.md)."""
+    (model,) = {estimate.key(row)[0] for row in select(read_published(), table=campaign.published_table)}
+    return estimate.of_run(model, job.run.precision, job.run.batch, job.run.devices)
 
 
 def _words(exports: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from harness import env
 from program import strategy
 from program.count import Work, buckets, describe, layout, works
 from program.ops import MIB, OPTIMIZE
+from scoring.estimate import Demand, predict
 
 ROOT = Path(__file__).resolve().parents[1]
 KIB = 2**10
@@ -32,6 +34,7 @@ class Device:
     name: str
     memory_gib: int
     flops_per_s: dict[str, float]  # by arithmetic of the product
+    vector_flops_per_s: float  # of FP16 outside the tensor cores
     memory_bytes_per_s: float
     on_chip_bytes: int  # registers, shared memory and L2 cache, by the architecture's white paper
     link_bytes_per_s: float
@@ -51,6 +54,7 @@ DEVICES = (
             name="V100",
             memory_gib=memory_gib,
             flops_per_s={"float32": 15.7e12, "float16": 125e12},
+            vector_flops_per_s=31.4e12,
             memory_bytes_per_s=900e9,
             on_chip_bytes=(80 * (256 + 96) + 6144) * KIB,
             link_bytes_per_s=150e9,
@@ -63,6 +67,7 @@ DEVICES = (
             name="A100",
             memory_gib=memory_gib,
             flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
+            vector_flops_per_s=78e12,
             memory_bytes_per_s=memory_bytes_per_s,
             on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
             link_bytes_per_s=300e9,
@@ -126,6 +131,34 @@ def estimate(
     }
 
 
+def demand(operators: list[tuple[Work, float | None]], *, tf32: bool, ranks: int, device: Device) -> Demand | None:
+    """What a step asks of `device`, for `scoring.estimate`; None where it lacks the arithmetic, or beyond one node.
+
+    A product in half precision whose channels the tensor cores do not take runs outside them.
+    """
+    flops: Counter[str] = Counter()
+    product_s = traffic_s = all_reduce_s = 0.0
+    for work, summed_bytes in operators:
+        if summed_bytes is not None:
+            all_reduce_s += 2 * (ranks - 1) / ranks * summed_bytes / device.link_bytes_per_s
+            continue
+        traffic_s += work.traffic_bytes(device.on_chip_bytes) / device.memory_bytes_per_s
+        if work.flops:
+            mode = "tf32" if tf32 and work.dtype == "float32" else work.dtype
+            if ranks > 8 or mode not in device.flops_per_s:
+                return None
+            outside = mode.endswith("16") and not work.on_tensor_cores
+            product_s += work.flops / (device.vector_flops_per_s if outside else device.flops_per_s[mode])
+            flops[mode] += work.flops
+    return Demand(
+        arithmetic=flops.most_common(1)[0][0],
+        product_s=product_s,
+        traffic_s=traffic_s,
+        launches=sum(work.launches for work, _ in operators),
+        all_reduce_s=all_reduce_s,
+    )
+
+
 def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
     """Published throughput of the workload by Paddle on the same device, precision, batch and rank count.
 
@@ -158,7 +191,7 @@ def published(device: Device, *, workload: str, precision: str, batch: int, rank
 
 
 def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
-    """The roofline of the programs of the job's update on each device, with its error against the published figures."""
+    """On each device: roofline of the job's update, its error against published figures, traffic, and prediction."""
     batch, ranks = job.batchsize, job.world_size
     operators, found = in_order(update), []
     for device in DEVICES:
@@ -169,8 +202,26 @@ def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
         name = f"{device.name} {device.memory_gib} GB"
         if roofline:
             figures = [f | {"error": roofline["images_per_s"] / f["images_per_s"] - 1} for f in figures]
-        found.append({"device": name} | (roofline or {"images_per_s": None}) | {"published": figures})
+        asked = demand(operators, tf32=job.precision == "tf32", ranks=ranks, device=device)
+        found.append(
+            {"device": name}
+            | (roofline or {"images_per_s": None})
+            | {
+                "published": figures,
+                "prediction": predict(device.name, asked, batch * ranks) if asked else None,
+                "traffic_gb": traffic_gb(operators, device),
+            }
+        )
     return found
+
+
+def traffic_gb(operators: list[tuple[Work, float | None]], device: Device) -> dict[str, float]:
+    """What the kernels of each class move on `device`; transposes inside kernels are a class of their own."""
+    found: Counter[str] = Counter()
+    for work, _ in operators:
+        found[work.kernel_class] += work.traffic_bytes(device.on_chip_bytes) - work.turned_bytes
+        found["transposes inside kernels"] += work.turned_bytes
+    return {name: size / 1e9 for name, size in found.most_common() if size}
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
@@ -251,10 +302,33 @@ def text(found: dict[str, Any]) -> str:
             f"{f['note'] and '; ' + f['note']}"
             for f in entry["published"]
         ]
+    lines += prediction_lines(found["estimate"])
     lines += ["", "operator                                count      GB"]
     by_kind = found["bytes_gb_by_operator"]
     lines += [f"{kind:38} {count:6} {by_kind.get(kind, 0.0):7.2f}" for kind, count in found["operators"].items()]
     return "\n".join(lines)
+
+
+def prediction_lines(entries: list[dict[str, Any]]) -> list[str]:
+    """Traffic by class of kernel, the prediction on each device, and what takes its step."""
+    lines = ["traffic        GB a step, with what kernels read again (docs/estimate.md)"]
+    lines += [
+        f"  {card}: " + ", ".join(f"{name} {size:.2f}" for name, size in gigabytes.items())
+        for card, gigabytes in {entry["device"].split()[0]: entry["traffic_gb"] for entry in entries}.items()
+    ]
+    lines.append("prediction     fitted on the published figures of others (docs/estimate.md), not measured")
+    for entry in entries:
+        if not (found := entry["prediction"]):
+            lines.append(f"  {entry['device']}: none (no published figure of this arithmetic, or beyond one node)")
+            continue
+        low, high = found["interval_95"]
+        step_s = sum(found["parts_s"].values())
+        parts = sorted(found["parts_s"].items(), key=lambda part: -part[1])
+        lines.append(
+            f"  {entry['device']}: {found['images_per_s']:.0f} images/s ({low:.0f} to {high:.0f}), {1e3 * step_s:.1f} "
+            f"ms a step: {', '.join(f'{name} {seconds / step_s:.0%}' for name, seconds in parts)}"
+        )
+    return lines
 
 
 def main() -> int:

@@ -1,0 +1,87 @@
+"""Minutes to the target on A100, beside MLPerf's logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from scoring import estimate_training
+from scoring.__main__ import main
+from scoring.published import read_published, select
+
+CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus" / "mlperf_resnet.tar.xz"
+ROWS = read_published()
+
+
+def test_the_base_is_the_figure_to_beat() -> None:
+    assert estimate_training.fastest(ROWS).printed == "26548"
+
+
+def test_each_size_stands_beside_its_published_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["time-to-train", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["nodes"] for row in found] == [1, 2, 4, 8]
+    shown = [figure for row in found for figure in row["published"]]
+    logged = [row for row in ROWS if row.metric == "time_to_train" and row.accelerator == "A100"]
+    assert sorted(figure["line"] for figure in shown) == [row.line for row in logged] and len(logged) == 16
+    for row in found:
+        steps = -(-1_281_167 // 3264) * row["epochs"]
+        assert row["time_to_train_min"] > steps * row["step_time_s"] / 60  # and evaluations
+        for figure in row["published"]:
+            assert figure["error"] == pytest.approx(row["time_to_train_min"] / figure["minutes"] - 1)
+
+
+def test_the_text_has_each_error_and_says_that_nothing_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["time-to-train", "--nodes", "1,2"]) == 0
+    out = capsys.readouterr().out
+    assert "Predicted, not measured" in out and len(re.findall(r"error +[+-][\d.]+%", out)) == 12
+    assert main(["time-to-train", "--global-batch", "131072"]) == 0
+    assert "not known (global batch 131072" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(("--nodes", "5"), "do not divide it"), (("--nodes", "1,x"), "are no node counts")]
+)
+def test_wrong_use_ends_in_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
+    assert main(["time-to-train", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_page_has_each_error(repository: Path) -> None:
+    page = (repository / "docs" / "estimate.md").read_text(encoding="utf-8")
+    for row in estimate_training.predictions(ROWS, nodes=[1, 2, 4, 8], global_batch=3264):
+        for figure in row["published"]:
+            assert (
+                f"| {figure['source'].removeprefix('MLPerf Training ').removesuffix(' ResNet')} | {row['nodes']} | "
+                f"{row['time_to_train_min']:.2f} | {figure['minutes']:.3f} | {100 * figure['error']:+.1f} |" in page
+            )
+
+
+@pytest.mark.skipif(not CORPUS.is_file(), reason="the corpus of public logs is not here")
+def test_the_published_minutes_are_those_of_the_logs() -> None:
+    wanted = {row.system: row for row in select(ROWS, table="mlperf_a100")}
+    minutes: dict[tuple[str, str], list[float]] = {}
+    with tarfile.open(CORPUS) as archive:
+        for member in archive:
+            place, _, rest = member.name.partition("/results/")
+            system = rest.partition("/")[0]
+            if (
+                not member.isfile()
+                or system not in wanted
+                or not wanted[system].source.split()[2].startswith(place[:4])
+            ):
+                continue
+            stream = archive.extractfile(member)
+            assert stream
+            text = stream.read().decode(errors="replace")
+            at = [int(re.search(rf'"time_ms": (\d+)[^\n]*"key": "run_{k}"', text)[1]) for k in ("start", "stop")]  # type: ignore[index]
+            minutes.setdefault((place, system), []).append((at[1] - at[0]) / 60_000)
+            assert '"global_batch_size", "value": 3264' in text
+    assert {system for _, system in minutes} == set(wanted)
+    for (_, system), runs in minutes.items():
+        assert len(runs) == 5 and f"{statistics.mean(sorted(runs)[1:-1]):.3f}" == wanted[system].printed
