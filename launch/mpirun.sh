@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a job over several hosts from one head node, which reaches them by ssh: one run_and_time.sh on each, in a container of
-# image CONT, or with --no-container in this checkout, which is at one path on every host.
+# image CONT by ENGINE (docker, podman or apptainer), or with --no-container in this checkout, which is at one path on every host.
 #
 #   CONT=paddle-reference DGXSYSTEM=2xDGX1 DATADIR=/data/imagenet launch/mpirun.sh --hosts node1,node2
 #
@@ -37,8 +37,9 @@ twice=$(printf '%s\n' "${host[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
 [[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
+[[ -n ${bare} ]] || known_engine docker podman apptainer
 unset HOSTFILE
-export HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
+export ENGINE HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
 LOGDIR=$(realpath -m "${LOGDIR:-results}")
 export LOGDIR
 given=$(load_job --launch && echo "${JOB_GIVEN}") || exit 2
@@ -53,10 +54,10 @@ command_of() {
     for variable in ${given}; do command+=("${variable}=${!variable}"); done
     command+=(./run_and_time.sh "${instead[@]}")
   else
-    container=${job}-$1
-    mapfile -t -d '' command < <(CONT_NAME=${container} CONT_HOST=${host[$1]} launch/docker_node.sh --print0 "${instead[@]}")
+    [[ ${ENGINE} == apptainer ]] || container=${job}-$1
+    mapfile -t -d '' command < <(CONT_NAME=${job}-$1 CONT_HOST=${host[$1]} launch/container_node.sh --print0 "${instead[@]}")
   fi
-  printf '%q ' "${container}" "${LOGDIR}" "${command[@]}"
+  printf '%q ' "${ENGINE}" "${container}" "${LOGDIR}" "${command[@]}"
 }
 on_host=(launch/common.sh launch/on_host.sh) # what runs there, sent as text
 

@@ -19,7 +19,8 @@ TYPES = {"string": str, "integer": int, "boolean": bool}
 
 
 def launch(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOB_", "SLURM_", "DGX", "CONT"))}
+    others = ("JOB_", "SLURM_", "DGX", "CONT", "ENGINE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return subprocess.run(
         command,
         env={**kept, **environment},
@@ -73,7 +74,7 @@ def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
 
 def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
     """It was not run for real: neither pyxis nor enroot is to be had where the tests run."""
-    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "CONT_RUNTIME": "enroot", "LOGDIR": "/logs", "DATADIR": "/data"}
+    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "ENGINE": "enroot", "LOGDIR": "/logs", "DATADIR": "/data"}
     done = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **job)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("srun "))
@@ -93,8 +94,9 @@ def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
     assert "docker" not in line
     values = resolved(done.stdout)
     assert values["HOSTS"]["value"] == "a,b" and values["LOGDIR"]["value"] == "/logs"
-    refused = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **{**job, "CONT_RUNTIME": "podman"})
-    assert (refused.returncode, refused.stderr) == (2, "error: CONT_RUNTIME=podman: must be docker or enroot\n")
+    refused = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **{**job, "ENGINE": "pyxis"})
+    wanted = "error: ENGINE=pyxis: must be one of docker podman apptainer enroot\n"
+    assert (refused.returncode, refused.stderr) == (2, wanted)
 
 
 def test_pyxis_is_used_where_srun_has_it(tmp_path: Path) -> None:
@@ -123,16 +125,36 @@ def test_pyxis_is_used_where_srun_has_it(tmp_path: Path) -> None:
     ids=["one-node", "two-nodes", "told", "own-network"],
 )
 def test_a_container_has_the_network_that_its_job_needs(variables: dict[str, str], options: str) -> None:
-    done = launch("launch/docker_node.sh", "--dry-run", CONT="img", **variables)
+    done = launch("launch/container_node.sh", "--dry-run", CONT="img", **variables)
     assert done.returncode == 0 and options in done.stdout
     assert ("--add-host" in done.stdout) == (options == "--network none"), "its own name must resolve"
     assert ("--network-alias a" in done.stdout) == (options == "--network jobs")
 
 
 @pytest.mark.parametrize(
+    ("engine", "gpus"), [("docker", "--gpus all"), ("podman", "--device nvidia.com/gpu=all"), ("apptainer", "--nv")]
+)
+def test_each_engine_is_given_the_same_job(engine: str, gpus: str) -> None:
+    """Of Apptainer, which the tests' package sources lack, and of GPUs the words alone are seen."""
+    job = {"DGXSYSTEM": "2xDGXA100", "ENGINE": engine, "CONT": "img", "LOGDIR": "/logs", "DATADIR": "/data"}
+    done = launch("launch/mpirun.sh", "--hosts", "a,b", "--dry-run", **job)
+    assert done.returncode == 0, done.stderr
+    runs = [shlex.split(line.split(" on_host ")[1]) for line in done.stdout.splitlines() if line.startswith("node ")]
+    assert [words[0] for words in runs] == [engine] * 2
+    for rank, (_, container, logs, program, *words) in enumerate(runs):
+        assert (bool(container), logs, program) == (engine != "apptainer", "/logs", engine)
+        assert gpus in " ".join(words) and words[-1] == "./run_and_time.sh"
+        mounts = [word.removeprefix("--mount=type=bind,") for word in words if word.startswith("--mount=")]
+        key = "src={JOB_KEY},dst=/run/job_key,ro"
+        assert mounts == ["src=/logs,dst=/logs", "src=/data,dst=/data,ro", key]
+        told = {word.removeprefix("--env=") for word in words}
+        assert {"HOSTS=a,b", f"NODE_RANK={rank}", "DATADIR=/data", "JOB_KEY=/run/job_key"} <= told
+
+
+@pytest.mark.parametrize(
     ("command", "variables", "lines"),
     [
-        (("launch/docker_node.sh",), {"CONT": "img"}, 1),
+        (("launch/container_node.sh",), {"CONT": "img"}, 1),
         (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, 2),
         (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, 2),
         (("launch/slurm.sub",), {"CONT": "img", "DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 2),
@@ -154,8 +176,8 @@ def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
 @pytest.mark.parametrize(
     ("command", "variables", "form"),
     [
-        (("launch/docker_node.sh",), {"CONT": "img"}, "--env {}={}"),
-        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, "--env {}={}"),
+        (("launch/container_node.sh",), {"CONT": "img"}, "--env={}={}"),
+        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, "--env={}={}"),
         (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, "{}={}"),
         (("./run_and_time.sh",), {}, "-x {}"),
     ],
@@ -199,10 +221,10 @@ def test_a_container_is_told_of_a_flush_only_where_there_is_one(
     docker.write_text('#!/bin/sh\necho "$@"\n')
     docker.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = launch("launch/docker_node.sh", *arguments, CONT="img", LOGDIR=str(tmp_path), PATH=path, **variables)
+    done = launch("launch/container_node.sh", *arguments, CONT="img", LOGDIR=str(tmp_path), PATH=path, **variables)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("run "))
-    assert ("CACHE_CLEARED=launch/docker_node.sh" in line) == said
+    assert ("CACHE_CLEARED=launch/container_node.sh" in line) == said
 
 
 def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: Path) -> None:
@@ -240,8 +262,11 @@ def test_a_bare_dry_run_names_the_hosts_commands() -> None:
         (("launch/mpirun.sh", "--hosts", "a,b,a"), {"CONT": "img"}, "named more than once: a"),
         (("launch/mpirun.sh", "--hosts", "a,b"), {}, "set CONT"),
         (("launch/mpirun.sh", "--hostfile", "/none"), {}, "not a readable file"),
-        (("launch/docker_node.sh",), {}, "set CONT"),
-        (("launch/docker_node.sh",), {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
+        (("launch/container_node.sh",), {}, "set CONT"),
+        (("launch/container_node.sh",), {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
+        (("launch/container_node.sh",), {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
+        (("launch/container_node.sh",), {"CONT": "/no.sif", "ENGINE": "apptainer"}, "apptainer is missing"),
+        (("launch/build_image.sh",), {"ENGINE": "apptainer"}, "ENGINE=apptainer: must be one of docker podman"),
         (("launch/slurm.sub",), {}, "this is for sbatch"),
         (("launch/build_image.sh", "--ca", "/dev/null"), {}, "not a PEM file"),
         (("launch/base_image.sh", "--nope"), {}, "unknown argument"),
