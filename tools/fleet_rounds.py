@@ -10,7 +10,7 @@ LEAST_ROUNDS = 3  # below three partners a slow link cannot be told from a slow 
 
 # What each part takes at most, in seconds, whatever the nodes: measuring stops by the clock.
 START_S = 60.0  # nodes join, ranks start, the program is built
-TURNS, TURN_S = 12, 4.0  # alone: steps, memory, disk, input
+TURNS, TURN_S = 16, 4.0  # alone: steps, memory, disk, input
 LINK_TURNS, PAIR_S = 5, 1.0  # each pair, in each round
 WHOLE_S = 15.0
 
