@@ -3,7 +3,7 @@
 #
 #   CONT=paddle-reference DGXSYSTEM=DGX1 DATADIR=/data/imagenet launch/docker_node.sh [--dry-run | --print0]
 #
-#   --check, --acceptance [--short]    instead of training, as ./run_and_time.sh has them
+#   --check, --fleet, --acceptance [--short]    instead of training, as ./run_and_time.sh has them
 #   --dry-run                          print the docker command; --print0 with a NUL after each word
 #
 # Mounts DATADIR (read-only) and LOGDIR at their own paths and JOB_KEY as a secret; runs as the calling user on a read-only

@@ -93,7 +93,7 @@ def _relative(series: Series, classes: Sequence[Any]) -> list[list[float] | None
         for c in set(classes)
     }
     return [
-        s and [math.log(value / median) for value, median in zip(s, medians[c], strict=True)]
+        [math.log(value / median) for value, median in zip(s, medians[c], strict=True)] if s else None
         for s, c in zip(series, classes, strict=True)
     ]
 
@@ -246,7 +246,7 @@ def changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Change]:
                 for record in (now, then)
             ]
             if all(values):
-                pairs[host] = [[math.log(value) for value in series] for series in values]
+                pairs[host] = [[math.log(value) for value in series] for series in values if series]
         if not pairs:
             continue
         moved = [_place(a) - _place(b) for a, b in pairs.values()]
