@@ -126,6 +126,7 @@ def judge(
     noise = statistics.median(_error(relative[i] or ()) for i in there) if there else 0.0
     named = {there[k] for k in slow([places[i] for i in there], noise=noise, alpha=alpha)}
     centre = statistics.median(places.values()) if there else 0.0
+    widened = math.sqrt(1 + math.pi / 2 / max(1, len(there)))  # the fleet's median has an error too
     few = f"{len(there)} were measured, and one of fewer than {LEAST_NODES} cannot be told from the others"
     found = []
     for i, name in enumerate(names):
@@ -135,7 +136,8 @@ def judge(
             status = FAILED if i in reasons and not said.startswith(NOT_POSSIBLE) else NOT_POSSIBLE
             found.append(Verdict(what=name, metric=metric, status=status, said=said.removeprefix(f"{NOT_POSSIBLE}: ")))
             continue
-        interval = spread.median_interval(logs)
+        between = spread.median_interval(logs)
+        wider = [places[i] + (end - places[i]) * widened - centre for end in between or ()]
         found.append(
             Verdict(
                 what=name,
@@ -143,7 +145,7 @@ def judge(
                 status=SLOW if i in named else PASS,
                 value=statistics.median(series[i] or ()),
                 slower=math.expm1(places[i] - centre),
-                interval_95=interval and (math.expm1(interval[0] - centre), math.expm1(interval[1] - centre)),
+                interval_95=(math.expm1(wider[0]), math.expm1(wider[1])) if between else None,
             )
         )
     return found
