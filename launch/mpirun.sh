@@ -118,6 +118,7 @@ key=$(<"${folder}/key")
 rm "${folder}/key" "${folder}/key.pub" # from here on it is in this process and on the hosts only
 mkfifo "${folder}/hold"
 exec {hold}<>"${folder}/hold" # this process alone may write to it: when it ends, however that is, the readers see the end
+exec {ending}<"${folder}/hold" # opened now: a reader that opened it after the last writer is gone would wait for ever
 stopped=0
 trap 'stopped=143; release' TERM
 trap 'stopped=130; release' INT HUP
@@ -127,7 +128,7 @@ for rank in "${!host[@]}"; do
   {
     trap '' INT # Ctrl-C is for the head to pass on
     exec {hold}>&-
-    "${ssh[@]}" "${host[rank]}" "${remote}" < <(printf '%s\n' "${key}"; exec cat "${folder}/hold") 2>&1 |
+    "${ssh[@]}" "${host[rank]}" "${remote}" < <(printf '%s\n' "${key}"; exec cat <&"${ending}") 2>&1 |
       if ((rank == 0)); then tee "${folder}/first"; else sed -u "s/^/[${host[rank]}] /"; fi
   } &
   node[$!]=${rank}
