@@ -27,10 +27,10 @@ usage() {
 
 ## Flags that every launcher has: `job_flag "$1" || refuse ...`
 dry_run=""
-instead=() # of training: --check, --acceptance or --acceptance --short, for ./run_and_time.sh
+instead=() # of training: --check, --fleet, --acceptance or --acceptance --short, for ./run_and_time.sh
 job_flag() {
   case $1 in
-    --check | --acceptance | --short) instead+=("$1") ;;
+    --check | --fleet | --acceptance | --short) instead+=("$1") ;;
     --dry-run) dry_run=1 ;;
     -h | --help) usage; exit 0 ;;
     *) return 1 ;;

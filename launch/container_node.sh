@@ -3,7 +3,7 @@
 #
 #   CONT=paddle-reference DGXSYSTEM=DGX1 DATADIR=/data/imagenet launch/container_node.sh [--dry-run | --print0]
 #
-#   --check, --acceptance [--short]    instead of training, as ./run_and_time.sh has them
+#   --check, --fleet, --acceptance [--short]    instead of training, as ./run_and_time.sh has them
 #   --dry-run                          print the engine's command; --print0 with a NUL after each word
 #
 # ENGINE is docker (default), podman or apptainer, whose CONT is the .sif file that launch/apptainer.def makes.

@@ -4,10 +4,12 @@
 #
 #   CONT=paddle-reference DGXSYSTEM=2xDGX1 DATADIR=/data/imagenet launch/mpirun.sh --hosts node1,node2
 #
-#   --hosts A,B      hosts, the first node first; or --hostfile FILE, one a line
+#   --hosts A,B      hosts, the first node first, or a file with one a line; --hostfile FILE: such a file too
 #   --ssh COMMAND    how the head node reaches a host (default: ssh)
 #   --no-container   bare: the checkout's run_and_time.sh with its .venv
-#   --check, --acceptance [--short]    instead of training: see docs/operations.md
+#   --check, --fleet, --acceptance [--short]    instead of training: see docs/operations.md
+#   --write-hosts FILE [--nodes N]     with --fleet: the (first N) good hosts to FILE, other good ones to FILE.spares
+#   --topology FILE  with --fleet: a host and its switch group a line
 #   --workdir DIR    where the checkout is on the hosts (default: where it is here)
 #   --dry-run        print each host's command and the resolved configuration, run nothing
 #
@@ -18,10 +20,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-hosts="" bare="" workdir=${PWD} ssh=(ssh)
+hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology=""
 while (($#)); do
   case $1 in
-    --hosts) hosts=${2:?--hosts needs names}; shift 2 ;;
+    --hosts)
+      hosts=${2:?--hosts needs names or a file}
+      [[ ! -f ${hosts} ]] || hosts=$(hosts_of_file "${hosts}")
+      shift 2 ;;
+    --write-hosts) write=${2:?--write-hosts needs a file}; shift 2 ;;
+    --nodes) wanted=${2:?--nodes needs a number}; shift 2 ;;
+    --topology) topology=${2:?--topology needs a file}; shift 2 ;;
     --hostfile)
       [[ -r ${2:?--hostfile needs a file} ]] || refuse "--hostfile $2: not a readable file"
       hosts=$(hosts_of_file "$2"); shift 2 ;;
@@ -36,9 +44,29 @@ IFS=, read -ra host <<<"${hosts}"
 twice=$(printf '%s\n' "${host[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
 [[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
+[[ -z ${write}${wanted}${topology} || ${instead[*]} == --fleet ]] || refuse "--write-hosts, --nodes and --topology go with --fleet"
+[[ -z ${write} ]] || : >>"${write}" || exit 2
+[[ ${wanted} =~ ^[1-9][0-9]*$ || -z ${wanted} ]] || refuse "--nodes ${wanted}: must be a whole number from 1"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
 [[ -n ${bare} ]] || known_engine docker podman apptainer
 unset HOSTFILE
+if [[ ${instead[*]} == --fleet && -z ${dry_run} ]]; then # goes on without those that cannot be reached
+  declare -A asked=()
+  for name in "${host[@]}"; do
+    "${ssh[@]}" "${name}" true </dev/null >/dev/null 2>&1 &
+    asked[${name}]=$!
+  done
+  reached=()
+  for name in "${host[@]}"; do
+    if wait "${asked[${name}]}"; then reached+=("${name}"); else echo "failed    ${name}: not reached by ssh"; fi
+  done
+  ((${#reached[@]})) || refuse "none of ${hosts} is reached by ssh"
+  host=("${reached[@]}") hosts=$(IFS=,; echo "${reached[*]}")
+fi
+if [[ -n ${topology} ]]; then
+  SWITCH_GROUPS=$(for name in "${host[@]}"; do awk -v host="${name}" '$1 == host { print $2 }' "${topology}"; done | paste -sd,)
+  export SWITCH_GROUPS
+fi
 export ENGINE HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
 LOGDIR=$(realpath -m "${LOGDIR:-results}")
 export LOGDIR
@@ -91,6 +119,7 @@ key=$(<"${folder}/key")
 rm "${folder}/key" "${folder}/key.pub" # from here on it is in this process and on the hosts only
 mkfifo "${folder}/hold"
 exec {hold}<>"${folder}/hold" # this process alone may write to it: when it ends, however that is, the readers see the end
+exec {ending}<"${folder}/hold" # opened now: a reader that opened it after the last writer is gone would wait for ever
 stopped=0
 trap 'stopped=143; release' TERM
 trap 'stopped=130; release' INT HUP
@@ -100,8 +129,8 @@ for rank in "${!host[@]}"; do
   {
     trap '' INT # Ctrl-C is for the head to pass on
     exec {hold}>&-
-    "${ssh[@]}" "${host[rank]}" "${remote}" < <(printf '%s\n' "${key}"; exec cat "${folder}/hold") 2>&1 |
-      if ((rank == 0)); then cat; else sed -u "s/^/[${host[rank]}] /"; fi
+    "${ssh[@]}" "${host[rank]}" "${remote}" < <(printf '%s\n' "${key}"; exec cat <&"${ending}") 2>&1 |
+      if ((rank == 0)); then tee "${folder}/first"; else sed -u "s/^/[${host[rank]}] /"; fi
   } &
   node[$!]=${rank}
 done
@@ -119,4 +148,9 @@ while ((${#node[@]})); do
     release # the others must not wait for it
   fi
 done
+if [[ -n ${write} ]] && good=$(grep '^good  *[^ ]' "${folder}/first"); then
+  good=$(sed 's/^good  *//' <<<"${good}" | tr ',' '\n')
+  head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
+  tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
+fi
 exit $((stopped ? stopped : status))

@@ -14,7 +14,7 @@ child="" killer=""
 stop() {
   [[ -n ${child} && -z ${killer} ]] || return 0
   kill -TERM "${child}" 2>/dev/null
-  { sleep "${HOST_END_S}"; kill -KILL "${child}"; } 2>/dev/null &
+  { sleep "${HOST_END_S}"; kill -KILL "${child}"; } >/dev/null 2>&1 & # holds none of what the head node reads
   killer=$!
 }
 # shellcheck disable=SC2329

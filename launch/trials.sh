@@ -10,7 +10,9 @@ source launch/common.sh
 : "${DGXNNODES:?}" "${DGXNGPU:?}" "${ON_FAILURE:?}" "${MODE:?}"
 
 FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
-[[ "${1:-}" != --acceptance ]] || FOLDER="${LOGDIR}/acceptance/${DGXSYSTEM}-$(date -u +%Y%m%dT%H%M%SZ)"
+case "${1:-}" in
+  --acceptance | --fleet) FOLDER="${LOGDIR}/${1#--}/${DGXSYSTEM}-$(date -u +%Y%m%dT%H%M%SZ)" ;;
+esac
 readonly FOLDER
 # Open MPI wants to be told twice that this is meant.
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -107,8 +109,8 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   done
   mpirun_pid=""
   # Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says that a run is
-  # done. An acceptance whose checks are not possible here has no log, but its lines.
-  ((status != 0)) || [[ -s "${result%.txt}.lines" ]] || grep -aqs '"key": "run_stop"' "${result}" || status=1
+  # done. An acceptance whose checks are not possible here has no log, but its lines; a fleet's has its record.
+  ((status != 0)) || [[ -s "${result%.txt}.lines" || -s "${result%.txt}.json" ]] || grep -aqs '"key": "run_stop"' "${result}" || status=1
   # Where a node was lost or all are being stopped, mpirun may fail before this node hears of it: at once by a rank's word,
   # and by the end of its own ssh, whose keepalives may be one ahead of this node's.
   for ((waited = 0; status != 0 && DGXNNODES > 1 && waited < (ALIVE_S + 3) * 10; waited++)); do
@@ -149,6 +151,12 @@ fi
 
 trap 'stop INT' INT
 trap 'stop TERM' TERM
+if [[ "${1:-}" == --fleet ]]; then
+  export MODE=throughput RESUME=no RESULT_FILE="${FOLDER}/fleet.txt"
+  run_trial "${RESULT_FILE}" tools.fleet || exit $?
+  echo "record    ${FOLDER}/fleet.json"
+  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" --write-hosts "${FOLDER}/hosts"
+fi
 if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
   precisions="$(.venv/bin/python -m tools.acceptance --precisions)" || exit 2
   if ! mkdir -p "${FOLDER}" 2>/dev/null; then

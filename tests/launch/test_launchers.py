@@ -165,11 +165,11 @@ def test_each_engine_is_given_the_same_job(engine: str, gpus: str) -> None:
 def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
     command: tuple[str, ...], variables: dict[str, str], lines: int
 ) -> None:
-    for instead in ("", " --check", " --acceptance --short"):
+    for instead in ("", " --check", " --fleet", " --acceptance --short"):
         done = launch(*command, *instead.split(), "--dry-run", **variables)
         assert done.returncode == 0, done.stderr
         ends = [line.rstrip() for line in done.stdout.splitlines() if "run_and_time.sh" in line]
-        for words in (" --check", " --acceptance --short"):
+        for words in (" --check", " --fleet", " --acceptance --short"):
             assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), done.stdout
 
 
@@ -352,3 +352,44 @@ def test_the_manifests_parts_agree() -> None:
         mounts = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
         assert mounts == {volume["name"] for volume in pod["volumes"]}
     assert first["JOB_KEY"].startswith(spec["sshAuthMountPath"])
+
+
+def fleet_on_hosts(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """launch/mpirun.sh --fleet on hosts that are this machine's shell; `lost` is not reached. Each runs a stand-in."""
+    shell = folder / "ssh"
+    shell.write_text('#!/usr/bin/env bash\n[[ "$*" != *" lost "* ]] || exit 255\nexec bash -c "${@: -1}"\n')
+    job = folder / "run_and_time.sh"
+    job.write_text(
+        f"#!/bin/sh\nexport -p >{folder}/job$NODE_RANK\n[ $NODE_RANK = 0 ] || exit 0\n"
+        'echo "left out  b"\necho "good      a,c,d"\nexit 1\n'
+    )
+    for script in (shell, job):
+        script.chmod(0o755)
+    hosts = folder / "fleet"
+    hosts.write_text("a slots=8\nlost\nb # one\nc\nd\n")
+    bare = ("--no-container", "--workdir", str(folder), "--ssh", str(shell))
+    return launch("launch/mpirun.sh", "--hosts", str(hosts), *bare, *arguments, LOGDIR=str(folder), DGXSYSTEM="2xCPU")
+
+
+def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
+    written, topology = tmp_path / "hosts", tmp_path / "topology"
+    topology.write_text("lost s1\na s1\nb s1\nc s2\nd s2\n")
+    done = fleet_on_hosts(
+        tmp_path, "--fleet", "--write-hosts", str(written), "--nodes", "2", "--topology", str(topology)
+    )
+    assert "failed    lost: not reached by ssh" in done.stdout
+    assert done.returncode == 1, done.stderr
+    assert written.read_text() == "a\nc\n"
+    assert written.with_name("hosts.spares").read_text() == "d\n"
+    job = (tmp_path / "job0").read_text()
+    assert "HOSTS='a,b,c,d'" in job and "SWITCH_GROUPS='s1,s1,s2,s2'" in job and "DGXNNODES='4'" in job
+    fleet_on_hosts(tmp_path, "--fleet", "--write-hosts", str(written))
+    assert written.read_text() == "a\nc\nd\n"
+    assert written.with_name("hosts.spares").read_text() == ""
+
+
+def test_what_a_fleet_alone_has_is_refused_elsewhere(tmp_path: Path) -> None:
+    done = fleet_on_hosts(tmp_path, "--check", "--write-hosts", str(tmp_path / "hosts"))
+    assert (done.returncode, done.stderr) == (2, "error: --write-hosts, --nodes and --topology go with --fleet\n")
+    done = fleet_on_hosts(tmp_path, "--fleet", "--nodes", "0")
+    assert (done.returncode, done.stderr) == (2, "error: --nodes 0: must be a whole number from 1\n")
