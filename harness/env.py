@@ -67,6 +67,7 @@ class Job:
     logdir: str = _var("folder of the results", "results")
     nexp: int = _var("trials, one log each", 1, least=1)
     on_failure: str = _var("after a failed trial `stop`, or `go_on`", "stop", choices=("stop", "go_on"))
+    keep_trials: int = _var("1, set by a launcher that goes on: trials that have a log are not run again", 0, least=0)
     seed: int = _var("seed of the first trial, later ones count up; -1: from the OS", -1, least=-1)
     clear_caches: int = _var("1: flush the page cache before each trial (needs root)", 1, least=0)
     cache_cleared: str = _var("set by a launcher that flushed outside the container: how it did", "")

@@ -40,7 +40,7 @@ class Rootless:
         self("mkdir", "-p", ".config/containers")
         self("bash", "-c", """printf '[storage]\\ndriver = "overlay"\\n' >.config/containers/storage.conf""")
         saved = subprocess.Popen(["docker", "save", self.image], stdout=subprocess.PIPE)
-        subprocess.run(self.command("podman", "load", "--quiet"), stdin=saved.stdout, check=True, timeout=900)
+        subprocess.run(self.command("podman", "load", "--quiet"), stdin=saved.stdout, check=True, timeout=1500)
         assert saved.wait() == 0
         self("podman", "network", "create", NETWORK)
 

@@ -19,7 +19,7 @@ TYPES = {"string": str, "integer": int, "boolean": bool}
 
 
 def launch(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    others = ("JOB_", "SLURM_", "DGX", "CONT", "ENGINE")
+    others = ("JOB_", "SLURM_", "DGX", "CONT", "ENGINE", "SPARES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return subprocess.run(
         command,
@@ -247,6 +247,36 @@ def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: 
     assert not [key for _, key in found if Path(key).exists() or Path(key).parent.exists()]
     assert done.returncode == 3
     assert "mpirun.sh: node 1 (b) ended with status 3" in done.stderr
+
+
+def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
+    """A shell stands in for ssh. Host b dies, spare c cannot be reached, d comes; then a is lost."""
+    shell, node = tmp_path / "shell", tmp_path / "run_and_time.sh"
+    shell.write_text('#!/usr/bin/env bash\n[[ "$*" != *" c bash"* ]] || exit 255\nexec bash -c "${@: -1}"\n')
+    node.write_text(
+        "#!/usr/bin/env bash\n"
+        "[[ ${HOSTS} != a,c ]] || exec sleep 60\n"
+        'echo "attempt ${HOSTS} rank ${NODE_RANK} keep ${KEEP_TRIALS:-0}"\n'
+        'case "${HOSTS}:${NODE_RANK}" in\n'
+        "  a,b:1) exit 137 ;;\n"
+        "  a,b:0) sleep 1; echo 'nodes: node 1 (b) was lost; the job ends' >&2; exit 1 ;;\n"
+        "  a,d:0) exit 255 ;;\n"
+        "  a,d:1) exec sleep 60 ;;\n"
+        "esac\n"
+    )
+    shell.chmod(0o755)
+    node.chmod(0o755)
+    command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
+    job = {"DGXSYSTEM": "2xCPU", "LOGDIR": str(tmp_path / "logs"), "ON_FAILURE": "go_on"}
+    done = launch(*command, **job, SPARES="c,d,e")
+    assert done.returncode == 0, done.stdout + done.stderr
+    attempts = dict(re.findall(r"attempt (\S+) rank 0 keep (\d)", done.stdout))
+    assert attempts == {"a,b": "0", "a,d": "1", "e,d": "1"}
+    places = re.findall(r"node (\d): (\w) takes the place of (\w)", done.stderr)
+    assert places == [("1", "c", "b"), ("1", "d", "c"), ("0", "e", "a")]
+    assert launch(*command, **job, SPARES="c").returncode == 255, "none is left"
+    refused = launch(*command, **{**job, "ON_FAILURE": "stop"}, SPARES="c")
+    assert (refused.returncode, refused.stderr) == (2, "error: SPARES=c needs ON_FAILURE=go_on\n")
 
 
 def test_a_bare_dry_run_names_the_hosts_commands() -> None:
