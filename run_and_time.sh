@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The job of one node: set up, train NEXP trials, check each log, score them, print a table.
-#   ./run_and_time.sh [--dry-run | --check | --acceptance [--short]]        what may be set: docs/settings.md
-# --check: is the machine fit for the job?   --acceptance: does it compute right, and how fast? (15 minutes at most)
+#   ./run_and_time.sh [--dry-run | --check | --fleet | --acceptance [--short]]        what may be set: docs/settings.md
+# --check: is the machine fit for the job?   --fleet: which node, or rank of one node, is slow?
+# --acceptance: does it compute right, and how fast? (15 minutes at most)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=launch/common.sh
@@ -12,10 +13,10 @@ for argument in "$@"; do
     refuse "unknown argument ${argument}: use --dry-run, --check, --acceptance or --help; a job is described by its environment"
 done
 case "${instead[*]}" in
-  "" | --check | --acceptance | "--acceptance --short") ;;
+  "" | --check | --fleet | --acceptance | "--acceptance --short") ;;
   "--short --acceptance") instead=(--acceptance --short) ;;
   --short) refuse "--short is a form of --acceptance: give both" ;;
-  *) refuse "${instead[*]}: give --check, or --acceptance, or --acceptance --short" ;;
+  *) refuse "${instead[*]}: give --check, or --fleet, or --acceptance, or --acceptance --short" ;;
 esac
 
 # ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py

@@ -94,6 +94,7 @@ class Gpu:
     memory_gib: float | None = None
     memory_used_mib: int | None = None
     persistence: int | None = None  # 1: on
+    power_limit_w: float | None = None
     ecc_corrected: int | None = None  # errors since the driver was loaded
     ecc_uncorrected: int | None = None
     throttle: tuple[str, ...] = ()  # why it is slowed down now
@@ -104,6 +105,7 @@ def describe(handle: Any) -> Gpu:
     """What NVML says of a GPU."""
     capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    milliwatt = _ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
     processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     corrected, uncorrected = (
         _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
@@ -117,6 +119,7 @@ def describe(handle: Any) -> Gpu:
         memory_gib=None if memory is None else round(memory.total / 2**30, 1),
         memory_used_mib=None if memory is None else round(memory.used / MIB),
         persistence=_ask(pynvml.nvmlDeviceGetPersistenceMode, handle),
+        power_limit_w=None if milliwatt is None else milliwatt / 1000,
         ecc_corrected=corrected,
         ecc_uncorrected=uncorrected,
         throttle=tuple(throttled(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle))),

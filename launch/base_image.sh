@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the image's base, debian:bookworm-slim, with debootstrap where no registry can be reached.
-# Needs root, debootstrap and Docker; the packages come from this machine's own apt sources, or from --mirror.
+# Needs root, debootstrap and ENGINE (docker, or podman); the packages come from this machine's own apt sources, or from --mirror.
 #
 # usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--force] [--dry-run]
 #   --mirror URL  Debian mirror (default: where this machine's apt gets bookworm from)
@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
+known_engine docker podman
 
 suite=bookworm mirror="" tag=debian:bookworm-slim force=""
 while (($#)); do
@@ -35,11 +36,11 @@ fi
 
 if [[ -n ${dry_run} ]]; then
   echo "debootstrap --variant=minbase ${suite} ROOT ${mirror}"
-  echo "docker import - ${tag}"
+  echo "${ENGINE} import - ${tag}"
   exit 0
 fi
-command -v docker >/dev/null || refuse "docker is missing: install docker.io"
-if [[ -z ${force} ]] && docker image inspect "${tag}" >/dev/null 2>&1; then
+need_engine
+if [[ -z ${force} ]] && [[ -n $(image_id "${tag}") ]]; then
   echo "base_image.sh: ${tag} is present, nothing to do"
   exit 0
 fi
@@ -65,4 +66,4 @@ find "${root}/usr/share/doc" -type f ! -name copyright -delete
 rm -rf "${root}"/usr/share/{man,info,locale}/* "${root}"/var/lib/apt/lists/* "${root}"/var/cache/apt/*.bin \
   "${root}"/var/cache/apt/archives/*.deb "${root}"/var/log/* "${root}"/etc/{machine-id,hostname,resolv.conf}
 
-tar -C "${root}" --numeric-owner -c . | docker import --change 'CMD ["bash"]' - "${tag}"
+tar -C "${root}" --numeric-owner -c . | "${ENGINE}" import --change 'CMD ["bash"]' - "${tag}"

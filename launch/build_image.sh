@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the run image from what git tracks here, with the classic builder or BuildKit.
+# Builds the run image from what git tracks here, by ENGINE: docker (default; its classic builder or BuildKit) or podman.
 #
 # usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE]... [--index URL] [--dry-run]
 #   --tag NAME   image to make (default: paddle-reference:latest)
@@ -11,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
+known_engine docker podman
 
 tag=paddle-reference:latest base=debian:bookworm-slim index="" ca=()
 while (($#)); do
@@ -31,14 +32,14 @@ git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout:
 commit=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
 lock_sha256=$(cat locks/run.lock locks/cuda.lock | sha256sum | cut -d' ' -f1)
-build=(docker build --force-rm --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
+build=("${ENGINE}" build --force-rm --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
   --label "org.opencontainers.image.revision=${commit}" --label "locks.sha256=${lock_sha256}")
 if [[ -n ${dry_run} ]]; then
   printf '%q ' "${build[@]}" && echo "CONTEXT"
   exit 0
 fi
-command -v docker >/dev/null || refuse "docker is missing: install docker.io"
-docker image inspect "${base}" >/dev/null 2>&1 || docker pull --quiet "${base}" >/dev/null 2>&1 ||
+need_engine
+[[ -n $(image_id "${base}") ]] || "${ENGINE}" pull --quiet "${base}" >/dev/null 2>&1 ||
   refuse "base image ${base} is neither here nor to be pulled: run launch/base_image.sh"
 
 context=$(mktemp -d)
@@ -51,4 +52,4 @@ for i in "${!ca[@]}"; do cp -- "${ca[i]}" "${context}/.build/ca/extra_${i}.crt";
 printf '[global]\n%s\n' "${index:+index-url = ${index}}" >"${context}/.build/pip.conf"
 
 "${build[@]}" "${context}"
-docker image inspect --format "${tag}: {{.Size}} bytes" "${tag}"
+"${ENGINE}" image inspect --format "${tag}: {{.Size}} bytes" "${tag}"

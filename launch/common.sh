@@ -5,7 +5,7 @@
 ##   LAST_WINDOW_S   trials.sh: ranks end after a window of steps and a checkpoint; then mpirun ends them
 ##   MPIRUN_END_S    trials.sh: mpirun ends; then it is killed
 ##   JOB_END_S       nodes.sh: the first node's trials and their reason; the other nodes wait as long for the first
-##   CONTAINER_END_S docker_node.sh: `docker stop`
+##   CONTAINER_END_S container_node.sh: the engine's `stop`
 ##   HOST_END_S      on_host.sh: the container, or the job without one
 ## Two cannot be told from here: mpijob.yaml's terminationGracePeriodSeconds (60: a pod is a container) and slurm.sub's
 ## --signal (90: before the time limit; at scancel SLURM's own KillWait of 30 s holds).
@@ -27,14 +27,34 @@ usage() {
 
 ## Flags that every launcher has: `job_flag "$1" || refuse ...`
 dry_run=""
-instead=() # of training: --check, --acceptance or --acceptance --short, for ./run_and_time.sh
+instead=() # of training: --check, --fleet, --acceptance or --acceptance --short, for ./run_and_time.sh
 job_flag() {
   case $1 in
-    --check | --acceptance | --short) instead+=("$1") ;;
+    --check | --fleet | --acceptance | --short) instead+=("$1") ;;
     --dry-run) dry_run=1 ;;
     -h | --help) usage; exit 0 ;;
     *) return 1 ;;
   esac
+}
+
+## The engine of the job's containers
+ENGINE=${ENGINE:-docker}
+known_engine() { # NAMES...
+  [[ " $* " == *" ${ENGINE} "* ]] || refuse "ENGINE=${ENGINE}: must be one of $*"
+}
+need_engine() {
+  local package=${ENGINE}
+  [[ ${ENGINE} != docker ]] || package=docker.io
+  command -v "${ENGINE}" >/dev/null || refuse "${ENGINE} is missing on this node: install ${package}"
+}
+# The digest of an image that is here, or nothing; of an Apptainer image, which is a file, the file's.
+image_id() {
+  local id
+  if [[ ${ENGINE} == apptainer ]]; then
+    [[ ! -f $1 ]] || sha256sum "$1" | sed 's/^/sha256:/; s/ .*//'
+  elif id=$("${ENGINE}" image inspect --format '{{.Id}}' "$1" 2>/dev/null); then
+    echo "sha256:${id#sha256:}"
+  fi
 }
 
 # Exports what `python -m harness.env $1` says of the job: --shell, or --launch on a host that may have no .venv.

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # Runs a job over several hosts from one head node, which reaches them by ssh: one run_and_time.sh on each, in a container of
-# image CONT, or with --no-container in this checkout, which is at one path on every host.
+# image CONT by ENGINE (docker, podman or apptainer), or with --no-container in this checkout, which is at one path on every host.
 #
 #   CONT=paddle-reference DGXSYSTEM=2xDGX1 DATADIR=/data/imagenet launch/mpirun.sh --hosts node1,node2
 #
-#   --hosts A,B      hosts, the first node first; or --hostfile FILE, one a line
+#   --hosts A,B      hosts, the first node first, or a file with one a line; --hostfile FILE: such a file too
 #   --ssh COMMAND    how the head node reaches a host (default: ssh)
 #   --no-container   bare: the checkout's run_and_time.sh with its .venv
-#   --check, --acceptance [--short]    instead of training: see docs/operations.md
+#   --check, --fleet, --acceptance [--short]    instead of training: see docs/operations.md
+#   --write-hosts FILE [--nodes N]     with --fleet: the (first N) good hosts to FILE, other good ones to FILE.spares
+#   --topology FILE  with --fleet: a host and its switch group a line
 #   --workdir DIR    where the checkout is on the hosts (default: where it is here)
+#   SPARES=C,D       in the environment, with ON_FAILURE=go_on: a spare takes the place of a host that is lost, the trial that
+#                    was lost with it stays aborted, and the trials that are left follow. LOGDIR must outlive the first host.
 #   --dry-run        print each host's command and the resolved configuration, run nothing
 #
 # A key is made for the job, goes to the hosts through ssh, and is removed there when the job ends, also where this script
@@ -18,10 +22,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-hosts="" bare="" workdir=${PWD} ssh=(ssh)
+hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology=""
 while (($#)); do
   case $1 in
-    --hosts) hosts=${2:?--hosts needs names}; shift 2 ;;
+    --hosts)
+      hosts=${2:?--hosts needs names or a file}
+      [[ ! -f ${hosts} ]] || hosts=$(hosts_of_file "${hosts}")
+      shift 2 ;;
+    --write-hosts) write=${2:?--write-hosts needs a file}; shift 2 ;;
+    --nodes) wanted=${2:?--nodes needs a number}; shift 2 ;;
+    --topology) topology=${2:?--topology needs a file}; shift 2 ;;
     --hostfile)
       [[ -r ${2:?--hostfile needs a file} ]] || refuse "--hostfile $2: not a readable file"
       hosts=$(hosts_of_file "$2"); shift 2 ;;
@@ -33,12 +43,35 @@ while (($#)); do
 done
 [[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hostfile FILE"
 IFS=, read -ra host <<<"${hosts}"
-twice=$(printf '%s\n' "${host[@]}" | sort | uniq -d | paste -sd ' ')
+IFS=, read -ra spare <<<"${SPARES:-}"
+((${#spare[@]} == 0)) || [[ ${ON_FAILURE:-} == go_on ]] || refuse "SPARES=${SPARES} needs ON_FAILURE=go_on"
+twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
 [[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
+[[ -z ${write}${wanted}${topology} || ${instead[*]} == --fleet ]] || refuse "--write-hosts, --nodes and --topology go with --fleet"
+[[ -z ${write} ]] || : >>"${write}" || exit 2
+[[ ${wanted} =~ ^[1-9][0-9]*$ || -z ${wanted} ]] || refuse "--nodes ${wanted}: must be a whole number from 1"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
+[[ -n ${bare} ]] || known_engine docker podman apptainer
 unset HOSTFILE
-export HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
+if [[ ${instead[*]} == --fleet && -z ${dry_run} ]]; then # goes on without those that cannot be reached
+  declare -A asked=()
+  for name in "${host[@]}"; do
+    "${ssh[@]}" "${name}" true </dev/null >/dev/null 2>&1 &
+    asked[${name}]=$!
+  done
+  reached=()
+  for name in "${host[@]}"; do
+    if wait "${asked[${name}]}"; then reached+=("${name}"); else echo "failed    ${name}: not reached by ssh"; fi
+  done
+  ((${#reached[@]})) || refuse "none of ${hosts} is reached by ssh"
+  host=("${reached[@]}") hosts=$(IFS=,; echo "${reached[*]}")
+fi
+if [[ -n ${topology} ]]; then
+  SWITCH_GROUPS=$(for name in "${host[@]}"; do awk -v host="${name}" '$1 == host { print $2 }' "${topology}"; done | paste -sd,)
+  export SWITCH_GROUPS
+fi
+export ENGINE HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
 LOGDIR=$(realpath -m "${LOGDIR:-results}")
 export LOGDIR
 given=$(load_job --launch && echo "${JOB_GIVEN}") || exit 2
@@ -53,10 +86,10 @@ command_of() {
     for variable in ${given}; do command+=("${variable}=${!variable}"); done
     command+=(./run_and_time.sh "${instead[@]}")
   else
-    container=${job}-$1
-    mapfile -t -d '' command < <(CONT_NAME=${container} CONT_HOST=${host[$1]} launch/docker_node.sh --print0 "${instead[@]}")
+    [[ ${ENGINE} == apptainer ]] || container=${job}-$1
+    mapfile -t -d '' command < <(CONT_NAME=${job}-$1 CONT_HOST=${host[$1]} launch/container_node.sh --print0 "${instead[@]}")
   fi
-  printf '%q ' "${container}" "${LOGDIR}" "${command[@]}"
+  printf '%q ' "${ENGINE}" "${container}" "${LOGDIR}" "${command[@]}"
 }
 on_host=(launch/common.sh launch/on_host.sh) # what runs there, sent as text
 
@@ -88,34 +121,66 @@ trap clean EXIT
 ssh-keygen -q -t ed25519 -N '' -C "${job}" -f "${folder}/key"
 key=$(<"${folder}/key")
 rm "${folder}/key" "${folder}/key.pub" # from here on it is in this process and on the hosts only
-mkfifo "${folder}/hold"
-exec {hold}<>"${folder}/hold" # this process alone may write to it: when it ends, however that is, the readers see the end
 stopped=0
 trap 'stopped=143; release' TERM
 trap 'stopped=130; release' INT HUP
 
-for rank in "${!host[@]}"; do
-  remote="bash -c $(printf '%q' "$(cat "${on_host[@]}")") on_host $(command_of "${rank}")"
-  {
-    trap '' INT # Ctrl-C is for the head to pass on
-    exec {hold}>&-
-    "${ssh[@]}" "${host[rank]}" "${remote}" < <(printf '%s\n' "${key}"; exec cat "${folder}/hold") 2>&1 |
-      if ((rank == 0)); then cat; else sed -u "s/^/[${host[rank]}] /"; fi
-  } &
-  node[$!]=${rank}
-done
+# Runs every node to its end: `status` is the first one's, or that of the first other one to fail; `first_to_fail` its rank.
+run_nodes() {
+  local rank remote ending ended this
+  rm -f "${folder}/hold"
+  mkfifo "${folder}/hold"
+  exec {hold}<>"${folder}/hold" # this process alone may write to it: when it ends, however that is, the readers see the end
+  exec {ending}<"${folder}/hold" # opened now: a reader that opened it after the last writer is gone would wait for ever
+  for rank in "${!host[@]}"; do
+    remote="bash -c $(printf '%q' "$(cat "${on_host[@]}")") on_host $(command_of "${rank}")"
+    {
+      trap '' INT # Ctrl-C is for the head to pass on
+      exec {hold}>&-
+      "${ssh[@]}" "${host[rank]}" "${remote}" < <(printf '%s\n' "${key}"; exec cat <&"${ending}") 2>&1 |
+        if ((rank == 0)); then tee "${folder}/first"; else sed -u "s/^/[${host[rank]}] /"; fi
+    } &
+    node[$!]=${rank}
+  done
+  exec {ending}<&-
+  status=0 first_to_fail=""
+  while ((${#node[@]})); do
+    ended="" this=0
+    wait -n -p ended "${!node[@]}" || this=$?
+    [[ -n ${ended} ]] || continue # a trapped signal came
+    rank=${node[${ended}]}
+    unset "node[${ended}]"
+    if ((this != 0 && stopped == 0)); then
+      ((status != 0)) || status=${this} first_to_fail=${rank}
+      echo "mpirun.sh: node ${rank} (${host[rank]}) ended with status ${this}" >&2
+      release # the others must not wait for it
+    fi
+  done
+  release
+}
 
-status=0
-while ((${#node[@]})); do
-  ended="" this=0
-  wait -n -p ended "${!node[@]}" || this=$?
-  [[ -n ${ended} ]] || continue # a trapped signal came
-  rank=${node[${ended}]}
-  unset "node[${ended}]"
-  if ((this != 0 && stopped == 0)); then
-    ((status != 0)) || status=${this}
-    echo "mpirun.sh: node ${rank} (${host[rank]}) ended with status ${this}" >&2
-    release # the others must not wait for it
-  fi
+# The rank of the host that the job was lost with, or nothing: the first node names another; one that is gone ends its ssh
+# with 255, one whose container was killed with 137.
+lost_rank() {
+  local said
+  said=$(sed -n 's/.*node \([0-9]*\) (.*) was lost; the job ends$/\1/p' "${folder}/first" | head -n 1)
+  if [[ -n ${said} ]]; then echo "${said}"; elif ((status == 255 || status == 137)); then echo "${first_to_fail}"; fi
+}
+
+run_nodes
+while ((status != 0 && stopped == 0 && ${#spare[@]} > 0)); do
+  lost=$(lost_rank)
+  [[ -n ${lost} ]] || break
+  echo "mpirun.sh: node ${lost}: ${spare[0]} takes the place of ${host[lost]}; spares left: $((${#spare[@]} - 1))" >&2
+  host[lost]=${spare[0]}
+  spare=("${spare[@]:1}")
+  HOSTS=$(IFS=,; echo "${host[*]}")
+  export HOSTS KEEP_TRIALS=1
+  given=$(load_job --launch && echo "${JOB_GIVEN}") || exit 2
+  run_nodes
 done
+if [[ -n ${write} ]] && good=$(awk '$1 == "good" && NF > 1 { gsub(",", "\n", $2); print $2 }' "${folder}/first" | grep .); then
+  head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
+  tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
+fi
 exit $((stopped ? stopped : status))

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # What launch/mpirun.sh runs on each host, by `bash -c` and after common.sh: a command with the job's key, until it ends or the head node is gone.
-#   $1 the job's container there, or nothing   $2 folder to make   $3... the command; {JOB_KEY} in it stands for the key's file
+#   $1 the job's engine there and $2 its container, or nothing   $3 folder to make   $4... the command; {JOB_KEY} in it stands for the key's file
 # Standard input: the job's private key, then nothing until the head node closes it or dies. The key is gone when this is.
 set -uo pipefail
-container=$1 logdir=$2
-shift 2
+engine=$1 container=$2 logdir=$3
+shift 3
 mkdir -p -- "${logdir}" || exit 1
 umask 077
 if [[ -w /dev/shm ]]; then parent=/dev/shm; else parent=/tmp; fi
@@ -14,12 +14,12 @@ child="" killer=""
 stop() {
   [[ -n ${child} && -z ${killer} ]] || return 0
   kill -TERM "${child}" 2>/dev/null
-  { sleep "${HOST_END_S}"; kill -KILL "${child}"; } 2>/dev/null &
+  { sleep "${HOST_END_S}"; kill -KILL "${child}"; } >/dev/null 2>&1 & # holds none of what the head node reads
   killer=$!
 }
 # shellcheck disable=SC2329
 clean() {
-  [[ -z ${container} ]] || docker rm --force "${container}" >/dev/null 2>&1
+  [[ -z ${container} ]] || "${engine}" rm --force "${container}" >/dev/null 2>&1
   rm -rf -- "${folder}"
 }
 trap clean EXIT

@@ -7,15 +7,18 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/common.sh
 
 : "${LOGDIR:?start this by ./run_and_time.sh}" "${DGXSYSTEM:?}" "${WORKLOAD:?}" "${NEXP:?}" "${SEED:?}"
-: "${DGXNNODES:?}" "${DGXNGPU:?}" "${ON_FAILURE:?}" "${MODE:?}"
+: "${DGXNNODES:?}" "${DGXNGPU:?}" "${ON_FAILURE:?}" "${KEEP_TRIALS:?}" "${MODE:?}"
 
 FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
-[[ "${1:-}" != --acceptance ]] || FOLDER="${LOGDIR}/acceptance/${DGXSYSTEM}-$(date -u +%Y%m%dT%H%M%SZ)"
+case "${1:-}" in
+  --acceptance | --fleet) FOLDER="${LOGDIR}/${1#--}/${DGXSYSTEM}-$(date -u +%Y%m%dT%H%M%SZ)" ;;
+esac
 readonly FOLDER
 # Open MPI wants to be told twice that this is meant.
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 ((DGXNNODES > 1)) || export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm}"
+readonly SUCCESS='"key": "run_stop".*"status": "success"'
 mpirun_pid=""
 signal=""
 reason=""
@@ -107,8 +110,8 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   done
   mpirun_pid=""
   # Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says that a run is
-  # done. An acceptance whose checks are not possible here has no log, but its lines.
-  ((status != 0)) || [[ -s "${result%.txt}.lines" ]] || grep -aqs '"key": "run_stop"' "${result}" || status=1
+  # done. An acceptance whose checks are not possible here has no log, but its lines; a fleet's has its record.
+  ((status != 0)) || [[ -s "${result%.txt}.lines" || -s "${result%.txt}.json" ]] || grep -aqs '"key": "run_stop"' "${result}" || status=1
   # Where a node was lost or all are being stopped, mpirun may fail before this node hears of it: at once by a rank's word,
   # and by the end of its own ssh, whose keepalives may be one ahead of this node's.
   for ((waited = 0; status != 0 && DGXNNODES > 1 && waited < (ALIVE_S + 3) * 10; waited++)); do
@@ -149,6 +152,12 @@ fi
 
 trap 'stop INT' INT
 trap 'stop TERM' TERM
+if [[ "${1:-}" == --fleet ]]; then
+  export MODE=throughput RESUME=no RESULT_FILE="${FOLDER}/fleet.txt"
+  run_trial "${RESULT_FILE}" tools.fleet || exit $?
+  echo "record    ${FOLDER}/fleet.json"
+  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" --write-hosts "${FOLDER}/hosts"
+fi
 if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
   precisions="$(.venv/bin/python -m tools.acceptance --precisions)" || exit 2
   if ! mkdir -p "${FOLDER}" 2>/dev/null; then
@@ -172,7 +181,7 @@ if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows
   exec .venv/bin/python -m tools.acceptance --report "${FOLDER}" "${@:2}"
 fi
 
-for ((trial = 0; trial < NEXP; trial++)); do
+for ((trial = 0; trial < NEXP && !KEEP_TRIALS; trial++)); do
   if [[ -e "$(result_of "${trial}")" ]]; then
     echo "error: $(result_of "${trial}") exists, results are never overwritten: move it or set LOGDIR" >&2
     exit 2
@@ -182,20 +191,31 @@ done
 first_seed="${SEED}"
 failed=0
 logs=()
+aborted=()
 for ((trial = 0; trial < NEXP; trial++)); do
   RESULT_FILE="$(result_of "${trial}")"
   ((first_seed < 0)) || SEED=$((first_seed + trial))
   export RESULT_FILE SEED
-  logs+=("${RESULT_FILE}")
   status=0
-  run_trial "${RESULT_FILE}" harness || status=$?
-  if ((status != 0)); then
+  if [[ ! -e "${RESULT_FILE}" ]]; then
+    run_trial "${RESULT_FILE}" harness || status=$?
+  elif ! grep -aq "${SUCCESS}" "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
+    status=1 reason="$(.venv/bin/python -m runlog close "${RESULT_FILE}" "its first node was lost")" || true
+  fi
+  if ((status == 0)); then
+    logs+=("${RESULT_FILE}")
+  else
     failed=${status}
+    aborted+=("trial ${trial} aborted: ${reason}")
     if [[ -n "${signal}" || "${ON_FAILURE}" == stop || "${status}" == 2 ]]; then
       break
     fi
   fi
 done
-((failed == 0)) || exit "${failed}"
+if ((failed != 0)) && { [[ -n "${signal}" || "${ON_FAILURE}" == stop ]] || ((${#logs[@]} == 0)); }; then
+  exit "${failed}"
+fi
 [[ "${MODE}" != throughput ]] || logs+=(--throughput)
-exec .venv/bin/python -m tools.summarize "${logs[@]}"
+.venv/bin/python -m tools.summarize "${logs[@]}" || failed=$?
+((${#aborted[@]} == 0)) || printf '%s\n' "${aborted[@]}"
+exit "${failed}"

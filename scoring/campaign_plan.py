@@ -279,7 +279,7 @@ def command(run: RunSpec, here: Machine, runner: str) -> str:
     if runner:
         return runner
     if run.nodes == 1:
-        return "launch/docker_node.sh" if here.in_container else "./run_and_time.sh"
+        return "launch/container_node.sh" if here.in_container else "./run_and_time.sh"
     hosts = ",".join(here.hosts[: run.nodes]) or "HOSTS"
     return f"launch/mpirun.sh --hosts {hosts}{'' if here.in_container else ' --no-container'}"
 

@@ -89,7 +89,14 @@ class Nodes:
         return ",".join(f"node{rank}" for rank in range(count))
 
     def start(
-        self, rank: int, count: int, *, key: Path | None = None, options: tuple[str, ...] = (), **variables: str
+        self,
+        rank: int,
+        count: int,
+        *,
+        key: Path | None = None,
+        options: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = (),
+        **variables: str,
     ) -> str:
         """`docker run` as the README says it, on node `rank` of `count`; the container's name."""
         name = f"{self.network}-node{rank}"
@@ -108,7 +115,7 @@ class Nodes:
             *("--volume", f"{key or self.key}:/run/job_key:ro", "--volume", f"{self.logdir}:{self.logdir}"),
             *options,
             *(word for variable, value in environment.items() for word in ("--env", f"{variable}={value}")),
-            *(IMAGE, "./run_and_time.sh"),
+            *(IMAGE, "./run_and_time.sh", *arguments),
         )
         self.names.append(name)
         return name

@@ -211,7 +211,7 @@ def test_losses_and_weights_are_the_hosts_under_any_user(
 @pytest.mark.slow
 def test_the_acceptance_runs_in_the_image(image: str, tmp_path: Path) -> None:
     """Losses and evaluation are the recorded ones (paddle_rn50/golden.json) in the container too."""
-    done = run("launch/docker_node.sh", "--acceptance", "--short", CONT=image, LOGDIR=str(tmp_path), timeout_s=600)
+    done = run("launch/container_node.sh", "--acceptance", "--short", CONT=image, LOGDIR=str(tmp_path), timeout_s=600)
     passed = 6  # of FP32: losses, throughput, layout, pooling, evaluation, all-reduce
     lines = sum(map(len, CHECKS.values()))
     said = f"verdict   {passed} passed, 0 failed, {lines - passed} not possible here, in the short form"
@@ -220,7 +220,7 @@ def test_the_acceptance_runs_in_the_image(image: str, tmp_path: Path) -> None:
 
 def test_a_job_of_one_node_needs_no_network(image: str, tmp_path: Path) -> None:
     """Started by the launcher, the container has loopback alone, so that nobody reaches what listens in it."""
-    run("launch/docker_node.sh", CONT=image, LOGDIR=str(tmp_path), timeout_s=300, **GOLDEN_JOB)
+    run("launch/container_node.sh", CONT=image, LOGDIR=str(tmp_path), timeout_s=300, **GOLDEN_JOB)
     log = tmp_path / "CPU" / "rn50" / "result_0.txt"
     assert jobs.values(log, "run_summary")[0]["devices"] == 2
     (path,) = tmp_path.rglob("*.telemetry.jsonl")

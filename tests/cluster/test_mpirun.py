@@ -1,6 +1,7 @@
 """launch/mpirun.sh: hosts reached by ssh, with containers started on them and, in containers as hosts, without."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -114,6 +115,49 @@ def test_containers_are_started_on_the_hosts(nodes: Nodes, tmp_path: Path) -> No
     done = run(*command(nodes, str(shell)), timeout_s=300, CONT=IMAGE, CONT_NETWORK=nodes.network, **job)
     (summary,) = jobs.values(nodes.log(2), "run_summary")
     assert (summary["devices"], summary["nodes"]) == (2, 2), done.stdout
+    assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
+    assert not list(Path("/dev/shm").glob("job-key.*"))
+
+
+@pytest.mark.parametrize(
+    ("trials", "killed"), [(3, (1,)), pytest.param(10, (1, 4, 8), marks=pytest.mark.slow)], ids=["one", "three"]
+)
+def test_spares_take_the_places_of_killed_nodes(
+    nodes: Nodes, tmp_path: Path, trials: int, killed: tuple[int, ...]
+) -> None:
+    """Hosts and spares are this machine, reached by an ssh that is its shell; a container of a job is its node."""
+    shell = tmp_path / "ssh"
+    shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
+    shell.chmod(0o755)
+    job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
+    job |= {"NEXP": str(trials), "MEASURED_STEPS": "150"}  # long enough to be killed in
+    spares = {"ON_FAILURE": "go_on", "SPARES": "spare0,spare1,spare2,spare3", "CONT_NETWORK": nodes.network}
+    with subprocess.Popen(
+        command(nodes, str(shell)),
+        env={**os.environ, **job, **spares, "CONT": IMAGE},
+        cwd=jobs.REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as head:
+        for trial in killed:
+            log = nodes.log(2, trial)
+            while not (log.is_file() and "step_window" in log.read_text(errors="replace")):
+                assert head.poll() is None, head.communicate()
+                time.sleep(0.1)
+            found = docker("ps", "--quiet", "--filter", "name=paddle-reference-.*-1$")
+            run("docker", "kill", found)
+        said, _ = head.communicate(timeout=900)
+    assert head.returncode == 1, said
+    ends = {}
+    for trial in range(trials):
+        (stop,) = (event for event in jobs.mllog(nodes.log(2, trial)) if event["key"] == "run_stop")
+        ends[trial] = stop["metadata"]["status"]
+    assert [trial for trial, status in ends.items() if status == "aborted"] == list(killed), said
+    for trial in killed:
+        assert re.search(rf"^trial {trial} aborted: node 1 \(\S+\) was lost$", said, re.M), said
+    assert f"median of {trials - len(killed)}" in said or trials - len(killed) < 3, said
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
     assert not list(Path("/dev/shm").glob("job-key.*"))
 

@@ -134,3 +134,20 @@ def test_a_full_disk_ends_the_run(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
     assert not jobs.processes(tmp_path)
+
+
+def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(tmp_path: Path) -> None:
+    job = {**jobs.TINY, "DGXNGPU": "1", "LOGDIR": str(tmp_path), "ON_FAILURE": "go_on"}
+    assert jobs.run_and_time(**job).returncode == 0
+    first = tmp_path / "CPU" / "rn50" / "result_0.txt"
+    lines = first.read_text().splitlines(keepends=True)
+    lost = first.with_name("result_1.txt")
+    lost.write_text("".join(lines[: next(n for n, line in enumerate(lines) if '"step_window"' in line)]))
+    before = first.read_bytes()
+    done = jobs.run_and_time(**job, NEXP="3", KEEP_TRIALS="1")
+    assert done.returncode == 1, done.stderr
+    assert "trial 1 aborted: its first node was lost\n" in done.stdout
+    assert "result_0.txt" in done.stdout and "result_2.txt" in done.stdout
+    assert first.read_bytes() == before and jobs.abort_reason(lost) == "its first node was lost"
+    stop = [event for event in jobs.mllog(first.with_name("result_2.txt")) if event["key"] == "run_stop"]
+    assert stop[0]["metadata"]["status"] == "success"

@@ -19,7 +19,8 @@ TYPES = {"string": str, "integer": int, "boolean": bool}
 
 
 def launch(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOB_", "SLURM_", "DGX", "CONT"))}
+    others = ("JOB_", "SLURM_", "DGX", "CONT", "ENGINE", "SPARES")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return subprocess.run(
         command,
         env={**kept, **environment},
@@ -73,7 +74,7 @@ def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
 
 def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
     """It was not run for real: neither pyxis nor enroot is to be had where the tests run."""
-    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "CONT_RUNTIME": "enroot", "LOGDIR": "/logs", "DATADIR": "/data"}
+    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "ENGINE": "enroot", "LOGDIR": "/logs", "DATADIR": "/data"}
     done = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **job)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("srun "))
@@ -93,8 +94,9 @@ def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
     assert "docker" not in line
     values = resolved(done.stdout)
     assert values["HOSTS"]["value"] == "a,b" and values["LOGDIR"]["value"] == "/logs"
-    refused = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **{**job, "CONT_RUNTIME": "podman"})
-    assert (refused.returncode, refused.stderr) == (2, "error: CONT_RUNTIME=podman: must be docker or enroot\n")
+    refused = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **{**job, "ENGINE": "pyxis"})
+    wanted = "error: ENGINE=pyxis: must be one of docker podman apptainer enroot\n"
+    assert (refused.returncode, refused.stderr) == (2, wanted)
 
 
 def test_pyxis_is_used_where_srun_has_it(tmp_path: Path) -> None:
@@ -123,16 +125,36 @@ def test_pyxis_is_used_where_srun_has_it(tmp_path: Path) -> None:
     ids=["one-node", "two-nodes", "told", "own-network"],
 )
 def test_a_container_has_the_network_that_its_job_needs(variables: dict[str, str], options: str) -> None:
-    done = launch("launch/docker_node.sh", "--dry-run", CONT="img", **variables)
+    done = launch("launch/container_node.sh", "--dry-run", CONT="img", **variables)
     assert done.returncode == 0 and options in done.stdout
     assert ("--add-host" in done.stdout) == (options == "--network none"), "its own name must resolve"
     assert ("--network-alias a" in done.stdout) == (options == "--network jobs")
 
 
 @pytest.mark.parametrize(
+    ("engine", "gpus"), [("docker", "--gpus all"), ("podman", "--device nvidia.com/gpu=all"), ("apptainer", "--nv")]
+)
+def test_each_engine_is_given_the_same_job(engine: str, gpus: str) -> None:
+    """Of Apptainer, which the tests' package sources lack, and of GPUs the words alone are seen."""
+    job = {"DGXSYSTEM": "2xDGXA100", "ENGINE": engine, "CONT": "img", "LOGDIR": "/logs", "DATADIR": "/data"}
+    done = launch("launch/mpirun.sh", "--hosts", "a,b", "--dry-run", **job)
+    assert done.returncode == 0, done.stderr
+    runs = [shlex.split(line.split(" on_host ")[1]) for line in done.stdout.splitlines() if line.startswith("node ")]
+    assert [words[0] for words in runs] == [engine] * 2
+    for rank, (_, container, logs, program, *words) in enumerate(runs):
+        assert (bool(container), logs, program) == (engine != "apptainer", "/logs", engine)
+        assert gpus in " ".join(words) and words[-1] == "./run_and_time.sh"
+        mounts = [word.removeprefix("--mount=type=bind,") for word in words if word.startswith("--mount=")]
+        key = "src={JOB_KEY},dst=/run/job_key,ro"
+        assert mounts == ["src=/logs,dst=/logs", "src=/data,dst=/data,ro", key]
+        told = {word.removeprefix("--env=") for word in words}
+        assert {"HOSTS=a,b", f"NODE_RANK={rank}", "DATADIR=/data", "JOB_KEY=/run/job_key"} <= told
+
+
+@pytest.mark.parametrize(
     ("command", "variables", "lines"),
     [
-        (("launch/docker_node.sh",), {"CONT": "img"}, 1),
+        (("launch/container_node.sh",), {"CONT": "img"}, 1),
         (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, 2),
         (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, 2),
         (("launch/slurm.sub",), {"CONT": "img", "DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 2),
@@ -143,19 +165,19 @@ def test_a_container_has_the_network_that_its_job_needs(variables: dict[str, str
 def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
     command: tuple[str, ...], variables: dict[str, str], lines: int
 ) -> None:
-    for instead in ("", " --check", " --acceptance --short"):
+    for instead in ("", " --check", " --fleet", " --acceptance --short"):
         done = launch(*command, *instead.split(), "--dry-run", **variables)
         assert done.returncode == 0, done.stderr
         ends = [line.rstrip() for line in done.stdout.splitlines() if "run_and_time.sh" in line]
-        for words in (" --check", " --acceptance --short"):
+        for words in (" --check", " --fleet", " --acceptance --short"):
             assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), done.stdout
 
 
 @pytest.mark.parametrize(
     ("command", "variables", "form"),
     [
-        (("launch/docker_node.sh",), {"CONT": "img"}, "--env {}={}"),
-        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, "--env {}={}"),
+        (("launch/container_node.sh",), {"CONT": "img"}, "--env={}={}"),
+        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, "--env={}={}"),
         (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, "{}={}"),
         (("./run_and_time.sh",), {}, "-x {}"),
     ],
@@ -199,10 +221,10 @@ def test_a_container_is_told_of_a_flush_only_where_there_is_one(
     docker.write_text('#!/bin/sh\necho "$@"\n')
     docker.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = launch("launch/docker_node.sh", *arguments, CONT="img", LOGDIR=str(tmp_path), PATH=path, **variables)
+    done = launch("launch/container_node.sh", *arguments, CONT="img", LOGDIR=str(tmp_path), PATH=path, **variables)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("run "))
-    assert ("CACHE_CLEARED=launch/docker_node.sh" in line) == said
+    assert ("CACHE_CLEARED=launch/container_node.sh" in line) == said
 
 
 def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: Path) -> None:
@@ -227,6 +249,36 @@ def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: 
     assert "mpirun.sh: node 1 (b) ended with status 3" in done.stderr
 
 
+def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
+    """A shell stands in for ssh. Host b dies, spare c cannot be reached, d comes; then a is lost."""
+    shell, node = tmp_path / "shell", tmp_path / "run_and_time.sh"
+    shell.write_text('#!/usr/bin/env bash\n[[ "$*" != *" c bash"* ]] || exit 255\nexec bash -c "${@: -1}"\n')
+    node.write_text(
+        "#!/usr/bin/env bash\n"
+        "[[ ${HOSTS} != a,c ]] || exec sleep 60\n"
+        'echo "attempt ${HOSTS} rank ${NODE_RANK} keep ${KEEP_TRIALS:-0}"\n'
+        'case "${HOSTS}:${NODE_RANK}" in\n'
+        "  a,b:1) exit 137 ;;\n"
+        "  a,b:0) sleep 1; echo 'nodes: node 1 (b) was lost; the job ends' >&2; exit 1 ;;\n"
+        "  a,d:0) exit 255 ;;\n"
+        "  a,d:1) exec sleep 60 ;;\n"
+        "esac\n"
+    )
+    shell.chmod(0o755)
+    node.chmod(0o755)
+    command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
+    job = {"DGXSYSTEM": "2xCPU", "LOGDIR": str(tmp_path / "logs"), "ON_FAILURE": "go_on"}
+    done = launch(*command, **job, SPARES="c,d,e")
+    assert done.returncode == 0, done.stdout + done.stderr
+    attempts = dict(re.findall(r"attempt (\S+) rank 0 keep (\d)", done.stdout))
+    assert attempts == {"a,b": "0", "a,d": "1", "e,d": "1"}
+    places = re.findall(r"node (\d): (\w) takes the place of (\w)", done.stderr)
+    assert places == [("1", "c", "b"), ("1", "d", "c"), ("0", "e", "a")]
+    assert launch(*command, **job, SPARES="c").returncode == 255, "none is left"
+    refused = launch(*command, **{**job, "ON_FAILURE": "stop"}, SPARES="c")
+    assert (refused.returncode, refused.stderr) == (2, "error: SPARES=c needs ON_FAILURE=go_on\n")
+
+
 def test_a_bare_dry_run_names_the_hosts_commands() -> None:
     done = launch("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--dry-run", DGXSYSTEM="2xCPU")
     assert done.returncode == 0, done.stderr
@@ -240,8 +292,11 @@ def test_a_bare_dry_run_names_the_hosts_commands() -> None:
         (("launch/mpirun.sh", "--hosts", "a,b,a"), {"CONT": "img"}, "named more than once: a"),
         (("launch/mpirun.sh", "--hosts", "a,b"), {}, "set CONT"),
         (("launch/mpirun.sh", "--hostfile", "/none"), {}, "not a readable file"),
-        (("launch/docker_node.sh",), {}, "set CONT"),
-        (("launch/docker_node.sh",), {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
+        (("launch/container_node.sh",), {}, "set CONT"),
+        (("launch/container_node.sh",), {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
+        (("launch/container_node.sh",), {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
+        (("launch/container_node.sh",), {"CONT": "/no.sif", "ENGINE": "apptainer"}, "apptainer is missing"),
+        (("launch/build_image.sh",), {"ENGINE": "apptainer"}, "ENGINE=apptainer: must be one of docker podman"),
         (("launch/slurm.sub",), {}, "this is for sbatch"),
         (("launch/build_image.sh", "--ca", "/dev/null"), {}, "not a PEM file"),
         (("launch/base_image.sh", "--nope"), {}, "unknown argument"),
@@ -327,3 +382,44 @@ def test_the_manifests_parts_agree() -> None:
         mounts = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
         assert mounts == {volume["name"] for volume in pod["volumes"]}
     assert first["JOB_KEY"].startswith(spec["sshAuthMountPath"])
+
+
+def fleet_on_hosts(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """launch/mpirun.sh --fleet on hosts that are this machine's shell; `lost` is not reached. Each runs a stand-in."""
+    shell = folder / "ssh"
+    shell.write_text('#!/usr/bin/env bash\n[[ "$*" != *" lost "* ]] || exit 255\nexec bash -c "${@: -1}"\n')
+    job = folder / "run_and_time.sh"
+    job.write_text(
+        f"#!/bin/sh\nexport -p >{folder}/job$NODE_RANK\n[ $NODE_RANK = 0 ] || exit 0\n"
+        'echo "left out  b"\necho "good      a,c,d"\nexit 1\n'
+    )
+    for script in (shell, job):
+        script.chmod(0o755)
+    hosts = folder / "fleet"
+    hosts.write_text("a slots=8\nlost\nb # one\nc\nd\n")
+    bare = ("--no-container", "--workdir", str(folder), "--ssh", str(shell))
+    return launch("launch/mpirun.sh", "--hosts", str(hosts), *bare, *arguments, LOGDIR=str(folder), DGXSYSTEM="2xCPU")
+
+
+def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
+    written, topology = tmp_path / "hosts", tmp_path / "topology"
+    topology.write_text("lost s1\na s1\nb s1\nc s2\nd s2\n")
+    done = fleet_on_hosts(
+        tmp_path, "--fleet", "--write-hosts", str(written), "--nodes", "2", "--topology", str(topology)
+    )
+    assert "failed    lost: not reached by ssh" in done.stdout
+    assert done.returncode == 1, done.stderr
+    assert written.read_text() == "a\nc\n"
+    assert written.with_name("hosts.spares").read_text() == "d\n"
+    job = (tmp_path / "job0").read_text()
+    assert "HOSTS='a,b,c,d'" in job and "SWITCH_GROUPS='s1,s1,s2,s2'" in job and "DGXNNODES='4'" in job
+    fleet_on_hosts(tmp_path, "--fleet", "--write-hosts", str(written))
+    assert written.read_text() == "a\nc\nd\n"
+    assert written.with_name("hosts.spares").read_text() == ""
+
+
+def test_what_a_fleet_alone_has_is_refused_elsewhere(tmp_path: Path) -> None:
+    done = fleet_on_hosts(tmp_path, "--check", "--write-hosts", str(tmp_path / "hosts"))
+    assert (done.returncode, done.stderr) == (2, "error: --write-hosts, --nodes and --topology go with --fleet\n")
+    done = fleet_on_hosts(tmp_path, "--fleet", "--nodes", "0")
+    assert (done.returncode, done.stderr) == (2, "error: --nodes 0: must be a whole number from 1\n")

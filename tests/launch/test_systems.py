@@ -57,7 +57,7 @@ def test_a_config_only_exports_a_plain_value_that_yields_to_the_users(config: Pa
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_export_has_a_reader_and_yields_to_the_user(system: str) -> None:
-    container = (REPOSITORY / "launch/docker_node.sh").read_text()
+    container = (REPOSITORY / "launch/container_node.sh").read_text()
     for name in exports(system):
         known = name in env.names() or name in LIBRARIES or (name.startswith("CONT_") and f"${{{name}" in container)
         assert known, f"{name} has no reader"

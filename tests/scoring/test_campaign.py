@@ -222,7 +222,7 @@ def test_the_command_of_a_job_is_the_launcher_that_reaches_its_nodes() -> None:
     assert campaign_plan.command(one, CLUSTER, "") == "./run_and_time.sh"
     assert campaign_plan.command(four, CLUSTER, "") == "launch/mpirun.sh --hosts a,b,c,d --no-container"
     boxed = replace(CLUSTER, in_container=True)
-    assert campaign_plan.command(one, boxed, "") == "launch/docker_node.sh"
+    assert campaign_plan.command(one, boxed, "") == "launch/container_node.sh"
     assert campaign_plan.command(replace(four, nodes=2), boxed, "") == "launch/mpirun.sh --hosts a,b"
     assert campaign_plan.command(four, CLUSTER, "my launcher") == "my launcher"
 

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Runs this node's part of a job in a container of image CONT: run_and_time.sh there, with what this shell's environment says.
+#
+#   CONT=paddle-reference DGXSYSTEM=DGX1 DATADIR=/data/imagenet launch/container_node.sh [--dry-run | --print0]
+#
+#   --check, --fleet, --acceptance [--short]    instead of training, as ./run_and_time.sh has them
+#   --dry-run                          print the engine's command; --print0 with a NUL after each word
+#
+# ENGINE is docker (default), podman or apptainer, whose CONT is the .sif file that launch/apptainer.def makes.
+# Mounts DATADIR (read-only) and LOGDIR at their own paths and JOB_KEY as a secret; runs as the calling user on a read-only
+# root with a /tmp of its own. The container goes when this script goes. May be told CONT_NETWORK (default: none for a job
+# of one node, else host), CONT_NAME (the container's name) and CONT_HOST (its node's name on a network of its own);
+# CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the system's config file. An Apptainer job
+# has its host's network, devices, /tmp, limits and shared memory, and no name.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/common.sh
+source launch/common.sh
+
+print=""
+for argument in "$@"; do
+  if [[ ${argument} == --print0 ]]; then print='%s\0'; else job_flag "${argument}" || refuse "unknown argument ${argument}; see --help"; fi
+done
+[[ -z ${dry_run} ]] || print='%q '
+known_engine docker podman apptainer
+[[ -n ${CONT:-} ]] || refuse "set CONT to the image to run: build one with launch/build_image.sh"
+
+environment=()
+load_job --launch
+for variable in ${JOB_GIVEN}; do
+  case ${variable} in
+    JOB_KEY | LOGDIR | DATADIR | HOSTFILE | CACHE_CLEARED | IMAGE_DIGEST) ;; # below
+    *) environment+=("${variable}=${!variable}") ;;
+  esac
+done
+
+name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
+# One node needs no network: in a container with loopback alone nobody reaches what mpirun listens on.
+network=${CONT_NETWORK:-$( ((DGXNNODES == 1)) && echo none || echo host)}
+digest=$(image_id "${CONT}")
+logdir=$(realpath -m "${LOGDIR:-results}")
+mounts=("src=${logdir},dst=${logdir}")
+environment+=("LOGDIR=${logdir}" "IMAGE_DIGEST=${digest}")
+if [[ -n ${DATADIR:-} ]]; then
+  datadir=$(realpath -m "${DATADIR}")
+  mounts+=("src=${datadir},dst=${datadir},ro")
+  environment+=("DATADIR=${datadir}")
+fi
+if [[ -n ${JOB_KEY:-} ]]; then
+  mounts+=("src=${JOB_KEY},dst=/run/job_key,ro")
+  environment+=(JOB_KEY=/run/job_key)
+fi
+if [[ -n ${HOSTFILE:-} ]]; then
+  mounts+=("src=$(realpath "${HOSTFILE}"),dst=/run/hostfile,ro")
+  environment+=(HOSTFILE=/run/hostfile)
+fi
+
+if [[ ${ENGINE} == apptainer ]]; then
+  run=(apptainer exec --cleanenv --no-home --pwd /workspace)
+  [[ -z ${CONT_GPUS:-} ]] || run+=(--nv)
+  run+=("${mounts[@]/#/--mount=type=bind,}")
+else
+  run=("${ENGINE}" run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
+    --read-only --tmpfs /tmp:exec --security-opt no-new-privileges)
+  # Rootless: the caller keeps its number inside, so that files are read and written as on the host.
+  [[ ${ENGINE} != podman || $(id -u) == 0 ]] || run+=(--userns keep-id)
+  host=${CONT_HOST:-${name}}
+  case ${network} in
+    host) ;; # the container has its node's name already
+    none) run+=(--hostname "${host}" --add-host "${host}:127.0.0.1") ;;
+    bridge) run+=(--hostname "${host}") ;; # docker's own, which has no aliases
+    *) run+=(--hostname "${host}" --network-alias "${host}") ;;
+  esac
+  [[ -z ${CONT_SHM_SIZE:-} ]] || run+=(--shm-size "${CONT_SHM_SIZE}")
+  [[ -z ${CONT_IPC:-} ]] || run+=(--ipc "${CONT_IPC}")
+  [[ -z ${CONT_MEMLOCK:-} ]] || run+=(--ulimit "memlock=${CONT_MEMLOCK}")
+  case ${CONT_GPUS:+${ENGINE}} in
+    docker) run+=(--gpus "${CONT_GPUS}") ;;
+    podman) run+=(--device "nvidia.com/gpu=${CONT_GPUS}") ;; # of the host's CDI description, by `nvidia-ctk cdi generate`
+  esac
+  for device in ${CONT_DEVICES:-}; do run+=(--device "${device}"); done
+  run+=("${mounts[@]/#/--mount=type=bind,}")
+fi
+
+if [[ -z ${print} ]]; then
+  need_engine
+  [[ -n ${digest} ]] || refuse "image ${CONT} is not on this node: build it with launch/build_image.sh, or pull it"
+  mkdir -p "${logdir}"
+  # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
+  # An acceptance flushes nothing; --check is told what can be done, as it judges that.
+  if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && ${instead[*]} != *--acceptance* && -w /proc/sys/vm/drop_caches ]]; then
+    [[ -n ${instead[*]} ]] || { sync && echo 3 >/proc/sys/vm/drop_caches; }
+    environment+=("CACHE_CLEARED=launch/container_node.sh")
+  fi
+fi
+case ${ENGINE} in
+  apptainer) run+=("${CONT}" env "${environment[@]}") ;; # its own --env ends a value at a comma
+  *) run+=("${environment[@]/#/--env=}" "${CONT}") ;;
+esac
+run+=(./run_and_time.sh "${instead[@]}")
+if [[ -n ${print} ]]; then
+  # shellcheck disable=SC2059 # one of the two formats above
+  printf "${print}" "${run[@]}"
+  [[ ${print} == *0 ]] || echo
+  exit 0
+fi
+
+# shellcheck disable=SC2329 # the trap calls it
+stop() {
+  if [[ ${ENGINE} == apptainer ]]; then
+    kill -TERM "${child}" 2>/dev/null || true # which it passes on
+  else
+    "${ENGINE}" stop --time ${CONTAINER_END_S} "${name}" >/dev/null 2>&1 || true
+  fi
+}
+trap stop TERM INT HUP
+[[ ${ENGINE} == apptainer ]] || trap '"${ENGINE}" rm --force "${name}" >/dev/null 2>&1 || true' EXIT
+"${run[@]}" </dev/null &
+child=$!
+await "${child}"

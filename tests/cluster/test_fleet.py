@@ -1,0 +1,65 @@
+"""The fleet's acceptance on four containers: one with fewer cores, and one link that is slow and loses packets."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cluster.containers import Nodes, docker, need, run
+from tests.harness import small
+
+COUNT = 4
+SLOW = 3
+USUAL_CPUS, FEW_CPUS = "0.4", "0.08"  # four containers share two cores
+JOB = {"THREADS": "1", "BATCHSIZE": "2", "IMAGE_SIZE": "32", "CLEAR_CACHES": "0", "NODE_WAIT_S": "240"}
+
+
+def measured(nodes: Nodes, *, cpus: dict[int, str], links: tuple[int, ...] = ()) -> dict[str, Any]:
+    """The verdicts on four nodes with these cores; the ways from node 1 to the nodes `links` are slow and lossy."""
+    data = small.data_set(nodes.logdir / "data")
+    names = {}
+    for rank in reversed(range(COUNT)):
+        options = ("--cpus", cpus.get(rank, USUAL_CPUS))
+        names[rank] = nodes.start(rank, COUNT, options=options, arguments=("--fleet",), DATADIR=str(data), **JOB)
+    for other in links:
+        for here, there in ((1, other), (other, 1)):
+            slow_down(names[here], address(names[there]))
+    nodes.wait(names[0], timeout_s=1200)
+    paths = list((nodes.logdir / "fleet").glob("*/fleet.json"))
+    assert paths, nodes.output(names[0])
+    done = run(".venv/bin/python", "-m", "tools.fleet", str(paths[0]), "--json", check=False)
+    return {"record": json.loads(paths[0].read_text()), **json.loads(done.stdout)}
+
+
+def address(name: str) -> str:
+    return docker("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", name)
+
+
+def slow_down(name: str, towards: str) -> None:
+    """20 ms and 1 % of the packets on the way from a container to an address."""
+    inside = ("nsenter", "-t", docker("inspect", "--format", "{{.State.Pid}}", name), "-n", "tc")
+    need(run(*inside, "qdisc", "show", check=False).returncode == 0, "nsenter and tc slow a link down")
+    run(*inside, "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "prio")
+    lossy = ("netem", "delay", "20ms", "loss", "1%")
+    run(*inside, "qdisc", "add", "dev", "eth0", "parent", "1:3", "handle", "30:", *lossy)
+    chosen = ("prio", "3", "u32", "match", "ip", "dst", towards, "flowid", "1:3")
+    run(*inside, "filter", "add", "dev", "eth0", "protocol", "ip", "parent", "1:", *chosen)
+
+
+@pytest.mark.slow
+def test_a_node_with_fewer_cores_is_named_and_left_out(nodes: Nodes) -> None:
+    found = measured(nodes, cpus={SLOW: FEW_CPUS})
+    assert found["record"]["hosts"] == nodes.hosts(COUNT).split(",")
+    assert found["nodes"][f"node{SLOW}"] == "slow", found["verdicts"]
+    assert found["good"] == [f"node{rank}" for rank in range(COUNT) if rank != SLOW]
+    assert "CPU quota" in {difference["fact"] for difference in found["differences"]}
+    written = next((nodes.logdir / "fleet").glob("*/hosts")).read_text().splitlines()
+    assert written[:3] == found["good"]
+
+
+@pytest.mark.slow
+def test_a_slow_lossy_link_is_named_and_no_node_with_it(nodes: Nodes) -> None:
+    found = measured(nodes, cpus={}, links=(2,))
+    assert {link["what"] for link in found["links"] if link["status"] == "slow"} == {"node1 - node2"}
+    assert found["good"] == nodes.hosts(COUNT).split(",")
+    assert sum(sum(link["resent"]) for link in found["record"]["links"]) > 0

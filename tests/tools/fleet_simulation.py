@@ -1,0 +1,94 @@
+"""Fleets that are made up: steps with correlated jitter, stalls and nodes that differ a little, as real ones do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tools import fleet_rounds, fleet_verdicts
+
+STEPS = 8  # of a turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Of times, on a scale of logarithms."""
+
+    nodes_sd: float = 0.002  # by which healthy nodes differ for good
+    step_sd: float = 0.01
+    correlation: float = 0.6  # of a step with the one before it
+    stalls: float = 0.01  # share of the steps that take 2 to 10 times as long
+    turns_sd: float = 0.01  # what all nodes share in a turn
+    freedom: float = np.inf  # of Student's t, from which the nodes' differences and the jitter come; inf: normal
+
+
+def _drawn(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.standard_normal(shape) if np.isinf(noise.freedom) else rng.standard_t(noise.freedom, shape)
+
+
+def times(
+    rng: np.random.Generator, noise: Noise, *, count: int, turns: int, slower: dict[int, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Medians and means [count, turns] of the steps of each turn; those in `slower` take so much more time."""
+    jitter = np.empty((count, turns * STEPS))
+    fresh = _drawn(rng, noise, jitter.shape) * noise.step_sd
+    jitter[:, 0] = fresh[:, 0]
+    for step in range(1, jitter.shape[1]):
+        jitter[:, step] = noise.correlation * jitter[:, step - 1] + np.sqrt(1 - noise.correlation**2) * fresh[:, step]
+    stalled = np.log(rng.uniform(2, 10, jitter.shape)) * (rng.random(jitter.shape) < noise.stalls)
+    level = noise.nodes_sd * _drawn(rng, noise, (count,))
+    for node, share in slower.items():
+        level[node] += np.log1p(share)
+    common = noise.turns_sd * rng.standard_normal(turns)
+    found = np.exp(level[:, None, None] + common[:, None] + (jitter + stalled).reshape(count, turns, STEPS))
+    return np.median(found, axis=2), found.mean(axis=2)
+
+
+def record(
+    nodes: int,
+    seed: int,
+    *,
+    noise: Noise | None = None,
+    step: dict[int, float] | None = None,
+    disk: dict[int, float] | None = None,
+    network: dict[int, float] | None = None,
+    link: dict[tuple[int, int], float] | None = None,
+    groups: list[str] | None = None,
+) -> dict[str, Any]:
+    """What a fleet with these slow parts would measure, in the form that tools/fleet.py keeps it."""
+    rng, noise = np.random.default_rng([nodes, seed]), noise or Noise()
+
+    def series(slower: dict[int, float] | None, *, count: int = nodes, turns: int = fleet_rounds.TURNS) -> Any:
+        return tuple(x.tolist() for x in times(rng, noise, count=count, turns=turns, slower=slower or {}))
+
+    median, mean = series(step)
+    metrics = {"step_s": median, "step_mean_s": mean, "memory_s_per_gib": series({})[0], "input_s": series({})[0]}
+    metrics["disk_s_per_gib"] = series(disk)[0]
+    pairs = [pair for of_round in fleet_rounds.rounds(groups or [""] * nodes) for pair in of_round]
+    slower = {
+        i: (1 + (link or {}).get((pair.a, pair.b), 0.0))
+        * max(1 + (network or {}).get(node, 0.0) for node in (pair.a, pair.b))
+        * (1.6 if pair.across else 1.0)  # the way across switches is longer
+        - 1
+        for i, pair in enumerate(pairs)
+    }
+    of_links = {
+        name: series(slower, count=len(pairs), turns=fleet_rounds.LINK_TURNS)[0] for name in fleet_verdicts.LINK_METRICS
+    }
+    return {
+        "hosts": [f"node{i}" for i in range(nodes)],
+        "metrics": {name: {"series": values, "reasons": {}} for name, values in metrics.items()},
+        "links": [
+            {"a": pair.a, "b": pair.b, "across": pair.across, **{name: of_links[name][i] for name in of_links}}
+            for i, pair in enumerate(pairs)
+        ],
+    }
+
+
+def named(made: dict[str, Any]) -> list[tuple[str, str]]:
+    """(node or link, metric) of each that is called slow."""
+    by_node, by_link = fleet_verdicts.judge_links(made["hosts"], made["links"])
+    verdicts = [*fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]), *by_node, *by_link]
+    return [(verdict.what, verdict.metric) for verdict in verdicts if verdict.status == fleet_verdicts.SLOW]

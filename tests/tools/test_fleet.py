@@ -1,0 +1,121 @@
+"""The report on a fleet, its files and its exit status; and a real one on the ranks of this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import jobs
+from tests.harness import small
+from tests.tools import fleet_simulation
+from tools import fleet, fleet_drift, fleet_measure
+
+
+def whole(made: dict[str, Any], **facts: dict[int, str]) -> dict[str, Any]:
+    """A made-up record with all that a real one has; `facts` are those that are other on some nodes."""
+    nodes = [
+        {
+            "failed": [],
+            "clock_offset_s": 0.0,
+            "facts": {"kernel": "6.1", "driver": "535"} | {name: at[i] for name, at in facts.items() if i in at},
+        }
+        for i in range(len(made["hosts"]))
+    ]
+    links = [{**link, "resent": [0.0] * 5} for link in made["links"]]
+    return fleet.FORMAT | made | {"nodes": nodes, "links": links, "whole_s": [1.1, 1.2], "took_s": 100.0}
+
+
+def report(folder: Path, record: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = folder / "fleet.json"
+    path.write_text(json.dumps(record))
+    return jobs.run([sys.executable, "-m", "tools.fleet", str(path), *arguments])
+
+
+def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    record = whole(fleet_simulation.record(8, 1, step={2: 0.2}))
+    record["nodes"][6]["failed"] = ["gpu.ecc: 3 uncorrected errors"]
+    done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "4")
+    assert done.returncode == 1, done.stderr
+    assert "\nslow      node2: step: " in done.stdout
+    assert "\nfailed    node6: doctor: failed: gpu.ecc: 3 uncorrected errors\n" in done.stdout
+    assert done.stdout.endswith("left out  node2, node6\ngood      node0,node1,node3,node4,node5,node7\n")
+    assert hosts.read_text() == "node0\nnode1\nnode3\nnode4\n# node2: slow\n# node6: failed\n"
+    assert hosts.with_name("hosts.spares").read_text() == "node5\nnode7\n"
+
+
+def test_a_healthy_fleet_ends_with_0_and_a_slow_link_leaves_no_node_out(tmp_path: Path) -> None:
+    healthy = whole(fleet_simulation.record(8, 1))
+    assert report(tmp_path, healthy).returncode == 0
+    link = healthy["links"][2]
+    name = f"node{link['a']} - node{link['b']}"
+    record = whole(fleet_simulation.record(8, 1, link={(link["a"], link["b"]): 3.0}))
+    done = report(tmp_path, record, "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert document["good"] == record["hosts"]
+    assert {link["what"] for link in document["links"] if link["status"] == "slow"} == {name}
+
+
+def test_a_baseline_is_compared(tmp_path: Path) -> None:
+    then = tmp_path / "then.json"
+    then.write_text(json.dumps(whole(fleet_simulation.record(8, 2))))
+    done = report(tmp_path, whole(fleet_simulation.record(8, 2, step={1: 0.1})), "--baseline", str(then))
+    assert "since     node1: step: 1" in done.stdout and "since     disk: " in done.stdout
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "give the fleet.json"), ("[]", "no record of a --fleet")])
+def test_what_is_no_record_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    done = jobs.run([sys.executable, "-m", "tools.fleet", str(tmp_path / "x.json")])
+    assert done.returncode == 2
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_what_differs_is_listed_by_what_matters_first() -> None:
+    record = whole(
+        fleet_simulation.record(4, 1), kernel={1: "5.10"}, driver={0: "470", 3: "470", 2: "418"}, NCCL_ALGO={2: "Ring"}
+    )
+    record["nodes"][2]["clock_offset_s"] = -1.5
+    found = fleet_drift.differences(record["hosts"], record["nodes"])
+    assert [difference.fact for difference in found] == ["driver", "NCCL_ALGO", "kernel", "clock"]
+    assert found[0].usual == "470" and found[0].others == {"535": ["node1"], "418": ["node2"]}
+    assert found[1].usual == "not set" and found[3].others == {"-1.500 s": ["node2"]}
+    assert fleet_drift.differences(*[whole(fleet_simulation.record(4, 1))[name] for name in ("hosts", "nodes")]) == []
+
+
+def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:
+    found = [
+        (0, {"step_s": [1.0, 5.0], "disk_s_per_gib": [3.0]}, {}),
+        (0, {"step_s": [2.0, 4.0]}, {}),
+        (1, {"step_s": [1.0, 1.0]}, {"disk_s_per_gib": "No space left"}),
+        (1, {}, {"step_s": "killed"}),
+    ]
+    metrics = fleet_measure.joined(["a", "b"], found)
+    assert metrics["step_s"] == {"series": [[2.0, 5.0], None], "reasons": {"1": "killed"}}
+    assert metrics["disk_s_per_gib"] == {"series": [[3.0], None], "reasons": {"1": "No space left"}}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
+    data = small.data_set(tmp_path / "data")
+    job = {"DGXNGPU": 4, "THREADS": 1, "BATCHSIZE": 2, "IMAGE_SIZE": 32, "LOGDIR": str(tmp_path), "DATADIR": str(data)}
+    done = jobs.run_and_time("--fleet", timeout_s=900, **job)
+    assert done.returncode in (0, 1), done.stderr  # other work on this machine may slow a rank for good
+    (path,) = tmp_path.glob("fleet/*/fleet.json")
+    record = json.loads(path.read_text())
+    assert len(record["hosts"]) == 4 and len(record["links"]) == 6
+    for metric in ("step_s", "step_mean_s", "memory_s_per_gib", "disk_s_per_gib", "input_s"):
+        assert record["metrics"][metric]["reasons"] == {}, metric
+        assert all(len(turns) >= 6 and min(turns) > 0 for turns in record["metrics"][metric]["series"]), metric
+    assert record["metrics"]["clock_ns"]["reasons"]["0"] == "not possible here: no GPU: DEVICE=cpu"
+    assert all(len(link["latency_s"]) == len(link["transfer_s"]) == 5 for link in record["links"])
+    assert min(record["whole_s"]) > 0
+    assert f"record    {path}" in done.stdout and "GPU clock         not possible here for 4" in done.stdout
+    assert path.with_name("hosts").read_text().splitlines()[0].startswith(record["hosts"][0].split(":")[0])

@@ -1,0 +1,59 @@
+"""Rounds of pairs: every node in each, no pair twice, groups crossed, few enough for three minutes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tools import fleet_rounds
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 64, 100, 1024])
+def test_each_node_meets_other_ones_in_each_round(nodes: int) -> None:
+    found = fleet_rounds.rounds([""] * nodes)
+    assert len(found) == fleet_rounds.count(nodes)
+    assert len(found) <= max(3, math.ceil(math.log2(nodes)))
+    pairs = [(pair.a, pair.b) for pairs in found for pair in pairs]
+    assert len(pairs) == len(set(pairs)) and all(0 <= a < b < nodes for a, b in pairs)
+    for of_round in found:
+        busy = [node for pair in of_round for node in (pair.a, pair.b)]
+        assert len(busy) == len(set(busy)) == nodes - nodes % 2
+    partners = [sum(node in pair for pair in pairs) for node in range(nodes)]
+    assert min(partners) >= min(len(found) - nodes % 2, nodes - 1)
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(4, 2), (16, 4), (64, 16), (64, 32), (60, 7), (1024, 32)])
+def test_groups_are_measured_inside_and_across(nodes: int, size: int) -> None:
+    groups = [f"leaf{node // size}" for node in range(nodes)]
+    found = fleet_rounds.rounds(groups)
+    assert len(found) <= fleet_rounds.count(nodes)
+    pairs = [pair for of_round in found for pair in of_round]
+    assert len({(pair.a, pair.b) for pair in pairs}) == len(pairs)
+    for pair in pairs:
+        assert pair.across == (groups[pair.a] != groups[pair.b])
+    for name in set(groups):
+        members = [node for node in range(nodes) if groups[node] == name]
+        met = {pair.across for pair in pairs if pair.a in members or pair.b in members}
+        assert met == ({True, False} if len(members) > 1 else {True}), name
+    if nodes % (2 * size) == 0:  # then no round mixes the two kinds of way
+        assert all(len({pair.across for pair in of_round}) == 1 for of_round in found)
+        assert all(sum(node in (pair.a, pair.b) for pair in pairs) == len(found) for node in range(nodes))
+
+
+def test_the_order_of_the_hosts_is_not_that_of_the_groups() -> None:
+    groups = [f"leaf{node % 4}" for node in range(16)]
+    assert all(len({pair.across for pair in of_round}) == 1 for of_round in fleet_rounds.rounds(groups))
+
+
+def test_sixty_four_nodes_take_under_three_minutes() -> None:
+    assert fleet_rounds.count(64) == 6
+    assert fleet_rounds.reckoned_s(64) < 180
+    assert [fleet_rounds.count(nodes) for nodes in (1, 2, 3, 4, 8, 1024)] == [0, 1, 3, 3, 3, 10]
+
+
+def test_a_group_is_given_for_each_node() -> None:
+    assert fleet_rounds.groups_of("", 3) == ["", "", ""]
+    assert fleet_rounds.groups_of("s1,s1,s2", 3) == ["s1", "s1", "s2"]
+    with pytest.raises(ValueError, match="names 2 groups: give one for each of the 3 HOSTS"):
+        fleet_rounds.groups_of("s1,s2", 3)

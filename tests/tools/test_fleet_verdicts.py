@@ -1,0 +1,148 @@
+"""Verdicts on made-up fleets: slow parts are named as what they are, healthy fleets give no name."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from tests.tools import fleet_simulation
+from tests.tools.fleet_simulation import Noise, named, record
+from tools import fleet_verdicts
+
+KINDS = {
+    "usual": Noise(),
+    "jitter of 2 %": Noise(step_sd=0.02),
+    "a stall in 20 steps": Noise(stalls=0.05),
+    "steps alike for long": Noise(correlation=0.9),
+    "turns that differ": Noise(turns_sd=0.1),
+    "healthy nodes alike": Noise(nodes_sd=0.0),
+}
+
+
+@pytest.mark.parametrize("runs", [20])
+def test_a_node_slower_by_five_percent_is_named_in_each_of_20_fleets_of_8(runs: int) -> None:
+    for seed in range(runs):
+        assert named(record(8, seed, step={seed % 8: 0.05})) == [(f"node{seed % 8}", "step")]
+
+
+def healthy_that_are_named(nodes: int, runs: int, noise: Noise) -> int:
+    return sum(bool(named(record(nodes, 10_000 + seed, noise=noise))) for seed in range(runs))
+
+
+def test_a_healthy_fleet_gives_no_name() -> None:
+    assert healthy_that_are_named(8, 100, Noise()) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_healthy_fleets_give_no_name_whatever_their_noise(kind: str) -> None:
+    assert healthy_that_are_named(8, 100, KINDS[kind]) == 0
+    assert healthy_that_are_named(64, 20, KINDS[kind]) == 0
+
+
+@pytest.mark.slow
+def test_a_thousand_nodes_are_judged_too() -> None:
+    assert named(record(1024, 1)) == []
+    found = record(1024, 2, step={7: 0.05, 600: 0.05, 1023: 0.2}, disk={11: 1.0}, link={(0, 1): 0.0})
+    assert named(found) == [("node7", "step"), ("node600", "step"), ("node1023", "step"), ("node11", "disk")]
+
+
+def test_three_slow_nodes_of_eight_do_not_hide_each_other() -> None:
+    assert {what for what, _ in named(record(8, 1, step={1: 0.2, 4: 0.2, 6: 0.21}))} == {"node1", "node4", "node6"}
+
+
+def test_a_faster_node_is_not_named_and_hides_nobody() -> None:
+    assert named(record(16, 3, step={2: -0.3})) == []
+    assert named(record(16, 3, step={2: -0.3, 5: 0.1})) == [("node5", "step")]
+
+
+def test_a_slow_disk_is_named_as_one() -> None:
+    assert named(record(8, 4, disk={5: 0.5})) == [("node5", "disk")]
+
+
+def test_one_slow_pair_is_a_link_and_a_node_with_all_its_links_slow_is_a_node() -> None:
+    made = record(8, 5)
+    link = made["links"][4]
+    name = f"node{link['a']} - node{link['b']}"
+    assert set(named(record(8, 5, link={(link["a"], link["b"]): 2.0}))) == {(name, "latency"), (name, "transfer")}
+    assert set(named(record(8, 5, network={6: 2.0}))) == {("node6", "network latency"), ("node6", "network transfer")}
+
+
+def test_the_longer_way_across_switches_is_no_fault() -> None:
+    groups = [f"leaf{node // 8}" for node in range(16)]
+    assert named(record(16, 6, groups=groups)) == []
+    made = record(16, 6, groups=groups)
+    link = next(link for link in made["links"] if link["across"])
+    slow = named(record(16, 6, groups=groups, link={(link["a"], link["b"]): 1.0}))
+    assert {what for what, _ in slow} == {f"node{link['a']} - node{link['b']}"}
+
+
+def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
+    made = record(8, 7)
+    means = made["metrics"]["step_mean_s"]["series"]
+    means[2] = [2 * mean if turn % 4 else mean for turn, mean in enumerate(means[2])]
+    assert named(made) == [("node2", "stalls")]
+    (said,) = (v for v in fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]) if v.status == "slow")
+    assert "of 16 turns have a stall" in str(said)
+
+
+def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
+    inside = 0
+    for seed in range(100):
+        made = record(16, seed, step={3: 0.05}, noise=Noise(nodes_sd=0.0, step_sd=0.02))
+        verdict = fleet_verdicts.judge_nodes(made["hosts"], made["metrics"])[3]
+        assert verdict.interval_95 is not None
+        inside += verdict.interval_95[0] <= 0.05 <= verdict.interval_95[1]
+    assert 88 <= inside <= 100
+
+
+def test_the_slowest_of_three_is_not_told() -> None:
+    verdicts = fleet_verdicts.judge(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
+    assert {verdict.status for verdict in verdicts} == {"not possible here"}
+    assert "3 were measured" in str(verdicts[2])
+
+
+def test_what_was_not_measured_says_why() -> None:
+    series = [[1.0, 1.1, 1.2], [1.0, 1.1, 1.2], None, None, [1.0, 1.1, 1.2], [1.01, 1.1, 1.2]]
+    reasons = {2: "not possible here: no DATADIR", 3: "No space left"}
+    found = fleet_verdicts.judge(list("abcdef"), "disk", series, alpha=0.001, reasons=reasons)
+    assert [verdict.status for verdict in found] == ["pass", "pass", "not possible here", "failed", "pass", "pass"]
+    assert str(found[3]) == "d: disk: failed: No space left"
+    assert found[0].value == 1.1
+
+
+def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
+    """Rosner's limits, set aside by the distance from the median, hold for normal places of few nodes and of many."""
+    rng = np.random.default_rng(11)
+    for nodes, runs in ((4, 4000), (8, 4000), (64, 1000)):
+        places = 0.1 * rng.standard_normal((runs, nodes))
+        share = statistics.fmean(bool(fleet_verdicts.slow(p, noise=0.0, alpha=0.05)) for p in places.tolist())
+        assert 0.02 < share < 0.055 + 3 * math.sqrt(0.05 * 0.95 / runs)
+
+
+def test_a_difference_under_one_percent_names_nobody() -> None:
+    assert fleet_verdicts.slow([0.0, 1e-5, 2e-5, 3e-5, 0.009], noise=0.0, alpha=0.01) == []
+    assert fleet_verdicts.slow([0.0, 1e-5, 2e-5, 3e-5, 0.011], noise=0.0, alpha=0.01) == [4]
+
+
+def test_a_baseline_finds_what_the_nodes_make_hides() -> None:
+    """One node of two makes, 20 % apart, loses 5 %: beside the others it is not seen, beside itself it is."""
+    makes = {node: 0.2 * (node % 2) for node in range(8)}
+    then, now = record(8, 21, step=makes), record(8, 21, step=makes | {5: 1.2 * 1.05 - 1})
+    assert named(now) == []
+    found = {change.metric: change for change in fleet_verdicts.changes(now, then)}
+    assert found["step"].slower == {"node5": pytest.approx(0.05, abs=0.01)}
+    assert found["step"].nodes == 8 and abs(found["step"].fleet) < 0.01
+    assert found["disk"].slower == {}
+    then["hosts"] = [f"other{i}" for i in range(8)]
+    assert fleet_verdicts.changes(now, then) == []
+
+
+def test_steps_of_the_simulation_have_the_noise_that_is_asked_for() -> None:
+    rng = np.random.default_rng(1)
+    noise = Noise(nodes_sd=0.0, turns_sd=0.0, stalls=0.0, correlation=0.0, step_sd=0.02)
+    _, means = fleet_simulation.times(rng, noise, count=200, turns=16, slower={})
+    assert np.log(means).std() == pytest.approx(0.02 / math.sqrt(fleet_simulation.STEPS), rel=0.1)

@@ -1,0 +1,114 @@
+"""What should be alike on the nodes of a fleet, and where it is not."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import env, provenance
+from harness.env import Job
+
+# In the table's order: first what changes speed most; a fact that begins with one of these words has its place.
+ORDER = (
+    *("GPUs", "driver", "power limits", "persistence", "CPU", "cores", "CPU quota", "memory"),
+    *("InfiniBand", "NIC", "MTU", "NCCL_", "UCX_", "OMPI_", "image", "lock", "code", "library", "kernel"),
+    *("governor", "huge pages", "transparent huge pages", "data mount", "firmware", "BIOS"),
+)
+CLOCK_S = 0.5  # between two nodes' clocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A fact that is not the same on all nodes."""
+
+    fact: str
+    usual: str  # on most of them
+    others: dict[str, list[str]]  # other values, and the nodes that have them
+
+
+def _read(path: str) -> str:
+    try:
+        return " ".join(Path(path).read_text(encoding="utf-8").split())
+    except OSError:
+        return "not readable"
+
+
+def _each(pattern: str, root: str = "/sys") -> str:
+    """The different contents of these files."""
+    found = sorted({f"{_read(str(path))}" for path in Path(root).glob(pattern)})
+    return ", ".join(found) or "none"
+
+
+def _mount(folder: str) -> str:
+    """File system and options of the mount that a folder is on."""
+    if not folder:
+        return "no DATADIR"
+    path = Path(folder).resolve()
+    at = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
+    best = max(at, key=lambda mount: len(mount.mountpoint), default=None)
+    return f"{best.fstype} {best.opts}" if best else "unknown"
+
+
+def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
+    """Of this node; `probed` is what the doctor found."""
+    gpus, source = probed["gpus"], probed["source"]
+    meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    found = {
+        "GPUs": ", ".join(f"{n} x {name}" for name, n in Counter(f"{g.name} {g.memory_gib} GiB" for g in gpus).items()),
+        "driver": ", ".join(sorted({str(gpu.driver) for gpu in gpus})),
+        "power limits": ", ".join(sorted({f"{gpu.power_limit_w} W" for gpu in gpus})),
+        "persistence": ", ".join(sorted({str(gpu.persistence) for gpu in gpus})),
+        "CPU": provenance.node().cpu,
+        "cores": str(len(probed["cores"])),
+        "CPU quota": _read("/sys/fs/cgroup/cpu.max"),
+        "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
+        "InfiniBand": ", ".join(probed["infiniband"].values()),
+        "NIC speeds": ", ".join(" ".join(what.split()[1:]) for what in probed["interfaces"].values()),
+        "MTU": ", ".join(
+            sorted({str(s.mtu) for name, s in psutil.net_if_stats().items() if name in probed["interfaces"]})
+        ),
+        "image": str(source["image_digest"]),
+        "lock": source["lock_sha256"][:12],
+        "code": probed["code_sha256"][:12],
+        "kernel": platform.release(),
+        "governor": _each("devices/system/cpu/cpu*/cpufreq/scaling_governor"),
+        "huge pages": meminfo.get("HugePages_Total", "").strip(),
+        "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "data mount": _mount(job.datadir),
+        "firmware of the NIC": _each("class/infiniband/*/fw_ver"),
+        "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
+    }
+    libraries = {f"library {name}": said for name, said in probed["libraries"].items()}
+    settings = {n: v for n, v in env.libraries().items() if n.startswith(("NCCL_", "UCX_", "OMPI_"))}
+    return {name: value or "none" for name, value in (found | libraries | settings).items()}
+
+
+def _place(fact: str) -> int:
+    places = [i for i, word in enumerate(ORDER) if fact.startswith(word)]
+    return max(places, key=lambda i: len(ORDER[i]), default=len(ORDER))
+
+
+def differences(hosts: Sequence[str], nodes: Sequence[Mapping[str, Any]]) -> list[Difference]:
+    """What differs between the nodes, what matters first."""
+    names = dict.fromkeys(name for node in nodes for name in node["facts"])
+    found = []
+    for name in sorted(names, key=_place):
+        values = [node["facts"].get(name, "not set") for node in nodes]
+        (usual, _), *rest = Counter(values).most_common()
+        if rest:
+            others = {value: [h for h, v in zip(hosts, values, strict=True) if v == value] for value, _ in rest}
+            found.append(Difference(fact=name, usual=usual, others=others))
+    late = {
+        f"{node['clock_offset_s']:+.3f} s": [host]
+        for host, node in zip(hosts, nodes, strict=True)
+        if abs(node["clock_offset_s"]) > CLOCK_S
+    }
+    if late:
+        found.append(Difference(fact="clock", usual=f"within {CLOCK_S} s of the first node's", others=late))
+    return found
