@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
-from harness import env, loader, nvidia, provenance
+from harness import env, loader, nvidia, provenance, records
 from harness.caches import DROP
+from runlog.errors import RunError
 from runlog.json_schema import as_json
 
 GIB = 2**30
@@ -131,9 +133,17 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def _data(root: Path) -> dict[str, Any]:
-    """The lists of a data set against its folders, and samples decoded; without lists, Cityscapes' folders."""
+    """Packed images, or the lists of a data set against its folders; samples decoded. Without lists, Cityscapes'."""
     parts: dict[str, Any] = {}
     for part in ("train", "val"):
+        try:
+            packed = records.find(root, part)
+        except ValueError as error:
+            parts[part] = {"error": str(error)}
+            continue
+        if packed:
+            parts[part] = _packed(packed)
+            continue
         found = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
         if found:
             content = found[0].read_bytes()
@@ -161,6 +171,26 @@ def _data(root: Path) -> dict[str, Any]:
             "undecodable": "; ".join(undecodable),
         }
     return parts
+
+
+def _packed(packed: records.Records) -> dict[str, Any]:
+    """Packed images: their number and places, and samples decoded."""
+    undecodable = []
+    for number in dict.fromkeys((0, len(packed) // 2, len(packed) - 1)):
+        try:
+            ((name, image),) = packed.named(np.array([number]))
+            undecodable += [f"{name}: {reason}"] if (reason := loader.decode_error(image)) else []
+        except RunError as error:
+            undecodable.append(str(error))
+    return {
+        "name": f"{packed.files[0].name} ({packed.form})",
+        "samples": len(packed),
+        "files": len(packed.files),
+        "sha256": hashlib.sha256(packed.places.tobytes()).hexdigest(),
+        "looked_at": len(packed.files),
+        "absent": [],
+        "undecodable": "; ".join(undecodable),
+    }
 
 
 def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
