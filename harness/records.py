@@ -64,7 +64,6 @@ class Records:
         for number, group in groupby(in_order, key=lambda i: places[i, 0]):
             mine = list(group)
             with self.files[number].open("rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
                 for _, offset, size in places[mine].tolist():  # the disk is told of all before one is waited for
                     os.posix_fadvise(file.fileno(), offset, size, os.POSIX_FADV_WILLNEED)
                 for i, (_, offset, size) in zip(mine, places[mine].tolist(), strict=True):

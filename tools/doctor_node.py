@@ -138,8 +138,8 @@ def _data(root: Path) -> dict[str, Any]:
     for part in ("train", "val"):
         try:
             packed = records.find(root, part)
-        except ValueError as error:
-            parts[part] = {"error": str(error)}
+        except ValueError as wrong:
+            parts[part] = {"error": str(wrong)}
             continue
         if packed:
             parts[part] = _packed(packed)
