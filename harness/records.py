@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -34,8 +34,6 @@ MOST_CLASSES = 1 << 24  # whole numbers that an IRHeader's float holds exactly
 # NVIDIA's and MXNet's names, and those of TensorFlow's scripts.
 RECORDIO = "{}.rec"
 TFRECORD = {"train": ("train-*-of-*", "train*.tfrecord"), "val": ("validation-*-of-*", "val*.tfrecord")}
-
-Parse = Callable[[bytes], tuple[memoryview, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,18 +162,13 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
         if at % 4 == 0:
             cuts.append(at)
         at = payload.find(MAGIC, at + (1 if at % 4 else 4))
-    parts = []
-    for flag, start, end in _parts(cuts, len(payload)):
+    flags = [1, *[2] * (len(cuts) - 1), 3] if cuts else [0]
+    record = b""
+    for flag, start, end in zip(flags, [0, *(cut + len(MAGIC) for cut in cuts)], [*cuts, len(payload)], strict=True):
         if end - start > MOST_BYTES:
             raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
-        parts += [HEAD.pack(MAGIC, flag << 29 | end - start), payload[start:end]]
-    return b"".join([*parts, bytes(-len(payload) % 4)])
-
-
-def _parts(cuts: list[int], end: int) -> Iterable[tuple[int, int, int]]:
-    """(flag, start, end) of the parts of a payload that holds MAGIC at `cuts`."""
-    flags = [1, *[2] * (len(cuts) - 1), 3] if cuts else [0]
-    return zip(flags, [0, *(cut + len(MAGIC) for cut in cuts)], [*cuts, end], strict=True)
+        record += HEAD.pack(MAGIC, flag << 29 | end - start) + payload[start:end]
+    return record + bytes(-len(payload) % 4)
 
 
 def _image_record(record: bytes) -> tuple[memoryview, int]:
@@ -196,12 +189,9 @@ def _image_record(record: bytes) -> tuple[memoryview, int]:
     if len(payload) < IR_HEADER.size:
         raise ValueError("it has no header of MXNet's")
     more, label, _, _ = IR_HEADER.unpack_from(payload)
-    start = IR_HEADER.size + 4 * more
-    if more > 1 or start > len(payload):
-        raise ValueError(f"it has {more} labels, not one")
     if more:
-        (label,) = struct.unpack_from("<f", payload, IR_HEADER.size)
-    return payload[start:], int(label) if label == label // 1 else -1
+        raise ValueError(f"it has {more} labels behind its header, not one in it")
+    return payload[IR_HEADER.size :], int(label) if label == label // 1 else -1
 
 
 # ---- TFRecord
@@ -209,25 +199,26 @@ def _image_record(record: bytes) -> tuple[memoryview, int]:
 
 def _example_type() -> Any:
     """tf.train.Example, as far as it is read here."""
-    field = descriptor_pb2.FieldDescriptorProto
-    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
-    messages = {
-        "Example": [("features", 1, one, "Features")],
-        "Features": [("feature", 1, many, "Entry")],  # on the wire a map is its pairs
-        "Entry": [("key", 1, one, field.TYPE_STRING), ("value", 2, one, "Feature")],
-        "Feature": [("bytes_list", 1, one, "Bytes"), ("int64_list", 3, one, "Numbers")],
-        "Bytes": [("value", 1, many, field.TYPE_BYTES)],
-        "Numbers": [("value", 1, many, field.TYPE_INT64)],
-    }
+    kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="example.proto")
-    for name, fields in messages.items():
-        message = file.message_type.add(name=name)
-        for key, number, label, kind in fields:
-            made = message.field.add(name=key, number=number, label=label)
-            if isinstance(kind, str):
-                made.type, made.type_name = field.TYPE_MESSAGE, kind
-            else:
-                made.type = kind
+    for message, field, number, many, kind in (
+        ("Example", "features", 1, False, "Features"),
+        ("Features", "feature", 1, True, "Entry"),  # on the wire a map is its pairs
+        ("Entry", "key", 1, False, kinds.TYPE_STRING),
+        ("Entry", "value", 2, False, "Feature"),
+        ("Feature", "bytes_list", 1, False, "Bytes"),
+        ("Feature", "int64_list", 3, False, "Numbers"),
+        ("Bytes", "value", 1, True, kinds.TYPE_BYTES),
+        ("Numbers", "value", 1, True, kinds.TYPE_INT64),
+    ):
+        if message not in [made.name for made in file.message_type]:
+            file.message_type.add(name=message)
+        made = file.message_type[-1].field.add(name=field, number=number)
+        made.label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
+        if isinstance(kind, str):
+            made.type, made.type_name = kinds.TYPE_MESSAGE, kind
+        else:
+            made.type = kind
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
@@ -241,12 +232,8 @@ def _example(record: bytes) -> tuple[memoryview, int]:
     if len(record) < 16 or int.from_bytes(record[:8], "little") != len(record) - 16:
         raise ValueError("its length is not the index's")
     try:
-        entries = EXAMPLE.FromString(memoryview(record)[12:-4]).features.feature
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
-    features = {entry.key: entry.value for entry in entries}
-    try:
+        features = {e.key: e.value for e in EXAMPLE.FromString(memoryview(record)[12:-4]).features.feature}
         image = features["image/encoded"].bytes_list.value[0]
         return memoryview(image), features["image/class/label"].int64_list.value[0] - 1
-    except (KeyError, IndexError) as error:
-        raise ValueError("it has no image/encoded or image/class/label") from error
+    except (DecodeError, KeyError, IndexError) as error:
+        raise ValueError("it is no tf.train.Example with image/encoded and image/class/label") from error

@@ -175,22 +175,16 @@ def _data(root: Path) -> dict[str, Any]:
 
 def _packed(packed: records.Records) -> dict[str, Any]:
     """Packed images: their number and places, and samples decoded."""
-    undecodable = []
-    for number in dict.fromkeys((0, len(packed) // 2, len(packed) - 1)):
-        try:
-            ((name, image),) = packed.named(np.array([number]))
-            undecodable += [f"{name}: {reason}"] if (reason := loader.decode_error(image)) else []
-        except RunError as error:
-            undecodable.append(str(error))
-    return {
-        "name": f"{packed.files[0].name} ({packed.form})",
-        "samples": len(packed),
-        "files": len(packed.files),
-        "sha256": hashlib.sha256(packed.places.tobytes()).hexdigest(),
-        "looked_at": len(packed.files),
-        "absent": [],
-        "undecodable": "; ".join(undecodable),
-    }
+    try:
+        samples = packed.named(np.array([0, len(packed) // 2, len(packed) - 1]))
+        undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
+    except RunError as error:
+        undecodable = [str(error)]
+    count = len(packed.files)
+    sha256 = hashlib.sha256(packed.places.tobytes()).hexdigest()
+    name = f"{packed.files[0].name} ({packed.form})"
+    found = {"name": name, "samples": len(packed), "files": count, "looked_at": count, "absent": [], "sha256": sha256}
+    return found | {"undecodable": "; ".join(undecodable)}
 
 
 def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:

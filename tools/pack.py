@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import signal
 import sys
 import zlib
@@ -31,7 +30,6 @@ from paddle_rn50 import data
 from runlog.errors import RunError
 
 PARTS = ("train", "val")
-LOOKED_AT = 500  # files whose size says what all will take
 AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
 GIB = 2**30
 
@@ -62,16 +60,16 @@ def pack(source: Path, target: Path, part: str) -> str:
         return f"{packed}: is whole already"
     target.mkdir(parents=True, exist_ok=True)
     entries = _resumed(growing, journal, listed)
-    _need_space(images, target, done=len(entries))
+    if entries:
+        print(f"{growing}: goes on after {len(entries)} images", flush=True)
     with growing.open("ab") as file, journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
-        if not entries:
-            lines.write(f"{listed}\n")
         for ids in _shown(f"pack {part}", len(images), done=len(entries)):
             for record, crc32, size in readers.map(lambda i: _record(images, i), ids):
                 entries.append(Entry(file.tell(), crc32, *size))
                 file.write(record)
-                lines.write(_line(entries[-1]))
-        file.flush()
+                print(*entries[-1], file=lines)
+            file.flush()
+            lines.flush()
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
     index = packed.with_suffix(".idx")
@@ -85,41 +83,19 @@ def pack(source: Path, target: Path, part: str) -> str:
 
 def _resumed(growing: Path, journal: Path, listed: str) -> list[Entry]:
     """The records that an earlier pack of the same list has written; what is behind the last whole one is cut off."""
-    if not journal.exists():
-        growing.unlink(missing_ok=True)
-        return []
-    text = journal.read_text()
+    text = journal.read_text() if journal.exists() else ""
     first, *lines = text[: text.rfind("\n") + 1].splitlines() or [listed]
     if first != listed:
         raise ValueError(f"{growing}: was begun from another list: remove it with {journal}, or take another TARGET")
-    found = [Entry(*map(int, line.split())) for line in lines]
     size = growing.stat().st_size if growing.exists() else 0
-    while found and found[-1].offset >= size:
-        found.pop()
+    found = [entry for entry in (Entry(*map(int, line.split())) for line in lines) if entry.offset < size]
     end = found.pop().offset if found else 0  # the last one may be cut off, and is written again
     with growing.open("ab") as file:
         file.truncate(end)
-    journal.write_text("".join([f"{listed}\n" * bool(found), *map(_line, found)]))
+    with journal.open("w") as file:
+        for line in ([listed], *found):
+            print(*line, file=file)
     return found
-
-
-def _line(entry: Entry) -> str:
-    return " ".join(map(str, entry)) + "\n"
-
-
-def _need_space(images: data.ImageList, target: Path, *, done: int) -> None:
-    """
-    Raises:
-        ValueError: the disk of the target has not the space for what is left, by the sizes of some files.
-    """
-    left = len(images) - done
-    some = np.unique(np.linspace(done, len(images) - 1, min(left, LOOKED_AT), dtype=int))
-    needed = left * float(np.mean([path.stat().st_size for _, path in images.named(some)])) if left else 0.0
-    free = shutil.disk_usage(target).free
-    if needed > free:
-        raise ValueError(
-            f"{target}: {needed / GIB:.3f} GiB are to be written and {free / GIB:.3f} GiB are free: free the disk"
-        )
 
 
 def _record(images: data.ImageList, number: int) -> tuple[bytes, int, tuple[int, int]]:
@@ -147,8 +123,6 @@ def _check(packed: records.Records, entries: list[Entry], labels: np.ndarray, pa
     Raises:
         RunError: a record is not what was written.
     """
-    if len(packed) != len(labels):
-        raise RunError(f"{packed.files[0]}: has {len(packed)} records, not {len(labels)}: remove it and pack again")
     for ids in _shown(f"check {part}", len(packed)):
         images, found = packed.read(ids)
         for i, image, label in zip(ids, images, found, strict=True):
@@ -175,18 +149,8 @@ def find_sizes(source: Path, part: str) -> str:
 
 def _shown(what: str, total: int, *, done: int = 0) -> Iterator[np.ndarray]:
     """The sample numbers from `done`, some at once, with a bar where there is a terminal."""
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=None),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, disable=not sys.stdout.isatty()) as bar:
-        task = bar.add_task(what, total=total, completed=done)
-        for start in range(done, total, AT_ONCE):
-            ids = np.arange(start, min(start + AT_ONCE, total))
-            yield ids
-            bar.advance(task, len(ids))
+    for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
+        yield np.arange(start, min(start + AT_ONCE, total))
 
 
 def main() -> int:

@@ -123,14 +123,6 @@ def test_tfrecord_files_are_read_in_their_order_as_dali_reads_them(tmp_path: Pat
     assert [int(np.asarray(one)[0]) for one in their_labels] == our_labels.tolist()
 
 
-def test_a_label_behind_the_header_is_read(tmp_path: Path) -> None:
-    payload = struct.pack("<IfQQf", 1, 0.0, 0, 0, 6.0) + b"image"
-    (tmp_path / "train.rec").write_bytes(MAGIC + word(0, len(payload)) + payload + bytes(-len(payload) % 4))
-    (tmp_path / "train.idx").write_text("0\t0\n")
-    (image,), labels = records.recordio(tmp_path / "train.rec", tmp_path / "train.idx").read(np.array([0]))
-    assert (image.tobytes(), labels.tolist()) == (b"image", [6])
-
-
 @pytest.mark.parametrize(
     ("index", "message"),
     [
@@ -167,7 +159,7 @@ def damaged(folder: Path, change: str) -> tuple[records.Records, str]:
     elif change == "flag":
         content[43] = 3 << 5
     elif change == "more":
-        content[44], said = 2, "it has 2 labels, not one"
+        content[44], said = 2, "it has 2 labels behind its header"
     elif change == "fraction":
         content[48:52], said = struct.pack("<f", 1.5), "its label is not one of 0 to 9"
     elif change == "label":

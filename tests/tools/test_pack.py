@@ -66,24 +66,21 @@ def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
     os.mkfifo(source / "train/pipe.jpeg")
     target = tmp_path / "packed"
     process = jobs.begin([sys.executable, "-m", "tools.pack", str(source), str(target)])
-    growing = target / "train.rec.partial"
+    journal = target / "train.rec.journal"
     try:
-        until = time.monotonic() + 60
-        while time.monotonic() < until and not (growing.exists() and growing.stat().st_size):
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not (journal.exists() and journal.read_text().count("\n") == 1 + 12 * 64):
             time.sleep(0.05)
-        time.sleep(0.5)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    kept = growing.stat().st_size
-    assert kept > 0 and not (target / "train.rec").exists()
+    assert journal.read_text().count("\n") == 1 + 12 * 64 and not (target / "train.rec").exists()
     (source / "train/pipe.jpeg").unlink()
     shutil.copy(source / image, source / "train/pipe.jpeg")
     images = data.read_list(source, "train_list.txt", 10)
-    listed = [int(line.split()[0]) for line in (target / "train.rec.journal").read_text().splitlines()[1:-1]]
-    assert len(listed) > 1
     status, said = run(source, target)
     assert status == 0, said
+    assert "train.rec.partial: goes on after 767 images" in said  # the last one may have been cut off
     assert f"train.rec: {len(images)} images" in said
     status, said = run(source, tmp_path / "at_once")
     assert status == 0, said
@@ -145,19 +142,13 @@ def test_a_target_of_another_list_is_refused(source: Path, tmp_path: Path) -> No
     assert status == 2 and "train/01.jpeg is absent: restore it or remove the line" in said
 
 
-def test_a_full_disk_is_named_and_the_pack_goes_on(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_named_and_the_pack_goes_on(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "packed"
     status, said = run(source, target, limit_kib="8")
     assert status == 1 and "File too large: mend that and start the same command again" in said
     assert 0 < (target / "train.rec.partial").stat().st_size <= 8192
     status, said = run(source, target)
     assert status == 0, said
-    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(ValueError, match=r"0\.\d+ GiB are to be written and 0\.000 GiB are free: free the disk"):
-        pack.pack(source, tmp_path / "other", "train")
 
 
 def test_sizes_are_those_of_the_largest_image(source: Path, tmp_path: Path) -> None:
