@@ -86,7 +86,7 @@ def find(root: Path, part: str, classes: int) -> Images:
         known = json.loads(sizes.read_bytes())
         return replace(images, largest=(int(known["width"]), int(known["height"])))
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{sizes}: holds no width and height: remove it, or write it by tools.pack --sizes") from error
+        raise ValueError(f"{sizes}: holds no width and height: remove it, then tools.pack --sizes writes it") from error
 
 
 def read_list(root: Path, name: str, classes: int) -> ImageList:
