@@ -61,7 +61,7 @@ class Job:
     strategy: str = _var("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
     device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
     data: str = _var("`real`, or `synthetic`: one batch made once", "real", choices=("real", "synthetic"))
-    datadir: str = _var("data set in ImageNet's layout; empty: the embedded digits", "")
+    datadir: str = _var("data set in ImageNet's layout, rn50: or packed; empty: the embedded digits", "")
     image_size: int = _var("side of the square training crop in pixels; 0: the recipe's", 0, least=0)
     pretrained: str = _var("hrnet: weights to start from, a .pdparams file of PaddleSeg; empty: none", "")
     logdir: str = _var("folder of the results", "results")

@@ -10,11 +10,11 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
@@ -24,6 +24,7 @@ from harness.sampling import Plan
 from runlog.errors import RunError
 
 PREFETCH_BATCHES = 3
+File = Path | BinaryIO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,8 @@ class Loader(ABC):
         return Batch(ids=ids, **dict(zip(("image", "label", "valid"), fed, strict=False)))
 
     @abstractmethod
-    def _files(self, ids: np.ndarray) -> list[Path]:
-        """The files of these samples."""
+    def _files(self, ids: np.ndarray) -> Iterable[tuple[str, File]]:
+        """Name and content of the files of these samples."""
 
     def _feed(self) -> tuple[Any, ...]:
         """The next batch for the pipeline; called by DALI."""
@@ -111,10 +112,10 @@ class Loader(ABC):
     def _culprit(self, error: RuntimeError) -> str:
         """One line that names the file which the pipeline could not decode."""
         for ids in self._fed:
-            for path in self._files(ids):
-                reason = decode_error(path)
+            for name, file in self._files(ids):
+                reason = decode_error(file)
                 if reason:
-                    return f"{path}: cannot be decoded ({reason}): replace the file or remove it from the list"
+                    return f"{name}: cannot be decoded ({reason}): replace the file or remove it from the list"
         return f"input pipeline failed: {' '.join(str(error).split())}"
 
     def close(self) -> None:
@@ -137,13 +138,13 @@ class Folders:
         return file in self._names[folder]
 
 
-def decode_error(path: Path) -> str:
+def decode_error(file: File) -> str:
     """Why a file is no whole image; empty if it is one."""
     try:
-        with Image.open(path) as opened:
+        with Image.open(file) as opened:
             opened.load()
     except (OSError, SyntaxError, ValueError) as error:
-        return " ".join(str(error).split()).replace(f" '{path}'", "")
+        return " ".join(str(error).replace(f" '{file}'", "").replace(f" {file!r}", "").split())
     return ""
 
 

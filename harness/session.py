@@ -33,6 +33,7 @@ class Task:
     """What a workload trains, checked before a log is begun."""
 
     dataset: str  # its name
+    form: str = "files"  # of its images: files, recordio or tfrecord
     train_samples: int
     eval_samples: int
     eval_batch: int  # images a rank
@@ -249,6 +250,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             train_samples=task.train_samples,
             eval_samples=task.eval_samples,
             synthetic=job.data == "synthetic",
+            form=task.form,
         )
         preamble(log, job, origins, me, recipe=task.recipe, dataset=dataset)
         _log_task(log, job, task, seed=seed)

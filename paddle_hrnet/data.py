@@ -320,8 +320,8 @@ class Loader(loader.Loader):
     def _pair(self, i: int) -> tuple[Path, Path]:
         return self._pairs.root / self._pairs.images[i], self._pairs.root / self._pairs.labels[i]
 
-    def _files(self, ids: np.ndarray) -> list[Path]:
-        return [path for i in ids for path in self._pair(i)]
+    def _files(self, ids: np.ndarray) -> list[tuple[str, loader.File]]:
+        return [(os.fspath(path), path) for i in ids for path in self._pair(i)]
 
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         images, labels, sizes = [], [], []

@@ -1,4 +1,4 @@
-"""ImageNet's layout read by DALI: `train_list.txt` and `val_list.txt` hold lines `path label`.
+"""ImageNet read by DALI: `train_list.txt` and `val_list.txt` hold lines `path label`, or packed (`harness.records`).
 
 One pipeline function serves CPU and GPU, the device being its parameter. Order, crops and flips come from
 `harness.sampling`, so that a sample looks the same at any rank count, batch size and prefetch depth.
@@ -8,9 +8,11 @@ Images leave the pipeline as [N, C, H, W] or [N, H, W, C], float32 or float16, n
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,19 @@ import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali_math
 
-from harness import loader, sampling
+from harness import loader, records, sampling
 from harness.loader import ReaderConfig
+from harness.records import Records
 from paddle_rn50.config import Augmentation
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
 STD = (58.395, 57.12, 57.375)
 CROP_TRIES = 10  # as torchvision and DALI draw a crop before they fall back to the centre
+# Of nvJPEG's memory a pixel of the largest image, on the device and on the host. A bound of what NVIDIA's scripts give
+# for ImageNet, 211,025,920 and 140,544,512 bytes beside hints of 5980 x 6430 pixels; on no GPU measured.
+DEVICE_BYTES, HOST_BYTES = 6, 4
+LEAST_DEVICE_PADDING, LEAST_HOST_PADDING = 16 << 20, 8 << 20  # DALI's defaults
+SIZES = "{}.sizes.json"  # beside a part's images: width and height in pixels of the largest; tools/pack.py writes it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +52,41 @@ class ImageList:
     root: Path
     paths: tuple[str, ...]  # relative to root
     labels: np.ndarray  # [samples] int64
+    largest: tuple[int, int] | None = None  # width and height in pixels of the largest image, where known
+    form: str = "files"
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def read(self, ids: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Encoded images and labels [N] of these samples."""
+        root = os.fspath(self.root)
+        return [np.fromfile(f"{root}/{self.paths[i]}", dtype=np.uint8) for i in ids], self.labels[ids]
+
+    def named(self, ids: np.ndarray) -> Iterator[tuple[str, Path]]:
+        """Name and file of these samples."""
+        return ((os.fspath(self.root / self.paths[i]), self.root / self.paths[i]) for i in ids)
+
+
+Images = ImageList | Records
+
+
+def find(root: Path, part: str, classes: int) -> Images:
+    """The images of `part` (train or val) in a folder: packed ones if it has them, else those of the list.
+
+    Raises:
+        ValueError: they are absent, not whole, or wrongly listed.
+    """
+    packed = records.find(root, part, classes)
+    images = read_list(root, f"{part}_list.txt", classes) if packed is None else packed
+    sizes = root / SIZES.format(part)
+    if not sizes.is_file():
+        return images
+    try:
+        known = json.loads(sizes.read_bytes())
+        return replace(images, largest=(int(known["width"]), int(known["height"])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{sizes}: holds no width and height: remove it, then tools.pack --sizes writes it") from error
 
 
 def read_list(root: Path, name: str, classes: int) -> ImageList:
@@ -58,7 +98,9 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
     """
     list_file = root / name
     if not list_file.is_file():
-        raise ValueError(f"{list_file}: no such file: DATADIR must hold {name} with lines 'path label'")
+        raise ValueError(
+            f"{list_file}: no such file: DATADIR must hold {name} with lines 'path label', or packed images"
+        )
     paths, labels = [], []
     folders = loader.Folders(root)
     for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
@@ -80,11 +122,19 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
 
 
 @pipeline_def
-def _pipeline(*, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int) -> Any:
+def _pipeline(
+    *,
+    source: Any,
+    device: str,
+    image: ImageFormat,
+    augment: Augmentation | None,
+    resize: int,
+    largest: tuple[int, int] | None,
+) -> Any:
     """Encoded images to normalized ones, and as they came their labels and, in evaluation, what is valid of them;
     `augment` is None for evaluation.
     """
-    decoder = "mixed" if device == "gpu" else "cpu"
+    decoder = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB, **_hints(largest)}
     drawn = [] if augment is None else [types.FLOAT, types.FLOAT, types.INT32]
     inputs = [types.UINT8, types.INT64, types.FLOAT, *drawn]
     encoded, labels, *data = fn.external_source(
@@ -98,13 +148,13 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augment: Augmenta
     beside = [labels]
     if augment is None:
         beside += data
-        images = fn.decoders.image(encoded, device=decoder, output_type=types.RGB)
+        images = fn.decoders.image(encoded, **decoder)
         images = fn.resize(images, resize_shorter=resize)
         mirror = 0
     else:
         widths, heights, place, mirror = data
         anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
-        images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", device=decoder, output_type=types.RGB)
+        images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", **decoder)
         images = fn.resize(images, size=[image.size, image.size])
     images = fn.crop_mirror_normalize(
         images,
@@ -117,6 +167,19 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augment: Augmenta
         pad_output=image.channels == 4,
     )
     return images, *(output.gpu() if device == "gpu" else output for output in beside)
+
+
+def _hints(largest: tuple[int, int] | None) -> dict[str, int]:
+    """What a GPU's decoder takes at its start, so that the largest image (width, height) makes it take no more."""
+    if largest is None:
+        return {}
+    width, height = largest
+    return {
+        "preallocate_width_hint": width,
+        "preallocate_height_hint": height,
+        "device_memory_padding": max(LEAST_DEVICE_PADDING, DEVICE_BYTES * width * height),
+        "host_memory_padding": max(LEAST_HOST_PADDING, HOST_BYTES * width * height),
+    }
 
 
 def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
@@ -175,7 +238,7 @@ class Loader(loader.Loader):
 
     def __init__(
         self,
-        images: ImageList,
+        images: Images,
         plan: sampling.Plan,
         reader: ReaderConfig,
         *,
@@ -183,16 +246,16 @@ class Loader(loader.Loader):
         resize: int = 0,
     ) -> None:
         self._images, self._augment = images, augment
-        pipeline = functools.partial(_pipeline, image=reader.image, augment=augment, resize=resize)
+        pipeline = functools.partial(
+            _pipeline, image=reader.image, augment=augment, resize=resize, largest=images.largest
+        )
         super().__init__(plan, pipeline, reader)
 
-    def _files(self, ids: np.ndarray) -> list[Path]:
-        return [self._images.root / self._images.paths[i] for i in ids]
+    def _files(self, ids: np.ndarray) -> Iterator[tuple[str, loader.File]]:
+        return self._images.named(ids)
 
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
-        root = os.fspath(self._images.root)
-        encoded = [np.fromfile(f"{root}/{self._images.paths[i]}", dtype=np.uint8) for i in ids]
-        labels = self._images.labels[ids][:, None]
+        encoded, labels = self._images.read(ids)
         if self._augment is None:
-            return encoded, labels, valid.astype(np.float32)[:, None]
-        return encoded, labels, *_draw(self._augment, self._reader.seed, epoch, ids)
+            return encoded, labels[:, None], valid.astype(np.float32)[:, None]
+        return encoded, labels[:, None], *_draw(self._augment, self._reader.seed, epoch, ids)

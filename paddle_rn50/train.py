@@ -59,7 +59,7 @@ def main(job: Job, origins: Origins) -> None:
         )
 
 
-def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.ImageList, data.ImageList]:
+def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.Images, data.Images]:
     """What the job trains, and its training and evaluation images.
 
     Raises:
@@ -68,13 +68,14 @@ def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.ImageList,
     recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
     plan = plans.of_job(job)
     name, root = session.data_set(job, me, embedded=digits.NAME, prepare=digits.prepare)
-    train_images = data.read_list(root, "train_list.txt", recipe.classes)
-    eval_images = data.read_list(root, "val_list.txt", recipe.classes)
+    train_images = data.find(root, "train", recipe.classes)
+    eval_images = data.find(root, "val", recipe.classes)
     samples = session.epoch_samples(job, listed=len(train_images), nominal=recipe.train_samples)
     epochs = job.max_epochs or math.ceil(recipe.epochs)
     schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=epochs)
     task = session.Task(
         dataset=name,
+        form=train_images.form,
         train_samples=samples,
         eval_samples=len(eval_images),
         eval_batch=job.batchsize,

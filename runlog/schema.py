@@ -127,6 +127,7 @@ class Dataset:
     train_samples: Annotated[int, "images", "of an epoch"]
     eval_samples: Annotated[int, "images", "of an evaluation"]
     synthetic: Annotated[bool, "", "whether one made-up batch stands for all"]
+    form: Annotated[str | None, "", "files, recordio or tfrecord: what holds the images for training"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

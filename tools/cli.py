@@ -17,7 +17,7 @@ PUBLISHING = {
     **dict.fromkeys(("score", "compare", "report", "reproduce", "scale", "import"), SCORER),
     "watch": ("tools.watch", False),
 }
-TRAINING = {name: (f"tools.{name}", False) for name in ("doctor", "inspect", "tune", "acceptance", "fleet")}
+TRAINING = {name: (f"tools.{name}", False) for name in ("doctor", "inspect", "tune", "acceptance", "fleet", "pack")}
 
 
 def main() -> int:

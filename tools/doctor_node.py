@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
-from harness import env, loader, nvidia, provenance
+from harness import env, loader, nvidia, provenance, records
 from harness.caches import DROP
+from runlog.errors import RunError
 from runlog.json_schema import as_json
 
 GIB = 2**30
@@ -131,9 +133,17 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def _data(root: Path) -> dict[str, Any]:
-    """The lists of a data set against its folders, and samples decoded; without lists, Cityscapes' folders."""
+    """Packed images, or the lists of a data set against its folders; samples decoded. Without lists, Cityscapes'."""
     parts: dict[str, Any] = {}
     for part in ("train", "val"):
+        try:
+            packed = records.find(root, part)
+        except ValueError as wrong:
+            parts[part] = {"error": str(wrong)}
+            continue
+        if packed:
+            parts[part] = _packed(packed)
+            continue
         found = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
         if found:
             content = found[0].read_bytes()
@@ -161,6 +171,20 @@ def _data(root: Path) -> dict[str, Any]:
             "undecodable": "; ".join(undecodable),
         }
     return parts
+
+
+def _packed(packed: records.Records) -> dict[str, Any]:
+    """Packed images: their number and places, and samples decoded."""
+    try:
+        samples = packed.named(np.array([0, len(packed) // 2, len(packed) - 1]))
+        undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
+    except RunError as error:
+        undecodable = [str(error)]
+    count = len(packed.files)
+    sha256 = hashlib.sha256(packed.places.tobytes()).hexdigest()
+    name = f"{packed.files[0].name} ({packed.form})"
+    found = {"name": name, "samples": len(packed), "files": count, "looked_at": count, "absent": [], "sha256": sha256}
+    return found | {"undecodable": "; ".join(undecodable)}
 
 
 def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:

@@ -13,6 +13,8 @@ from paddle_rn50 import data, digits
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
 from runlog.errors import RunError
 from tests import jobs
+from tests.harness import test_records
+from tools import pack
 
 WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0, flip=0.0)
 
@@ -43,7 +45,7 @@ def denormalize(image: np.ndarray) -> np.ndarray:
     return image.transpose(1, 2, 0) * np.array(data.STD) + np.array(data.MEAN)
 
 
-def train_loader(images: data.ImageList, config: ReaderConfig, augment: Augmentation) -> data.Loader:
+def train_loader(images: data.Images, config: ReaderConfig, augment: Augmentation) -> data.Loader:
     plan = sampling.training_plan(len(images), batch=config.batch, rank=0, ranks=1, seed=config.seed)
     return data.Loader(images, plan, config, augment=augment)
 
@@ -229,6 +231,126 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, damage: str) -> None:
         for _ in range(20):
             next(loader)
     loader.close()
+
+
+def tfrecords(folder: Path, source: Path) -> Path:
+    """Both lists of a folder as TFRecord, in two files each."""
+    folder.mkdir()
+    for part, name in (("train", "train"), ("val", "validation")):
+        images = data.read_list(source, f"{part}_list.txt", 10)
+        encoded, labels = images.read(np.arange(len(images)))
+        half = len(images) // 2
+        for file, mine in enumerate((slice(None, half), slice(half, None))):
+            test_records.write_tfrecord(
+                folder / f"{name}-{file:05d}-of-00002", [i.tobytes() for i in encoded[mine]], labels[mine] + 1
+            )
+    return folder
+
+
+def packed(form: str, folder: Path, source: Path) -> Path:
+    """The folder's images in this form."""
+    if form == "tfrecord":
+        return tfrecords(folder, source)
+    for part in pack.PARTS:
+        pack.pack(source, folder, part)
+    return folder
+
+
+def fed(images: data.Images, plan: sampling.Plan, batches: int, **options: object) -> list[np.ndarray]:
+    """What a program is fed in some batches, each of 40 samples."""
+    source = data.Loader(images, plan, reader(40, size=32), **options)  # type: ignore[arg-type]
+    found = []
+    for _ in range(batches):
+        batch = next(source)
+        found += [np.array(array) for array in (batch.image, batch.label, batch.valid, batch.ids)]
+    source.close()
+    return found
+
+
+@pytest.mark.parametrize("form", ["recordio", "tfrecord"])
+def test_packed_images_give_the_folders_batches_bit_for_bit(embedded: Path, tmp_path: Path, form: str) -> None:
+    """On each of 2 ranks: over the end of an epoch, resumed within one, and a whole evaluation with its last batch."""
+    other = packed(form, tmp_path / "packed", embedded)
+    images = {part: [data.find(root, part, 10) for root in (embedded, other)] for part in ("train", "val")}
+    assert [found.form for found in images["train"]] == ["files", form]
+    for rank in range(2):
+        place = {"batch": 40, "rank": rank, "ranks": 2}
+        for start in ({}, {"epoch": 3, "first_step": 15}):
+            train = [
+                fed(found, sampling.training_plan(len(found), seed=3, **place, **start), 20, augment=Augmentation())
+                for found in images["train"]
+            ]
+            assert all(np.array_equal(a, b) for a, b in zip(*train, strict=True))
+        steps = sampling.evaluation_steps(360, 80)
+        val = [fed(found, sampling.evaluation_plan(len(found), **place), steps, resize=40) for found in images["val"]]
+        assert all(np.array_equal(a, b) for a, b in zip(*val, strict=True))
+        assert sum(valid.sum() for valid in val[1][2::4]) == 180
+
+
+def test_a_packed_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    write(tmp_path, list(rng.integers(0, 255, (40, 64, 64, 3), dtype=np.uint8)))
+    victim = tmp_path / "train/17.jpeg"
+    victim.write_bytes(victim.read_bytes()[:2000])
+    pack.pack(tmp_path, tmp_path / "packed", "train")
+    images = data.find(tmp_path / "packed", "train", 10)
+    source = train_loader(images, reader(4, size=32), Augmentation())
+    with pytest.raises(RunError, match=r"train\.rec, record 17 at byte \d+: cannot be decoded \(.*truncated"):
+        for _ in range(20):
+            next(source)
+    source.close()
+
+
+def test_a_packed_label_that_the_recipe_lacks_is_named(embedded: Path, tmp_path: Path) -> None:
+    pack.pack(embedded, tmp_path, "train")
+    source = train_loader(data.find(tmp_path, "train", 9), reader(40, size=32), Augmentation())
+    with pytest.raises(RunError, match=r"train\.rec, record \d+ .*the recipe has 9 classes"):
+        for _ in range(30):
+            next(source)
+    source.close()
+
+
+def test_the_decoder_is_told_of_the_largest_image(tmp_path: Path) -> None:
+    """Read off the pipeline as DALI serializes it: a CPU's decoder takes the same words, and does nothing with them."""
+    names = (b"preallocate_width_hint", b"preallocate_height_hint", b"device_memory_padding", b"host_memory_padding")
+    shapes = [(64, 64, 3), (3000, 2000, 3), (8, 4000, 3)]
+    write(tmp_path, [np.zeros(shape, dtype=np.uint8) for shape in shapes])
+    for known in (False, True):
+        if known:
+            pack.find_sizes(tmp_path, "train")
+        images = data.find(tmp_path, "train", 10)
+        assert images.largest == ((2000, 3000) if known else None)
+        for options in ({"augment": Augmentation()}, {"resize": 40}):
+            source = data.Loader(images, iter([]), reader(4), **options)
+            found = source._pipeline.serialize()
+            source.close()
+            assert [name in found for name in names] == [known] * 4
+    assert data._hints((2000, 3000)) == {
+        "preallocate_width_hint": 2000,
+        "preallocate_height_hint": 3000,
+        "device_memory_padding": 36_000_000,
+        "host_memory_padding": 24_000_000,
+    }
+    assert data._hints((64, 64))["device_memory_padding"] == 16_777_216  # never less than DALI's own
+    (tmp_path / "train.sizes.json").write_text('{"width": 5}')
+    with pytest.raises(ValueError, match=r"train\.sizes\.json: holds no width and height"):
+        data.find(tmp_path, "train", 10)
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_job_has_the_same_losses_from_packed_images(embedded: Path, tmp_path: Path) -> None:
+    forms = {"files": embedded, "recordio": packed("recordio", tmp_path / "packed", embedded)}
+    losses = {}
+    for form, folder in forms.items():
+        log = tmp_path / f"{form}.txt"
+        job = {**jobs.TINY, "BATCHSIZE": "4", "DATADIR": str(folder), "RESULT_FILE": str(log)}
+        done = jobs.on_ranks(2, "-m", "harness", **job)
+        assert done.returncode == 0, done.stderr[-2000:]
+        losses[form] = jobs.losses(log)
+        (header,) = (json.loads(line[2:]) for line in log.read_text().splitlines() if line.startswith('# {"dataset"'))
+        assert header["dataset"]["form"] == form
+        assert (header["dataset"]["train_samples"], header["dataset"]["eval_samples"]) == (1437, 360)
+    assert len(losses["files"]) == 4 and losses["files"] == losses["recordio"]
 
 
 @pytest.mark.xdist_group("ranks")

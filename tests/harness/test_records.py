@@ -1,0 +1,213 @@
+"""Packed images: the bytes of MXNet's and TensorFlow's formats, and what is said of files that are not whole."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nvidia.dali import fn, pipeline_def
+from nvidia.dali import tfrecord as dali_tfrecord
+
+from harness import records
+from runlog.errors import RunError
+
+MAGIC = bytes.fromhex("0a23d7ce")
+HEADER = bytes.fromhex("00000000 00004040 0700000000000000 0000000000000000")  # label 3.0, id 7
+
+
+def word(flag: int, length: int) -> bytes:
+    return struct.pack("<I", flag << 29 | length)
+
+
+# {image: its record}, by dmlc-core's RecordIOWriter::WriteRecord on paper; the header takes 24 bytes before the image.
+KNOWN = {
+    b"abcd": MAGIC + word(0, 28) + HEADER + b"abcd",
+    b"abcde": MAGIC + word(0, 29) + HEADER + b"abcde\0\0\0",
+    b"ab" + MAGIC + b"cd": MAGIC + word(0, 32) + HEADER + b"ab" + MAGIC + b"cd",  # not aligned: whole
+    b"abcd" + MAGIC + b"efg": MAGIC + word(1, 28) + HEADER + b"abcd" + MAGIC + word(3, 3) + b"efg\0",
+    MAGIC * 2 + b"abcd" + MAGIC: MAGIC
+    + word(1, 24)
+    + HEADER
+    + MAGIC
+    + word(2, 0)
+    + MAGIC
+    + word(2, 4)
+    + b"abcd"
+    + MAGIC
+    + word(3, 0),
+}
+
+
+def write_recordio(folder: Path, images: list[bytes], labels: list[int]) -> records.Records:
+    made = [records.image_record(image, label, i) for i, (image, label) in enumerate(zip(images, labels, strict=True))]
+    offsets = np.cumsum([0, *(len(record) for record in made)])
+    (folder / "train.rec").write_bytes(b"".join(made))
+    (folder / "train.idx").write_text("".join(f"{i}\t{offsets[i]}\n" for i in range(len(made))))
+    found = records.find(folder, "train", 10)
+    assert found is not None
+    return found
+
+
+def write_tfrecord(file: Path, images: list[bytes], labels: list[int]) -> None:
+    """Labels from 1, as TensorFlow's scripts write them, and the index by DALI's own script."""
+    content = b""
+    for image, label in zip(images, labels, strict=True):
+        example = records.EXAMPLE()
+        features = example.features.feature
+        features.add(key="image/format").value.bytes_list.value.append(b"JPEG")
+        features.add(key="image/encoded").value.bytes_list.value.append(image)
+        features.add(key="image/class/label").value.int64_list.value.append(label)
+        message = example.SerializeToString()
+        content += len(message).to_bytes(8, "little") + bytes(4) + message + bytes(4)
+    file.write_bytes(content)
+    index = [sys.executable, str(Path(sys.executable).with_name("tfrecord2idx")), str(file), f"{file}.idx"]
+    subprocess.run(index, check=True)
+
+
+@pytest.mark.parametrize("image", KNOWN, ids=range(len(KNOWN)))
+def test_a_record_is_split_where_it_holds_the_magic_word_aligned(tmp_path: Path, image: bytes) -> None:
+    assert records.image_record(image, 3, 7) == KNOWN[image]
+    (read,), labels = write_recordio(tmp_path, [image], [3]).read(np.array([0]))
+    assert (read.tobytes(), labels.tolist()) == (image, [3])
+
+
+def test_dalis_reader_reads_the_same_images_and_labels(tmp_path: Path) -> None:
+    images = list(KNOWN)
+    ours = write_recordio(tmp_path, images, list(range(len(images))))
+
+    @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
+    def mxnet() -> object:
+        found = fn.readers.mxnet(path=[str(tmp_path / "train.rec")], index_path=[str(tmp_path / "train.idx")])
+        return found[0], found[1]
+
+    pipeline = mxnet()
+    pipeline.build()
+    theirs, labels = pipeline.run()
+    read, found = ours.read(np.arange(len(images)))
+    assert [np.asarray(one).tobytes() for one in theirs] == [one.tobytes() for one in read] == images
+    assert [float(np.asarray(one)[0]) for one in labels] == found.tolist()
+
+
+def test_tfrecord_files_are_read_in_their_order_as_dali_reads_them(tmp_path: Path) -> None:
+    images = [bytes([i]) * (i + 1) for i in range(5)]
+    names = ["validation-00000-of-00002", "validation-00001-of-00002"]
+    write_tfrecord(tmp_path / names[1], images[3:], [4, 5])
+    write_tfrecord(tmp_path / names[0], images[:3], [1, 2, 10])
+    ours = records.find(tmp_path, "val", 10)
+    assert ours is not None
+    read, labels = ours.read(np.array([4, 0, 3, 1, 2]))
+    assert [one.tobytes() for one in read] == [images[i] for i in (4, 0, 3, 1, 2)]
+    assert labels.tolist() == [4, 0, 3, 1, 9]  # 1 to 1000 is TensorFlow's, 0 to 999 ours
+
+    @pipeline_def(batch_size=5, num_threads=1, device_id=None)
+    def tensorflow() -> object:
+        found = fn.readers.tfrecord(
+            path=[str(tmp_path / name) for name in names],
+            index_path=[str(tmp_path / f"{name}.idx") for name in names],
+            features={
+                "image/encoded": dali_tfrecord.FixedLenFeature((), dali_tfrecord.string, ""),
+                "image/class/label": dali_tfrecord.FixedLenFeature([1], dali_tfrecord.int64, -1),
+            },
+        )
+        return found["image/encoded"], found["image/class/label"] - 1
+
+    pipeline = tensorflow()
+    pipeline.build()
+    theirs, their_labels = pipeline.run()
+    in_order, our_labels = ours.read(np.arange(5))
+    assert [np.asarray(one).tobytes() for one in theirs] == [one.tobytes() for one in in_order]
+    assert [int(np.asarray(one)[0]) for one in their_labels] == our_labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (None, r"train\.idx: no such file: restore it, or make both by tools\.pack"),
+        ("", r"train\.idx: is empty: restore it"),
+        ("0 zero\n", r"train\.idx: has other lines than two whole numbers"),
+        ("0\t0\n1\t32\n2\n", r"train\.idx: has other lines than two whole numbers"),
+        ("0\t36\n1\t72\n", r"train\.idx: is not the index of .*train\.rec with its 72 bytes"),
+        ("0\t0\n1\t9999\n", r"train\.idx: is not the index of .*train\.rec with its 72 bytes"),
+        ("0\t0\n1\t0\n", r"train\.idx: is not the index of .*train\.rec with its 72 bytes"),
+    ],
+)
+def test_a_wrong_index_is_named_before_a_record_is_read(tmp_path: Path, index: str | None, message: str) -> None:
+    write_recordio(tmp_path, [b"abcd", b"efgh"], [0, 1])
+    if index is None:
+        (tmp_path / "train.idx").unlink()
+    else:
+        (tmp_path / "train.idx").write_text(index)
+    with pytest.raises(ValueError, match=message):
+        records.find(tmp_path, "train", 10)
+
+
+def damaged(folder: Path, change: str) -> tuple[records.Records, str]:
+    """Two records of which the second is wrong, and what is said of it."""
+    labels = {"label": [0, 10]}.get(change, [0, 1])
+    found = write_recordio(folder, [b"abcd", b"efgh"], labels)
+    file = folder / "train.rec"
+    content = bytearray(file.read_bytes())
+    said = "no whole part at its byte 0"
+    if change == "magic":
+        content[36] ^= 1
+    elif change == "length":
+        content[40] += 1
+    elif change == "flag":
+        content[43] = 3 << 5
+    elif change == "more":
+        content[44], said = 2, "it has 2 labels behind its header"
+    elif change == "fraction":
+        content[48:52], said = struct.pack("<f", 1.5), "its label is not one of 0 to 9"
+    elif change == "label":
+        said = "its label is not one of 0 to 9: the recipe has 10 classes"
+    elif change == "truncated":
+        content = content[:-1]
+    file.write_bytes(content)
+    return found, said
+
+
+@pytest.mark.parametrize("change", ["magic", "length", "flag", "more", "fraction", "label", "truncated"])
+def test_a_damaged_record_is_named(tmp_path: Path, change: str) -> None:
+    found, said = damaged(tmp_path, change)
+    assert found.read(np.array([0]))[0][0].tobytes() == b"abcd"
+    with pytest.raises(RunError, match=rf"train\.rec, record 1 at byte 36: .*{said}"):
+        found.read(np.array([0, 1]))
+
+
+@pytest.mark.parametrize("label", [0, 11])
+def test_a_label_that_is_not_tensorflows_is_refused(tmp_path: Path, label: int) -> None:
+    write_tfrecord(tmp_path / "train.tfrecord", [b"a"], [label])
+    found = records.find(tmp_path, "train", 10)
+    assert found is not None
+    with pytest.raises(RunError, match=r"train\.tfrecord, record 0 at byte 0: its label is not one of 1 to 10"):
+        found.read(np.array([0]))
+
+
+def test_wrong_tfrecord_files_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "train-00000-of-00002"
+    write_tfrecord(file, [b"a", b"b"], [1, 2])
+    with pytest.raises(ValueError, match=r"has 1 of the 2 files train-\*-of-\*: restore the others"):
+        records.find(tmp_path, "train")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    file = file.rename(whole / "train-00000-of-00001")
+    with pytest.raises(ValueError, match=r"\.idx: no such file: make it by `tfrecord2idx "):
+        records.find(whole, "train")
+    index = (tmp_path / "train-00000-of-00002.idx").rename(f"{file}.idx")
+    index.write_text(index.read_text().splitlines()[0])
+    with pytest.raises(ValueError, match=r"is not the index of "):
+        records.find(whole, "train")
+    content = bytearray(file.read_bytes())
+    index.write_text(f"0 {len(content)}\n")
+    found = records.find(whole, "train")
+    assert found is not None
+    with pytest.raises(RunError, match="its length is not the index's"):
+        found.read(np.array([0]))
+
+
+def test_a_folder_without_packed_images_has_none(tmp_path: Path) -> None:
+    assert records.find(tmp_path, "train") is None

@@ -1,0 +1,182 @@
+"""`tools.pack`: what it writes, how it goes on after a kill, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import env, records
+from paddle_rn50 import data
+from runlog.errors import RunError
+from tests import jobs
+from tests.harness import small
+from tools import doctor_checks, doctor_node, pack
+
+RECORD = 8 + 24  # bytes before an image
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return small.data_set(tmp_path / "data")
+
+
+def run(*arguments: object, limit_kib: str = "unlimited") -> tuple[int, str]:
+    """Status and all output of the command, whose files may not be longer than this."""
+    command = [sys.executable, "-m", "tools.pack", *map(str, arguments)]
+    done = jobs.run(["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "-", *command], timeout_s=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_a_pack_holds_the_files_of_the_lists_in_their_order(source: Path, tmp_path: Path) -> None:
+    status, said = run(source, tmp_path / "packed")
+    assert status == 0, said
+    for part in pack.PARTS:
+        images, found = data.read_list(source, f"{part}_list.txt", 10), records.find(tmp_path / "packed", part, 10)
+        assert found is not None and len(found) == len(images)
+        read, labels = found.read(np.arange(len(found)))
+        assert [one.tobytes() for one in read] == [(source / path).read_bytes() for path in images.paths]
+        assert labels.tolist() == images.labels.tolist()
+        assert f"{part}.rec: {len(images)} images" in said
+    names = [f"{part}.{kind}" for part in pack.PARTS for kind in ("idx", "rec", "sizes.json")]
+    assert sorted(contents(tmp_path / "packed")) == names
+    before = contents(tmp_path / "packed")
+    status, said = run(source, tmp_path / "packed")
+    assert status == 0 and said.count("is whole already") == 2
+    assert contents(tmp_path / "packed") == before
+
+
+def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
+    """It is killed for good while it waits for an image, which is a pipe that nobody writes to."""
+    lines = (source / "train_list.txt").read_text() * 20  # 800 samples: more than are read at once
+    image = lines.split()[0]
+    lines += "train/pipe.jpeg 1\n"
+    (source / "train_list.txt").write_text(lines)
+    os.mkfifo(source / "train/pipe.jpeg")
+    target = tmp_path / "packed"
+    process = jobs.begin([sys.executable, "-m", "tools.pack", str(source), str(target)])
+    journal = target / "train.rec.journal"
+    try:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not (journal.exists() and journal.read_text().count("\n") == 1 + 12 * 64):
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert journal.read_text().count("\n") == 1 + 12 * 64 and not (target / "train.rec").exists()
+    (source / "train/pipe.jpeg").unlink()
+    shutil.copy(source / image, source / "train/pipe.jpeg")
+    images = data.read_list(source, "train_list.txt", 10)
+    status, said = run(source, target)
+    assert status == 0, said
+    assert "train.rec.partial: goes on after 767 images" in said  # the last one may have been cut off
+    assert f"train.rec: {len(images)} images" in said
+    status, said = run(source, tmp_path / "at_once")
+    assert status == 0, said
+    assert contents(target) == contents(tmp_path / "at_once")
+
+
+@pytest.mark.parametrize("record_lost", [0, 1, 700, 10**9])
+@pytest.mark.parametrize("journal_lost", [0, 1, 20, 10**9])
+def test_a_pack_goes_on_from_any_loss(source: Path, tmp_path: Path, record_lost: int, journal_lost: int) -> None:
+    """As a kill leaves them: the ends of the records and of the journal are lost, each by itself."""
+    whole, target = tmp_path / "whole", tmp_path / "packed"
+    pack.pack(source, whole, "train")
+    target.mkdir()
+    entries = [int(line.split()[1]) for line in (whole / "train.idx").read_text().splitlines()]
+    images = data.read_list(source, "train_list.txt", 10)
+    made = [pack._record(images, i) for i in range(len(images))]
+    journal = f"{json.loads((whole / 'train.sizes.json').read_text())['list_sha256']}\n" + "".join(
+        f"{offset} {crc32} {size[0]} {size[1]}\n" for offset, (_, crc32, size) in zip(entries, made, strict=True)
+    )
+    content = (whole / "train.rec").read_bytes()
+    (target / "train.rec.partial").write_bytes(content[: max(0, len(content) - record_lost)])
+    (target / "train.rec.journal").write_text(journal[: max(0, len(journal) - journal_lost)])
+    pack.pack(source, target, "train")
+    assert contents(target) == contents(whole)
+
+
+def test_a_record_that_the_disk_changed_is_found(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    (source / "train_list.txt").write_text((source / "train_list.txt").read_text() + "train/none.jpeg 1\n")
+    (source / "train/none.jpeg").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"train/none\.jpeg: is no image: replace the file"):
+        pack.pack(source, target, "train")
+    shutil.copy(source / "train/00.jpeg", source / "train/none.jpeg")
+    growing = target / "train.rec.partial"
+    content = bytearray(growing.read_bytes())
+    content[RECORD + 100] ^= 1  # of the first image
+    growing.write_bytes(content)
+    with pytest.raises(RunError, match=r"train\.rec\.partial, record 0 at byte 0: is not what was written"):
+        pack.pack(source, target, "train")
+    assert not (target / "train.rec").exists()
+
+
+def test_a_target_of_another_list_is_refused(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    pack.pack(source, target, "train")
+    listed = (source / "train_list.txt").read_text().splitlines()
+    (source / "train_list.txt").write_text("\n".join(listed[1:]) + "\n")
+    status, said = run(source, target)
+    assert status == 2 and "train.rec: is there, and not packed from this list" in said
+    for name in ("train.rec", "train.idx", "train.sizes.json"):
+        (target / name).unlink()
+    (target / "train.rec.journal").write_text("another\n0 1 2 3\n")
+    status, said = run(source, target)
+    assert status == 2 and "train.rec.partial: was begun from another list" in said
+    status, said = run(tmp_path / "nowhere", target)
+    assert status == 2 and "train_list.txt: no such file" in said and said.count("\n") == 1
+    (source / "train/01.jpeg").unlink()
+    status, said = run(source, tmp_path / "other")
+    assert status == 2 and "train/01.jpeg is absent: restore it or remove the line" in said
+
+
+def test_a_full_disk_is_named_and_the_pack_goes_on(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    status, said = run(source, target, limit_kib="8")
+    assert status == 1 and "File too large: mend that and start the same command again" in said
+    assert 0 < (target / "train.rec.partial").stat().st_size <= 8192
+    status, said = run(source, target)
+    assert status == 0, said
+
+
+def test_sizes_are_those_of_the_largest_image(source: Path, tmp_path: Path) -> None:
+    status, said = run("--sizes", source)
+    assert status == 0, said
+    pack.pack(source, tmp_path / "packed", "train")
+    of_folder = data.find(source, "train", 10).largest
+    assert of_folder == data.find(tmp_path / "packed", "train", 10).largest is not None
+    before = (tmp_path / "packed" / "train.sizes.json").read_bytes()
+    pack.find_sizes(tmp_path / "packed", "train")
+    assert (tmp_path / "packed" / "train.sizes.json").read_bytes() == before
+    assert run(source)[0] == run("--sizes", source, tmp_path)[0] == 2
+
+
+def test_the_doctor_looks_into_packed_images(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    for part in pack.PARTS:
+        pack.pack(source, target, part)
+
+    def judged() -> list[tuple[str, str, str]]:
+        facts = {"drop_caches": True, "data": doctor_node._data(target)}
+        return [(r.check, r.status, r.found) for r in doctor_checks.judge_data(facts, env.Job())][1:]
+
+    assert ("data.lists", "ok", "train.rec (recordio): 40 samples") in judged()
+    assert {status for _, status, _ in judged()} == {"ok"}
+    content = bytearray((target / "train.rec").read_bytes())
+    content[0] ^= 1
+    (target / "train.rec").write_bytes(content)
+    assert any(check == "data.decode" and status == "fatal" for check, status, _ in judged())
+    (target / "train.idx").unlink()
+    assert any("train.idx: no such file" in found and status == "fatal" for _, status, found in judged())
