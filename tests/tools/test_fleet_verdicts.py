@@ -102,7 +102,7 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
 def test_the_slowest_of_three_is_not_told() -> None:
     verdicts = fleet_verdicts.judge(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
     assert {verdict.status for verdict in verdicts} == {"not possible here"}
-    assert "3 were measured" in str(verdicts[2])
+    assert "3 measured: of fewer than 4" in str(verdicts[2])
 
 
 def test_what_was_not_measured_says_why() -> None:
