@@ -147,9 +147,11 @@ while ((${#node[@]})); do
     release # the others must not wait for it
   fi
 done
-if [[ -n ${write} ]] && good=$(grep '^good  *[^ ]' "${folder}/first"); then
-  good=$(sed 's/^good  *//' <<<"${good}" | tr ',' '\n')
-  head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
-  tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
+if [[ -n ${write} && -s ${folder}/first ]]; then
+  good=$(sed -n 's/^good  *\([^ ]\)/\1/p' "${folder}/first" | tr ',' '\n')
+  if [[ -n ${good} ]]; then
+    head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
+    tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
+  fi
 fi
 exit $((stopped ? stopped : status))
