@@ -38,9 +38,10 @@ def test_a_healthy_fleet_gives_no_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_healthy_fleets_give_no_name_whatever_their_noise(kind: str) -> None:
+def test_healthy_fleets_give_hardly_a_name_whatever_their_noise(kind: str) -> None:
     assert healthy_that_are_named(8, 100, KINDS[kind]) == 0
-    assert healthy_that_are_named(64, 20, KINDS[kind]) == 0
+    # A chance of 0.002 each: more than two of 100 in one of 1,000 such tests.
+    assert healthy_that_are_named(64, 100, KINDS[kind]) <= 2
 
 
 @pytest.mark.slow
