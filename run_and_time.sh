@@ -10,7 +10,7 @@ source launch/common.sh
 
 for argument in "$@"; do
   job_flag "${argument}" ||
-    refuse "unknown argument ${argument}: use --dry-run, --check, --acceptance or --help; a job is described by its environment"
+    refuse "unknown argument ${argument}: use --dry-run, --check, --fleet, --acceptance or --help; a job is described by its environment"
 done
 case "${instead[*]}" in
   "" | --check | --fleet | --acceptance | "--acceptance --short") ;;

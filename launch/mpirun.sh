@@ -179,8 +179,11 @@ while ((status != 0 && stopped == 0 && ${#spare[@]} > 0)); do
   given=$(load_job --launch && echo "${JOB_GIVEN}") || exit 2
   run_nodes
 done
-if [[ -n ${write} ]] && good=$(awk '$1 == "good" && NF > 1 { gsub(",", "\n", $2); print $2 }' "${folder}/first" | grep .); then
-  head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
-  tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
+if [[ -n ${write} && -s ${folder}/first ]]; then
+  good=$(sed -n 's/^good  *\([^ ]\)/\1/p' "${folder}/first" | tr ',' '\n')
+  if [[ -n ${good} ]]; then
+    head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
+    tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
+  fi
 fi
 exit $((stopped ? stopped : status))

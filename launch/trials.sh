@@ -156,7 +156,9 @@ if [[ "${1:-}" == --fleet ]]; then
   export MODE=throughput RESUME=no RESULT_FILE="${FOLDER}/fleet.txt"
   run_trial "${RESULT_FILE}" tools.fleet || exit $?
   echo "record    ${FOLDER}/fleet.json"
-  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" --write-hosts "${FOLDER}/hosts"
+  hosts=(--write-hosts "${FOLDER}/hosts")
+  ((DGXNNODES > 1)) || hosts=() # its ranks were compared
+  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" "${hosts[@]}"
 fi
 if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
   precisions="$(.venv/bin/python -m tools.acceptance --precisions)" || exit 2

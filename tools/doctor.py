@@ -89,7 +89,7 @@ def _judge_mpi(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[R
     ]
 
 
-def _clock_offset_s(comm: Any, other: int) -> float:
+def clock_offset_s(comm: Any, other: int) -> float:
     """Seconds by which rank `other`'s clock is ahead of rank 0's, by the quickest of five questions."""
     best = (float("inf"), 0.0)
     for _ in range(5):
@@ -114,7 +114,7 @@ def over_mpi(job: env.Job) -> list[Result] | None:
     leaders = comm.allgather(local.Get_rank() == 0)
     nodes = comm.gather(probe(job) if local.Get_rank() == 0 else None)
     hosts = comm.gather(socket.gethostname())
-    offsets = [_clock_offset_s(comm, rank) for rank, leads in enumerate(leaders) if leads and rank]
+    offsets = [clock_offset_s(comm, rank) for rank, leads in enumerate(leaders) if leads and rank]
     if nodes is None or hosts is None:
         return None
     return judge([node for node in nodes if node], job) + _judge_mpi(hosts, [0.0, *offsets], job)

@@ -27,9 +27,9 @@ from paddle_rn50 import config, data, train
 from program import passes
 from runlog.json_schema import as_json
 from tools import fleet_drift, fleet_rounds
-from tools.acceptance import NotPossible
+from tools.acceptance import NOT_POSSIBLE, NotPossible
 from tools.acceptance_machine import Machine
-from tools.doctor import _clock_offset_s, judge_node
+from tools.doctor import clock_offset_s, judge_node
 from tools.doctor_checks import FATAL
 from tools.doctor_node import probe
 from tools.fleet import FORMAT
@@ -71,7 +71,7 @@ class Alone:
             for metric, value in measure().items():
                 self.values.setdefault(metric, []).append(value)
         except NotPossible as reason:
-            self.failed |= dict.fromkeys(metrics, f"not possible here: {reason}")
+            self.failed |= dict.fromkeys(metrics, f"{NOT_POSSIBLE}: {reason}")
         except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
             self.failed |= dict.fromkeys(metrics, " ".join(str(error).split()) or type(error).__name__)
 
@@ -150,12 +150,7 @@ class Alone:
 
 
 def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]]:
-    """A step of the job's own program on synthetic data, without its all-reduces and with them; its seconds.
-
-    Raises:
-        NotPossible: Paddle has no kernels for this GPU.
-    """
-    machine.possible("step")
+    """A step of the job's program by the default strategy, without its all-reduces and with them; its seconds."""
     job, me = machine.job, machine.me
     recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
     schedule = recipe.make_schedule(
@@ -263,23 +258,45 @@ def joined(hosts: list[str], found: list[tuple[int, dict[str, list[float]], dict
     return metrics
 
 
+def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
+    """What the doctor calls fatal on each node, its facts, and how far its clock is ahead; on the first leader."""
+    probed = probe(job)
+    failed = [f"{r.check}: {r.found}" for r in judge_node(probed, job) if r.status == FATAL]
+    offsets = [0.0, *(clock_offset_s(leaders, other) for other in range(1, leaders.Get_size()))]
+    nodes = leaders.gather({"failed": failed, "facts": fleet_drift.facts(job, probed)})
+    return nodes and [node | {"clock_offset_s": offset} for node, offset in zip(nodes, offsets, strict=True)]
+
+
+def together(me: ranks.Ranks, alone: Alone, step: Callable[[], float]) -> list[float]:
+    """Seconds of the steps that all ranks take together; nothing where a rank took none alone."""
+    took = max(me.gather(statistics.median(alone.steps) if alone.steps else math.inf))
+    steps = 0 if math.isinf(took) else max(LEAST_STEPS, min(MOST_STEPS, round(WHOLE_S / took)))
+    taken = []
+    for _ in range(steps):
+        WATCHDOG.beat("computing a step together")
+        taken.append(step())
+    return [max(turn) for turn in zip(*me.gather(taken), strict=True)]
+
+
 def main(job: Job, origins: Origins) -> None:
     """Measures on this rank; rank 0 writes the record beside RESULT_FILE."""
+    began = time.monotonic()
     me = ranks.start(job)
     groups = fleet_rounds.groups_of(job.switch_groups, job.dgxnnodes)
     ranks.connect(job, me)
     paddle.enable_static()
-    began = time.monotonic()
     hosts, unit = units_of(job, me)
     machine = Machine(job, origins, me, short=True)
     alone = Alone(machine)
     step: Callable[[], float] = float  # never called where there is no program
-    whole: Callable[[], float] | None = None
-    try:
+    whole = step
+    if machine.job.device == "cpu" or all(me.gather(machine.kernels)):
         step, whole = programs(machine)
         step(), whole()
-    except NotPossible as reason:
-        alone.failed |= dict.fromkeys(("step_s", "step_mean_s"), f"not possible here: {reason}")
+    else:
+        alone.failed |= dict.fromkeys(
+            ("step_s", "step_mean_s"), f"{NOT_POSSIBLE}: this Paddle has no kernels for a GPU"
+        )
     turns_began = time.monotonic()
     for turn in range(fleet_rounds.TURNS + 1):
         wait(me.comm)
@@ -289,55 +306,22 @@ def main(job: Job, origins: Origins) -> None:
         late = time.monotonic() - turns_began > fleet_rounds.TURNS * fleet_rounds.TURN_S
         if me.broadcast(late) and turn >= LEAST_TURNS:
             break
-    found = me.gather((unit, alone.values, alone.failed))
+    metrics = joined(hosts, me.gather((unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
     links = pairs(leaders, groups if job.dgxnnodes > 1 else [""] * len(hosts)) if alone.leads else []
     wait(me.comm)
-    together: list[float] = []
-    if whole:
-        took = max(me.gather(statistics.median(alone.steps)))
-        for _ in range(max(LEAST_STEPS, min(MOST_STEPS, round(WHOLE_S / took)))):
-            WATCHDOG.beat("computing a step together")
-            together.append(whole())
-    _write(job, me, alone, leaders, hosts, groups, found, links, together, began)
-
-
-def _write(
-    job: Job,
-    me: ranks.Ranks,
-    alone: Alone,
-    leaders: MPI.Comm,
-    hosts: list[str],
-    groups: list[str],
-    found: list[Any],
-    links: list[dict[str, Any]],
-    together: list[float],
-    began: float,
-) -> None:
-    """Gathers what every node found at the first rank, which writes it."""
-    steps = me.gather(alone.steps)
-    slowest = [max(turn) for turn in zip(*me.gather(together), strict=True)]
-    if not alone.leads:
-        return
-    facts = probe(job)
-    failed = [f"{r.check}: {r.found}" for r in judge_node(facts, job) if r.status == FATAL]
-    offsets = [_clock_offset_s(leaders, other) for other in range(1, leaders.Get_size())]
-    nodes = leaders.gather({"failed": failed, "facts": fleet_drift.facts(job, facts)})
-    if nodes is None:
-        return
-    for node, offset in zip(nodes, [0.0, *offsets], strict=True):
-        node["clock_offset_s"] = offset
     record = FORMAT | {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "system": job.dgxsystem,
-        "took_s": round(time.monotonic() - began, 1),
         "source": as_json(provenance.source(job.source_commit, job.image_digest)),
         "hosts": hosts,
         "groups": groups,
-        "nodes": nodes,
-        "metrics": joined(hosts, found),
+        "metrics": metrics,
         "links": links,
-        "steps_s": steps,
-        "whole_s": slowest,
+        "whole_s": together(me, alone, whole),
+        "steps_s": me.gather(alone.steps),
+        "nodes": nodes_of(job, leaders) if alone.leads else None,
+        "took_s": round(time.monotonic() - began, 1),
     }
-    Path(job.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    if me.is_first:
+        Path(job.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")

@@ -33,8 +33,8 @@ def count(nodes: int) -> int:
 
 
 def reckoned_s(nodes: int) -> float:
-    """Seconds that a fleet's acceptance takes at most, by the count of rounds."""
-    return START_S + TURNS * TURN_S + count(nodes) * LINK_TURNS * PAIR_S + WHOLE_S
+    """Seconds that a fleet's acceptance takes at most, by the count of rounds; the first turn of each warms up."""
+    return START_S + (TURNS + 1) * TURN_S + count(nodes) * (LINK_TURNS + 1) * PAIR_S + WHOLE_S
 
 
 def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:

@@ -127,7 +127,7 @@ def judge(
     named = {there[k] for k in slow([places[i] for i in there], noise=noise, alpha=alpha)}
     centre = statistics.median(places.values()) if there else 0.0
     widened = math.sqrt(1 + math.pi / 2 / max(1, len(there)))  # the fleet's median has an error too
-    few = f"{len(there)} were measured, and one of fewer than {LEAST_NODES} cannot be told from the others"
+    few = f"{len(there)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
     found = []
     for i, name in enumerate(names):
         logs = relative[i]

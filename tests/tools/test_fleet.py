@@ -118,4 +118,4 @@ def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     assert all(len(link["latency_s"]) == len(link["transfer_s"]) == 5 for link in record["links"])
     assert min(record["whole_s"]) > 0
     assert f"record    {path}" in done.stdout and "GPU clock         not possible here for 4" in done.stdout
-    assert path.with_name("hosts").read_text().splitlines()[0].startswith(record["hosts"][0].split(":")[0])
+    assert not path.with_name("hosts").exists()  # ranks are no hosts

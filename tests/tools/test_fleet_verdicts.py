@@ -38,9 +38,10 @@ def test_a_healthy_fleet_gives_no_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_healthy_fleets_give_no_name_whatever_their_noise(kind: str) -> None:
+def test_healthy_fleets_give_hardly_a_name_whatever_their_noise(kind: str) -> None:
     assert healthy_that_are_named(8, 100, KINDS[kind]) == 0
-    assert healthy_that_are_named(64, 20, KINDS[kind]) == 0
+    # A chance of 0.002 each: more than two of 100 in one of 1,000 such tests.
+    assert healthy_that_are_named(64, 100, KINDS[kind]) <= 2
 
 
 @pytest.mark.slow
@@ -102,7 +103,7 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
 def test_the_slowest_of_three_is_not_told() -> None:
     verdicts = fleet_verdicts.judge(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
     assert {verdict.status for verdict in verdicts} == {"not possible here"}
-    assert "3 were measured" in str(verdicts[2])
+    assert "3 measured: of fewer than 4" in str(verdicts[2])
 
 
 def test_what_was_not_measured_says_why() -> None:
