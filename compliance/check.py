@@ -20,6 +20,7 @@ from compliance.newer import Judge
 from compliance.policy import Policy
 from compliance.rows import Rows
 from compliance.rules import Row, Ruleset
+from compliance.windows import Windows
 from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
 
@@ -49,6 +50,7 @@ class Run:
     stop_ms: float | None
     status: str | None
     own: bool = False  # it has something that only this project writes
+    losses: tuple[Any, ...] = ()  # of its first windows
 
     def said(self, event: schema.Point[Any]) -> Any:
         """The first value of an event of our schema; None without one."""
@@ -85,10 +87,14 @@ class Checker:
         self._ruleset, self._benchmark_asked = ruleset, benchmark
         self._collected = Collected(ruleset.strict)
         self._rows = Rows(ruleset, self._collected)
-        handlers = COMMON_HANDLERS if ruleset.newer else HANDLERS
-        self._course = Course(rows=self._rows, collected=self._collected, handlers=handlers)
-        self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._headers: dict[str, Any] = {}
+        self._course = Course(
+            rows=self._rows,
+            collected=self._collected,
+            windows=Windows(self._rows, self._headers),
+            handlers=COMMON_HANDLERS if ruleset.newer else HANDLERS,
+        )
+        self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._events = 0
         self._last_ms = -math.inf
 
@@ -100,7 +106,7 @@ class Checker:
             self._collected.breach(f"line-{entry.kind}", entry.line, functools.partial(_of_problem, entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
-                self._course.own_fault(entry.line, f"a second header section {printable(entry.section)}")
+                self._course.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
             if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
                 self._collected.breach("null-gpu", entry.line, f"{entry.section} names a null GPU")
 
@@ -144,6 +150,7 @@ class Checker:
             stop_ms=course.stop_ms,
             status=course.status if isinstance(course.status, str) else None,
             own=own.is_own(self._headers, rows, course),
+            losses=tuple(course.windows.losses),
         )
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged

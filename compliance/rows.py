@@ -13,7 +13,8 @@ from runlog.reader import Event
 TEXT = "a name"
 COUNT = "a whole number above 0"
 NUMBER = "a number"
-_KEPT = (schema.SEED, schema.RUN_SUMMARY, schema.ABORT_REASON)  # keys without a row whose first value is wanted
+# keys without a row whose first value is wanted
+_KEPT = (schema.SEED, schema.RUN_SUMMARY, schema.ABORT_REASON, schema.TELEMETRY_SUMMARY)
 _VALUES_KEPT = 1000  # different values of one name of metadata
 
 

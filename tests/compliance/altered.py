@@ -1,6 +1,7 @@
 """Logs with events removed, repeated, moved and changed."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,11 @@ class Altered:
 
     def without_metadata(self, key: str, name: str, number: int = 0) -> "Altered":
         return self.change(key, lambda fields: fields["metadata"].pop(name), number)
+
+    def seed(self, seed: int) -> "Altered":
+        """Another seed, in the event and in the header of a log of ours."""
+        self.lines = [re.sub(r'("SEED": {"value": )-?\d+', rf"\g<1>{seed}", line) for line in self.lines]
+        return self.value("seed", seed)
 
     def later(self, key: str, ms: float, number: int = 0) -> "Altered":
         return self.change(key, lambda fields: fields.update(time_ms=fields["time_ms"] + ms), number)

@@ -129,7 +129,7 @@ def test_a_copied_run_is_a_question(tmp_path: Path) -> None:
     folder = tmp_path / "Example" / "results" / "CPU" / "resnet"
     folder.mkdir(parents=True)
     for index in range(5):
-        (folder / f"result_{index}.txt").write_text(Altered(make_log.run()).value("seed", index).text)
+        (folder / f"result_{index}.txt").write_text(Altered(make_log.run()).seed(index).text)
     [row] = audit(tmp_path)
     assert (row.official_passes, row.strict_passes, row.strict_minutes) == (5, 1, None)
     assert [(q.rule, q.logs) for q in row.questions] == [("runs-differ", 4)]
