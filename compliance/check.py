@@ -97,13 +97,17 @@ class Checker:
         self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._events = 0
         self._last_ms = -math.inf
+        self.misread = False  # whether the official parser may read a line in another way
 
     def feed(self, entry: Entry) -> None:
         """The next entry."""
         if type(entry) is Event:
             self._event(entry)
         elif type(entry) is Problem:
-            self._collected.breach(f"line-{entry.kind}", entry.line, functools.partial(_of_problem, entry))
+            is_type = entry.kind == "event-type"
+            self.misread = self.misread or not is_type
+            rule = "line-fields" if is_type else f"line-{entry.kind}"
+            self._collected.breach(rule, entry.line, functools.partial(_of_problem, entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
                 self._course.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
@@ -173,17 +177,22 @@ def check_entries(
     entries: Iterable[Entry], ruleset: Ruleset, benchmark: str | None = None
 ) -> tuple[tuple[Finding, ...], Run]:
     """The findings of a log given as its entries, and its run."""
+    return _fed(entries, ruleset, benchmark).finish()
+
+
+def _fed(entries: Iterable[Entry], ruleset: Ruleset, benchmark: str | None) -> Checker:
     checker = Checker(ruleset, benchmark)
     feed = checker.feed
     for entry in entries:
         feed(entry)
-    return checker.finish()
+    return checker
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tuple[tuple[Finding, ...], Run]:
     """The same of the log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
-    findings, run = check_entries(read_log(path), ruleset, benchmark)
-    if any(finding.rule.startswith("line-") for finding in findings):
+    checker = _fed(read_log(path), ruleset, benchmark)
+    findings, run = checker.finish()
+    if checker.misread and any(finding.rule.startswith("line-") for finding in findings):
         findings = official_findings(path, findings, ruleset)
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():
         actual = f"a link to {printable(str(path.resolve()))}"

@@ -45,7 +45,7 @@ class _Block(NamedTuple):
         return self.first + self.epochs - 1
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)  # each is made at every start, and not asked for
 class Course:
     """Where a run is. Times are Unix milliseconds."""
 

@@ -1,5 +1,6 @@
 """The rows of a ruleset, applied to a log event by event. It keeps of each key the first event and their number."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,7 +138,8 @@ class Rows:
         if wanted is not None and not has_type(value, wanted):
             breach("value-type", event.line, lambda: f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
         if event.event_type != kind:
-            breach("event-type", event.line, f"{key} is of type {event.event_type or 'unknown'}", f"{key}: {kind}")
+            said = functools.partial("{} is of type {}".format, key, event.event_type or "unknown")
+            breach("event-type", event.line, said, f"{key}: {kind}")
 
     def _apply(self, state: _RowState, event: Event, first_init_ms: float | None) -> None:
         row, value = state.row, event.value

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compliance import convergence, newer, official
+from compliance import convergence, newer
 from compliance.check import NOTHING, Run, check_file
 from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
 from compliance.rows import COUNT, has_type
@@ -75,13 +75,14 @@ def check_logs(
     *,
     benchmark: str | None = None,
     system: Path | None = None,
-    official: bool = False,
+    official: Callable[[Path, str, str], tuple[bool, list[str]]] | None = None,
     receipt: bool = False,
     hashed: bool = False,
     verdict: str | None = None,
 ) -> list[FileReport]:
     """The report of each log, the rules between runs included. Raises ValueError for wrong use.
 
+    `official` runs mlperf-logging's checker on a log, by ruleset and benchmark: its verdict and messages stand beside.
     `verdict` is the one that counts; None: strict for logs of this project, official for others.
     """
     names = newer.benchmarks(ruleset.version) if ruleset.newer else list(ruleset.benchmarks)
@@ -101,7 +102,7 @@ def check_logs(
             found += tuple(compare_description(one.run, description, ruleset.strict["system-description"]))
         answer = None
         if official:
-            answer, disagreement = _official(one, found, ruleset)
+            answer, disagreement = _beside(one, found, ruleset, official)
             found += disagreement
         digest = sha256(one.path) if receipt or hashed else None
         by = verdict or ("strict" if one.run.own else "official")
@@ -385,9 +386,14 @@ def hardware_nodes(run: Run) -> list[dict[str, Any]]:
 # --- the official checker ---
 
 
-def _official(one: Checked, found: Sequence[Finding], ruleset: Ruleset) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+def _beside(
+    one: Checked,
+    found: Sequence[Finding],
+    ruleset: Ruleset,
+    official: Callable[[Path, str, str], tuple[bool, list[str]]],
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     name = one.run.values.get("submission_benchmark")
-    passed, messages = official.check_log(one.path, ruleset.version, name if isinstance(name, str) else "")
+    passed, messages = official(one.path, ruleset.version, name if isinstance(name, str) else "")
     answer = {"verdict": "pass" if passed else "fail", "messages": messages}
     rule = ruleset.strict["official-disagrees"]
     if refused := sorted({f.rule for f in found if f.official}) if passed else ():

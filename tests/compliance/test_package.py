@@ -425,6 +425,13 @@ def test_code_is_not_compared_without_its_commit_and_verify_says_so(copy: Path, 
     assert answer.status == "not applied"
 
 
+def test_a_commit_that_no_checkout_has_fails(copy: Path, tmp_path: Path, monkeypatch) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
+    monkeypatch.setattr(package, "REPOSITORY", tmp_path / "other")
+    [answer] = [a for a in verify(copy) if a.check == "code"]
+    assert (answer.status, "git has no commit" in answer.message) == ("fail", True)
+
+
 def test_a_foreign_log_with_a_forged_source_is_not_packaged_as_our_code(commit, tmp_path: Path, capsys) -> None:
     logs = five(tmp_path, commit)
     for path in logs.iterdir():
