@@ -1,6 +1,5 @@
 """The rows of a ruleset, applied to a log event by event. It keeps of each key the first event and their number."""
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,7 +128,7 @@ class Rows:
             if names is None or metadata.keys().isdisjoint(names):
                 self._apply(row_state, event, first_init_ms)
         wanted, kind = state.value_type, state.event_type
-        if event.event_type != kind or wanted is not None:
+        if wanted is not None or event.event_type != kind:
             self._check_types(event, wanted, kind)
 
     def _check_types(self, event: Event, wanted: str | None, kind: str) -> None:
@@ -137,9 +136,8 @@ class Rows:
         breach = self.collected.breach
         if wanted is not None and not has_type(value, wanted):
             breach("value-type", event.line, lambda: f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
-        if event.event_type != kind:
-            said = functools.partial("{} is of type {}".format, key, event.event_type or "unknown")
-            breach("event-type", event.line, said, f"{key}: {kind}")
+        if event.event_type not in ("", kind):  # the reader told of an unknown one
+            breach("event-type", event.line, lambda: f"{key} is of type {event.event_type}", f"{key}: {kind}")
 
     def _apply(self, state: _RowState, event: Event, first_init_ms: float | None) -> None:
         row, value = state.row, event.value
