@@ -52,6 +52,10 @@ class Altered:
         self.lines = [re.sub(r'("SEED": {"value": )-?\d+', rf"\g<1>{seed}", line) for line in self.lines]
         return self.value("seed", seed)
 
+    def aborted(self) -> "Altered":
+        """As a run of ours that did not reach the target ends: it sums up no telemetry."""
+        return self.metadata("run_stop", status="aborted").drop("telemetry_summary")
+
     def later(self, key: str, ms: float, number: int = 0) -> "Altered":
         return self.change(key, lambda fields: fields.update(time_ms=fields["time_ms"] + ms), number)
 
