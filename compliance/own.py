@@ -22,6 +22,11 @@ _OF_TRAINING = (
     *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
 )
 _WORKLOADS = {"rn50": ("resnet", "resnet50_v1.5"), "hrnet": ("hrnet", "fcn_hrnetw18")}  # benchmark and model
+_OF_SUMMARY = {  # the setting that a field of it repeats
+    **{"mode": "MODE", "data": "DATA", "precision": "PRECISION", "math_mode": "PRECISION"},
+    **{"batch_per_device": "BATCHSIZE", "nodes": "DGXNNODES"},
+}
+_OF_SUBMISSION = (schema.SUBMISSION_ORG, schema.SUBMISSION_DIVISION, schema.SUBMISSION_STATUS)
 _SETTINGS = frozenset(
     {
         *("WORKLOAD", "MODE", "DATA", "PRECISION", "DEVICE", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "SEED"),
@@ -122,13 +127,9 @@ def _said_twice(
     ranks, seed = said["DGXNGPU"], said["SEED"]
     drawn = summary.resumed or seed == -1
     return (
+        *((f"run_summary's {name}", getattr(summary, name), by, said[by]) for name, by in _OF_SUMMARY.items()),
+        *((point, None, point.key.upper(), said[point.key.upper()]) for point in _OF_SUBMISSION),
         ("run_summary's model", summary.model, "WORKLOAD", model),
-        ("run_summary's mode", summary.mode, "MODE", said["MODE"]),
-        ("run_summary's data", summary.data, "DATA", said["DATA"]),
-        ("run_summary's precision", summary.precision, "PRECISION", said["PRECISION"]),
-        ("run_summary's math_mode", summary.math_mode, "PRECISION", said["PRECISION"]),
-        ("run_summary's batch_per_device", summary.batch_per_device, "BATCHSIZE", said["BATCHSIZE"]),
-        ("run_summary's nodes", summary.nodes, "DGXNNODES", said["DGXNNODES"]),
         ("run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes),
         ("run_summary's profiled", summary.profiled, "PROFILE", said["PROFILE"] != ""),
         ("run_summary's resumed", summary.resumed, "RESUME", said["RESUME"] == "auto" and summary.resumed),
@@ -136,9 +137,6 @@ def _said_twice(
         ("hardware's device", hardware["device"], "DEVICE", said["DEVICE"]),
         ("dataset's synthetic", dataset["synthetic"], "DATA", said["DATA"] == "synthetic"),
         (schema.SUBMISSION_BENCHMARK, None, "WORKLOAD", benchmark),
-        (schema.SUBMISSION_ORG, None, "SUBMISSION_ORG", said["SUBMISSION_ORG"]),
-        (schema.SUBMISSION_DIVISION, None, "SUBMISSION_DIVISION", said["SUBMISSION_DIVISION"]),
-        (schema.SUBMISSION_STATUS, None, "SUBMISSION_STATUS", said["SUBMISSION_STATUS"]),
         (schema.SUBMISSION_PLATFORM, None, "SUBMISSION_PLATFORM", said["SUBMISSION_PLATFORM"] or said["DGXSYSTEM"]),
         (schema.GLOBAL_BATCH_SIZE, None, "run_summary", summary.devices * summary.batch_per_device),
         (schema.TRAIN_SAMPLES, None, "dataset", dataset["train_samples"]),
