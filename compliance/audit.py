@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from compliance.check import NOTHING, check_file
-from compliance.findings import FileReport, Finding, printable
+from compliance.findings import FileReport, Finding, check_replaceable, printable
 from compliance.rules import Ruleset, load, versions
 from compliance.runs import Checked, benchmark_of, check_between
 from compliance.score import score_runs
@@ -67,12 +67,15 @@ class Submission:
 
 def command(options: argparse.Namespace) -> int:
     """`python -m compliance audit`; 0 whatever it finds, as a finding is no failure of the audit."""
+    for path, form in ((options.html, _template().partition("{{")[0]), (options.csv, as_csv([]))):
+        if path:
+            check_replaceable(path, form)
     submissions = audit(options.path, options.ruleset)
     if not submissions:
         raise ValueError(f"{options.path}: no result_*.txt in it; give a results repository, or an archive of one")
-    for path, form in ((options.html, as_html), (options.csv, as_csv)):
+    for path, write in ((options.html, as_html), (options.csv, as_csv)):
         if path:
-            path.write_text(form(submissions), encoding="utf-8")
+            path.write_text(write(submissions), encoding="utf-8")
     print(as_json(submissions) if options.json else as_text(submissions), end="")
     return 0
 
@@ -320,7 +323,9 @@ def as_html(submissions: Sequence[Submission]) -> str:
     """One self-contained page: no script, nothing fetched."""
     import jinja2
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("compliance", ""), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("audit.html").render(submissions=submissions)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(_template()).render(submissions=submissions)
+
+
+def _template() -> str:
+    return Path(__file__).with_suffix(".html").read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from compliance.newer import Judge
 from compliance.policy import Policy
 from compliance.rows import Rows
 from compliance.rules import Row, Ruleset
+from compliance.windows import Windows
 from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
 
@@ -49,6 +50,7 @@ class Run:
     stop_ms: float | None
     status: str | None
     own: bool = False  # it has something that only this project writes
+    losses: tuple[Any, ...] = ()  # of its first windows
 
     def said(self, event: schema.Point[Any]) -> Any:
         """The first value of an event of our schema; None without one."""
@@ -85,22 +87,30 @@ class Checker:
         self._ruleset, self._benchmark_asked = ruleset, benchmark
         self._collected = Collected(ruleset.strict)
         self._rows = Rows(ruleset, self._collected)
-        handlers = COMMON_HANDLERS if ruleset.newer else HANDLERS
-        self._course = Course(rows=self._rows, collected=self._collected, handlers=handlers)
-        self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._headers: dict[str, Any] = {}
+        self._course = Course(
+            rows=self._rows,
+            collected=self._collected,
+            windows=Windows(self._rows, self._headers),
+            handlers=COMMON_HANDLERS if ruleset.newer else HANDLERS,
+        )
+        self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._events = 0
         self._last_ms = -math.inf
+        self.misread = False  # whether the official parser may read a line in another way
 
     def feed(self, entry: Entry) -> None:
         """The next entry."""
         if type(entry) is Event:
             self._event(entry)
         elif type(entry) is Problem:
-            self._collected.breach(f"line-{entry.kind}", entry.line, functools.partial(_of_problem, entry))
+            is_type = entry.kind == "event-type"
+            self.misread = self.misread or not is_type
+            rule = "line-fields" if is_type else f"line-{entry.kind}"
+            self._collected.breach(rule, entry.line, functools.partial(_of_problem, entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
-                self._course.own_fault(entry.line, f"a second header section {printable(entry.section)}")
+                self._course.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
             if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
                 self._collected.breach("null-gpu", entry.line, f"{entry.section} names a null GPU")
 
@@ -144,6 +154,7 @@ class Checker:
             stop_ms=course.stop_ms,
             status=course.status if isinstance(course.status, str) else None,
             own=own.is_own(self._headers, rows, course),
+            losses=tuple(course.windows.losses),
         )
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
@@ -166,17 +177,22 @@ def check_entries(
     entries: Iterable[Entry], ruleset: Ruleset, benchmark: str | None = None
 ) -> tuple[tuple[Finding, ...], Run]:
     """The findings of a log given as its entries, and its run."""
+    return _fed(entries, ruleset, benchmark).finish()
+
+
+def _fed(entries: Iterable[Entry], ruleset: Ruleset, benchmark: str | None) -> Checker:
     checker = Checker(ruleset, benchmark)
     feed = checker.feed
     for entry in entries:
         feed(entry)
-    return checker.finish()
+    return checker
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tuple[tuple[Finding, ...], Run]:
     """The same of the log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
-    findings, run = check_entries(read_log(path), ruleset, benchmark)
-    if any(finding.rule.startswith("line-") for finding in findings):
+    checker = _fed(read_log(path), ruleset, benchmark)
+    findings, run = checker.finish()
+    if checker.misread and any(finding.rule.startswith("line-") for finding in findings):
         findings = official_findings(path, findings, ruleset)
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():
         actual = f"a link to {printable(str(path.resolve()))}"

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from compliance.findings import FINDINGS_PER_RULE, Collected, printable
 from compliance.rows import COUNT, Rows, has_type, is_number, own_metadata
+from compliance.windows import CLOCK_MS, TIME_TOLERANCE, Windows
 from runlog import schema
 from runlog.reader import Event, table_of
 
 EVENTS_KEPT = 100_000  # evaluations, seeds or cache_clear: 15 MB
-THROUGHPUT_TOLERANCE = 0.01  # of the time between epoch_start and epoch_stop
-CLOCK_MS = 2  # two readings of a clock of 1 ms
 SHORTEST_EPOCH = 1 / 50  # of the run's longest; the least of 700 published logs is 1/34
 _NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 
@@ -46,12 +45,13 @@ class _Block(NamedTuple):
         return self.first + self.epochs - 1
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)  # each is made at every start, and not asked for
 class Course:
     """Where a run is. Times are Unix milliseconds."""
 
     rows: Rows
     collected: Collected
+    windows: Windows
     handlers: Mapping[str, Callable[["Course", Event], None]]  # HANDLERS, or those common to all benchmarks
     first_init_ms: float | None = None
     start_ms: float | None = None
@@ -75,12 +75,11 @@ class Course:
     evaluations: list[Evaluation] = field(default_factory=list)
     evaluation_count: int = 0
     throughputs: list[tuple[Event, int, float]] = field(default_factory=list)  # epoch and seconds of one not over
-    windows_seen: bool = False  # step_window, which only we log
-    window_images: float = 0.0  # of the windows since the last epoch_start
     measured: int = 0  # epoch_throughput, which only we log
     measured_before: int = 0  # the last epoch_start
     ended: _Open | None = None  # the last epoch that ended
-    own_faults: list[tuple[int, str]] = field(default_factory=list)  # line, what a log of ours would not hold
+    checkpoints: dict[int, float] = field(default_factory=dict)  # step, and what training waited for it in ms
+    short: list[tuple[int, int, float, str]] = field(default_factory=list)  # line, epoch, ms no window has, words
 
     def take(self, event: Event) -> None:
         """Follows the run through `event`."""
@@ -99,6 +98,7 @@ class Course:
     def _run_start(self, event: Event) -> None:
         if self.start_ms is None:
             self.start_ms = event.time_ms
+            self.windows.start(event)
         elif event.time_ms != self.start_ms:
             self._breach("run-time", event, f"another run_start, {event.time_ms - self.start_ms} ms after the first")
 
@@ -119,6 +119,7 @@ class Course:
         if self.start_ms is not None and event.time_ms <= self.start_ms:
             self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
         if self.status == "success":
+            self.windows.finish(event.line)
             if self.epoch:
                 self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is open")
             if self.block:
@@ -172,13 +173,8 @@ class Course:
     def _was_measured(self) -> None:
         """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
         if self.ended and self.measured == self.measured_before:
-            self.own_fault(self.ended.line, f"no epoch_throughput of epoch {self.ended.number}")
+            self.windows.fault(self.ended.line, f"no epoch_throughput of epoch {self.ended.number}")
         self.ended = None
-
-    def own_fault(self, line: int, what: str) -> None:
-        """Keeps what would be wrong if this is a log of ours."""
-        if len(self.own_faults) < FINDINGS_PER_RULE:
-            self.own_faults.append((line, what))
 
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
@@ -238,7 +234,8 @@ class Course:
         self.epoch = _Open(number, event.time_ms, event.line)
         self.epochs_seen = True
         self._was_measured()
-        self.eval_in_epoch_ms = self.window_images = 0.0
+        self.eval_in_epoch_ms = 0.0
+        self.windows.start(event)
         self.measured_before = self.measured
 
     def _epoch_stop(self, event: Event) -> None:
@@ -328,10 +325,14 @@ class Course:
     # --- throughput ---
 
     def _step_window(self, event: Event) -> None:
-        self.windows_seen = True
-        images: Any = event.value.get("images") if type(event.value) is dict else None
-        if is_number(images):
-            self.window_images += images
+        self.windows.take(event, self.epoch.number if self.epoch else None)
+
+    def _checkpoint(self, event: Event) -> None:
+        said = table_of(schema.Checkpoint, event.value)
+        if said is None or not 0 < said.step <= self.windows.step:
+            self.windows.fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
+        elif len(self.checkpoints) < EVENTS_KEPT:
+            self.checkpoints[said.step] = said.blocked_s * 1000
 
     def _epoch_throughput(self, event: Event) -> None:
         self.measured += 1
@@ -344,12 +345,10 @@ class Course:
             self._breach("throughput-agrees", event, f"epoch_throughput is {printable(event.value)}", wanted)
             return
         rate = said.images / said.time_s
-        if abs(said.images_per_s - rate) > THROUGHPUT_TOLERANCE * rate:
+        if abs(said.images_per_s - rate) > TIME_TOLERANCE * rate:
             actual = f"{said.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
             self._breach("throughput-agrees", event, actual)
-        if said.images != self.window_images:
-            actual = f"{said.images:.10g} images in epoch {number}, {self.window_images:.10g} in its step_windows"
-            self.own_fault(event.line, actual)
+        self.windows.compare(event, number, said)
         if self.epoch and self.epoch.number == number:
             if len(self.throughputs) < FINDINGS_PER_RULE:
                 self.throughputs.append((event, number, said.time_s))
@@ -362,10 +361,22 @@ class Course:
             actual = f"a throughput of epoch {number}, which is not the last one trained"
             self._breach("throughput-agrees", event, actual)
             return
-        time_ms = time_s * 1000
-        if abs(time_ms - self.last_epoch_ms) > THROUGHPUT_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
+        missing_ms = self.last_epoch_ms - time_s * 1000
+        if abs(missing_ms) > (allowed_ms := TIME_TOLERANCE * self.last_epoch_ms + CLOCK_MS):
             between = f"{self.last_epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
-            self._breach("throughput-agrees", event, f"{time_ms / 1000:.3f} s for epoch {number}; {between}")
+            actual = f"{time_s:.3f} s for epoch {number}; {between}"
+            if missing_ms < 0:
+                self._breach("throughput-agrees", event, actual)
+            elif len(self.short) < EVENTS_KEPT:
+                self.short.append((event.line, number, missing_ms - allowed_ms, actual))
+
+    def finish(self) -> None:
+        """The log has ended: a checkpoint within an epoch, whose event may come later, is no time of its windows."""
+        steps = self.windows.epoch_steps
+        for line, epoch, missing_ms, actual in self.short:
+            inside = range((epoch - 1) * steps + 1, epoch * steps)
+            if missing_ms > sum(ms for step, ms in self.checkpoints.items() if step in inside):
+                self.collected.breach("throughput-agrees", line, actual)
 
     def _check_images(self, event: Event, images: float) -> None:
         samples, batch = (self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
@@ -383,7 +394,7 @@ class Course:
             return
         rate = samples / self.last_epoch_ms * 1000
         off_ms = abs(samples / value * 1000 - self.last_epoch_ms) if value > 0 else math.inf
-        if self.last_epoch_ms > 0 and off_ms > THROUGHPUT_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
+        if self.last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
             actual = f"{value:.6g} images/s; {samples} images in {self.last_epoch_ms / 1000:.3f} s are {rate:.6g}"
             self._breach("throughput-agrees", event, actual)
 
@@ -420,6 +431,7 @@ HANDLERS = {
     schema.EVAL_ACCURACY.key: Course._eval_accuracy,
     schema.EPOCH_THROUGHPUT.key: Course._epoch_throughput,
     schema.STEP_WINDOW.key: Course._step_window,
+    schema.CHECKPOINT.key: Course._checkpoint,
     "throughput": Course._throughput,
     "tracked_stats": Course._throughput,
 }

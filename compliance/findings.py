@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from compliance.rules import Row, StrictRule
@@ -161,6 +162,16 @@ def printable(value: object, limit: int = 160) -> str:
     if not text.isprintable():
         shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
     return shown if len(text) <= limit else shown[:limit] + "..."
+
+
+def check_replaceable(path: Path, start: str) -> None:
+    """Raises ValueError for a file that does not start as what will be written there: none is lost by mistake."""
+    if path.is_file():
+        head = start.encode()
+        with path.open("rb") as stream:
+            found = stream.read(len(head))
+        if found not in (b"", head):
+            raise ValueError(f"{path}: exists, and this command did not write it; name another file")
 
 
 def as_text(reports: Iterable[FileReport]) -> str:

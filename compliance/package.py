@@ -48,6 +48,10 @@ class RefusedError(Exception):
         self.reasons = list(reasons)
 
 
+class UnknownCommitError(ValueError):
+    """This checkout's history lacks the commit."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Content:
     """What a package says of itself, all of it computed from its logs and system description."""
@@ -341,7 +345,8 @@ def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
     """Name, content and whether it is executable of each file of `commit`, but for hidden ones, which repo_checker
     refuses.
 
-    Raises ValueError if this checkout lacks the commit or a file is one that repo_checker refuses.
+    Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git to ask, or a file is one
+    that repo_checker refuses.
     """
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
@@ -352,7 +357,8 @@ def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
         raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
     if done.returncode:
         message = printable(done.stderr.decode("utf-8", "replace").strip())
-        raise ValueError(f"{REPOSITORY}: git has no commit {commit} ({message}); package in a checkout that has it")
+        kind = UnknownCommitError if (REPOSITORY / ".git").exists() else ValueError
+        raise kind(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         files = {}
         for member in archive.getmembers():

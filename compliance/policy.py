@@ -39,6 +39,7 @@ class Policy:
             self._common(benchmark_asked, closed=division == "closed")
             return
         benchmark = self._benchmark(benchmark_asked)
+        self.course.finish()
         self._ending()
         self._evaluated()
         self._summary()

@@ -13,7 +13,8 @@ from runlog.reader import Event
 TEXT = "a name"
 COUNT = "a whole number above 0"
 NUMBER = "a number"
-_KEPT = (schema.SEED, schema.RUN_SUMMARY, schema.ABORT_REASON)  # keys without a row whose first value is wanted
+# keys without a row whose first value is wanted
+_KEPT = (schema.SEED, schema.RUN_SUMMARY, schema.ABORT_REASON, schema.TELEMETRY_SUMMARY)
 _VALUES_KEPT = 1000  # different values of one name of metadata
 
 
@@ -127,7 +128,7 @@ class Rows:
             if names is None or metadata.keys().isdisjoint(names):
                 self._apply(row_state, event, first_init_ms)
         wanted, kind = state.value_type, state.event_type
-        if event.event_type != kind or wanted is not None:
+        if wanted is not None or event.event_type != kind:
             self._check_types(event, wanted, kind)
 
     def _check_types(self, event: Event, wanted: str | None, kind: str) -> None:
@@ -135,8 +136,8 @@ class Rows:
         breach = self.collected.breach
         if wanted is not None and not has_type(value, wanted):
             breach("value-type", event.line, lambda: f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
-        if event.event_type != kind:
-            breach("event-type", event.line, f"{key} is of type {event.event_type or 'unknown'}", f"{key}: {kind}")
+        if event.event_type not in ("", kind):  # the reader told of an unknown one
+            breach("event-type", event.line, lambda: f"{key} is of type {event.event_type}", f"{key}: {kind}")
 
     def _apply(self, state: _RowState, event: Event, first_init_ms: float | None) -> None:
         row, value = state.row, event.value

@@ -1,5 +1,6 @@
 """Score of a submission: minutes to train, over its runs."""
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,12 +9,13 @@ from pathlib import Path
 from compliance import convergence
 from compliance.check import check_file
 from compliance.findings import printable
-from compliance.rules import Benchmark, Ruleset
+from compliance.rules import Benchmark, Ruleset, load
 from compliance.runs import (
     Checked,
     benchmark_of,
     check_between,
     epochs_to_target,
+    expand,
     global_batch,
     reference_applies,
     submission_of,
@@ -53,6 +55,13 @@ class Score:
     problem: str
     refused: tuple[str, ...]  # rules that leave no strict score; beside an official one they must be read
     runs: tuple[ScoredRun, ...]
+
+
+def command(options: argparse.Namespace) -> int:
+    """`python -m compliance score`."""
+    scored = score_logs(expand(options.logs), load(options.ruleset), options.verdict)
+    print(as_json(scored) if options.json else as_text(scored), end="")
+    return 0 if scored.minutes is not None else 1
 
 
 def score_logs(logs: Sequence[Path], ruleset: Ruleset, by: str | None = None) -> Score:

@@ -12,6 +12,7 @@ from compliance.package import (
     HASHES,
     MANIFEST,
     REPORT,
+    UnknownCommitError,
     as_bytes,
     code_folder,
     code_of,
@@ -127,13 +128,14 @@ def _read(file: Path) -> bytes:
 
 
 def _check_code(folder: Path, commit: str) -> list[Answer]:
-    """Compares the code with the commit that the logs name, where this checkout has it."""
+    """Compares the code with the commit that the logs name; a commit that this checkout lacks fails."""
     try:
         wanted = {name: content for name, (content, _) in code_of(commit).items()}
     except ValueError as error:
         if not (folder / "run_and_time.sh").is_file():
             return [Answer(check="code", status="fail", message="there is no run_and_time.sh")]
-        return [Answer(check="code", status="not applied", message=f"not compared: {printable(str(error), 500)}")]
+        status = "fail" if isinstance(error, UnknownCommitError) else "not applied"
+        return [Answer(check="code", status=status, message=f"not compared: {printable(str(error), 500)}")]
     there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     answers = []
     for name in sorted({*wanted, *there}):

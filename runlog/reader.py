@@ -23,6 +23,7 @@ BLOCK_BYTES = 1 << 20  # read at a time
 MAX_LINE_BYTES = 1 << 20  # a longer line is no event: mlperf-logging writes some hundred bytes
 MAX_NESTING = 50  # well below the recursion limit at which the official parser dies
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
+_NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
@@ -56,8 +57,8 @@ class Header(NamedTuple):
 class Problem(NamedTuple):
     """Text that claims to be an event and cannot be taken as one, or not as one alone.
 
-    `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events,
-    oversized, nul.
+    `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events, oversized, nul, and
+    event-type, which no other reader asks for.
     """
 
     kind: str
@@ -307,17 +308,19 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list
         if text.startswith(":::MLLOG {") and raw.count(b"{") + raw.count(b"[") <= MAX_NESTING:
             fields, end = _scan_once(text, 9)
             if end == len(text):
-                event_type, time_ms = fields["event_type"], fields["time_ms"]
+                event_type, time_ms = fields.get("event_type"), fields["time_ms"]
                 key, metadata = fields["key"], fields["metadata"]
                 if (
                     type(key) is str
                     and type(metadata) is dict
-                    and event_type in EVENT_TYPES
                     and type(time_ms) in _NUMBERS
                     and -(2**63) < time_ms < 2**63
                 ):
-                    return Event(key, fields["value"], metadata, time_ms, event_type, line, offset, rank)
-    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+                    if event_type in EVENT_TYPES:
+                        return Event(key, fields["value"], metadata, time_ms, event_type, line, offset, rank)
+                    event = Event(key, fields["value"], metadata, time_ms, "", line, offset, rank)
+                    return [Problem("event-type", _NO_TYPE, line, text[:200]), event]
+    except (ValueError, AttributeError, KeyError, TypeError, StopIteration, RecursionError):
         pass  # said below, with its reason
     return _doubtful_event(raw, line, offset, rank)
 
@@ -359,7 +362,7 @@ def _doubtful_event(raw: bytes, line: int, offset: int, rank: int | None) -> lis
         return problem("fields", f"the field {error} is missing")
     event_type = fields.get("event_type")
     if type(event_type) is not str or event_type not in EVENT_TYPES:
-        problem("fields", f"event_type is none of {', '.join(sorted(EVENT_TYPES))}")
+        problem("event-type", _NO_TYPE)
         event_type = ""
     if type(time_ms) not in _NUMBERS or not -(2**63) < time_ms < 2**63:
         return problem("fields", "time_ms is no number of 64 bits")

@@ -1,6 +1,7 @@
 """Logs with events removed, repeated, moved and changed."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,15 @@ class Altered:
 
     def without_metadata(self, key: str, name: str, number: int = 0) -> "Altered":
         return self.change(key, lambda fields: fields["metadata"].pop(name), number)
+
+    def seed(self, seed: int) -> "Altered":
+        """Another seed, in the event and in the header of a log of ours."""
+        self.lines = [re.sub(r'("SEED": {"value": )-?\d+', rf"\g<1>{seed}", line) for line in self.lines]
+        return self.value("seed", seed)
+
+    def aborted(self) -> "Altered":
+        """As a run of ours that did not reach the target ends: it sums up no telemetry."""
+        return self.metadata("run_stop", status="aborted").drop("telemetry_summary")
 
     def later(self, key: str, ms: float, number: int = 0) -> "Altered":
         return self.change(key, lambda fields: fields.update(time_ms=fields["time_ms"] + ms), number)

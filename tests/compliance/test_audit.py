@@ -125,11 +125,25 @@ def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path, capsys) 
         assert r"v4.0\x1b[2J\udcff" in text
 
 
+def test_a_file_that_it_did_not_write_is_kept(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "repository" / "Example" / "results" / "CPU" / "resnet"
+    folder.mkdir(parents=True)
+    (folder / "result_0.txt").write_text(make_log.run())
+    for option, name in (("--html", "a.html"), ("--csv", "a.csv")):
+        out = tmp_path / name
+        for _ in range(2):  # it replaces a file that it wrote
+            assert main(["audit", str(tmp_path / "repository"), option, str(out)]) == 0
+        log = folder / "result_0.txt"
+        assert main(["audit", str(tmp_path / "repository"), option, str(log)]) == 2
+        assert f"{log}: exists, and this command did not write it" in capsys.readouterr().err
+        assert log.read_text().startswith("# {")
+
+
 def test_a_copied_run_is_a_question(tmp_path: Path) -> None:
     folder = tmp_path / "Example" / "results" / "CPU" / "resnet"
     folder.mkdir(parents=True)
     for index in range(5):
-        (folder / f"result_{index}.txt").write_text(Altered(make_log.run()).value("seed", index).text)
+        (folder / f"result_{index}.txt").write_text(Altered(make_log.run()).seed(index).text)
     [row] = audit(tmp_path)
     assert (row.official_passes, row.strict_passes, row.strict_minutes) == (5, 1, None)
     assert [(q.rule, q.logs) for q in row.questions] == [("runs-differ", 4)]

@@ -94,7 +94,7 @@ def test_line_ends_of_windows_and_progress_bars_end_an_event_but_only_newlines_c
         (LINE.replace("1,", "1.5,", 1), ["Event"]),
         (LINE.replace('"a"', "[]"), ["fields"]),
         (LINE.replace("{}", '"status"'), ["fields"]),
-        (LINE.replace("POINT", "point"), ["fields", "Event"]),
+        (LINE.replace("POINT", "point"), ["event-type", "Event"]),
         (LINE.replace('"value": 1, ', ""), ["fields"]),
         (LINE.replace("{}", "[" * 30 + "]" * 30), ["fields"]),
         (LINE.replace("{}", '{"x": ' + "[" * 60 + "]" * 60 + "}"), ["json"]),

@@ -249,7 +249,7 @@ def _receipt_of_another(logs: Path) -> None:
     [
         (
             lambda logs: _edit(logs, 4, lambda log: log.repeat("run_start")),
-            "result_4.txt: own-log line 25: exactly-once",
+            "exactly-once: 2 run_start, all with the same value",
         ),
         (lambda logs: _edit(logs, 4, lambda log: log.value("seed", 100)), "seeds-differ"),
         (lambda logs: _edit(logs, 4, lambda log: log.value("sgd_opt_base_learning_rate", 0.2)), "same-configuration"),
@@ -259,7 +259,7 @@ def _receipt_of_another(logs: Path) -> None:
         (_of_null_gpus, "null-gpu line"),
         (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),
         (
-            lambda logs: [_edit(logs, n, lambda log: log.metadata("run_stop", status="aborted")) for n in (3, 4)],
+            lambda logs: [_edit(logs, n, lambda log: log.aborted()) for n in (3, 4)],
             "did not reach the target; one run of a submission may fail to",
         ),
     ],
@@ -291,7 +291,7 @@ def test_the_report_and_the_reasons_are_plain_text(commit, tmp_path: Path, capsy
 @pytest.mark.slow
 def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit, tmp_path: Path, capsys) -> None:
     logs = five(tmp_path, commit)
-    _edit(logs, 7, lambda log: log.metadata("run_stop", status="aborted"))  # the slowest
+    _edit(logs, 7, lambda log: log.aborted())  # the slowest
     assert build(logs, description(tmp_path), tmp_path / "out") == 0
     assert "| no: fails run-status, target-status |" in (tmp_path / "out" / "Example" / "README.md").read_text()
     assert main(["verify", str(tmp_path / "out" / "Example")]) == 0
@@ -301,7 +301,7 @@ def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit,
 def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commit, tmp_path: Path, capsys) -> None:
     """It counts an aborted run of the open division: the score differs unless that run is the slowest."""
     logs = five(tmp_path, commit)
-    _edit(logs, 4, lambda log: log.metadata("run_stop", status="aborted"))
+    _edit(logs, 4, lambda log: log.aborted())
     assert build(logs, description(tmp_path), tmp_path / "out") == 1
     assert "refused: result_summarizer: " in capsys.readouterr().out
 
@@ -423,6 +423,13 @@ def test_code_is_not_compared_without_its_commit_and_verify_says_so(copy: Path, 
     monkeypatch.setattr(package, "REPOSITORY", copy)
     [answer] = [a for a in verify(copy) if a.check == "code"]
     assert answer.status == "not applied"
+
+
+def test_a_commit_that_no_checkout_has_fails(copy: Path, tmp_path: Path, monkeypatch) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
+    monkeypatch.setattr(package, "REPOSITORY", tmp_path / "other")
+    [answer] = [a for a in verify(copy) if a.check == "code"]
+    assert (answer.status, "git has no commit" in answer.message) == ("fail", True)
 
 
 def test_a_foreign_log_with_a_forged_source_is_not_packaged_as_our_code(commit, tmp_path: Path, capsys) -> None:

@@ -104,7 +104,7 @@ def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_p
     _, whole = score(capsys, write(tmp_path, *texts))
     minutes = [run["minutes"] for run in whole["runs"]]
     assert whole["minutes"] == pytest.approx(sum(minutes[1:4]) / 3, rel=1e-15)
-    texts[0] = Altered(texts[0]).metadata("run_stop", status="aborted").text
+    texts[0] = make_log.run(seed=0, epoch_ms=30_000, status="aborted")
     status, one = score(capsys, write(tmp_path, *texts))
     assert (status, one["runs"][0]["dropped"]) == (0, "fails run-status, target-status")
     assert one["minutes"] == pytest.approx(sum(minutes[2:5]) / 3, rel=1e-15)
@@ -115,7 +115,7 @@ def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_p
 
 
 def _copied(texts: list[str]) -> list[str]:
-    return [*texts[:4], Altered(texts[0]).value("seed", 99).text]
+    return [*texts[:4], Altered(texts[0]).seed(99).text]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def _copied(texts: list[str]) -> list[str]:
         (lambda texts: [Altered(texts[0]).repeat("run_start").text, *texts[1:]], "own-log"),
         (lambda texts: [make_log.run(seed=5, summary={"resumed": True}), *texts[1:]], "run-resumed"),
         (_copied, "runs-differ"),
-        (lambda texts: [Altered(texts[0]).value("seed", 1).text, *texts[1:]], "seeds-differ"),
+        (lambda texts: [Altered(texts[0]).seed(1).text, *texts[1:]], "seeds-differ"),
     ],
 )
 def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: Path, capsys) -> None:

@@ -35,9 +35,8 @@ def test_the_checker_takes_the_optimizer_of_every_recipe(tmp_path: Path, config:
     events = logged(tmp_path / "optimizer.txt", config, name)
     closed = {"mlperf_lars": make_log.closed_run, "cityscapes_80k": make_log.closed_hrnet_run}
     plain = make_log.run if config is paddle_rn50.config else make_log.hrnet_run
-    bn_span = {"model_bn_span": 204} if name == "mlperf_lars" else {}
     path = tmp_path / "result_0.txt"
-    path.write_text(closed.get(name, plain)(hyperparameters=events | bn_span))
+    path.write_text(closed.get(name, plain)(hyperparameters=events | {"model_bn_span": 204}))
     findings, _ = check_file(path, rules.load("4.0.0"))
     assert [finding for finding in findings if finding.severity != "info"] == []
 
