@@ -240,6 +240,9 @@ class _Reader:
         if isinstance(event.value, str):
             self.benchmark = Fact(event.value, event.line)
 
+    def platform(self, event: Event) -> None:
+        self.draft.fact("platform", event.value if isinstance(event.value, str) else None, event.line)
+
     def finished(self) -> Draft:
         """The draft; windows of epochs, else of blocks, where the log has none of steps."""
         draft = self.draft
@@ -311,4 +314,5 @@ _HANDLERS: dict[str, Callable[[_Reader, Event], None]] = {
     "train_samples": _Reader.samples,
     "global_batch_size": _Reader.global_batch,
     "submission_benchmark": _Reader.model,
+    "submission_platform": _Reader.platform,
 }

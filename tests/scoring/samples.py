@@ -7,6 +7,7 @@ prints), so that the tests hold an importer to the tool and not to itself.
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from runlog import schema
 from tests import make_log
 
+STARTS_MS = itertools.count(1_690_530_600_000, 3_600_000)  # no two logs are of the same run
 START = datetime.datetime(2023, 7, 28, 7, 50, 0)
 
 
@@ -413,7 +415,7 @@ def mmcv_json(run: Run) -> str:
 def mllog(run: Run, *, status: str = "success", mode: str = "train") -> str:
     """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
     log = make_log.Log(tick_ms=0)
-    log.now_ms = 1_690_530_600_000
+    log.now_ms = next(STARTS_MS)
     log.section(schema.LOG, schema.Format())
     log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"})
     log.mllog.event("weights_initialization", metadata={"tensor": "conv0_weight"}, time_ms=int(log.now_ms))

@@ -263,7 +263,7 @@ def test_a_data_set_that_is_no_table_says_nothing(logs: list[Path], dataset: str
     "arguments, text",
     [
         (["--measured", "{one}", "--protocol", "mlperf"], "measures no throughput"),
-        (["--measured", "{one}", "{one}", "--nodes", "2"], "the same log"),
+        (["--measured", "{one}", "{one}", "--nodes", "2"], "the same run"),
         ([], "give --measured"),
         (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no node count"),
         (["--measured", "{one}", "{other}"], "different batch_per_device"),
