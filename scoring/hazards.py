@@ -123,7 +123,8 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
     if len(times) == len(even) > 1:
         low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
         if high > SWING * low:
-            warn("unsteady", f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them")
+            message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
+            warn("unsteady", message)
     times = step_times(windows)
     if averages_rates and len(times) == len(windows) >= 2:
         gap = statistics.fmean([1 / time for time in times], rows) * statistics.fmean(times, work(windows)) - 1

@@ -150,7 +150,7 @@ class Record:
 
     @property
     def machine(self) -> str | None:
-        """The devices of its kinds of nodes, or their CPU, as our own logs say them; else the platform, if it is said."""
+        """The devices of its kinds of nodes, or their CPU, as our own logs say them; else the platform."""
         found = ", ".join(sorted(f"{count} x {name}" if count else name for count, name in self._nodes()))
         return found or self.platform
 

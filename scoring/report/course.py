@@ -136,13 +136,14 @@ def telemetry(report: Report) -> Section:
         used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
         most, at = max(used, default=(None, None))
         watts = [(w.power_w, w.rows) for w in run.measured if w.power_w is not None]
+        mean_w = statistics.fmean(*zip(*watts, strict=True)) if watts else None
         hottest = run.record.telemetry.get("peak_gpu_temperature_c")
         degrees = None if isinstance(hottest, bool) or not isinstance(hottest, int | float) else float(hottest)
         rows.append(
             [
                 run_link(run),
                 at_line(run, at, f"{number(most)} MiB") if used else NOT_MEASURED,
-                [f"{number(statistics.fmean(*zip(*watts, strict=True)))} W, ", from_lines([run])] if watts else NOT_MEASURED,
+                [f"{number(mean_w)} W, ", from_lines([run])] if watts else NOT_MEASURED,
                 _joules(run),
                 at_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees)} °C")
                 if degrees is not None

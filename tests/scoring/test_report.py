@@ -425,10 +425,10 @@ def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.Captu
 
 def test_merged_rows_weigh_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = write_log(tmp_path / "a.txt", windows=28)
-    for number, line in enumerate([line for line in log.read_text().splitlines() if "step_window" in line]):
+    for at, line in enumerate([line for line in log.read_text().splitlines() if "step_window" in line]):
         changed = json.loads(line.removeprefix(":::MLLOG "))
-        changed["value"] |= {"time_s": 2.5 if number < 8 else 5.0, "power_w": 100.0 if number < 8 else 200.0}
-        changed["time_ms"] = 10_000_000 + 2500 * max(number, 2 * number - 7)
+        changed["value"] |= {"time_s": 2.5 if at < 8 else 5.0, "power_w": 100.0 if at < 8 else 200.0}
+        changed["time_ms"] = 10_000_000 + 2500 * max(at, 2 * at - 7)
         log.write_text(log.read_text().replace(line, f":::MLLOG {json.dumps(changed)}"))
 
     def said() -> list[str]:

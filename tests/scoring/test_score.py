@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import re
-import shutil
 import statistics
 import subprocess
 import sys
