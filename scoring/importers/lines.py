@@ -29,6 +29,7 @@ STARTS = (
     " - PARAMETER ",
     '"PARAMETER"',
     ") Model HParams:",
+    "Start with arguments Namespace(",
     "PADDLE_TRAINERS_NUM",
     ", replicas ",
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scoring.hazards import Warning_
+from scoring.importers.mllog import real
 from scoring.importers.text import work
 from scoring.protocols import Protocol
 from scoring.published import Published
@@ -48,8 +49,8 @@ class Run:
     def target(self) -> float | None:
         """Quality that the run's recipe asks for, where its header says."""
         for name, entry in config_of(self.record).items():
-            if name.startswith("RECIPE.target_") and isinstance(entry.get("value"), int | float):
-                return float(entry["value"])
+            if name.startswith("RECIPE.target_") and (target := real(entry.get("value"))) is not None:
+                return target
         return None
 
 

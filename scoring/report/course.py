@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scoring.importers.mllog import real
 from scoring.record import Record, Window
 from scoring.report import plots
 from scoring.report.blocks import (
@@ -137,8 +138,7 @@ def telemetry(report: Report) -> Section:
         most, at = max(used, default=(None, None))
         watts = [(w.power_w, w.rows) for w in run.measured if w.power_w is not None]
         mean_w = statistics.fmean(*zip(*watts, strict=True)) if watts else None
-        hottest = run.record.telemetry.get("peak_gpu_temperature_c")
-        degrees = None if isinstance(hottest, bool) or not isinstance(hottest, int | float) else float(hottest)
+        degrees = real(run.record.telemetry.get("peak_gpu_temperature_c"))
         rows.append(
             [
                 run_link(run),

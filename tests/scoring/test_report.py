@@ -557,6 +557,16 @@ def test_mlperf_submission(published_logs: Path, tmp_path: Path, capsys: pytest.
     assert_self_contained(page_of(tmp_path, *runs, "--protocol", "mlperf"))
 
 
+@pytest.mark.parametrize(
+    "name", ['"RECIPE.target_top1": {"value"', '"epoch_num"', '"all_reduce_mib"', '"peak_gpu_temperature_c"']
+)
+def test_numbers_beyond_any_float(tmp_path: Path, name: str) -> None:
+    log = write_log(tmp_path / "a.txt", telemetry=True)
+    text = f"# {json.dumps({'program': {'all_reduce_mib': 100}})}\n{log.read_text()}"
+    log.write_text(re.sub(rf"{re.escape(name)}: [\d.]+", f"{name}: 1{'0' * 400}", text))
+    assert main(["report", str(log)]) == 0
+
+
 def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(8)
     whole = write_log(tmp_path / "whole.txt", telemetry=True).read_bytes()
