@@ -15,6 +15,7 @@ NVLOG       :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:59) iteration: 200
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import NamedTuple
@@ -220,29 +221,11 @@ def _read_steps(lines: Lines, dialect: _Dialect) -> Draft:
     return draft
 
 
-def read_pytorch(lines: Lines) -> Draft:
-    """A log of NVIDIA's PyTorch image classification."""
-    return _read_steps(lines, _PYTORCH)
-
-
-def read_mxnet(lines: Lines) -> Draft:
-    """A log of NVIDIA's MXNet ResNet-50."""
-    return _read_steps(lines, _MXNET)
-
-
-def read_speed(lines: Lines) -> Draft:
-    """A log of NVIDIA's MXNet ResNet-50 before DLLogger."""
-    return _read_steps(lines, _SPEED)
-
-
-def read_paddle(lines: Lines) -> Draft:
-    """A log of NVIDIA's Paddle ResNet-50."""
-    return _read_steps(lines, _PADDLE)
-
-
-def read_json(lines: Lines) -> Draft:
-    """A log of any of them in DLLogger's JSON."""
-    return _read_steps(lines, _JSON)
+read_pytorch = functools.partial(_read_steps, dialect=_PYTORCH)
+read_mxnet = functools.partial(_read_steps, dialect=_MXNET)
+read_speed = functools.partial(_read_steps, dialect=_SPEED)
+read_paddle = functools.partial(_read_steps, dialect=_PADDLE)
+read_json = functools.partial(_read_steps, dialect=_JSON)
 
 
 def read_tensorflow(lines: Lines) -> Draft:

@@ -22,6 +22,7 @@ _ONCE = (
     "Environment info:",
     "System environment:",
     '{"env_info": ',
+    "Base params: {",
 )
 STARTS = (
     *_ONCE,
