@@ -199,12 +199,13 @@ def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Ce
             # How many devices the system has does not matter to repeats of it; these logs do not say.
             try:
                 record = read_record(Path(folder) / member.name, devices=1)
-            except InputError:  # one log has no training row
+                figure = score([record], protocols.find("window"))
+            except InputError:  # a run that came to nothing
                 continue
             key = (member.name.rpartition("/")[0], record.global_batch)
             if key not in by_system and len(by_system) == most_systems:
                 break
-            by_system.setdefault(key, []).append(score([record], protocols.find("window")))
+            by_system.setdefault(key, []).append(figure)
     alone: list[bool] = []
     judged: list[bool] = []
     outlying: list[bool] = []

@@ -48,7 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"python -m scoring {wanted}: {error}", file=sys.stderr)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"python -m scoring {wanted}: {where}{error.strerror or error}; check the path", file=sys.stderr)
+        text = f"{where}{error.strerror or error}; check the path".replace("\n", "\\n")  # a path may hold anything
+        print(f"python -m scoring {wanted}: {text}", file=sys.stderr)
     return 2
 
 

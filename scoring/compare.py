@@ -18,7 +18,7 @@ from scoring.hazards import Warning_
 from scoring.importers import count, jsonable, read_record
 from scoring.protocols import Protocol
 from scoring.record import InputError
-from scoring.score import Score, TooFewRunsError, add_score_options, protocol_of, score
+from scoring.score import Score, TooFewRunsError, add_score_options, once, protocol_of, score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None
     if len(units) > 1:
         shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
+    once([record for _, result in named for record in result.records])
     base = named[0][1]
     base_devices = _devices(base)
     rows = []
@@ -140,15 +141,12 @@ UNKNOWN = "one run: how far its repeats lie apart is unknown (--between-runs-sd,
 def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:
     """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
     values = []
-    counted: set[str] = set()  # a log of two folders is one run
     for result in known:
         if len(result.runs) < 2 or not all(_same_system(result, one) for one in pair):
             continue
-        runs = {r.sha256: run.value for r, run in zip(result.records, result.runs, strict=True)}
-        new = [value for digest, value in runs.items() if digest not in counted]
-        if all(map(math.isfinite, runs.values())) and len(new) > 1:
-            values.append(new)
-            counted.update(runs)
+        found = [run.value for run in result.runs]
+        if all(map(math.isfinite, found)):
+            values.append(found)
     freedom = sum(len(finite) - 1 for finite in values)
     if not freedom:
         return None
@@ -162,7 +160,9 @@ def _same_system(one: Score, other: Score) -> bool:
     a, b = one.records[0], other.records[0]
     if a.devices is None or a.global_batch is None:
         return False
-    if (a.devices, a.global_batch, a.header.get("hardware")) != (b.devices, b.global_batch, b.header.get("hardware")):
+    if a.machine != b.machine or a.header.get("hardware") != b.header.get("hardware"):
+        return False
+    if (a.devices, a.global_batch) != (b.devices, b.global_batch):
         return False
     pairs = ((getattr(a, name), getattr(b, name)) for name in ("model", "mode", "nodes", "precision", "math_mode"))
     return all(x is None or y is None or x == y for x, y in pairs)

@@ -79,6 +79,7 @@ OUTLIER_SCORE = 3.5  # median absolute deviations: Iglewicz and Hoaglin's modifi
 OUTLIER_SHARE = 0.01
 OUTLYING_WINDOW_SHARE = 0.2
 UNSTEADY_SHARE = 0.02
+SWING = 1.25  # of the 95 % quantile of the step times to the 5 % one
 SUMMARY_SHARE = 0.02
 
 
@@ -119,6 +120,11 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         found.extend(_levels(record, even, times) or _outlying(record, even, times))
         if not record.cumulative and _looks_cumulative(times):
             warn("cumulative_windows", "the windows look like running averages: ever smaller changes from row to row")
+    if len(times) == len(even) > 1:
+        low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
+        if high > SWING * low:
+            message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
+            warn("unsteady", message)
     times = step_times(windows)
     if averages_rates and len(times) == len(windows) >= 2:
         gap = statistics.fmean([1 / time for time in times], rows) * statistics.fmean(times, work(windows)) - 1

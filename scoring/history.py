@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from scoring import spread
 from scoring.compare import SINGLE_RUNS
@@ -61,7 +62,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     source = record.header.get("source")
-    return Row(
+    row = Row(
         sha256=record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
         file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
         date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
@@ -74,6 +75,9 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         images_per_s=run.value,
         unit=result.unit,
     )
+    texts = {name: value for name, value in vars(row).items() if isinstance(value, str)}
+    storable: dict[str, Any] = {name: text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
+    return dataclasses.replace(row, **storable)
 
 
 def _date_of(record: Record) -> tuple[float, str]:

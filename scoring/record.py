@@ -96,6 +96,7 @@ class Record:
     model: str | None = None
     devices: int | None = None
     nodes: int | None = None
+    platform: str | None = None  # the system as an MLPerf log names it
     batch_per_device: int | None = None
     batch_of_all: int | None = None  # images of one step over all devices, where the log says that
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
@@ -122,6 +123,13 @@ class Record:
     header: dict[str, Any] = field(default_factory=dict)  # header sections of our own logs
 
     @property
+    def run_id(self) -> tuple[float, float | None] | str:
+        """The same for two logs of one run: its start and first row, else the text's digest."""
+        if self.run_start_s is None:
+            return self.sha256
+        return self.run_start_s, self.windows[0].end_s if self.windows else None
+
+    @property
     def run_time_s(self) -> float | None:
         """From run_start to run_stop, in seconds."""
         if self.run_start_s is None or self.run_stop_s is None:
@@ -142,17 +150,27 @@ class Record:
 
     @property
     def machine(self) -> str | None:
-        """The devices of its kinds of nodes, or their CPU, as our own logs say them; None where they do not."""
+        """The devices of its kinds of nodes, or their CPU, as our own logs say them; else the platform."""
+        found = ", ".join(sorted(f"{count} x {name}" if count else name for count, name in self._nodes()))
+        return found or self.platform
+
+    @property
+    def device_kinds(self) -> str | None:
+        """The same without how many there are: what runs on one device and on eight of a machine share."""
+        return ", ".join(sorted({name for _, name in self._nodes()})) or self.platform
+
+    def _nodes(self) -> set[tuple[int, str]]:
+        """(GPUs, their name) of each kind of node, or (0, its CPU)."""
         hardware = self.header.get("hardware")
         nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
         seen = set()
         for node in nodes if isinstance(nodes, list) else ():
             gpus = node.get("gpus") if isinstance(node, dict) else None
             if isinstance(gpus, list) and gpus:
-                seen.add(f"{len(gpus)} x {gpus[0].get('name') if isinstance(gpus[0], dict) else gpus[0]}")
+                seen.add((len(gpus), str(gpus[0].get("name") if isinstance(gpus[0], dict) else gpus[0])))
             elif isinstance(node, dict) and node.get("cpu"):
-                seen.add(f"{node['cpu']}, {node.get('cores')} cores")
-        return ", ".join(sorted(seen)) or None
+                seen.add((0, f"{node['cpu']}, {node.get('cores')} cores"))
+        return seen
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values; fields that hold `None` are kept, so that absence is seen."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scoring import hazards, protocols
-from scoring.importers import count, jsonable, read_record
+from scoring.importers import MOST, count, jsonable, read_record
 from scoring.published import read_published
 from scoring.record import InputError, Record
 from scoring.scale_model import Loss, Training, back_test, learn, median_errors, published_tables, time_to_train_s
@@ -263,6 +263,7 @@ def plan(measured: Measured, node_counts: Sequence[int], args: argparse.Namespac
 def _training(args: argparse.Namespace, measured: Measured, base: Point, assumptions: list[str]) -> Training:
     """What training takes, from the options, the log's data set, and else ImageNet (or Cityscapes)."""
     own = {} if measured.dataset.get("synthetic", True) else measured.dataset
+    own = {name: size for name, size in own.items() if type(size) is int and 0 < size < MOST}
     train = args.train_samples or own.get("train_samples") or (2_975 if measured.segmentation else 1_281_167)
     evaluation = args.eval_samples or own.get("eval_samples") or (500 if measured.segmentation else 50_000)
     imagenet = train == 1_281_167 and "resnet" in (measured.model or "").lower()

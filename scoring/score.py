@@ -221,11 +221,16 @@ def _same_system(records: Sequence[Record]) -> None:
                 f"runs of different {name} ({where}) are no repeats of one system; "
                 "set them side by side with `python -m scoring compare`"
             )
-    digests: dict[str, str] = {}
+    once(records)
+
+
+def once(records: Sequence[Record]) -> None:
+    """Raises InputError where two logs are of the same run."""
+    files: dict[object, str] = {}
     for record in records:
-        if record.sha256 in digests:
-            raise InputError(f"{record.file} and {digests[record.sha256]} are the same log: one run counts once")
-        digests[record.sha256] = record.file
+        if record.run_id in files:
+            raise InputError(f"{record.file} and {files[record.run_id]} are of the same run: one run counts once")
+        files[record.run_id] = record.file
 
 
 def _of_one_run(

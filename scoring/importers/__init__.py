@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from runlog.reader import open_log
-from scoring.importers import checks, dllogger, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
+from scoring.importers import checks, dllogger, keras, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
 from scoring.importers.lines import HashingStream, Lines, Span, Stream, clean
 from scoring.importers.text import Draft, RowPattern
 from scoring.record import Check, InputError, Record, Window
@@ -45,10 +45,12 @@ FORMATS = {
     "nvidia_pytorch": Format(b"train.total_ips", dllogger.PYTORCH_ROW, dllogger.read_pytorch),
     "nvidia_tensorflow": Format(b" total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow),
     "nvidia_mxnet": Format(b"train.ips", dllogger.MXNET_ROW, dllogger.read_mxnet),
+    "nvidia_mxnet_speed": Format(b" samples/sec\tLR: ", dllogger.SPEED_ROW, dllogger.read_speed),
     "nvidia_paddle": Format(b"train.batch_time", dllogger.PADDLE_ROW, dllogger.read_paddle),
     "nvidia_json": Format(b"DLLL {", dllogger.JSON_ROW, dllogger.read_json),
     "nvidia_nvlog": Format(b":::NVLOG", dllogger.NVLOG_RATE, dllogger.read_nvlog),
-    "mmcv_json": Format(b'"mode": "train"', mmseg.JSON_ROW, mmseg.read_json),
+    "keras": Format(b"keras_utils.py", keras.ROW, keras.read),
+    "mmcv_json": Format(b'"data_time": ', mmseg.JSON_ROW, mmseg.read_json),
     "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read),
 }
 

@@ -4,6 +4,7 @@ PyTorch     DLL <stamp> - Epoch: 0 Iteration: 1  train.loss : .. train.compute_i
             train.total_ips : .. images/s ..     (total: data loading included; that is the rate taken)
 TensorFlow  DLL <stamp> - (0, 200) total_ips : ..  |  DLL <stamp> - () train_throughput : .. images/s
 MXNet       DLL <stamp> - Epoch: 2 Iteration: 419  train.loss : .. train.ips : .. images/s ..
+            before DLLogger: <stamp>:INFO: Epoch[2] Batch [400-419]\tSpeed: 1386.7 samples/sec\tLR: 0.01
 Paddle      DLL <stamp> - Epoch: 0 Iteration: 10  train.loss : .. train.data_time : .. train.compute_time : ..
             train.batch_time : .. train.ips : .. images/s ..   (the times are of the last step alone)
 JSON        DLLL {"timestamp": .., "datetime": .., "elapsedtime": .., "type": "LOG", "step": [0, 1],
@@ -14,6 +15,7 @@ NVLOG       :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:59) iteration: 200
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import NamedTuple
@@ -44,6 +46,11 @@ _IPS = field(r" train\.ips : ", r"(?=\s|$)")
 _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT)
 PYTORCH_ROW = RowPattern(STEP_HEAD, (field(r" train\.total_ips : ", r" \w+/s"),), _OTHERS_OF_ROW)
 MXNET_ROW = RowPattern(re.compile(STEP_HEAD.pattern + r"(?!.*train\.batch_time)"), (_IPS,), _OTHERS_OF_ROW)
+SPEED_ROW = RowPattern(
+    re.compile(r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+):INFO: )?Epoch\[(\d{1,9})\] Batch \[\d+-(\d{1,9})\]"),
+    (field(r"\tSpeed: ", r" samples/sec\tLR: "),),
+    _OTHERS_OF_ROW,
+)
 PADDLE_ROW = RowPattern(STEP_HEAD, (_IPS, _TIME), (_LOSS, _WAIT))
 TENSORFLOW_ROW = RowPattern(re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),))
 JSON_ROW = RowPattern(
@@ -62,13 +69,13 @@ _EPOCH_RATE = re.compile(rf"\b(?:train\.(?:total_)?ips|train_throughput) : {NUMB
 _TENSORFLOW_SUMMARY = re.compile(rf"(?:\btrain_throughput :|\bAverage total_ips:) {NUMBER}(?=\s|$)")
 _EPOCH_TIME = re.compile(rf"\btrain\.epoch_time : {NUMBER}")
 _TOP1 = re.compile(rf"\b(val\.(?:top1|accuracy)) : {NUMBER}")
-_PARAMETER = re.compile(r"(?:^|\s)([\w.]+) : (\[[^\]]*\]|\S+)")
+_PARAMETER = re.compile(r"(?:^|[\s(])([\w.]+)(?: : |='?)(\[[^\]]*\]|[^\s,')]+)")
 _TENSORFLOW_FACT = re.compile(r"\b(Num GPUs|Per-GPU Batch Size):? (\d{1,9})\s*$")
 _NVLOG_NAME = re.compile(r'\) Name: "([\w.]+)"')
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
-_OTHERS = ("Summary:", "   |")  # stand in lines after the first row that matter
+_OTHERS = ("Summary:", "Experiment took:", "   |")  # stand in lines after the first row that matter
 
 
 class _Dialect(NamedTuple):
@@ -78,10 +85,14 @@ class _Dialect(NamedTuple):
     row: RowPattern
     first: int  # number of the first step of an epoch
     batch: str = "batch_per_device"  # the fact that its parameter `batch_size` states
+    marker: str = "Epoch: "  # stands in each row
+    own: str = "DLL "  # and in each line of the tool's
 
 
 _PYTORCH = _Dialect("PyTorch", PYTORCH_ROW, 1)
 _MXNET = _Dialect("MXNet", MXNET_ROW, 0, "batch_of_all")
+_SPEED = _MXNET._replace(row=SPEED_ROW, marker="Epoch[", own=":INFO: ")
+_JSON = _Dialect("", JSON_ROW, 1, marker='"step": [', own="DLLL ")  # of the others, as the first row says
 _PADDLE = _Dialect("PaddlePaddle", PADDLE_ROW, 1)
 _TENSORFLOW = _Dialect("TensorFlow", TENSORFLOW_ROW, 0)
 
@@ -109,9 +120,10 @@ def _as_text(text: str) -> str:
 
 def _parameters(draft: Draft, line: int, text: str) -> Fact | None:
     """The line that lists the job's parameters. Its list of GPUs."""
-    if "PARAMETER" not in text:
+    head = "PARAMETER" if "PARAMETER" in text else "Start with arguments"
+    if head not in text:
         return None
-    found = dict(_PARAMETER.findall(text.split("PARAMETER", 1)[1]))
+    found = dict(_PARAMETER.findall(text.split(head, 1)[1]))
     draft.fact("model", found.get("arch"), line)
     draft.count("batch_size", found.get("batch_size"), line)
     draft.count("devices", found.get("world_size"), line)
@@ -148,21 +160,21 @@ def _epoch(draft: Draft, line: int, text: str) -> None:
         draft.evaluated(line, top1[1], top1[2], epoch=match[2])
 
 
-def _read_steps(lines: Lines, dialect: _Dialect | None) -> Draft:
-    """The rows of one dialect; of JSON, None, the first row says which."""
+def _read_steps(lines: Lines, dialect: _Dialect) -> Draft:
+    """The rows of one dialect."""
     draft = Draft()
     draft.truncated = True  # until the closing summary is met
     gpus: Fact | None = None
     table_batch: Fact | None = None
     table_devices: list[Fact] = []  # a row for each of its runs
-    marker, own, row = ("Epoch: ", "DLL ", dialect.row) if dialect else ('"step": [', "DLLL ", JSON_ROW)
-    counter = EpochCounter(dialect.first if dialect else 1)
-    for line, text, values in rows(lines, marker, own, row, _OTHERS):
+    last_line = 0
+    counter = EpochCounter(dialect.first)
+    for line, text, values in rows(lines, dialect.marker, dialect.own, dialect.row, _OTHERS):
         if values is None:
             text = _as_text(text) if "DLLL {" in text else text
             if not draft.has_rows:
                 gpus = _parameters(draft, line, text) or gpus
-            elif "Summary:" in text:
+            elif "Summary:" in text or "Experiment took:" in text:
                 draft.truncated = False
                 draft.summary(line, _EPOCH_RATE.search(text))
             elif "Epoch: " in text:
@@ -172,7 +184,7 @@ def _read_steps(lines: Lines, dialect: _Dialect | None) -> Draft:
             elif table_batch and (found := _TABLE_ROW.search(text)):
                 table_devices.append(Fact(integer(found[1]), line))
             continue
-        if dialect is None:
+        if dialect is _JSON:
             dialect = _json_dialect(text)
             counter.first = dialect.first
         stamp, epoch_text, step_text, rate_text, batch_time, loss, wait = values
@@ -180,6 +192,7 @@ def _read_steps(lines: Lines, dialect: _Dialect | None) -> Draft:
         rate = positive(rate_text)
         if rate is None or (steps := counter.take(epoch, step)) == 0:
             continue
+        last_line = line
         step_time = positive(batch_time)
         seconds = step_time if steps == 1 else None  # of the other steps the log says no time
         draft.row(
@@ -198,33 +211,21 @@ def _read_steps(lines: Lines, dialect: _Dialect | None) -> Draft:
         )
     table = table_devices[0] if table_batch and len({fact.value for fact in table_devices}) == 1 else None
     told: dict[str, Fact | None] = {"world_size": draft.facts.get("devices"), "gpus": gpus, "the closing table": table}
-    if dialect is _MXNET and len(lines.ranks) > 1:  # a rank a device, of which each writes some warning
-        told["mpirun's ranks"] = Fact(max(lines.ranks) + 1, lines.ranks[max(lines.ranks)])
+    ranks = {rank: line for rank, line in lines.ranks.items() if line <= last_line}
+    if dialect in (_MXNET, _SPEED) and len(ranks) > 1:  # a rank a device, of which each writes some warning
+        told["mpirun's ranks"] = Fact(max(ranks) + 1, ranks[max(ranks)])
     draft.agreed("devices", told)
     if table and table_batch:  # the benchmark's own last word
         draft.facts |= {"batch_per_device": table_batch}
-    _finish(draft, dialect or _PYTORCH, counter.first)
+    _finish(draft, dialect, counter.first)
     return draft
 
 
-def read_pytorch(lines: Lines) -> Draft:
-    """A log of NVIDIA's PyTorch image classification."""
-    return _read_steps(lines, _PYTORCH)
-
-
-def read_mxnet(lines: Lines) -> Draft:
-    """A log of NVIDIA's MXNet ResNet-50."""
-    return _read_steps(lines, _MXNET)
-
-
-def read_paddle(lines: Lines) -> Draft:
-    """A log of NVIDIA's Paddle ResNet-50."""
-    return _read_steps(lines, _PADDLE)
-
-
-def read_json(lines: Lines) -> Draft:
-    """A log of any of them in DLLogger's JSON."""
-    return _read_steps(lines, None)
+read_pytorch = functools.partial(_read_steps, dialect=_PYTORCH)
+read_mxnet = functools.partial(_read_steps, dialect=_MXNET)
+read_speed = functools.partial(_read_steps, dialect=_SPEED)
+read_paddle = functools.partial(_read_steps, dialect=_PADDLE)
+read_json = functools.partial(_read_steps, dialect=_JSON)
 
 
 def read_tensorflow(lines: Lines) -> Draft:

@@ -22,6 +22,7 @@ _ONCE = (
     "Environment info:",
     "System environment:",
     '{"env_info": ',
+    "Base params: {",
 )
 STARTS = (
     *_ONCE,
@@ -29,6 +30,7 @@ STARTS = (
     " - PARAMETER ",
     '"PARAMETER"',
     ") Model HParams:",
+    "Start with arguments Namespace(",
     "PADDLE_TRAINERS_NUM",
     ", replicas ",
 )

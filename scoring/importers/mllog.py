@@ -19,6 +19,7 @@ from scoring.record import Epoch, Quality, Window
 
 _OPENING = ("cache_clear", "init_start", "submission_benchmark")  # events before run_start
 _FIRST_SECTIONS = ("log", "source")  # of the header of our own logs, which stands before them
+MOST = 10**15  # of anything that is counted, or of images and seconds
 _COUNTS = ("devices", "nodes", "batch_per_device")
 _TEXTS = ("precision", "math_mode", "mode", "framework", "model")
 
@@ -72,26 +73,26 @@ def read(lines: Lines) -> Draft:
     return reader.finished()
 
 
-def _real(value: Any) -> float | None:
+def real(value: Any) -> float | None:
     """A finite number; None for anything else, booleans included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        real = float(value)
+        found = float(value)
     except OverflowError:  # JSON's whole numbers have no bound
         return None
-    return real if math.isfinite(real) else None
+    return found if math.isfinite(found) else None
 
 
 def _amount(value: Any) -> float | None:
     """A time, a rate or a number of images; None for what cannot be one."""
-    real = _real(value)
-    return real if real is not None and 1e-9 < real < 1e15 else None
+    found = real(value)
+    return found if found is not None and 1e-9 < found < MOST else None
 
 
 def _count(value: Any) -> int | None:
-    real = _real(value)
-    return int(real) if real is not None and real == int(real) and 0 < real < 1e15 else None
+    found = real(value)
+    return int(found) if found is not None and found == int(found) and 0 < found < MOST else None
 
 
 class _Reader:
@@ -140,13 +141,13 @@ class _Reader:
                 steps=steps,
                 images=_amount(value.get("images")),
                 seconds=seconds,
-                data_wait_s=wait_within(_real(value.get("data_wait_s")), seconds),
+                data_wait_s=wait_within(real(value.get("data_wait_s")), seconds),
                 printed_step_time_s=seconds / steps,
                 end_s=event.time_ms / 1000,
                 phase=phase if isinstance(phase, str) else None,
-                loss=_real(value.get("loss")),
-                gpu_memory_mib=_real(value.get("gpu_memory_mib")),
-                power_w=_real(value.get("power_w")),
+                loss=real(value.get("loss")),
+                gpu_memory_mib=real(value.get("gpu_memory_mib")),
+                power_w=real(value.get("power_w")),
             )
         )
 
@@ -185,7 +186,7 @@ class _Reader:
             epoch = self.epoch_of(event, event.metadata.get("epoch_num"))
             epoch.line, epoch.stopped = event.line, True
             epoch.seconds, epoch.images = _amount(value.get("time_s")), _amount(value.get("images"))
-            epoch.data_wait_s = _real(value.get("data_wait_s"))
+            epoch.data_wait_s = real(value.get("data_wait_s"))
 
     def rate(self, event: Event) -> None:
         """`throughput`, or `tracked_stats` with `throughput` or `imgs_sec`; the epoch is `step` or the last one."""
@@ -214,9 +215,9 @@ class _Reader:
             self.block = None
 
     def quality(self, event: Event) -> None:
-        value, epoch = _real(event.value), event.metadata.get("epoch_num")
+        value, epoch = real(event.value), event.metadata.get("epoch_num")
         if value is not None:
-            number = epoch if isinstance(epoch, int) else None
+            number = epoch if isinstance(epoch, int) and abs(epoch) < MOST else None
             self.draft.quality.append(Quality(line=event.line, name=event.key, value=value, epoch=number))
 
     def run(self, event: Event) -> None:
@@ -240,6 +241,9 @@ class _Reader:
         if isinstance(event.value, str):
             self.benchmark = Fact(event.value, event.line)
 
+    def platform(self, event: Event) -> None:
+        self.draft.fact("platform", event.value if isinstance(event.value, str) else None, event.line)
+
     def finished(self) -> Draft:
         """The draft; windows of epochs, else of blocks, where the log has none of steps."""
         draft = self.draft
@@ -252,7 +256,7 @@ class _Reader:
             images = self.train_samples if said.images is None and said.seconds else said.images
             epoch = Epoch(
                 line=said.line,
-                epoch=number if isinstance(number, int) else None,
+                epoch=number if isinstance(number, int) and abs(number) < MOST else None,
                 images=images,
                 seconds=said.seconds,
                 printed_rate=said.printed_rate,
@@ -311,4 +315,5 @@ _HANDLERS: dict[str, Callable[[_Reader, Event], None]] = {
     "train_samples": _Reader.samples,
     "global_batch_size": _Reader.global_batch,
     "submission_benchmark": _Reader.model,
+    "submission_platform": _Reader.platform,
 }

@@ -4,7 +4,9 @@ Y-M-D h:m:s,ms - mmseg - INFO - Iter [4/180]\tlr: .., eta: .., time: 1.661, data
 Y/M/D h:m:s - mmengine - INFO - Iter(train) [  50/80000]  lr: ..  eta: ..  time: ..  data_time: ..  memory: ..
 {"mode": "train", "epoch": 1, "iter": 50, "lr": 0.01, "memory": 5322, "data_time": 0.005, .., "time": 0.7143}
 (mmcv's `.log.json`, with {"env_info": .., "config": ..} before; `iter` may start anew in each epoch)
-`time` is the mean step time of the window; no rate is printed.
+{"lr": 0.01, "data_time": 0.005, "loss": 2.1, .., "time": 0.7143, "iter": 50, "memory": 5322, "step": 50}
+(mmengine's `scalars.json`; `step` counts through the whole run)
+`time` is the mean step time of the window, in mmengine of its last 10 steps; no rate is printed.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ ROW = RowPattern(
     (field(" data_time: ", r"(?:[\s,]|$)"), re.compile(r" memory: (\d{1,9})"), field(" loss: ")),
 )
 JSON_ROW = RowPattern(
-    re.compile(r'\{"mode": "train", "epoch": (\d{1,9}), "iter": (\d{1,9}),'),
+    re.compile(
+        r'\{"(?:mode": "train", "epoch": (\d{1,9}), "iter": (\d{1,9}),|(?:base_)?lr": (?=.*"step": (\d{1,9})\b))'
+    ),
     (field('"time": ', "(?=[,}])"),),
     (field('"data_time": '), re.compile(r'"memory": (\d{1,9})'), field('"loss": ')),
 )
-_JSON_EVAL = re.compile(r'"mode": "val", .*"iter": (\d{1,9}),.*"mIoU": ([\d.]+)')
+_JSON_EVAL, _JSON_STEP = re.compile(r'"mIoU": ([\d.]+)'), re.compile(r'"(?:iter|step)": (\d{1,9})')
 _FACT = re.compile(
     r"\bsamples_per_gpu ?= ?(?P<batch>\d{1,9})"
     r"|(?P<loader>\w+)_dataloader ?= ?dict"
@@ -116,25 +120,26 @@ class _Config:
 
 
 def read_json(lines: Lines) -> Draft:
-    """The JSON lines that mmcv writes beside its log."""
+    """The JSON lines that mmcv or mmengine writes beside its log."""
     draft = Draft()
     config = _Config(draft)
     config.distributed = True  # the file does not say whether a launcher ran
-    last = (0, 0)
-    for line, text, values in rows(lines, '"mode": "train"', '{"', JSON_ROW, ('"mode": "val"',)):
+    last: tuple[int | None, int] = (0, 0)
+    for line, text, values in rows(lines, '"lr": ', '{"', JSON_ROW, ('"mIoU": ',)):
         if values is None:
             if found := _JSON_EVAL.search(text):
-                draft.evaluated(line, "mIoU", found[2], step=integer(found[1]))
+                step_found = _JSON_STEP.search(text)
+                draft.evaluated(line, "mIoU", found[1], step=integer(step_found[1]) if step_found else None)
             elif not draft.has_rows:
                 for part in text.replace('\\"', '"').split("\\n"):
                     config.read(line, part)
             continue
-        epoch, step, step_time = whole(values[0]), whole(values[1]), positive(values[2])
+        epoch, step, step_time = integer(values[0]), whole(values[1] or values[2]), positive(values[3])
         if step_time is None or (epoch, step) == last:
             continue
         steps = step - last[1] if step > last[1] else step
         last = epoch, step
-        draft.row(_window(line, step, steps if draft.has_rows else None, step_time, values[3:], epoch=epoch))
+        draft.row(_window(line, step, steps if draft.has_rows else None, step_time, values[4:], epoch=epoch))
     config.finish()
     draft.fact("rate_scope", "device")
     return draft

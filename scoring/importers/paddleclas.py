@@ -14,6 +14,7 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from scoring.importers.paddle_launch import Launch
 from scoring.importers.text import (
@@ -41,10 +42,8 @@ _OTHERS = (field(" reader_cost: ", r"(?: ?s)?(?:[,\s]|$)"), field(" loss: +"), r
 STATIC_ROW = RowPattern(STATIC_HEAD, _COSTS, _OTHERS)
 DYGRAPH_ROW = RowPattern(DYGRAPH_HEAD, _COSTS, _OTHERS)
 _CONFIG = re.compile(r"(?:\] \w+ |^\S+ \S+ )INFO: ( *)(\w+) : ?(.*)$")
-_END = re.compile(r"END epoch:(\d{1,9})\s+train\b")
-_EVAL = re.compile(r"END (?:eval|valid)\b.*?\btop1: +([-\d.]+)")
-_DYGRAPH_AVG = re.compile(r"\[(Train|Eval)\]\[Epoch (\d{1,9})(?:/(\d{1,9}))?\]\[Avg\]")
-_TOP1 = re.compile(r"\btop1: ([-\d.]+)")
+_END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
+_EVAL = re.compile(r"(?:\[Eval\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]|END (?:eval|valid)\b).*?\btop1: +([-\d.]+)")
 
 
 def steps_averaged(step: int) -> int:
@@ -100,104 +99,87 @@ class _Config:
         self._draft.fact("precision", precision, self._amp_line or self._line)
 
 
+_Took = tuple[int | None, float | None, float | None]  # steps of a row, their seconds, and the wait in them
+_At = tuple[int, int]  # epoch and step of a row
+
+
+class _Averages:
+    """How the static-graph trainer counts: averages of the epoch, which are differenced."""
+
+    def __init__(self) -> None:
+        self._total = self._waited = 0.0  # of the epoch's averaged steps
+
+    def take(self, last: _At, at: _At, cost: float, wait: float | None, is_old: bool, begun: bool) -> _Took:
+        """The steps since the row before."""
+        (last_epoch, last_step), (epoch, step) = last, at
+        count, resets = (step + 1, False) if is_old else (steps_averaged(step), last_step < 5 <= step)
+        total, waited = cost * count, None if wait is None else wait * count
+        if epoch != last_epoch or step <= last_step or resets:
+            steps, seconds, waited_here = count, total, waited
+        else:
+            steps, seconds = step - last_step, total - self._total
+            waited_here = None if waited is None else max(0.0, waited - self._waited)
+        self._total, self._waited = total, waited or 0.0
+        return steps, seconds if seconds > 0 else None, waited_here
+
+
+def _windows(last: _At, at: _At, cost: float, wait: float | None, is_old: bool, begun: bool) -> _Took:
+    """How the dynamic-graph trainer counts: its rows are of their own steps, but for the first of an epoch."""
+    (last_epoch, last_step), (epoch, step) = last, at
+    start = last_step if epoch == last_epoch and step > last_step else -1
+    count = step - max(start, 4) if start < 5 <= step else step - start
+    steps = count if begun or step == 0 else None  # the log's start is lost: an epoch's first row is of iteration 0
+    return steps, *of_steps(steps, cost, wait)
+
+
 def read_static(lines: Lines) -> Draft:
     """A log of PaddleClas's static-graph trainer, or of its old releases."""
-    draft = Draft()
-    launch, config, batch = Launch(draft), _Config(draft), RowBatch()
-    ended: set[int] = set()
-    last_epoch = last_step = -1
-    total = waited = 0.0  # of the epoch's averaged steps
-    first_step = 1
-    for line, text, values in rows(lines, "train step:", "INFO: ", STATIC_ROW, ("END ",)):
-        if values is None:
-            if not draft.has_rows:
-                config.read(line, text)
-                launch.read(line, text)
-            elif found := _END.search(text):
-                ended.add(int(found[1]))
-            elif found := _EVAL.search(text):
-                draft.evaluated(line, "top1", found[1], epoch=str(last_epoch))
-            continue
-        stamp, epoch_text, step_text, cost_text, rate_text, wait_text, loss, is_old = values
-        epoch, step, cost, wait = whole(epoch_text), whole(step_text), positive(cost_text), number(wait_text)
-        if cost is None or (epoch, step) == (last_epoch, last_step):
-            continue
-        rate = positive(rate_text)
-        batch.read(line, rate_text, cost_text, cost)
-        if is_old:
-            first_step, count, resets = 0, step + 1, False
-            cost = batch.images / rate if batch.images and rate else cost
-        else:
-            count, resets = steps_averaged(step), last_step < 5 <= step
-        if epoch != last_epoch or step <= last_step or resets:
-            steps, seconds, waited_here = count, cost * count, None if wait is None else wait * count
-        else:
-            steps, seconds = step - last_step, cost * count - total
-            waited_here = None if wait is None else max(0.0, wait * count - waited)
-        total, waited = cost * count, (wait or 0.0) * count
-        last_epoch, last_step = epoch, step
-        own_time = seconds if seconds > 0 else None
-        draft.row(
-            Window(
-                line=line,
-                step=step,
-                epoch=epoch,
-                steps=steps,
-                seconds=own_time,
-                data_wait_s=wait_within(waited_here, own_time),
-                printed_rate=rate,
-                printed_step_time_s=cost,
-                end_s=moment_s(stamp),
-                loss=number(loss),
-            )
-        )
-    config.finish()
-    launch.finish()
-    batch.finish(draft)
-    draft.fact("rate_scope", "device")
+    draft = _read(lines, "train step:", STATIC_ROW, _Averages().take, first_epoch=0)
     draft.fact("cumulative", True)
-    draft.fact("first_step", first_step)
-    draft.truncated = last_epoch not in ended or (config.epochs is not None and last_epoch + 1 < config.epochs)
+    draft.fact("first_step", 1)
     return draft
 
 
 def read_dygraph(lines: Lines) -> Draft:
     """A log of PaddleClas's dynamic-graph trainer."""
+    draft = _read(lines, "[Train][Epoch ", DYGRAPH_ROW, _windows, first_epoch=1)
+    draft.fact("first_step", 0)
+    return draft
+
+
+def _read(lines: Lines, marker: str, pattern: RowPattern, take: Callable[..., _Took], *, first_epoch: int) -> Draft:
     draft = Draft()
     launch, config, batch = Launch(draft), _Config(draft), RowBatch()
     ended: set[int] = set()
-    last_epoch = last_step = -1
-    for line, text, values in rows(lines, "[Train][Epoch ", "INFO: ", DYGRAPH_ROW, ("[Avg]",)):
+    last = -1, -1
+    for line, text, values in rows(lines, marker, "INFO: ", pattern, ("END ", "[Avg]")):
         if values is None:
-            if found := _DYGRAPH_AVG.search(text):
-                if found[1] == "Train":
-                    ended.add(int(found[2]))
-                elif top1 := _TOP1.search(text):
-                    draft.evaluated(line, "top1", top1[1], epoch=found[2])
-            elif not draft.has_rows:
+            if not draft.has_rows:
                 config.read(line, text)
                 launch.read(line, text)
+            if found := _END.search(text):
+                ended.add(int(found[1] or found[2]))
+            elif found := _EVAL.search(text):
+                draft.evaluated(line, "top1", found[2], epoch=found[1] or str(last[0]))
             continue
-        stamp, epoch_text, step_text, cost_text, rate_text, wait_text, loss, _ = values
-        epoch, step, cost, wait = whole(epoch_text), whole(step_text), positive(cost_text), number(wait_text)
-        if cost is None or (epoch, step) == (last_epoch, last_step):
+        stamp, epoch_text, step_text, cost_text, rate_text, wait_text, loss, is_old = values
+        at, cost, rate = (whole(epoch_text), whole(step_text)), positive(cost_text), positive(rate_text)
+        if cost is None or at == last:
             continue
-        rate = positive(rate_text)
         batch.read(line, rate_text, cost_text, cost)
-        start = last_step if epoch == last_epoch and step > last_step else -1
-        count = step - max(start, 4) if start < 5 <= step else step - start
-        lost = not draft.has_rows and step > 0  # the log's start: the first row of an epoch is that of iteration 0
-        steps = None if lost else count
-        seconds, waited = of_steps(steps, cost, wait)
-        last_epoch, last_step = epoch, step
+        if is_old:
+            draft.fact("first_step", 0)
+            cost = batch.images / rate if batch.images and rate else cost
+        steps, seconds, waited = take(last, at, cost, number(wait_text), bool(is_old), draft.has_rows)
+        last = at
         draft.row(
             Window(
                 line=line,
-                step=step,
-                epoch=epoch,
+                step=at[1],
+                epoch=at[0],
                 steps=steps,
                 seconds=seconds,
-                data_wait_s=waited,
+                data_wait_s=wait_within(waited, seconds),
                 printed_rate=rate,
                 printed_step_time_s=cost,
                 end_s=moment_s(stamp),
@@ -208,6 +190,6 @@ def read_dygraph(lines: Lines) -> Draft:
     launch.finish()
     batch.finish(draft)
     draft.fact("rate_scope", "device")
-    draft.fact("first_step", 0)
-    draft.truncated = last_epoch not in ended or (config.epochs is not None and last_epoch < config.epochs)
+    unfinished = config.epochs is not None and last[0] + 1 - first_epoch < config.epochs
+    draft.truncated = last[0] not in ended or unfinished
     return draft

@@ -293,7 +293,8 @@ class RowBatch:
         rate = positive(printed_rate)
         if rate is None or printed_rate is None or printed_time is None or "e" in printed_time + printed_rate:
             return
-        half_time, half_rate = (0.5 * 10.0 ** -len(text.partition(".")[2]) for text in (printed_time, printed_rate))
+        half_time = 0.5 * 10.0 ** -len(printed_time.partition(".")[2])
+        half_rate = 0.5 * 10.0 ** -len(printed_rate.partition(".")[2])
         product = rate * time_s
         slack = rate * half_time + time_s * half_rate + 1e-4 * product
         self._low, self._high = max(self._low, product - slack), min(self._high, product + slack)

@@ -21,7 +21,7 @@ from scoring.report.scaling import curves, scaling_rows
 from scoring.report.step_time import with_step_times
 from scoring.report.text import visible
 from scoring.report.verdict import checks, verdict
-from scoring.score import RunFigure, TooFewRunsError, score
+from scoring.score import RunFigure, TooFewRunsError, once, score
 
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
 SAID_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
@@ -41,16 +41,14 @@ def build(
     `logs` has, by a record's file, the path to read where that is another, as of a log that is read already.
     Raises InputError where one log is given twice.
     """
-    digests: dict[str, str] = {}
+    once(records)
     by_shape: dict[tuple[Any, ...], list[Run]] = {}
     for number, record in enumerate(records, 1):
-        if record.sha256 in digests:
-            raise InputError(f"{record.file} and {digests[record.sha256]} are the same log: one run counts once")
-        digests[record.sha256] = record.file
         run = _run(number, record, findings.get(record.file), logs.get(record.file, record.file))
-        by_shape.setdefault((*_system(record), record.devices, record.nodes), []).append(run)
+        by_shape.setdefault((*_system(record), record.devices, record.nodes, record.machine), []).append(run)
     series: dict[tuple[Any, ...], list[Group]] = {}
-    groups = [_scored(runs, protocol, skip) for runs in by_shape.values()]
+    several = len({record.machine for record in records}) > 1
+    groups = [_scored(runs, protocol, skip, machine=several) for runs in by_shape.values()]
     for group in sorted(groups, key=lambda group: group.record.devices or 0):
         series.setdefault(_system(group.record), []).append(group)
     timed: list[Group] = []
@@ -80,10 +78,11 @@ def build(
 def _system(record: Record) -> tuple[Any, ...]:
     """What runs of one system share, whatever their number of devices."""
     framework = record.framework.split()[0] if record.framework else None
-    return framework, record.model, record.batch_per_device, record.precision, record.math_mode, record.mode
+    kinds = record.device_kinds
+    return framework, record.model, record.batch_per_device, record.precision, record.math_mode, record.mode, kinds
 
 
-def _name(record: Record) -> str:
+def _name(record: Record, *, machine: bool) -> str:
     parts = [
         visible(record.model, 80) if record.model else None,
         f"{record.devices} device{'s' * (record.devices != 1)}" if record.devices else None,
@@ -91,6 +90,7 @@ def _name(record: Record) -> str:
         f"batch {record.batch_per_device} a device" if record.batch_per_device else None,
         visible(record.precision, 40) if record.precision else None,
         "TF32" if record.math_mode == "tf32" and record.precision == "fp32" else None,
+        f"on {visible(record.machine or 'a machine not said', 80)}" if machine else None,
     ]
     return ", ".join(part for part in parts if part) or record.format
 
@@ -100,7 +100,7 @@ def _window(runs: Sequence[Run]) -> Protocol:
     return replace(protocols.find("window"), runs=len(runs))
 
 
-def _scored(runs: list[Run], protocol: Protocol | None, skip: int | None) -> Group:
+def _scored(runs: list[Run], protocol: Protocol | None, skip: int | None, *, machine: bool) -> Group:
     wanted = protocol or _window(runs)
     result, problem = None, None
     try:
@@ -114,7 +114,8 @@ def _scored(runs: list[Run], protocol: Protocol | None, skip: int | None) -> Gro
             replace(run, figure=figure, span=_span(run.record, figure, wanted))
             for run, figure in zip(runs, result.runs, strict=True)
         ]
-    return Group(name=_name(runs[0].record), runs=tuple(runs), score=result, problem=problem)
+    name = _name(runs[0].record, machine=machine)
+    return Group(name=name, runs=tuple(runs), score=result, problem=problem)
 
 
 def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:

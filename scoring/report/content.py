@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scoring.hazards import Warning_
+from scoring.importers.mllog import real
+from scoring.importers.text import work
 from scoring.protocols import Protocol
 from scoring.published import Published
 from scoring.record import Record, Window
@@ -46,8 +49,8 @@ class Run:
     def target(self) -> float | None:
         """Quality that the run's recipe asks for, where its header says."""
         for name, entry in config_of(self.record).items():
-            if name.startswith("RECIPE.target_") and isinstance(entry.get("value"), int | float):
-                return float(entry["value"])
+            if name.startswith("RECIPE.target_") and (target := real(entry.get("value"))) is not None:
+                return target
         return None
 
 
@@ -190,10 +193,11 @@ def seconds_per_step(window: Window) -> float | None:
     return window.printed_step_time_s
 
 
-def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """5, 50 and 95 % quantile, of the values themselves."""
+def quantiles(values: Sequence[tuple[float, int]]) -> tuple[float, float, float]:
+    """5, 50 and 95 % quantile, of values that each stand for so many printed rows."""
     ordered = sorted(values)
-    low, middle, high = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.05, 0.5, 0.95))
+    ends = list(itertools.accumulate(rows for _, rows in ordered))
+    low, middle, high = (ordered[bisect.bisect(ends, int(share * ends[-1]))][0] for share in (0.05, 0.5, 0.95))
     return low, middle, high
 
 
@@ -223,12 +227,13 @@ def timeline(run: Run) -> tuple[list[Point], str]:
     ):
         members = list(part)
         for chunk in (members[at : at + size] for at in range(0, len(members), size)):
-            rates = [r for (_, r), _ in chunk]
+            weights = work([w for (w, _), _ in chunk])
+            units = [weight / r for weight, ((_, r), _) in zip(weights, chunk, strict=True)]
             points.append(
                 Point(
                     start=chunk[0][1][0],
                     end=chunk[-1][1][1],
-                    images_per_s=len(rates) / math.fsum(1 / r for r in rates),  # windows of like work: times add up
+                    images_per_s=sum(weights) / math.fsum(units),  # times of like work add up
                     measured=is_measured,
                     windows=tuple(w for (w, _), _ in chunk),
                 )

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scoring.importers.mllog import real
 from scoring.record import Record, Window
 from scoring.report import plots
 from scoring.report.blocks import (
@@ -24,7 +25,7 @@ from scoring.report.blocks import (
     run_link,
 )
 from scoring.report.brief import figure_of
-from scoring.report.content import NOT_MEASURED, Group, Report, Run, quantiles, rate, seconds_per_step
+from scoring.report.content import NOT_MEASURED, Group, Report, Run, quantiles, seconds_per_step
 from scoring.report.speed import SHOWN_PANELS
 from scoring.report.text import interval, number, percent, visible
 from scoring.score import positions
@@ -135,14 +136,14 @@ def telemetry(report: Report) -> Section:
     for run in report.runs:
         used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
         most, at = max(used, default=(None, None))
-        watts = [window.power_w for window in run.measured if window.power_w is not None]
-        hottest = run.record.telemetry.get("peak_gpu_temperature_c")
-        degrees = None if isinstance(hottest, bool) or not isinstance(hottest, int | float) else float(hottest)
+        watts = [(w.power_w, w.rows) for w in run.measured if w.power_w is not None]
+        mean_w = statistics.fmean(*zip(*watts, strict=True)) if watts else None
+        degrees = real(run.record.telemetry.get("peak_gpu_temperature_c"))
         rows.append(
             [
                 run_link(run),
                 at_line(run, at, f"{number(most)} MiB") if used else NOT_MEASURED,
-                [f"{number(statistics.fmean(watts))} W, ", from_lines([run])] if watts else NOT_MEASURED,
+                [f"{number(mean_w)} W, ", from_lines([run])] if watts else NOT_MEASURED,
                 _joules(run),
                 at_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees)} °C")
                 if degrees is not None
@@ -200,7 +201,7 @@ def _variance_row(group: Group) -> list[Inline]:
     result = group.score
     assert result is not None
     finite = [run.figure.value for run in group.runs if run.figure and math.isfinite(run.figure.value)]
-    times = [t for run in group.runs for w in run.measured if (t := seconds_per_step(w)) is not None]
+    times = [(t, w.rows) for run in group.runs for w in run.measured if (t := seconds_per_step(w)) is not None]
     spread = result.spread
     return [
         group.name,
@@ -222,7 +223,7 @@ def _variance_figure(at: int, group: Group) -> list[Figure]:
         return []
     rows = []
     for run, value in runs:
-        rates = [r for window in run.measured if (r := rate(run.record, window)) is not None]
+        rates = run.figure.rates if run.figure else ()
         few = rates[:: max(1, -(-len(rates) // 200))]
         rows.append((f"run {run.number}", few if result.unit == "images/s" else [], value))
     words = f"{group.name}: {', '.join(number(value) for _, value in runs)} {result.unit}"
@@ -231,7 +232,7 @@ def _variance_figure(at: int, group: Group) -> list[Figure]:
     draw = functools.partial(
         plots.variance, rows=rows, value=result.value, interval=result.interval_95, unit=result.unit
     )
-    caption = f"{words}. Dots: windows; diamonds: runs."
+    caption = f"{words}. Dots: what a run's figure is made of; diamonds: runs."
     return [Figure(name=f"variance-{at}", title=f"Spread of {group.name}", caption=caption, draw=draw)]
 
 

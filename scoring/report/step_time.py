@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from scoring.importers.mllog import real
+from scoring.importers.text import work
 from scoring.record import Record
 from scoring.report.content import Group, StepTime, section
 
@@ -54,7 +56,7 @@ def _step_total(group: Group) -> tuple[float | None, float | None]:
         return math.fsum(seconds for seconds, _, _ in timed) / steps, wait
     printed = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
     if windows and len(printed) == len(windows):
-        return statistics.fmean(printed), None
+        return statistics.fmean(printed, work(windows)), None
     batch = group.record.global_batch
     if group.score is not None and group.score.unit == "images/s" and batch and group.score.value > 0:
         return batch / group.score.value, None
@@ -63,7 +65,5 @@ def _step_total(group: Group) -> tuple[float | None, float | None]:
 
 def all_reduce_mib(record: Record) -> float | None:
     """Gradients that a step sums, in MiB, by the log's header; None if it does not say."""
-    counted = section(record, "program").get("all_reduce_mib")
-    if isinstance(counted, int | float) and not isinstance(counted, bool) and counted > 0:
-        return float(counted)
-    return None
+    counted = real(section(record, "program").get("all_reduce_mib"))
+    return counted if counted is not None and counted > 0 else None

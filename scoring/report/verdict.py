@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scoring.protocols import Protocol
-from scoring.report.content import Check, Group, Run, quantiles, rate, section
-from scoring.report.text import number
-
-STEADY_RATIO = 1.25  # of the 95 % quantile of a run's measured windows to the 5 % one; above, the figure is not steady
+from scoring.report.content import Check, Group, Run, section
 
 
 def verdict(checks: Sequence[Check]) -> tuple[str, str]:
@@ -31,7 +28,7 @@ def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Check]:
     yield _compliance(runs)
     yield from _training(runs, protocol)
     yield _measurement(groups)
-    yield from _steadiness([run for g in groups if g.score and "images/s" in g.score.unit for run in g.runs])
+    yield from _steadiness(groups)
     dirty = [run for run in runs if section(run.record, "source").get("dirty") is True]
     if dirty:
         text = f"{_of(dirty, runs)} came from a source tree with uncommitted changes: the commit does not say what ran"
@@ -94,7 +91,7 @@ def _measurement(groups: Sequence[Group]) -> Check:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         todo = "Give what the protocol asks for, or take a protocol that these logs can serve."
         return Check(state="bad", subject="Measurement", text=problems[0] + more, todo=todo)
-    rules = sorted({warning.rule for group in groups if group.score for warning in group.score.warnings})
+    rules = sorted({warning.rule for group in groups if group.score for warning in group.score.warnings} - {"unsteady"})
     if rules:
         text = f"{len(rules)} kind{'s' * (len(rules) > 1)} of doubt: {', '.join(rules).replace('_', ' ')}"
         todo = "Run it again, with other seeds." if "too_few_runs" in rules else "Read the doubts below the figures."
@@ -102,18 +99,10 @@ def _measurement(groups: Sequence[Group]) -> Check:
     return Check(state="good", subject="Measurement", text="no doubt found")
 
 
-def _steadiness(runs: Sequence[Run]) -> Iterator[Check]:
-    """Runs whose windows differ so much that one figure does not describe them."""
-    swings = []
-    for run in runs:
-        rates = [r for window in run.measured if (r := rate(run.record, window)) is not None]
-        if run.figure and rates:
-            low, _, high = quantiles(rates)
-            swings.append((high / low, low, high, run))
-    unsteady = [swing for swing in swings if swing[0] > STEADY_RATIO]
+def _steadiness(groups: Sequence[Group]) -> Iterator[Check]:
+    """Figures that the rule `unsteady` warns of."""
+    unsteady = [w for group in groups if group.score for w in group.score.warnings if w.rule == "unsteady"]
     if unsteady:
-        _, low, high, run = max(unsteady, key=lambda swing: swing[0])
-        many = f"{_of([swing[3] for swing in unsteady], runs)}: measured windows "
-        text = f"{many}of run {run.number} lie from {number(low)} to {number(high)} images/s, 5 to 95 %"
+        more = f" (and {len(unsteady) - 1} more)" if len(unsteady) > 1 else ""
         todo = "Look for other load on the machine, waits for data and throttling; then measure again."
-        yield Check(state="doubt", subject="Steadiness", text=text, todo=todo)
+        yield Check(state="doubt", subject="Steadiness", text=unsteady[0].message + more, todo=todo)

@@ -7,6 +7,7 @@ prints), so that the tests hold an importer to the tool and not to itself.
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from runlog import schema
 from tests import make_log
 
+STARTS_MS = itertools.count(1_690_530_600_000, 3_600_000)  # no two logs are of the same run
 START = datetime.datetime(2023, 7, 28, 7, 50, 0)
 
 
@@ -410,10 +412,54 @@ def mmcv_json(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
+def nvidia_mxnet_speed(run: Run) -> str:
+    """DeepLearningExamples MxNet/Classification/RN50v1.5/fit.py before DLLogger, each rank in its own words."""
+    lines = []
+    for rank in range(run.devices):
+        lines.append(
+            f"[1,{rank}]<stderr>:2023-07-28 07:49:59,467:INFO: Start with arguments Namespace(amp=False, "
+            f"arch='resnetv15', batch_size={run.global_batch}, dtype='float32', gpus={list(range(run.devices))})"
+        )
+    elapsed = 0.0
+    for epoch, steps in run.epochs():
+        for at in range(0, len(steps) - run.every + 1, run.every):
+            total = sum(time for time, _ in steps[at : at + run.every])
+            elapsed += total
+            row = f"Epoch[{epoch}] Batch [{at}-{at + run.every - 1}]\tSpeed: {run.every * run.global_batch / total!r}"
+            for rank in (1, 0):
+                stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S,%f")[:-3]
+                lines.append(f"[1,{rank}]<stderr>:{stamp}:INFO: {row} samples/sec\tLR: 0.0039936\t")
+    lines += ["[1,0]<stderr>:2023-07-28 08:49:59,467:INFO: Experiment took: 146.61724376678467 sec", "train.total_ips"]
+    lines += [f"           |{str(run.batch).center(11)}|", "-" * 24]
+    lines += [f"{str(run.devices).center(11)}|{'389.54'.center(11)}|", ""]
+    return "\n".join(lines) + "\n"
+
+
+def keras(run: Run) -> str:
+    """TensorFlow models official/utils/misc/keras_utils.py `TimeHistory`, with classifier_trainer.py's words."""
+    lines = []
+    for gpus, batch in ((0, 7), (run.devices, run.batch)):
+        lines += [f"{{'runtime': {{'num_gpus': {gpus},", "             'worker_hosts': None},"]
+        lines += [" 'train_dataset': {'augmenter': {'name': None},", f"                   'batch_size': {batch},"]
+        lines += ["                   'dtype': 'float32',", "                   'use_per_replica_batch_size': True},"]
+        lines += [" 'validation_dataset': {'batch_size': 9,", "                        'dtype': 'float16'}}"]
+    elapsed, stamps = 0.0, []
+    for at in range(0, len(run.times) - run.every + 1, run.every):
+        total = sum(run.times[at : at + run.every])
+        elapsed += total
+        stamps.append(f"'BatchTimestamp<batch_index: {at + run.every}, timestamp: {1598428690.198 + elapsed}>'")
+        lines.append(
+            f"I0728 07:50:52.940788 140244211521280 keras_utils.py:133] TimeHistory: {total:.2f} seconds, "
+            f"{run.every * run.global_batch / total:.2f} examples/second between steps {at} and {at + run.every}"
+        )
+    lines.append(f"{{'accuracy_top_1': 0.76, 'step_timestamp_log': [{', '.join(stamps)}], 'train_finish_time': 1.0}}")
+    return "\n".join(lines) + "\n"
+
+
 def mllog(run: Run, *, status: str = "success", mode: str = "train") -> str:
     """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
     log = make_log.Log(tick_ms=0)
-    log.now_ms = 1_690_530_600_000
+    log.now_ms = next(STARTS_MS)
     log.section(schema.LOG, schema.Format())
     log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"})
     log.mllog.event("weights_initialization", metadata={"tensor": "conv0_weight"}, time_ms=int(log.now_ms))
@@ -455,6 +501,8 @@ WRITERS: dict[str, Callable[[Run], str]] = {
     "nvidia_tensorflow": nvidia_tensorflow,
     "nvidia_mxnet": nvidia_mxnet,
     "nvidia_paddle": nvidia_paddle,
+    "nvidia_mxnet_speed": nvidia_mxnet_speed,
+    "keras": keras,
     "mmseg": mmseg,
     "nvidia_json": nvidia_json,
     "nvidia_nvlog": nvidia_nvlog,

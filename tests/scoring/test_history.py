@@ -54,6 +54,12 @@ def test_a_run_is_kept_once_with_its_record_and_where_it_is_from(tmp_path: Path,
     assert rows[0].system.startswith("my machine, 8 devices") and rows[0].protocol.startswith("window: ")
 
 
+def test_text_in_no_encoding_is_kept(tmp_path: Path, command: Command) -> None:
+    [log] = logs(tmp_path, "a", [1])
+    log.write_text(log.read_text().replace('"model": "', '"model": "\\ud800'))
+    assert command("add", log)[:2] == (0, f"1 of 1 runs are new in {tmp_path / 'history.sqlite'}\n")
+
+
 def test_options_may_stand_before_the_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, page = str(tmp_path / "h.sqlite"), str(tmp_path / "page.html")
     runs = list(map(str, logs(tmp_path, "a", [1, 1.01])))

@@ -102,6 +102,7 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
     record = read_record(path, format=name, **samples.OPTIONS.get(name, {}))
     assert (record.devices, record.batch_per_device) == (8, 32)
     one_based = name not in ("paddleclas_dygraph", "paddle18", "nvidia_tensorflow", "nvidia_mxnet", "nvidia_nvlog")
+    one_based = one_based and name != "nvidia_mxnet_speed"
     assert record.first_step == int(one_based)
     every = 1 if name in ("paddle18", "nvidia_pytorch", "nvidia_json") else 10
     assert len(record.windows) == 240 // every
@@ -144,6 +145,7 @@ def test_quality(tmp_path: Path, name: str) -> None:
         "nvidia_pytorch": 71.234,
         "nvidia_json": 71.234,
         "mmcv_json": 0.7161,
+        "keras": 0.76,
     }
     record = read(tmp_path, samples.WRITERS[name](run()), **samples.OPTIONS.get(name, {}))
     assert {quality.value for quality in record.quality} == ({told[name]} if name in told else set())
@@ -241,10 +243,10 @@ def test_warning_inside_a_row(tmp_path: Path, name: str) -> None:
     clean = read(tmp_path, text, **options)
     lines = text.splitlines()
     where = clean.windows[4].line - 1
-    if name == "nvidia_nvlog":  # whose rows are of two lines
+    if name in ("nvidia_nvlog", "nvidia_mxnet_speed"):  # whose rows are of two lines, or of two fields
         return
     words = {"mmseg": "eta", "oneflow": "top_1", "paddle18": "acc1", "nvidia_tensorflow": "total_ips"}
-    words |= {"nvidia_json": '"data"', "mmcv_json": '"memory"'}
+    words |= {"nvidia_json": '"data"', "mmcv_json": '"memory"', "keras": "between"}
     word = words.get(name, "train.loss" if name.startswith("nvidia") else "l")
     head, tail = lines[where].split(f" {word}", 1)
     for broken in (
@@ -480,7 +482,7 @@ def test_scientific_notation(tmp_path: Path, name: str) -> None:
     """Python prints small and large numbers so, and the tools print what Python makes of them."""
     options = samples.OPTIONS.get(name, {})
     text = samples.WRITERS[name](run())
-    word = r"(?:_cost|[ _\"]time|total_ips|ips|samples/s|elapse)\"?"
+    word = r"(?:_cost|[ _\"]time|total_ips|ips|samples/s|elapse|TimeHistory|Speed)\"?"
     decimals = "3" if name == "oneflow" else "7"
     changed = re.sub(rf"({word}:? :? ?)(\d+\.\d+)", lambda m: f"{m[1]}{float(m[2]):.{decimals}e}", text)
     assert changed != text
@@ -576,6 +578,20 @@ def test_dialects_of_json(tmp_path: Path, framework: str, rate: str, other: str,
     assert [window.steps for window in record.windows][1:] == [10] * 7 and record.truncated
     assert record.windows[3].printed_rate == 4096.5
     assert read(tmp_path, text + f'{head}, "step": [], "data": {{"{rate}": 4096.5}}}}\n').truncated is False
+
+
+def test_scalars_of_mmengine(tmp_path: Path) -> None:
+    rows = [
+        f'{{"lr": 0.01, "data_time": 0.01, "decode.loss_ce": 1.5, "loss": 2.1, "time": 0.{at % 3 + 4}, '
+        f'"iter": {50 * at}, "memory": 4733, "step": {50 * at}}}'
+        for at in range(1, 9)
+    ]
+    rows.append('{"aAcc": 80.1, "mIoU": 35.4, "mAcc": 40.2, "data_time": 0.007, "time": 0.036, "step": 400}')
+    record = read(tmp_path, "\n".join(rows) + "\n", devices=8, batch_per_device=2)
+    assert record.format == "mmcv_json" and [window.steps for window in record.windows] == [50] * 8
+    assert [window.seconds for window in record.windows[:3]] == pytest.approx([25, 30, 20])
+    assert (record.windows[0].gpu_memory_mib, record.windows[0].loss) == (4733, 2.1)
+    assert [(quality.value, quality.step) for quality in record.quality] == [(35.4, 400)]
 
 
 def test_our_own_windows_are_held_to_their_steps_and_stamps(tmp_path: Path) -> None:

@@ -253,17 +253,17 @@ def test_only_resnet_has_resnets_epochs(published_logs: Path, tmp_path: Path) ->
         assert steps * 10 * given["step_time_s"] < 60 * given["time_to_train_min"] < steps * 12 * given["step_time_s"]
 
 
-@pytest.mark.parametrize("dataset", ["[]", "null"])
-def test_a_data_set_that_is_no_table_says_nothing(logs: list[Path], dataset: str) -> None:
+@pytest.mark.parametrize("dataset", ["[]", "null", '{"synthetic": false, "train_samples": "many", "eval_samples": -1}'])
+def test_a_data_set_that_says_no_numbers_says_nothing(logs: list[Path], dataset: str) -> None:
     logs[0].write_text(f'# {{"dataset": {dataset}}}\n{logs[0].read_text()}')
-    assert command("--measured", logs[0], "--nodes", "2").returncode == 0
+    assert command("--measured", logs[0], "--nodes", "2", "--epochs", "10").returncode == 0
 
 
 @pytest.mark.parametrize(
     "arguments, text",
     [
         (["--measured", "{one}", "--protocol", "mlperf"], "measures no throughput"),
-        (["--measured", "{one}", "{one}", "--nodes", "2"], "the same log"),
+        (["--measured", "{one}", "{one}", "--nodes", "2"], "the same run"),
         ([], "give --measured"),
         (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no node count"),
         (["--measured", "{one}", "{other}"], "different batch_per_device"),
