@@ -237,6 +237,8 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     passes.spread_mean(main)
     if _by_masters(plan) and not knobs.auto:
         passes.update_masters(main, merged=bool(knobs.merged_optimizer))
+    if knobs.merged_lars:
+        passes.merge_lars(main)
     programs = [main]  # of an update, each once
     if knobs.gradient_merge > 1:
         programs = [passes.merge_gradients(main, startup, steps=knobs.gradient_merge), main]

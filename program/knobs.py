@@ -20,6 +20,7 @@ _FUSIONS = {
     "enable_addto": ("conv2d_grad that adds", "sum of the gradient of a convolution's input"),
     "enable_inplace": ("share_buffer", ""),
     "merged_optimizer": ("merged_momentum", "momentum"),
+    "merged_lars": ("lars_momentum of several parameters", "lars_momentum of one parameter"),
 }
 _OF_RANKS = ("fuse_grad_size_in_MB", "fp16_allreduce", "nccl_comm_num")
 
@@ -92,6 +93,7 @@ def _made(block: Any) -> dict[str, int]:
     return {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {
         "enable_addto": len(added_to),
         "enable_inplace": kinds["share_buffer"] - of_addto,
+        "merged_lars": sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops),
     }
 
 
@@ -109,7 +111,12 @@ def _left(block: Any) -> Counter[str]:
             return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
         return op.type == "elementwise_add" and getattr(reader(op.output("Out")[0]), "type", "") == "relu"
 
-    found: Counter[str] = Counter()
+    alone = Counter(
+        type_in(block, op.input("Param")[0])
+        for op in block.ops
+        if op.type == "lars_momentum" and len(op.input("Param")) == 1
+    )
+    found: Counter[str] = Counter(merged_lars=sum(n for n in alone.values() if n > 1))
     writer: dict[str, Any] = {}  # the last so far
     for op in block.ops:
         if (

@@ -30,6 +30,7 @@ class Strategy:
     enable_addto: bool | None = _knob("a convolution adds to the gradient that is there instead of a sum (GPU)", None)
     enable_inplace: bool | None = _knob("outputs take the buffers of inputs that are read last there", None)
     merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
+    merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
     fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)

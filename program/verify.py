@@ -249,6 +249,8 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
             raise Refused(f"the recipe asks for {config.kind}, the program updates {names[0]} by {op.type}")
         if abs(op.attr("mu") - config.momentum) > 1e-6:
             raise Refused(f"momentum of {names[0]} is {op.attr('mu'):g}, not {config.momentum:g}")
+        if op.type == "lars_momentum":
+            _check_lars(op, config)
         for number, name in enumerate(names):
             decay = _decay(op, number)
             wanted = config.weight_decay if config.decay_bn_and_bias or is_decayed(name) else 0.0
@@ -259,6 +261,27 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
             if len(masters) != len(names) or not op.attr("multi_precision"):
                 raise Refused(f"{names[0]} is in half precision and has no FP32 master")
     return found
+
+
+def _check_lars(op: Any, config: OptimizerConfig) -> None:
+    """Its lists belong together, entry by entry, and what its parameters share is the recipe's."""
+    lists = {"Param": op.input("Param"), "Velocity": op.input("Velocity")}
+    if op.attr("multi_precision"):
+        lists["MasterParam"] = op.input("MasterParam")
+    parameters = lists["Param"]
+    for slot, names in lists.items():
+        if op.output(f"{slot}Out") != names:
+            raise Refused(f"{op.type} of {parameters[0]} writes another {slot} than it reads")
+        strangers = [p for p, n in zip(parameters, names, strict=True) if n != p and not n.startswith(f"{p}_")]
+        if strangers:
+            raise Refused(f"{op.type} updates {strangers[0]} by the {slot} of another parameter")
+    for name, wanted in (
+        ("lars_coeff", config.lars_coefficient),
+        ("epsilon", config.lars_epsilon),
+        ("rescale_grad", 1.0),
+    ):
+        if abs(op.attr(name) - wanted) > 1e-6 * max(abs(wanted), 1e-3):
+            raise Refused(f"{name} of {parameters[0]} is {op.attr(name):g}, not {wanted:g}")
 
 
 def _decay(op: Any, number: int) -> float:

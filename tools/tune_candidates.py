@@ -52,6 +52,8 @@ def candidates(job: env.Job) -> list[Candidate]:
     knobs = [f"enable_inplace={0 if gpu else 1}"]
     if job.precision != "bf16":
         knobs.append("merged_optimizer=0")
+    if "lars" in job.recipe:
+        knobs.append("merged_lars=1")
     if half:
         knobs += ["fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"]
     elif job.precision != "bf16":

@@ -118,6 +118,8 @@ def check_layers(case: Case, step: Step) -> None:
         else:
             assert set(pooled) == {(about[0], layout(case))} and sum(pooled.values()) in (1, 2)
         assert sum(step.of("cublas work").values()) == network.products
+        updates = {"merged_lars=1": 3}.get(case.strategy, parameters(network))
+        assert step.of("kernel")["lars_momentum"] == (updates if case.recipe == "mlperf_lars" else 0)
     assert convolutions(step) == Counter(
         dict(zip(((n, *about) for n in GRADIENTS), (count, count - 1, count), strict=True))
     )
@@ -132,6 +134,11 @@ def check_layers(case: Case, step: Step) -> None:
             fused = {f"{way}Relu": network.relu, f"{way}AddRelu": network.add_relu}
             plain = normalized - network.relu - network.add_relu
             assert {name: norms[(name, *about)] for name in (*fused, way)} == {**fused, way: plain}
+
+
+def parameters(network: expected.Network) -> int:
+    """Tensors that an optimizer updates: filters, scales and biases of normalizations, matrix and bias."""
+    return len(network.filters) + 2 * len(network.normalized) + len(network.dense)
 
 
 def check_host(case: Case, step: Step) -> None:

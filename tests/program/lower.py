@@ -181,12 +181,15 @@ class _Lowering:
         masters = op.input("MasterParam")
         if not masters:
             return False
-        parameter = op.input("Param")
+        parameters = op.input("Param")
         op.desc.set_input("Param", masters)
         op.desc.set_output("ParamOut", masters)
         op.desc.set_input("MasterParam", [])
         op.desc.set_output("MasterParamOut", [])
         op.desc._set_bool_attr("multi_precision", False)
-        self.at += 1
-        insert(self.block, self.at, "assign", {"X": masters}, {"Out": parameter}, op_role=op.attr("op_role"))
+        for master, parameter in zip(masters, parameters, strict=True):
+            self.at += 1
+            insert(self.block, self.at, "assign", {"X": [master]}, {"Out": [parameter]}, op_role=op.attr("op_role"))
         return False
+
+    lower_lars_momentum = lower_momentum

@@ -22,6 +22,7 @@ from program.schedules import Schedule
 STAGES = ((8, 2), (16, 2))  # a projection and an identity shortcut in each
 BATCH, SIDE, CLASSES = 4, 32, 10
 SGD = OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4)
+LARS = OptimizerConfig(kind="lars", momentum=0.9, weight_decay=1e-2)
 RECIPE = replace(
     config.digits_small(32), image_size=SIDE, label_smoothing=0.1, zero_gamma=False, optimizer=SGD, classes=CLASSES
 )

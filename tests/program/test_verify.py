@@ -308,6 +308,7 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
         ("", "enable_addto=0", "enable_addto is off and the program has 4 conv2d_grad that adds"),
         ("", "enable_inplace=0", "enable_inplace is off and the program has 6 share_buffer"),
         ("", "merged_optimizer=0", "merged_optimizer is off and the program has 2 merged_momentum"),
+        ("", "merged_lars=1", "merged_lars is on and the program has no lars_momentum of several parameters"),
         ("", "perturb_input=1", "perturb_input is on and no input is moved"),
         ("", "fuse_grad_size_in_MB=0.001", r"a bucket has .* MiB, fuse_grad_size_in_MB is 0\.001"),
         ("fuse_grad_size_in_MB=0.01", "", r"a bucket is closed at 0\.\d\d MiB, .* fuse_grad_size_in_MB is 16"),
