@@ -306,6 +306,8 @@ def arithmetic(main: Any, dtype: str) -> None:
             weights = op.input("Filter" if kind in CONVOLUTIONS else "Y")[0]
             if type_in(block, weights) != dtype:
                 raise Refused(f"{op.type} of {weights} is not in {dtype}")
+        if kind == "resnet_unit":
+            _check_unit(block, op, dtype)
         if op.type in NORMALIZATIONS:
             for slot in ("Scale", "Bias", "Mean", "Variance"):
                 if type_in(block, op.input(slot)[0]) != "float32":
@@ -314,6 +316,17 @@ def arithmetic(main: Any, dtype: str) -> None:
             raise Refused("the loss is not computed in float32")
         if op.type in ALL_UPDATES:
             for name in (*op.input("Velocity"), *op.input("MasterParam")):
+                if type_in(block, name) != "float32":
+                    raise Refused(f"{name} of {op.type} is not in float32")
+
+
+def _check_unit(block: Any, op: Any, dtype: str) -> None:
+    for side in "XZ":
+        for slot in (f"Filter{side}", f"Conv{side}"):
+            if slot in op.input_names and any(type_in(block, name) != dtype for name in op.input(slot)):
+                raise Refused(f"{op.type} of {op.input(slot)[0]} is not in {dtype}")
+        for slot in ("Scale", "Bias", "Mean", "Var", "SavedMean", "SavedInvstd"):
+            for name in op.input(f"{slot}{side}") if f"{slot}{side}" in op.input_names else ():
                 if type_in(block, name) != "float32":
                     raise Refused(f"{name} of {op.type} is not in float32")
 

@@ -24,7 +24,10 @@ LAYOUTS = {  # beside the precision's own; FCN-HRNetW18 has one, and so has bflo
 LARS_BATCH = 1632  # images: the smallest global batch that mlperf_lars has a reference point for
 SIDE = {"rn50": 32, "hrnet": 64}  # pixels of a training crop
 CLOSED = "rn50-mlperf_lars-amp_o2-train-2"  # the README's command for the closed division
-KNOBS = {"merged_lars=1": "mlperf_lars"}  # that are off by default, each with the recipe of its case
+KNOBS = {
+    "merged_lars=1": "mlperf_lars",
+    "resnet_unit=1": "nvidia_cosine",
+}  # that are off by default, each with the recipe of its case
 STEPS = 2  # of an epoch
 EVALUATED = 3  # evaluation images: less than a batch, so that a part of it only fills up
 
