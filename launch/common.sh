@@ -11,10 +11,11 @@
 ## --signal (90: before the time limit; at scancel SLURM's own KillWait of 30 s holds).
 # shellcheck disable=SC2034 # those who source it read them
 readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_END_S=45
+##   SEE_LOSS_S             mpirun.sh: from a node's end to the order to the others; longer than SIGNAL_S of nodes.py
 ##   ALIVE_S, ALIVE_COUNT   a keepalive of ssh each ALIVE_S; a node that misses ALIVE_COUNT of them is lost
 ##   ACCEPTANCE_*           an acceptance begins its last job by the one and is ended at the other
 # shellcheck disable=SC2034
-readonly ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
+readonly SEE_LOSS_S=5 ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
 
 refuse() { echo "error: $1" >&2; exit 2; }
 

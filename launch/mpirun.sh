@@ -127,7 +127,7 @@ trap 'stopped=130; release' INT HUP
 
 # Runs every node to its end: `status` is the first one's, or that of the first other one to fail; `first_to_fail` its rank.
 run_nodes() {
-  local rank remote ending ended this
+  local rank remote ending ended this tenths
   rm -f "${folder}/hold"
   mkfifo "${folder}/hold"
   exec {hold}<>"${folder}/hold" # this process alone may write to it: when it ends, however that is, the readers see the end
@@ -153,7 +153,12 @@ run_nodes() {
     if ((this != 0 && stopped == 0)); then
       ((status != 0)) || status=${this} first_to_fail=${rank}
       echo "mpirun.sh: node ${rank} (${host[rank]}) ended with status ${this}" >&2
-      release # the others must not wait for it
+      # The others must not wait for it. Before it is stopped too, the first node has time to see for itself whom it lost.
+      for ((tenths = 0; rank > 0 && tenths < SEE_LOSS_S * 10; tenths++)); do
+        [[ " ${node[*]} " == *" 0 "* && ${stopped} == 0 ]] || break
+        sleep 0.1
+      done
+      release
     fi
   done
   release
