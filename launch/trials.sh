@@ -158,7 +158,7 @@ if [[ "${1:-}" == --fleet ]]; then
   echo "record    ${FOLDER}/fleet.json"
   hosts=(--write-hosts "${FOLDER}/hosts")
   ((DGXNNODES > 1)) || hosts=() # its ranks were compared
-  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" "${hosts[@]}"
+  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" --html "${FOLDER}/fleet.html" "${hosts[@]}"
 fi
 if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
   precisions="$(.venv/bin/python -m tools.acceptance --precisions)" || exit 2

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness import env
 from harness.__main__ import main as ranks_main
-from tools import fleet_drift, fleet_verdicts
+from tools import fleet_drift, fleet_page, fleet_verdicts
 from tools.fleet_verdicts import FAILED, NOT_POSSIBLE, PASS, SLOW, Verdict
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
@@ -126,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--write-hosts", type=Path, metavar="FILE", help="write good nodes there, others to FILE.spares"
     )
     parser.add_argument("--nodes", type=int, metavar="N", help="how many of the good nodes are wanted; default: all")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the map of nodes and links there")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     args = parser.parse_args(arguments)
     try:
@@ -133,10 +134,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    statuses, _, by_link = judge(record)
-    if args.write_hosts:
-        write_hosts(args.write_hosts, statuses, args.nodes)
+    statuses, verdicts, by_link = judge(record)
     print(json.dumps(as_document(record, then), indent=1) if args.json else text(record, then))
+    try:
+        if args.write_hosts:
+            write_hosts(args.write_hosts, statuses, args.nodes)
+        if args.html:
+            args.html.write_text(fleet_page.html(record, statuses, verdicts, by_link), encoding="utf-8")
+    except OSError as error:
+        print(f"error: {error}: give a file that can be written", file=sys.stderr)
+        return 2
     return int(any(s in (SLOW, FAILED) for s in (*statuses.values(), *(v.status for v in by_link))))
 
 

@@ -40,7 +40,7 @@ LEAST_TURNS = 6  # also where they take longer than they should: five have an in
 COPY_MIB, DISK_MIB, DISK_S = 128, 32, 1.0
 FILES = 5000  # of DATADIR that are looked at
 BATCHES = 6  # of the input pipeline, a turn
-PINGS, EXCHANGE_MIB, EXCHANGES = 50, 4, 2  # of a pair, a turn
+PINGS, EXCHANGES = 50, 2  # of a pair, a turn
 WHOLE_S = 5.0
 
 
@@ -197,7 +197,7 @@ def resent() -> int:
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
     """Seconds of an exchange of 8 bytes (median), and of an all-reduce of EXCHANGE_MIB between two (mean)."""
     small, answer = np.zeros(1), np.zeros(1)
-    mine = np.ones(EXCHANGE_MIB * 2**18, np.float32)
+    mine = np.ones(fleet_rounds.EXCHANGE_MIB * 2**18, np.float32)
     theirs = np.empty_like(mine)
     before, pings = resent(), []
     for _ in range(PINGS):

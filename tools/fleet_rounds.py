@@ -13,6 +13,7 @@ START_S = 60.0  # nodes join, ranks start, the program is built
 TURNS, TURN_S = 16, 4.0  # alone: steps, memory, disk, input
 LINK_TURNS, PAIR_S = 5, 1.0  # each pair, in each round
 WHOLE_S = 15.0
+EXCHANGE_MIB = 4  # of an all-reduce between two nodes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -47,9 +48,11 @@ def _templates(folder: str) -> jinja2.Environment:
     return environment
 
 
-def html(page: Any) -> str:
-    """The page as one self-contained HTML file: no script, nothing fetched."""
-    return _templates("html").get_template("page.html").render(page=page)
+def html(page: Any, template: Path | None = None) -> str:
+    """The page as one self-contained HTML file: no script, nothing fetched; `template` may use blocks and page.css."""
+    templates = _templates("html")
+    chosen = templates.from_string(template.read_text("utf-8")) if template else templates.get_template("page.html")
+    return chosen.render(page=page)
 
 
 def markdown_text(page: Any) -> str:
