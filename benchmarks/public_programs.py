@@ -1,8 +1,9 @@
 """Programs of public ResNet-50 code on this wheel beside ours, counted by tools.inspect: docs/program.md's table.
 
-Batch 256 a GPU, rank 0 of 8. Their networks have the layers of ours; input, loss, metrics, optimizer, mixed precision
-and fleet's strategy are set by the calls that NVIDIA's DeepLearningExamples (PaddlePaddle/Classification/RN50v1.5,
-commit 38934f9) and PaddleClas (ppcls, commit 1fccb35) make; their code is not in here. Needs no GPU.
+Batch 256 a GPU, Baidu's 408, rank 0 of 8. Their networks have the layers of ours; input, loss, metrics, optimizer,
+mixed precision and fleet's strategy are set by the calls that NVIDIA's DeepLearningExamples
+(PaddlePaddle/Classification/RN50v1.5, commit 38934f9), PaddleClas (ppcls, commit 1fccb35) and Baidu in MLPerf v1.1
+(commit 38b9402) make; their code is not in here. Needs no GPU.
     python benchmarks/public_programs.py
 """
 
@@ -17,7 +18,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import env
 from paddle_rn50.model import ModelConfig, resnet50
-from program import contexts, count, precision
+from program import contexts, count, passes, precision, resnet_unit
 from program.optimizers import is_decayed
 from tools import inspect
 
@@ -29,12 +30,13 @@ from paddle.distributed import fleet
 from paddle.nn import functional
 
 BATCH, RANKS, SIDE, CLASSES = 256, 8, 224, 1000
+BAIDU_BATCH = 408
 
 
-def inputs(layout: str, channels: int) -> tuple[Any, Any]:
+def inputs(layout: str, channels: int, batch: int = BATCH) -> tuple[Any, Any]:
     """Images and labels of a batch."""
-    shape = [BATCH, channels, SIDE, SIDE] if layout == "NCHW" else [BATCH, SIDE, SIDE, channels]
-    return static.data("image", shape, "float32"), static.data("label", [BATCH, 1], "int64")
+    shape = [batch, channels, SIDE, SIDE] if layout == "NCHW" else [batch, SIDE, SIDE, channels]
+    return static.data("image", shape, "float32"), static.data("label", [batch, 1], "int64")
 
 
 def logits(image: Any, layout: str) -> Any:
@@ -48,8 +50,8 @@ def minimize(loss: Any, optimizer: Any, *, fused: bool, **knobs: Any) -> None:
     strategy, build = fleet.DistributedStrategy(), static.BuildStrategy()
     for knob in ("fuse_bn_act_ops", "fuse_elewise_add_act_ops", "fuse_bn_add_act_ops", "enable_addto"):
         setattr(build, knob, fused)
-    knobs |= {"build_strategy": build, "fuse_all_reduce_ops": True, "fuse_grad_size_in_MB": 16, "nccl_comm_num": 1}
-    for knob, value in knobs.items():
+    common = {"build_strategy": build, "fuse_all_reduce_ops": True, "fuse_grad_size_in_MB": 16, "nccl_comm_num": 1}
+    for knob, value in (common | knobs).items():
         setattr(strategy, knob, value)
     fleet.init(is_collective=True, log_level="ERROR")
     fleet.distributed_optimizer(optimizer, strategy=strategy).minimize(loss)
@@ -107,6 +109,32 @@ def paddleclas(*, level: str = "") -> None:
         precision.feed_half(loss.block.program, precision.PRECISIONS["amp_o2"])
 
 
+def baidu() -> None:
+    """A unit for each convolution but the stem's, merged LARS on a sum over the batch; label smoothing, fixed scale."""
+    paddle.set_flags({"FLAGS_max_inplace_grad_add": 8})
+    image, label = inputs("NHWC", 4, BAIDU_BATCH)
+    with static.amp.fp16_guard():
+        out = logits(image, "NHWC")
+    main = image.block.program
+    resnet_unit.fuse(main, static.default_startup_program())
+    smooth = functional.label_smooth(functional.one_hot(paddle.squeeze(label, 1), CLASSES), epsilon=0.1)
+    loss = paddle.sum(-(smooth * functional.log_softmax(out)))
+    optimizer = paddle.incubate.optimizer.LarsMomentumOptimizer(
+        10.5,
+        momentum=0.9,
+        lars_weight_decay=5e-5,
+        exclude_from_weight_decay=[".bn.", "fc.b"],
+        epsilon=0,
+        multi_precision=True,
+        rescale_grad=1 / (BAIDU_BATCH * RANKS),
+    )
+    scaling = {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False, "use_pure_fp16": True}
+    sums = {"gradient_scale_configs": {"scale_strategy": "sum"}, "fuse_grad_size_in_MB": 32}
+    minimize(loss, optimizer, fused=True, amp=True, amp_configs=scaling | {"use_fp16_guard": True}, **sums)
+    passes.merge_lars(main)
+    precision.feed_half(main, precision.PRECISIONS["amp_o2"])  # its pipeline emits FP16
+
+
 def row(name: str, main: Any) -> str:
     """A line of the table."""
     found = count.describe(main)
@@ -126,6 +154,7 @@ def main() -> None:
         "PaddleClas, AMP O2 NHWC": lambda: paddleclas(level="O2"),
         "PaddleClas, AMP O1 NHWC": lambda: paddleclas(level="O1"),
         "PaddleClas, FP32 NCHW": lambda: paddleclas(),
+        "Baidu v1.1, pure FP16 NHWC, batch 408": baidu,
     }
     rows = []
     # Fleet prints what it found, and would wait for the other ranks.
@@ -139,6 +168,10 @@ def main() -> None:
     for ours in ("amp_o2", "amp_o1", "fp32"):
         job = env.of_system(DGXSYSTEM="DGXA100", PRECISION=ours, BATCHSIZE=str(BATCH))
         rows.append(row(f"**this, {ours}**", inspect.build(job).main))
+    like_baidu = {"RECIPE": "mlperf_lars", "STRATEGY": "resnet_unit=1,merged_lars=1", "BATCHSIZE": str(BAIDU_BATCH)}
+    for scale, name in (("1", "fixed loss scale"), ("0", "dynamic")):
+        job = env.of_system(DGXSYSTEM="DGXA100", PRECISION="amp_o2", LOSS_SCALE=scale, **like_baidu)
+        rows.append(row(f"**this, amp_o2, both knobs, batch 408, {name}**", inspect.build(job).main))
     print("\n".join(rows))
 
 

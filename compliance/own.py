@@ -104,14 +104,18 @@ def _contradictions(
     for name, form in _SOURCE.items():
         if (text := headers[schema.SOURCE.name][name]) is not None and not re.fullmatch(form, text):
             yield None, f"source's {name} is {printable(text)}"
-    said, line = settings(headers), rows.of(schema.RUN_SUMMARY).line
+    said, at_line = settings(headers), rows.of(schema.RUN_SUMMARY).line
     if missing := sorted(_SETTINGS - said.keys()):
         yield None, f"the header section config lacks {', '.join(missing)}"
         return
     hosts = len(headers[schema.HARDWARE.name]["nodes"])
     if min(summary.devices, summary.batch_per_device, hosts) < 1 or hosts > summary.nodes:
-        yield line, f"{summary.devices} devices, {summary.nodes} nodes, {hosts} hosts, batch {summary.batch_per_device}"
+        yield (
+            at_line,
+            f"{summary.devices} devices of {summary.batch_per_device} images, {summary.nodes} nodes, {hosts} hosts",
+        )
     for where, found, by, wanted in _said_twice(headers, said, rows, summary):
+        line = at_line
         if isinstance(where, schema.Point):
             line, found, where = rows.of(where).line, rows.of(where).value, where.key
         if found != wanted:

@@ -12,6 +12,7 @@ import traceback
 from typing import Any
 
 from harness import env, memory, nvidia
+from program import strategy
 from runlog.errors import RunError
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
@@ -53,6 +54,7 @@ def _check_gpus(job: env.Job) -> float:
 
 
 AMPERE = 80  # compute capability: the first with TF32 and bfloat16
+HOPPER = 90  # has cuDNN's fused operations no more
 
 
 def _check_precision(job: env.Job) -> None:
@@ -61,11 +63,17 @@ def _check_precision(job: env.Job) -> None:
     Raises:
         ValueError: a GPU of this node lacks the job's precision.
     """
-    if job.device == "cpu" or job.precision not in ("tf32", "bf16"):
+    fused = strategy.parse(job.strategy).resnet_unit
+    if job.device == "cpu" or not (fused or job.precision in ("tf32", "bf16")):
         return
     with nvidia.opened() as (handles, _):
         for gpu in map(nvidia.describe, handles[: job.dgxngpu]):
-            if gpu.capability is not None and gpu.capability < AMPERE:
+            if fused and gpu.capability is not None and not AMPERE <= gpu.capability < HOPPER:
+                raise ValueError(
+                    f"STRATEGY: resnet_unit=1: {gpu.name} of {socket.gethostname()} has compute capability "
+                    f"{gpu.capability / 10:.1f}, its kernel takes 8.0 to 8.9: leave it out"
+                )
+            if job.precision in ("tf32", "bf16") and gpu.capability is not None and gpu.capability < AMPERE:
                 raise ValueError(
                     f"PRECISION={job.precision}: {gpu.name} of {socket.gethostname()} does not have it: set fp32, "
                     "amp_o1 or amp_o2"

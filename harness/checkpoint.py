@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness import state
-from program import build
+from program import build, resnet_unit
 from runlog import schema
 from runlog.errors import RunError
 
@@ -233,7 +233,10 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
         return
     main = training.main
     own = state.own_names(main)
-    arrays = start.arrays or {}
+    otherwise, arrays = resnet_unit.stored_otherwise(main), dict(start.arrays or {})
+    for name in arrays:
+        if name.rpartition("/")[2] in otherwise:
+            arrays[name] = resnet_unit.stored(arrays[name])
     if ranks.is_first:
         for name, tensor in state.tensors(main):
             value = arrays.get(f"rank0/{name}" if name in own else name)
@@ -343,7 +346,7 @@ class Keeper:
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
         self._last_s = started_s = time.monotonic()
         own = state.own_names(main)
-        mine = {name: np.array(tensor) for name, tensor in state.tensors(main) if name in own}
+        mine = {name: np.array(value) for name, value in state.values(main) if name in own}
         of_ranks = self._ranks.comm.gather(mine)
         if of_ranks is None:
             return
@@ -351,9 +354,8 @@ class Keeper:
             self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
             return
         self._join()
-        for name, tensor in state.tensors(main):
+        for name, value in state.values(main):
             if name not in own:
-                value = np.asarray(tensor)
                 np.copyto(self._copies.setdefault(name, np.empty_like(value)), value)
         arrays = dict(self._copies)
         for rank, part in enumerate(of_ranks):

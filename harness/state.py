@@ -11,6 +11,7 @@ import paddle
 from paddle import static
 
 from harness.ranks import Ranks
+from program import resnet_unit
 from program.ops import LOSS_VALUE, MERGED
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
@@ -36,9 +37,17 @@ def own_names(main: static.Program) -> set[str]:
     return {
         name
         for op in main.global_block().ops
-        if "MeanOut" in op.output_names and "VarianceOut" in op.output_names
-        for name in (*op.input("Mean"), *op.input("Variance"))
+        for slot in ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "RunningMeanZ", "RunningVarZ")
+        if slot in op.output_names
+        for name in op.output(slot)
     }
+
+
+def values(main: static.Program) -> Iterator[tuple[str, np.ndarray]]:
+    """As `tensors`, in the form that the plain network has: what a checkpoint holds whatever the strategy was."""
+    otherwise = resnet_unit.stored_otherwise(main)
+    for name, tensor in tensors(main):
+        yield name, resnet_unit.plain(np.asarray(tensor)) if name in otherwise else np.asarray(tensor)
 
 
 def assign(tensor: Any, value: np.ndarray) -> None:
@@ -60,11 +69,12 @@ def _bfloat16(value: np.ndarray) -> np.ndarray:
 
 def set_weights(main: static.Program, weights: dict[str, np.ndarray]) -> None:
     """Gives a training program these FP32 weights, in the type of each parameter, and to its FP32 master alike."""
-    left = set(weights)
+    left, otherwise = set(weights), resnet_unit.stored_otherwise(main)
     for name, tensor in tensors(main):
         of = re.sub(r"_fp32_master_\d+$", "", name)
         if of in weights:
-            value = padded(weights[of], tensor.shape())
+            value = weights[of]
+            value = resnet_unit.stored(value) if name in otherwise else padded(value, tensor.shape())
             assign(tensor, _bfloat16(value) if tensor._dtype() == _BF16 else value.astype(np.array(tensor).dtype))
             left.discard(of)
     assert not left, f"the program has no {sorted(left)}"

@@ -22,7 +22,7 @@ from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
 from program import buckets as reduces
-from program import kernels, passes, sync_bn, verify
+from program import kernels, passes, resnet_unit, sync_bn, verify
 from program import knobs as knobs_of
 from program import precision as precisions
 from program import strategy as strategies
@@ -171,6 +171,8 @@ def minimize(
     loss = loss.block._rename_var(loss.name, LOSS_VALUE)
     loss.persistable = True  # so that it can be read after a step
     knobs = resolve(plan)
+    if knobs.resnet_unit:
+        resnet_unit.fuse(main, startup)
     _by_fleet(loss, startup, _optimizer_of(main, optimizer, schedule, knobs, plan), knobs, plan)
     programs = _by_our_passes(main, startup, knobs, plan)
     rates = main.lr_scheduler
@@ -237,6 +239,8 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     passes.spread_mean(main)
     if _by_masters(plan) and not knobs.auto:
         passes.update_masters(main, merged=bool(knobs.merged_optimizer))
+    if knobs.merged_lars:
+        passes.merge_lars(main)
     programs = [main]  # of an update, each once
     if knobs.gradient_merge > 1:
         programs = [passes.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
@@ -346,6 +350,8 @@ def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan
     main = static.Program()
     with static.program_guard(main, static.Program()), _without_initializers():
         totals()
+        if resolve(plan).resnet_unit:
+            resnet_unit.fuse(main)
         precisions.cast_evaluation(main, plan.precision)
     if resolve(plan).enable_inplace:
         passes.share_buffers(main)

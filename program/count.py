@@ -1,10 +1,10 @@
 """Counts of a built program: what it runs, moves and computes.
 
 Bytes are the inputs of an operator, each once, and its outputs (a variable that it changes in place is read and
-written); views and operators without data count as none and are no kernel operators; what a convolution reads of the
-gradient that it adds to (addto) is left out and shown by itself; what a kernel transposes inside itself is counted.
-Traffic adds what the kernels read more than once; docs/estimate.md has the source for each class. FLOPs are those of
-convolutions and matrix products, a multiply-add being two.
+written), and what passes between the kernels of one operator; views and operators without data count as none and are
+no kernel operators; what a convolution reads of the gradient that it adds to (addto) is left out and shown by itself;
+what a kernel transposes inside itself is counted. Traffic adds what the kernels read more than once; docs/estimate.md
+has the source for each class. FLOPs are those of convolutions and matrix products, a multiply-add being two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from program.ops import (
     NORMALIZATIONS,
     OPTIMIZE,
     PRODUCTS,
+    adds,
     dtype_of,
     element_bytes,
+    input_gradient,
     size_bytes,
 )
 
@@ -48,6 +50,7 @@ SYNCHRONIZED = {"sync_batch_norm", "sync_batch_norm_grad"}
 CLASSES = {
     "convolution": CONVOLUTIONS,
     "batch norm": NORMALIZATIONS,
+    "convolution with batch norm": {"resnet_unit"},
     "pooling": {"pool2d"},
     "transpose": {"transpose", "transpose2", "transfer_layout"},
     "cast": {"cast"},
@@ -117,11 +120,26 @@ def _elements(block: Any, names: list[str]) -> int:
     return sum(math.prod(block.var(name).shape) for name in names)
 
 
+def _inside(op: Any, block: Any) -> int:
+    """Bytes of images that pass between the kernels of one `resnet_unit`.
+
+    Forward what a convolution wrote is read to be normalized. Backward the normalization's gradient is written and read
+    by the convolution's; with a shortcut that of the sum too. Instead of the output, its input, it reads the mask.
+    """
+    if op.type.removesuffix("_grad") != "resnet_unit":
+        return 0
+    of = op.output if op.type == "resnet_unit" else op.input
+    x, z = (sum(size_bytes(block.var(name)) for name in of(slot)) for slot in ("ConvX", "ConvZ"))
+    return x + z if op.type == "resnet_unit" else 2 * (x + 2 * z) - size_bytes(block.var(op.input("Y")[0]))
+
+
 def _again(op: Any, block: Any) -> tuple[int, ...]:
     """Image tensors that a normalization by the batch's statistics reads before it can begin, and again for its output.
 
     Forward that is the image; backward the image and the gradient, whose sums over the batch are in each output value.
     """
+    if op.type == "resnet_unit_grad":  # forward its convolution has the sums
+        return tuple(size_bytes(block.var(n)) for slot in ("ConvX", "ConvZ", "Y@GRAD") for n in op.input(slot))
     if op.type.removesuffix("_grad") not in NORMALIZATIONS or (op.has_attr("is_test") and op.attr("is_test")):
         return ()
     slots = [slot for slot in ("X", "Y@GRAD") if slot in op.input_names and op.input(slot)]
@@ -147,6 +165,8 @@ def _turned(op: Any, block: Any) -> list[str]:
 def _product(op: Any, block: Any) -> tuple[int, str]:
     """FLOPs of a convolution or matrix product and the type of its arithmetic."""
     kind = op.type.removesuffix("_grad")
+    if kind == "resnet_unit":
+        return _unit_flops(op, block), dtype_of(block.var(op.input("FilterX")[0]))
     if kind in CONVOLUTIONS:
         out = block.var(op.input("Output@GRAD")[0] if op.type != kind else op.output("Output")[0])
         weights = block.var(op.input("Filter")[0])  # [out, in / groups, height, width]
@@ -173,12 +193,8 @@ def _extra(op: Any, block: Any) -> int:
     if op.type == "conv2d_grad":
         made = [slot for slot in op.output_names if op.output(slot)]
         twice = size_bytes(block.var(op.input("Output@GRAD")[0])) if len(made) > 1 else 0
-        return twice + (size_bytes(block.var(op.output("Input@GRAD")[0])) if _adds(op) else 0)
+        return twice + (size_bytes(block.var(op.output("Input@GRAD")[0])) if adds(op) else 0)
     return sum(_again(op, block)) if op.type == "sync_batch_norm_grad" else 0
-
-
-def _adds(op: Any) -> bool:
-    return bool(op.type == "conv2d_grad" and op.has_attr("use_addto") and op.attr("use_addto"))
 
 
 def _launches(op: Any, turned: list[str]) -> int:
@@ -188,6 +204,9 @@ def _launches(op: Any, turned: list[str]) -> int:
         count = sum(1 for slot in op.output_names if op.output(slot))
     elif op.type in SYNCHRONIZED:  # local sums, all-reduce, sums of all or of scale and bias, output
         count = 4
+    elif op.type.removesuffix("_grad") == "resnet_unit":  # by its kernel's source
+        convolutions = sum(len(op.input(f"Filter{side}")) for side in "XZ")
+        count = 2 * convolutions + 1 if op.type == "resnet_unit" else 3 * convolutions
     elif op.type == "merged_momentum" and op.attr("regularization_method"):  # one call a parameter
         count = len(op.input("Param"))
     return count + len(turned)
@@ -201,6 +220,17 @@ def _on_tensor_cores(op: Any, block: Any) -> bool:
     return bool(out_channels % 8 == 0 and (in_channels % 8 == 0 or in_channels <= 4))
 
 
+def _unit_flops(op: Any, block: Any) -> int:
+    flops, backward = 0, op.type != "resnet_unit"
+    for side in "XZ":
+        for name in op.input(f"Filter{side}"):
+            out = block.var((op.input if backward else op.output)(f"Conv{side}")[0])
+            once = 2 * math.prod(out.shape[:3]) * math.prod(block.var(name).shape)
+            slots = [f"{slot}@GRAD" for slot in (side, f"Filter{side}")]
+            flops += once * (sum(bool(op.output(slot)) for slot in slots if slot in op.output_names) if backward else 1)
+    return flops
+
+
 def works(main: Any) -> list[Work]:
     """Every operator of a program's main block, in order."""
     block = main.global_block()
@@ -210,7 +240,7 @@ def works(main: Any) -> list[Work]:
         is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
         images = _turned(op, block) if is_kernel else []
         turned = 2 * sum(size_bytes(block.var(name)) for name in images)
-        moved = _bytes(op, block, members) + turned if is_kernel else 0
+        moved = _bytes(op, block, members) + turned + _inside(op, block) if is_kernel else 0
         flops, dtype = _product(op, block)
         found.append(
             Work(
@@ -295,4 +325,4 @@ def describe(main: Any) -> dict[str, Any]:
 def _addto_bytes(main: Any) -> int:
     """What convolutions read of the gradients that they add to."""
     block = main.global_block()
-    return sum(size_bytes(block.var(op.output("Input@GRAD")[0])) for op in block.ops if _adds(op))
+    return sum(size_bytes(block.var(op.output(input_gradient(op))[0])) for op in block.ops if adds(op))

@@ -29,9 +29,13 @@ _STATISTICS = {
     *("Scale", "Bias", "Mean", "Variance", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace"),
     *("Scale@GRAD", "Bias@GRAD"),
 }
+_OF_UNIT = ("Scale", "Bias", "Mean", "Var", "SavedMean", "SavedInvstd", "RunningMean", "RunningVar")
+_UNIT = {f"{slot}{side}" for side in "XZ" for slot in _OF_UNIT}
+_UNIT |= {f"{slot}{side}@GRAD" for side in "XZ" for slot in ("Scale", "Bias")}
 _MASTERS = {"Velocity", "VelocityOut", "MasterParam", "MasterParamOut", "LearningRate"}
 _FP32_OPERANDS = (
     {kind + end: _STATISTICS for kind in NORMALIZATIONS for end in ("", "_grad")}
+    | dict.fromkeys(("resnet_unit", "resnet_unit_grad"), _UNIT)
     | dict.fromkeys(ALL_UPDATES, _MASTERS)
     | {"check_finite_and_unscale": {"Scale"}, "update_loss_scaling": {"PrevLossScaling", "LossScaling"}}
 )

@@ -9,7 +9,18 @@ from typing import Any
 
 import paddle
 
-from program.ops import CONVOLUTIONS, MIB, NORMALIZATIONS, Refused, element_bytes, readers, type_in
+from program.ops import (
+    ADDING,
+    MIB,
+    NORMALIZATIONS,
+    Refused,
+    adds,
+    element_bytes,
+    input_gradient,
+    readers,
+    type_in,
+)
+from program.resnet_unit import fits
 from program.strategy import Strategy
 
 # Of each pass: what it makes, and what is there only where it did not run.
@@ -17,9 +28,11 @@ _FUSIONS = {
     "fuse_bn_act_ops": ("fused_batch_norm_act", "batch_norm before a relu"),
     "fuse_bn_add_act_ops": ("fused_bn_add_activation", "batch_norm before an add and a relu"),
     "fuse_elewise_add_act_ops": ("fused_elemwise_add_activation", "elementwise_add before a relu"),
-    "enable_addto": ("conv2d_grad that adds", "sum of the gradient of a convolution's input"),
+    "enable_addto": ("gradient of a convolution that adds", "sum of the gradient of a convolution's input"),
     "enable_inplace": ("share_buffer", ""),
     "merged_optimizer": ("merged_momentum", "momentum"),
+    "resnet_unit": ("resnet_unit", "convolution that a unit takes"),
+    "merged_lars": ("lars_momentum of several parameters", "lars_momentum of one parameter"),
 }
 _OF_RANKS = ("fuse_grad_size_in_MB", "fp16_allreduce", "nccl_comm_num")
 
@@ -75,16 +88,10 @@ def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
     return said
 
 
-def _adds(op: Any) -> bool:
-    """Whether it is a convolution's gradient that adds to what is there."""
-    kinds = {f"{kind}_grad" for kind in CONVOLUTIONS}
-    return bool(op.type in kinds and op.has_attr("use_addto") and op.attr("use_addto"))
-
-
 def _made(block: Any) -> dict[str, int]:
     """{knob: operators that only its pass makes}."""
     kinds = Counter(op.type for op in block.ops)
-    added_to = [op.output("Input@GRAD")[0] for op in block.ops if _adds(op)]
+    added_to = [op.output(input_gradient(op))[0] for op in block.ops if adds(op)]
     # Addto makes two around each gradient that is added to; the others are enable_inplace's.
     of_addto = sum(
         op.type == "share_buffer" and not {*op.input("X"), *op.output("Out")}.isdisjoint(added_to) for op in block.ops
@@ -92,6 +99,7 @@ def _made(block: Any) -> dict[str, int]:
     return {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {
         "enable_addto": len(added_to),
         "enable_inplace": kinds["share_buffer"] - of_addto,
+        "merged_lars": sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops),
     }
 
 
@@ -109,9 +117,15 @@ def _left(block: Any) -> Counter[str]:
             return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
         return op.type == "elementwise_add" and getattr(reader(op.output("Out")[0]), "type", "") == "relu"
 
-    found: Counter[str] = Counter()
+    alone = Counter(
+        type_in(block, op.input("Param")[0])
+        for op in block.ops
+        if op.type == "lars_momentum" and len(op.input("Param")) == 1
+    )
+    found: Counter[str] = Counter(merged_lars=sum(n for n in alone.values() if n > 1))
     writer: dict[str, Any] = {}  # the last so far
     for op in block.ops:
+        found["resnet_unit"] += fits(op, block)
         if (
             op.type == "batch_norm"
             and op.attr("data_layout") == "NHWC"
@@ -124,7 +138,7 @@ def _left(block: Any) -> Counter[str]:
         found["merged_optimizer"] += op.type == "momentum"
         if op.type in ("sum", "grad_add"):
             makers = [writer[name] for name in op.input_arg_names if name in writer]
-            found["enable_addto"] += any(maker.type == "conv2d_grad" and not _adds(maker) for maker in makers)
+            found["enable_addto"] += any(maker.type in ADDING and not adds(maker) for maker in makers)
         writer.update(dict.fromkeys(op.output_arg_names, op))
     return found
 

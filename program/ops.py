@@ -8,6 +8,7 @@ from typing import Any
 
 BACKWARD, OPTIMIZE, LOSS = 1, 2, 256  # bits of an operator's op_role
 CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
+ADDING = {"conv2d_grad", "depthwise_conv2d_grad", "resnet_unit_grad"}  # gradients that can add to what is there
 PRODUCTS = {"mul", "matmul", "matmul_v2"}
 NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
 ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
@@ -79,6 +80,16 @@ def is_clear(op: Any) -> bool:
 def type_in(block: Any, name: str) -> str:
     """Name of the type of a block's variable."""
     return dtype_of(block.var(name))
+
+
+def adds(op: Any) -> bool:
+    """Whether it is a convolution's gradient that adds to what is there."""
+    return bool(op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"))
+
+
+def input_gradient(op: Any) -> str:
+    """The slot of a convolution's gradient by its input."""
+    return "X@GRAD" if op.type == "resnet_unit_grad" else "Input@GRAD"
 
 
 def is_optimizer(op: Any) -> bool:

@@ -320,6 +320,55 @@ def share_buffers(main: static.Program) -> int:
     return len(main.global_block().ops) - before
 
 
+# ---- update by LARS -----------------------------------------------------------------------------------------------
+
+MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
+_LARS_LISTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam", "ParamOut", "VelocityOut", "MasterParamOut")
+_LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision")
+
+
+def merge_lars(main: static.Program) -> int:
+    """Updates by LARS of one type as one operator for up to MERGED_LARS parameters; returns how many it makes.
+
+    Paddle's kernel takes lists and computes each parameter by itself. Must run after `update_masters`.
+    """
+    block = main.global_block()
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for op in block.ops:
+        if op.type == "lars_momentum":
+            key = (block.var(op.input("Param")[0]).dtype, *(op.attr(name) for name in _LARS_SHARED))
+            groups.setdefault(key, []).append(op)
+    made = 0
+    for alike in groups.values():
+        parts = math.ceil(len(alike) / MERGED_LARS)
+        for part in range(parts):
+            first, *others = alike[part::parts]
+            if not others:
+                continue
+            slots = {slot: [n for op in (first, *others) for n in _operands(op, slot)] for slot in _LARS_LISTS}
+            attrs = {name: first.attr(name) for name in _LARS_SHARED}
+            attrs["lars_weight_decay"] = [decay for op in (first, *others) for decay in op.attr("lars_weight_decay")]
+            insert(
+                block,
+                block.ops.index(others[-1]) + 1,
+                "lars_momentum",
+                {slot: names for slot, names in slots.items() if not slot.endswith("Out")},
+                {slot: names for slot, names in slots.items() if slot.endswith("Out")},
+                **attrs,
+                op_role=OPTIMIZE,
+            )
+            for op in (first, *others):
+                block._remove_op(block.ops.index(op), sync=False)
+            made += 1
+    block._sync_with_cpp()
+    return made
+
+
+def _operands(op: Any, slot: str) -> list[str]:
+    of, slots = (op.output, op.output_names) if slot.endswith("Out") else (op.input, op.input_names)
+    return list(of(slot)) if slot in slots else []
+
+
 # ---- update of bfloat16 parameters -----------------------------------------------------------------------------------
 
 

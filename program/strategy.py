@@ -30,6 +30,8 @@ class Strategy:
     enable_addto: bool | None = _knob("a convolution adds to the gradient that is there instead of a sum (GPU)", None)
     enable_inplace: bool | None = _knob("outputs take the buffers of inputs that are read last there", None)
     merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
+    resnet_unit: bool = _knob("a block's convolution, batch norm, add and relu as one operator (FP16, NHWC)", False)
+    merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
     fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)
@@ -138,6 +140,10 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         dtype == "float16" and layout == "NHWC",
         "cuDNN's fused batch norm takes FP16 in NHWC only: set PRECISION=amp_o1 or amp_o2",
     )
+    unit = (
+        device == "gpu" and dtype == "float16" and layout == "NHWC",
+        "Paddle has its kernel for GPUs, in FP16 and NHWC: set DEVICE=gpu and PRECISION=amp_o1 or amp_o2",
+    )
     not_bf16 = (dtype != "bfloat16", "this Paddle has no bfloat16 kernel of it: set PRECISION=amp_o2")
     can = {
         "fuse_bn_act_ops": bn,
@@ -148,6 +154,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
             "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu",
         ),
         "merged_optimizer": (True, ""),
+        "resnet_unit": unit,
     }
     chosen: dict[str, bool] = {}
     for name, (possible, reason) in can.items():

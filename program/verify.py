@@ -249,6 +249,8 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
             raise Refused(f"the recipe asks for {config.kind}, the program updates {names[0]} by {op.type}")
         if abs(op.attr("mu") - config.momentum) > 1e-6:
             raise Refused(f"momentum of {names[0]} is {op.attr('mu'):g}, not {config.momentum:g}")
+        if op.type == "lars_momentum":
+            _check_lars(op, config)
         for number, name in enumerate(names):
             decay = _decay(op, number)
             wanted = config.weight_decay if config.decay_bn_and_bias or is_decayed(name) else 0.0
@@ -259,6 +261,27 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
             if len(masters) != len(names) or not op.attr("multi_precision"):
                 raise Refused(f"{names[0]} is in half precision and has no FP32 master")
     return found
+
+
+def _check_lars(op: Any, config: OptimizerConfig) -> None:
+    """Its lists belong together, entry by entry, and what its parameters share is the recipe's."""
+    lists = {"Param": op.input("Param"), "Velocity": op.input("Velocity")}
+    if op.attr("multi_precision"):
+        lists["MasterParam"] = op.input("MasterParam")
+    parameters = lists["Param"]
+    for slot, names in lists.items():
+        if op.output(f"{slot}Out") != names:
+            raise Refused(f"{op.type} of {parameters[0]} writes another {slot} than it reads")
+        strangers = [p for p, n in zip(parameters, names, strict=True) if n != p and not n.startswith(f"{p}_")]
+        if strangers:
+            raise Refused(f"{op.type} updates {strangers[0]} by the {slot} of another parameter")
+    for name, wanted in (
+        ("lars_coeff", config.lars_coefficient),
+        ("epsilon", config.lars_epsilon),
+        ("rescale_grad", 1.0),
+    ):
+        if abs(op.attr(name) - wanted) > 1e-6 * max(abs(wanted), 1e-3):
+            raise Refused(f"{name} of {parameters[0]} is {op.attr(name):g}, not {wanted:g}")
 
 
 def _decay(op: Any, number: int) -> float:
@@ -283,6 +306,8 @@ def arithmetic(main: Any, dtype: str) -> None:
             weights = op.input("Filter" if kind in CONVOLUTIONS else "Y")[0]
             if type_in(block, weights) != dtype:
                 raise Refused(f"{op.type} of {weights} is not in {dtype}")
+        if kind == "resnet_unit":
+            _check_unit(block, op, dtype)
         if op.type in NORMALIZATIONS:
             for slot in ("Scale", "Bias", "Mean", "Variance"):
                 if type_in(block, op.input(slot)[0]) != "float32":
@@ -291,6 +316,17 @@ def arithmetic(main: Any, dtype: str) -> None:
             raise Refused("the loss is not computed in float32")
         if op.type in ALL_UPDATES:
             for name in (*op.input("Velocity"), *op.input("MasterParam")):
+                if type_in(block, name) != "float32":
+                    raise Refused(f"{name} of {op.type} is not in float32")
+
+
+def _check_unit(block: Any, op: Any, dtype: str) -> None:
+    for side in "XZ":
+        for slot in (f"Filter{side}", f"Conv{side}"):
+            if slot in op.input_names and any(type_in(block, name) != dtype for name in op.input(slot)):
+                raise Refused(f"{op.type} of {op.input(slot)[0]} is not in {dtype}")
+        for slot in ("Scale", "Bias", "Mean", "Var", "SavedMean", "SavedInvstd"):
+            for name in op.input(f"{slot}{side}") if f"{slot}{side}" in op.input_names else ():
                 if type_in(block, name) != "float32":
                     raise Refused(f"{name} of {op.type} is not in float32")
 

@@ -52,12 +52,16 @@ def candidates(job: env.Job) -> list[Candidate]:
     knobs = [f"enable_inplace={0 if gpu else 1}"]
     if job.precision != "bf16":
         knobs.append("merged_optimizer=0")
+    if "lars" in job.recipe:
+        knobs.append("merged_lars=1")
     if half:
         knobs += ["fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"]
     elif job.precision != "bf16":
         knobs.append("fuse_elewise_add_act_ops=0")
     if ranks > 1:
         knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
+    if gpu and half and job.workload == "rn50" and job.layout != "NCHW":
+        knobs.append("resnet_unit=1")
     if gpu:
         knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
         knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]

@@ -129,8 +129,8 @@ def test_spares_take_the_places_of_killed_nodes(
     shell = tmp_path / "ssh"
     shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
     shell.chmod(0o755)
-    job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    job |= {"NEXP": str(trials), "MEASURED_STEPS": "150"}  # long enough to be killed in
+    job = {**GOLDEN_JOB, "BATCHSIZE": "4", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
+    job |= {"NEXP": str(trials), "MEASURED_STEPS": "60"}  # long enough to be killed in
     spares = {"ON_FAILURE": "go_on", "SPARES": "spare0,spare1,spare2,spare3", "CONT_NETWORK": nodes.network}
     with subprocess.Popen(
         command(nodes, str(shell)),

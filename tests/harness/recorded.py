@@ -23,6 +23,7 @@ V100 = {
     "capability": (7, 0),
     "memory": (16945512448, 16945446912 - 3 * 2**20, 3 * 2**20),
     "power_mw": 43125,
+    "power_limit_mw": 300_000,
     "energy_mj": 51_234_567,
     "clocks": {pynvml.NVML_CLOCK_SM: 135, pynvml.NVML_CLOCK_MEM: 877},
     "temperature": 34,
@@ -34,6 +35,7 @@ A100 = {
     "capability": (8, 0),
     "memory": (42949672960, 42949672960 - 4 * 2**20, 4 * 2**20),
     "power_mw": 52_341,
+    "power_limit_mw": 400_000,
     "energy_mj": 912_345_678,
     "clocks": {pynvml.NVML_CLOCK_SM: 210, pynvml.NVML_CLOCK_MEM: 1215},
     "temperature": 29,
@@ -161,6 +163,9 @@ class _Answers:
 
     def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, Any]) -> Any:
         return pynvml.c_nvmlUtilization_t(gpu.get("busy", 0), 0)
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: Any) -> int:
+        return int(_given(handle["power_limit_mw"]))
 
     def nvmlDeviceGetPowerUsage(self, gpu: dict[str, Any]) -> int:
         return gpu["power_mw"]

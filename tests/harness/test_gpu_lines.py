@@ -22,7 +22,7 @@ from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
 from paddle_rn50.config import Augmentation
 from runlog import schema
-from tests.harness.recorded import A100, A100_TOPOLOGY, V100, recorded_nvml
+from tests.harness.recorded import A100, A100_TOPOLOGY, H100, V100, recorded_nvml
 
 STREAM = 12345
 
@@ -185,6 +185,16 @@ def test_a_gpu_without_the_precision_is_refused(precision: str) -> None:
         harness.__main__._check_precision(env.Job(device="gpu", precision="amp_o2", dgxngpu=2))
         with pytest.raises(ValueError, match=said):
             harness.__main__._check_precision(job)
+
+
+@pytest.mark.parametrize(("gpu", "capability"), [(V100, "7.0"), (H100, "9.0")])
+def test_a_gpu_without_fused_operations_is_refused(gpu: dict[str, Any], capability: str) -> None:
+    job = env.Job(device="gpu", precision="amp_o2", strategy="resnet_unit=1", dgxngpu=2)
+    with recorded_nvml(A100, A100):
+        harness.__main__._check_precision(job)
+    said = f"STRATEGY: resnet_unit=1: .* has compute capability {capability}, its kernel takes 8.0 to 8.9: leave it out"
+    with recorded_nvml(gpu, gpu), pytest.raises(ValueError, match=said):
+        harness.__main__._check_precision(job)
 
 
 def test_a_logs_header_describes_the_gpus() -> None:

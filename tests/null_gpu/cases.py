@@ -24,6 +24,10 @@ LAYOUTS = {  # beside the precision's own; FCN-HRNetW18 has one, and so has bflo
 LARS_BATCH = 1632  # images: the smallest global batch that mlperf_lars has a reference point for
 SIDE = {"rn50": 32, "hrnet": 64}  # pixels of a training crop
 CLOSED = "rn50-mlperf_lars-amp_o2-train-2"  # the README's command for the closed division
+KNOBS = {
+    "merged_lars=1": "mlperf_lars",
+    "resnet_unit=1": "nvidia_cosine",
+}  # that are off by default, each with the recipe of its case
 STEPS = 2  # of an epoch
 EVALUATED = 3  # evaluation images: less than a batch, so that a part of it only fills up
 
@@ -38,6 +42,7 @@ class Case:
     layout: str
     mode: str
     ranks: int
+    strategy: str = ""  # of the job; the matrix has one case of each knob in KNOBS
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in asdict(self).values() if value)
@@ -63,6 +68,7 @@ class Case:
             "DGXNGPU": str(self.ranks),
             "BATCHSIZE": str(self.batch),
             "IMAGE_SIZE": str(SIDE[self.workload]),
+            "STRATEGY": self.strategy,
         }
         if self.mode == "throughput":
             return {**settings, "DATA": "synthetic", "WARMUP_STEPS": str(STEPS), "MEASURED_STEPS": str(STEPS)}
@@ -100,6 +106,18 @@ def matrix() -> list[Case]:
                 )
                 if case not in found:
                     found.append(case)
+    for knob, recipe in KNOBS.items():
+        found.append(
+            Case(
+                workload="rn50",
+                recipe=recipe,
+                precision="amp_o2",
+                layout="",
+                mode="train",
+                ranks=2,
+                strategy=knob,
+            )
+        )
     return found
 
 

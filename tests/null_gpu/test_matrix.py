@@ -66,7 +66,17 @@ def test_a_gpu_is_asked_for_what_the_network_needs(case: Case, tmp_path: Path) -
             check_collectives(case, job, process)
             for step in process.evaluation:
                 wanted = Counter({("cudnnConvolutionForward", *type_and_layout(case)): evaluated_convolutions(case)})
+                if case.strategy == "resnet_unit=1":
+                    wanted = units("Inference", evaluated_convolutions(case) - 1)
+                    assert Counter({key: n for key, n in step.work("cudnn").items() if "Fused" in key[0]}) == wanted
+                    wanted = Counter({("cudnnConvolutionForward", *type_and_layout(case)): 1})  # the stem's
                 assert convolutions(step) == wanted
+
+
+def units(statistics: str, count: int) -> Counter[tuple[str, ...]]:
+    """Forward calls of ResNet-50's 48 units with `count` convolutions, each with its own statistics."""
+    images = {("cudnnFusedConvolution", "half", "NHWC"): count, ("cudnnFusedNormalize", "half", "NHWC"): 3 * 16}
+    return Counter({**images, (f"cudnnFused{statistics}",): count})
 
 
 def evaluations(case: Case, left: int) -> int:
@@ -106,6 +116,9 @@ def check_layers(case: Case, step: Step) -> None:
     """Convolutions, normalizations, poolings and products of a training step, by type and layout."""
     about = type_and_layout(case)
     work = step.work("cudnn")
+    if case.strategy == "resnet_unit=1":
+        check_units(work)
+        return
     if case.workload == "hrnet":
         normalized, count = expected.hrnet_w18_convolutions(), expected.hrnet_w18_convolutions() + 1
     else:
@@ -118,6 +131,8 @@ def check_layers(case: Case, step: Step) -> None:
         else:
             assert set(pooled) == {(about[0], layout(case))} and sum(pooled.values()) in (1, 2)
         assert sum(step.of("cublas work").values()) == network.products
+        updates = {"merged_lars=1": 3}.get(case.strategy, parameters(network))
+        assert step.of("kernel")["lars_momentum"] == (updates if case.recipe == "mlperf_lars" else 0)
     assert convolutions(step) == Counter(
         dict(zip(((n, *about) for n in GRADIENTS), (count, count - 1, count), strict=True))
     )
@@ -132,6 +147,25 @@ def check_layers(case: Case, step: Step) -> None:
             fused = {f"{way}Relu": network.relu, f"{way}AddRelu": network.add_relu}
             plain = normalized - network.relu - network.add_relu
             assert {name: norms[(name, *about)] for name in (*fused, way)} == {**fused, way: plain}
+
+
+def check_units(work: Counter[tuple[str, ...]]) -> None:
+    """A training step of ResNet-50 whose every convolution but the stem's is a unit's."""
+    about, network = ("half", "NHWC"), expected.resnet50()
+    inside = network.convolutions - 1
+    fused = Counter({key: n for key, n in work.items() if key[0].startswith("cudnnFused")})
+    backward = {("cudnnFusedWgrad", *about): inside, ("cudnnFusedBackward", *about): inside}
+    assert fused == units("Statistics", inside) + Counter(backward)
+    found = {name: work[(name, *about)] for name in GRADIENTS}
+    assert found == dict(zip(GRADIENTS, (1, inside, 1), strict=True))
+    norms = Counter({key: n for key, n in work.items() if "Normalization" in key[0]})
+    ways = ("cudnnBatchNormalizationForwardTrainingExRelu", "cudnnBatchNormalizationBackwardExRelu")
+    assert norms == dict.fromkeys(((way, *about) for way in ways), 1)  # the stem's
+
+
+def parameters(network: expected.Network) -> int:
+    """Tensors that an optimizer updates: filters, scales and biases of normalizations, matrix and bias."""
+    return len(network.filters) + 2 * len(network.normalized) + len(network.dense)
 
 
 def check_host(case: Case, step: Step) -> None:

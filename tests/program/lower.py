@@ -128,6 +128,119 @@ class _Lowering:
         self.add("relu_grad", {"Out": op.input("Y"), "Out@GRAD": op.input("Y@GRAD")}, {"X@GRAD": dz}, 1)
         self.batch_norm_grad(op, dz[0])
 
+    # ---- units
+
+    def reshaped(self, name: str, shape: list[int], role: int, into: str = "") -> str:
+        out, unused = into or self.like(name), self.like(name)
+        if not into:
+            self.block.var(out).desc.set_shape(shape)
+        self.add("reshape2", {"X": [name]}, {"Out": [out], "XShape": [unused]}, role, shape=shape)
+        return out
+
+    def turned(self, name: str, axes: list[int], role: int, into: str = "") -> str:
+        out, unused = into or self.like(name), self.like(name)
+        if not into:
+            shape = self.block.var(name).shape
+            self.block.var(out).desc.set_shape([shape[axis] for axis in axes])
+        self.add("transpose2", {"X": [name]}, {"Out": [out], "XShape": [unused]}, role, axis=axes)
+        return out
+
+    def convolution_of(self, op: Any, side: str) -> dict[str, Any]:
+        pads = [op.attr("padding")] * 2
+        strides = [op.attr("stride" if side == "X" else "stride_z")] * 2
+        more = {"groups": 1, "dilations": [1, 1], "padding_algorithm": "EXPLICIT", "data_format": "NHWC"}
+        return {"strides": strides, "paddings": pads, **more}
+
+    def lower_resnet_unit(self, op: Any) -> None:
+        role, y = op.attr("op_role"), op.output("Y")[0]
+        sums = []
+        for side in "XZ" if op.attr("has_shortcut") else "X":
+            weights = self.turned(op.input(f"Filter{side}")[0], [0, 3, 1, 2], role)
+            conv = op.output(f"Conv{side}")
+            image = {"Input": op.input(side), "Filter": [weights]}
+            self.add("conv2d", image, {"Output": conv}, role, **self.convolution_of(op, side))
+            count = self.block.var(conv[0]).shape[3]
+            flat = {
+                s: self.reshaped(op.input(f"{s}{side}")[0], [count], role) for s in ("Scale", "Bias", "Mean", "Var")
+            }
+            saved = [
+                self.block.create_var(name=f"{n}.flat", shape=[count], dtype="float32").name
+                for n in (*op.output(f"SavedMean{side}"), *op.output(f"SavedInvstd{side}"))
+            ]
+            sums.append(self.like(y))
+            self.add(
+                "batch_norm",
+                {
+                    "X": conv,
+                    "Scale": [flat["Scale"]],
+                    "Bias": [flat["Bias"]],
+                    "Mean": [flat["Mean"]],
+                    "Variance": [flat["Var"]],
+                },
+                {
+                    "Y": [sums[-1]],
+                    "MeanOut": [flat["Mean"]],
+                    "VarianceOut": [flat["Var"]],
+                    "SavedMean": [saved[0]],
+                    "SavedVariance": [saved[1]],
+                    "ReserveSpace": [self.like(flat["Mean"])],
+                },
+                role,
+                data_layout="NHWC",
+                **BN_TRAINING | {n: op.attr(n) for n in (*BN_ATTRIBUTES, "is_test", "use_global_stats")},
+            )
+            for slot in ("Mean", "Var"):
+                self.reshaped(flat[slot], [1, 1, 1, count], role, into=op.output(f"Running{slot}{side}")[0])
+        if op.attr("fuse_add") and not op.attr("has_shortcut"):
+            sums.append(op.input("Z")[0])
+        if len(sums) == 2:
+            total = self.like(y)
+            self.add("elementwise_add", {"X": sums[:1], "Y": sums[1:]}, {"Out": [total]}, role, axis=-1)
+            sums = [total]
+        self.add("relu", {"X": sums}, {"Out": [y]}, role)
+
+    def lower_resnet_unit_grad(self, op: Any) -> None:
+        identity = op.attr("fuse_add") and not op.attr("has_shortcut")
+        dy = op.output("Z@GRAD")[0] if identity else self.like(op.input("Y")[0])
+        self.add("relu_grad", {"Out": op.input("Y"), "Out@GRAD": op.input("Y@GRAD")}, {"X@GRAD": [dy]}, 1)
+        for side in "XZ" if op.attr("has_shortcut") else "X":
+            conv, (weights,) = op.input(f"Conv{side}")[0], op.input(f"Filter{side}")
+            count = self.block.var(conv).shape[3]
+            flat = {s: self.reshaped(op.input(f"{s}{side}")[0], [count], 1) for s in ("Scale", "Bias")}
+            saved = [f"{op.input(f'{s}{side}')[0]}.flat" for s in ("SavedMean", "SavedInvstd")]
+            d_conv, d_flat = self.like(conv), {s: self.like(flat[s]) for s in flat}
+            self.add(
+                "batch_norm_grad",
+                {
+                    "X": [conv],
+                    "Scale": [flat["Scale"]],
+                    "Bias": [flat["Bias"]],
+                    "SavedMean": saved[:1],
+                    "SavedVariance": saved[1:],
+                    "Y@GRAD": [dy],
+                },
+                {"X@GRAD": [d_conv], **{f"{s}@GRAD": [d_flat[s]] for s in flat}},
+                1,
+                data_layout="NHWC",
+                **BN_TRAINING | {n: op.attr(n) for n in BN_ATTRIBUTES},
+            )
+            for slot, name in d_flat.items():
+                self.reshaped(name, [1, 1, 1, count], 1, into=op.output(f"{slot}{side}@GRAD")[0])
+            straight = self.turned(weights, [0, 3, 1, 2], 1)
+            d_weights, (target,) = self.like(straight), op.output(f"{side}@GRAD")
+            adds = side == "X" and op.attr("use_addto")
+            part = self.like(target) if adds else target
+            self.add(
+                "conv2d_grad",
+                {"Input": op.input(side), "Filter": [straight], "Output@GRAD": [d_conv]},
+                {"Input@GRAD": [part], "Filter@GRAD": [d_weights]},
+                1,
+                **self.convolution_of(op, side),
+            )
+            self.turned(d_weights, [0, 2, 3, 1], 1, into=op.output(f"Filter{side}@GRAD")[0])
+            if adds:
+                self.add("elementwise_add", {"X": [target], "Y": [part]}, {"Out": [target]}, 1, axis=-1)
+
     # ---- gradients that are added to
 
     def lower_share_buffer(self, op: Any) -> None:
@@ -181,12 +294,15 @@ class _Lowering:
         masters = op.input("MasterParam")
         if not masters:
             return False
-        parameter = op.input("Param")
+        parameters = op.input("Param")
         op.desc.set_input("Param", masters)
         op.desc.set_output("ParamOut", masters)
         op.desc.set_input("MasterParam", [])
         op.desc.set_output("MasterParamOut", [])
         op.desc._set_bool_attr("multi_precision", False)
-        self.at += 1
-        insert(self.block, self.at, "assign", {"X": masters}, {"Out": parameter}, op_role=op.attr("op_role"))
+        for master, parameter in zip(masters, parameters, strict=True):
+            self.at += 1
+            insert(self.block, self.at, "assign", {"X": [master]}, {"Out": [parameter]}, op_role=op.attr("op_role"))
         return False
+
+    lower_lars_momentum = lower_momentum

@@ -15,13 +15,14 @@ from paddle import static
 from harness import env, loop
 from paddle_rn50 import config, model, train
 from program import build as building
-from program import precision, strategy
+from program import precision, resnet_unit, strategy
 from program.optimizers import OptimizerConfig
 from program.schedules import Schedule
 
 STAGES = ((8, 2), (16, 2))  # a projection and an identity shortcut in each
 BATCH, SIDE, CLASSES = 4, 32, 10
 SGD = OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4)
+LARS = OptimizerConfig(kind="lars", momentum=0.9, weight_decay=1e-2)
 RECIPE = replace(
     config.digits_small(32), image_size=SIDE, label_smoothing=0.1, zero_gamma=False, optimizer=SGD, classes=CLASSES
 )
@@ -30,6 +31,8 @@ SCHEDULE = Schedule(kind="cosine", base=0.01, warmup_steps=2, total_steps=20)
 
 @dataclass(frozen=True, kw_only=True)
 class Built(building.TrainingProgram):
+    otherwise: frozenset[str] = frozenset()  # what lies otherwise in memory than in the plain network
+
     def kinds(self, *wanted: str) -> list[int]:
         return [sum(op.type == kind for op in self.main.global_block().ops) for kind in wanted]
 
@@ -60,7 +63,7 @@ def build(
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():
         built = train.training_program(env.Job(batchsize=batch), recipe, plan, SCHEDULE, seed=1)
-    return Built(**vars(built))
+    return Built(**vars(built), otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
 
 
 def images(step: int, *, layout: str, channels: int, batch: int = BATCH) -> dict[str, Any]:
@@ -80,13 +83,15 @@ def set_weights(built: Built, scope: Any) -> None:
         if not parameter.trainable:
             continue  # BN statistics start at 0 and 1
         rng = np.random.default_rng(sum(map(ord, parameter.name)))
-        shape = list(parameter.shape)
+        otherwise = parameter.name in built.otherwise
+        shape = list(resnet_unit.plain(np.empty(parameter.shape)).shape if otherwise else parameter.shape)
         if parameter.name == "stem.conv.w":
             value = rng.standard_normal((shape[0], 4, *shape[2:]))[:, : shape[1]] * 0.15
         elif len(shape) > 1:
             value = rng.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[1:] if len(shape) == 4 else shape[:1]))
         else:
             value = (parameter.name.endswith("w")) + 0.1 * rng.standard_normal(shape)
+        value = resnet_unit.stored(value) if otherwise else value
         for name in built.main.global_block().vars:
             if re.fullmatch(re.escape(parameter.name) + r"(_fp32_master_\d+)?", name):
                 scope.find_var(name).get_tensor().set(value.astype(np.float32), paddle.CPUPlace())

@@ -7,7 +7,7 @@ from paddle import static
 
 from harness import ranks
 from harness.env import Job
-from program import build
+from program import build, strategy
 from program.optimizers import OptimizerConfig
 from program.schedules import Schedule
 
@@ -43,16 +43,20 @@ def reference_step(weights: dict, velocity: dict, x: np.ndarray, y: np.ndarray, 
     return -(target * np.log(p)).sum(1).mean()
 
 
+LARS = OptimizerConfig(kind="lars", momentum=0.9, weight_decay=0.02, lars_coefficient=0.1)
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("config", "knobs"),
     [
-        OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.02),
-        OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.02, decay_bn_and_bias=True),
-        OptimizerConfig(kind="lars", momentum=0.9, weight_decay=0.02, lars_coefficient=0.1),
+        (OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.02), ""),
+        (OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.02, decay_bn_and_bias=True), ""),
+        (LARS, ""),
+        (LARS, "merged_lars=1"),
     ],
-    ids=["sgd", "sgd-decays-all", "lars"],
+    ids=["sgd", "sgd-decays-all", "lars", "merged-lars"],
 )
-def test_five_steps(config: OptimizerConfig) -> None:
+def test_five_steps(config: OptimizerConfig, knobs: str) -> None:
     paddle.enable_static()
     job = Job(dgxngpu=1, hang_timeout_s=0)
     ranks.connect(job, ranks.start(job))
@@ -70,7 +74,9 @@ def test_five_steps(config: OptimizerConfig) -> None:
         one_hot = paddle.nn.functional.one_hot(paddle.squeeze(y, 1), CLASSES)
         smooth = paddle.nn.functional.label_smooth(one_hot, epsilon=SMOOTHING)
         loss = paddle.nn.functional.cross_entropy(logits, smooth, soft_label=True)
-        training = build.minimize(loss, config, SCHEDULE, device="cpu")
+        training = build.minimize(loss, config, SCHEDULE, plan=build.Plan(device="cpu", strategy=strategy.parse(knobs)))
+    updates = [len(op.input("Param")) for op in main.global_block().ops if op.type == "lars_momentum"]
+    assert updates == ([] if config.kind == "sgd" else [3] if knobs else [1, 1, 1])
 
     rng = np.random.default_rng(1)
     weights = {

@@ -172,7 +172,7 @@ def test_a_knob_that_can_change_nothing_is_refused(knobs: str, more: dict[str, A
 
 
 def test_a_default_that_finds_nothing_is_said() -> None:
-    lars = replace(programs.RECIPE, optimizer=replace(programs.SGD, kind="lars"))
+    lars = replace(programs.RECIPE, optimizer=programs.LARS)
     built = programs.build(name="amp_o2", device="gpu", stages=(), recipe=lars)
     said = list(built.verified)
     for knob in ("fuse_bn_add_act_ops", "fuse_elewise_add_act_ops", "enable_addto", "merged_optimizer"):

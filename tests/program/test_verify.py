@@ -275,7 +275,7 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
         "fuse_bn_act_ops made 9 fused_batch_norm_act",
         "fuse_bn_add_act_ops made 4 fused_bn_add_activation",
         "fuse_elewise_add_act_ops found nothing to change",
-        "enable_addto made 4 conv2d_grad that adds",
+        "enable_addto made 4 gradient of a convolution that adds",
         "enable_inplace made 6 share_buffer",
         "merged_optimizer made 2 merged_momentum",
         "fuse_grad_size_in_MB=16: buckets 2",
@@ -283,7 +283,7 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
     knobs = "nccl_comm_num=2,fp16_allreduce=1,perturb_input=1"
     said = verified(programs.build(name="amp_o2", device="gpu", ranks=RANKS, knobs=knobs).main, knobs)
     assert {
-        "enable_addto made 4 conv2d_grad that adds",
+        "enable_addto made 4 gradient of a convolution that adds",
         "perturb_input moved image by one rounding",
         "fp16_allreduce: FP32 buckets sent as FP16 1",
         "nccl_comm_num: communicators 2 in turn",
@@ -305,9 +305,10 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
         ("merged_optimizer=0", "", "merged_optimizer is on and the program has 47 momentum"),
         ("", "fuse_bn_act_ops=0", "fuse_bn_act_ops is off and the program has 9 fused_batch_norm_act"),
         ("", "fuse_bn_add_act_ops=0", "fuse_bn_add_act_ops is off and the program has 4 fused_bn_add_activation"),
-        ("", "enable_addto=0", "enable_addto is off and the program has 4 conv2d_grad that adds"),
+        ("", "enable_addto=0", "enable_addto is off and the program has 4 gradient of a convolution that adds"),
         ("", "enable_inplace=0", "enable_inplace is off and the program has 6 share_buffer"),
         ("", "merged_optimizer=0", "merged_optimizer is off and the program has 2 merged_momentum"),
+        ("", "merged_lars=1", "merged_lars is on and the program has no lars_momentum of several parameters"),
         ("", "perturb_input=1", "perturb_input is on and no input is moved"),
         ("", "fuse_grad_size_in_MB=0.001", r"a bucket has .* MiB, fuse_grad_size_in_MB is 0\.001"),
         ("fuse_grad_size_in_MB=0.01", "", r"a bucket is closed at 0\.\d\d MiB, .* fuse_grad_size_in_MB is 16"),
@@ -344,7 +345,9 @@ def test_an_addto_that_no_convolution_does_is_refused(half: programs.Built) -> N
     main = half.main.clone()
     for op in ops(main.global_block(), "conv2d_grad"):
         op.desc._set_bool_attr("use_addto", False)
-    with pytest.raises(verify.Refused, match="enable_addto is on and the program has no conv2d_grad that adds"):
+    with pytest.raises(
+        verify.Refused, match="enable_addto is on and the program has no gradient of a convolution that adds"
+    ):
         verified(main, "enable_addto=1,enable_inplace=1")
 
 

@@ -130,6 +130,34 @@ static int fused(const char *call, int operations, in x) {
 int cudnnBatchNormalizationForwardTrainingEx(in h, int mode, int ops, in alpha, in beta, in x) { return fused(__func__, ops, x); }
 int cudnnBatchNormalizationBackwardEx(in h, int mode, int ops, in a, in b, in c, in d, in x) { return fused(__func__, ops, x); }
 
+/* Fused operations: a plan remembers its kind and what its constants say of the images. */
+static const char *const FUSED[] = {"Convolution", "Wgrad", "Statistics", "Inference", "ConvolutionAct", "Normalize", "Backward"};
+struct fused_pack { int kind; struct descriptor x; };
+struct fused_plan { const struct fused_pack *constants; };
+enum { XDESC }; /* cudnnFusedOpsConstParamLabel_t */
+int cudnnCreateFusedOpsConstParamPack(struct fused_pack **made, int kind) {
+  COUNT("cudnn");
+  *made = calloc(1, sizeof **made), (*made)->kind = kind;
+  return 0;
+}
+int cudnnSetFusedOpsConstParamPackAttribute(struct fused_pack *pack, int label, const void *value) {
+  COUNT("cudnn");
+  if (label == XDESC) pack->x = *(const struct descriptor *)value;
+  return 0;
+}
+MAKE("cudnn", cudnnCreateFusedOpsVariantParamPack)
+MAKE("cudnn", cudnnCreateFusedOpsPlan)
+int cudnnMakeFusedOpsPlan(in h, struct fused_plan *plan, const struct fused_pack *constants, size_t *workspace) {
+  COUNT("cudnn");
+  plan->constants = constants, *workspace = 0;
+  return 0;
+}
+int cudnnFusedOpsExecute(in h, const struct fused_plan *plan) {
+  char name[64];
+  snprintf(name, sizeof name, "cudnnFused%s", FUSED[plan->constants->kind]);
+  return work(name, plan->constants->x.dims ? &plan->constants->x : NULL, NULL);
+}
+
 /* ---- cuBLAS */
 MAKE("cublas", cublasCreate_v2)
 MAKE("cublas", cublasLtCreate)

@@ -1,0 +1,190 @@
+"""Blocks as `resnet_unit`: the same training as the plain network's, and the same weights outside the program."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paddle
+import pytest
+from mpi4py import MPI
+from paddle import static
+
+from harness import checkpoint, state
+from harness.ranks import Ranks
+from paddle_rn50 import model, train
+from program import build, kernels, precision, resnet_unit, strategy, verify
+from program import knobs as knobs_of
+from program.ops import type_in
+from tests.program import lower, programs
+
+RANKS, STEPS = 8, 10
+STAGES = ((32, 2), (64, 2))  # whole tiles of channels; a projection and an identity shortcut in each
+PLAIN = "fuse_elewise_add_act_ops=0,merged_optimizer=0"
+
+
+def units(name: str = "amp_o2", knobs: str = "resnet_unit=1") -> programs.Built:
+    """A GPU's program of units, on rank 0 of 8."""
+    return programs.build(name=name, device="gpu", ranks=RANKS, knobs=knobs, stages=STAGES)
+
+
+def plain_name(name: str) -> str:
+    """A variable's name in a program without masters."""
+    return re.sub(r"_fp32_master_\d+", "", name)
+
+
+def outside(built: programs.Built, name: str, value: np.ndarray) -> np.ndarray:
+    """A value as the plain network on three channels has it."""
+    value = resnet_unit.plain(value) if name in built.otherwise else value
+    return value[:, :3] if name.startswith("stem.conv") else value
+
+
+@functools.cache
+def one() -> programs.Built:
+    """The one that nobody changes."""
+    return units()
+
+
+def test_every_block_is_units_in_their_types() -> None:
+    block = one().main.global_block()
+    kinds = ("resnet_unit", "resnet_unit_grad", "conv2d", "batch_norm", "fused_batch_norm_act", "sum", "grad_add")
+    assert one().kinds(*kinds) == [12, 12, 1, 0, 1, 0, 0]
+    assert {"resnet_unit made 12 resnet_unit", "enable_addto made 4 gradient of a convolution that adds"} <= set(
+        one().verified
+    )
+    shortcuts = [op for op in block.ops if op.type == "resnet_unit" and op.attr("has_shortcut")]
+    assert [op.attr("stride_z") for op in shortcuts] == [1, 2]
+    for op in block.ops:
+        if op.type == "resnet_unit":
+            out, height, width, into = block.var(op.input("FilterX")[0]).shape
+            assert height == width and block.var(op.input("ScaleX")[0]).shape == (1, 1, 1, out)
+            assert into == block.var(op.input("X")[0]).shape[3] and type_in(block, op.output("BitMask")[0]) == "int32"
+            assert (op.attr("epsilon"), op.attr("momentum")) == pytest.approx((1e-5, programs.RECIPE.bn_momentum))
+
+
+@pytest.mark.parametrize("name", ["amp_o1", "amp_o2"])
+def test_lowered_to_a_cpu_units_train_as_the_plain_program_does(name: str) -> None:
+    built, base = units(name), programs.build(knobs=PLAIN, layout="NHWC", stages=STAGES)
+    names = [p.name for p in base.main.all_parameters()]
+    assert set(names) == {p.name for p in built.main.all_parameters()}
+    lower.lower(built.main, built.startup, ranks=RANKS)
+    found = []
+    for program, channels in ((built, 4), (base, 3)):
+        kept = {v.name for v in program.main.list_vars() if v.persistable and v.name.startswith(tuple(names))}
+        run = functools.partial(programs.losses, program, layout="NHWC", channels=channels, fetch=sorted(kept))
+        (_, first), (losses, last) = run(1), run(STEPS)
+        moved = [{n: v for n, v in values.items() if "velocity" in n or "mean" in n} for values in (first, last)]
+        found.append((losses, *({plain_name(n): outside(program, n, v) for n, v in m.items()} for m in moved)))
+    (losses, gradients, last), (expected, wanted, later) = found
+    assert np.allclose(losses, expected, rtol=1e-5, atol=0), (losses, expected)
+    assert gradients.keys() == wanted.keys() and len(gradients) == 47 + 15
+    for name, value in wanted.items():  # velocities begin at zero: after a step they are gradients and decay
+        np.testing.assert_allclose(gradients[name], value, rtol=0, atol=1e-6 * np.abs(value).max(), err_msg=name)
+        np.testing.assert_allclose(last[name], later[name], rtol=0, atol=1e-4 * np.abs(later[name]).max(), err_msg=name)
+
+
+def test_units_begin_with_the_weights_of_the_plain_network() -> None:
+    built, base = units(), programs.build(name="amp_o2", device="gpu", ranks=RANKS, stages=STAGES)
+    first = []
+    for program in (built, base):
+        lower.lower(program.main, program.startup, ranks=RANKS)
+        with static.scope_guard(static.Scope()):
+            static.Executor(paddle.CPUPlace()).run(program.startup)
+            first.append({name: outside(program, name, np.array(tensor)) for name, tensor in state.tensors(base.main)})
+    assert first[0].keys() == first[1].keys() and "stage1.0.2.conv.w_fp32_master_0" in first[0]
+    for name, value in first[1].items():
+        np.testing.assert_array_equal(first[0][name], value, err_msg=name)
+
+
+def test_a_checkpoint_of_the_plain_network_goes_into_units_and_comes_out_again() -> None:
+    ranks = Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
+    position = checkpoint.Position(step=3, epoch=1, epoch_step=3, seed=1, global_batch=4, ranks=1)
+    base, arrays, found = programs.build(name="amp_o2", device="gpu", ranks=RANKS, stages=STAGES), {}, {}
+    own = state.own_names(base.main)
+    assert len(own) == 2 * 15
+    rng = np.random.default_rng(0)
+    for program in (base, one()):
+        with static.scope_guard(static.Scope()):
+            for variable in program.main.list_vars():
+                if variable.persistable and variable.shape:
+                    value = rng.normal(size=variable.shape).astype(np.float32)
+                    static.global_scope().var(variable.name).get_tensor().set(value, paddle.CPUPlace())
+            if program is base:
+                arrays = {f"rank0/{n}" if n in own else n: v.copy() for n, v in state.values(base.main)}
+                continue
+            checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), program, ranks)
+            found = {f"rank0/{n}" if n in own else n: v.copy() for n, v in state.values(program.main)}
+    assert found.keys() == arrays.keys()
+    for name, value in arrays.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_value_is_turned_and_turned_back() -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((64, 32, 3, 3), (64, 32, 1, 1), (64,)):
+        value = rng.normal(size=shape)
+        there = resnet_unit.stored(value)
+        assert there.ndim == 4 and np.array_equal(resnet_unit.plain(there), value)
+        assert there.flags.c_contiguous and resnet_unit.plain(there).flags.c_contiguous
+
+
+def test_an_evaluation_has_units_on_the_training_programs_state() -> None:
+    plan = build.Plan(
+        device="gpu",
+        precision=precision.PRECISIONS["amp_o2"],
+        strategy=strategy.parse("resnet_unit=1"),
+        layout="NHWC",
+        ranks_listen=False,
+    )
+    network, image = train.model_and_image(programs.RECIPE, plan)
+    with mock.patch.object(model, "STAGES", STAGES):
+        evaluation = build.evaluation(lambda: train.evaluation_totals(image, 4, programs.RECIPE, network), one(), plan)
+    ops = [op for op in evaluation.global_block().ops if op.type == "resnet_unit"]
+    assert len(ops) == 12 and all(op.attr("is_test") for op in ops)
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ({"device": "cpu", "name": "fp32"}, "resnet_unit=1: Paddle has its kernel for GPUs, in FP16 and NHWC"),
+        ({"name": "bf16"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
+        ({"layout": "NCHW"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
+        ({"stages": ((4, 1),)}, "resnet_unit is on and the program has no resnet_unit: the pass found nothing"),
+    ],
+)
+def test_units_that_no_kernel_takes_are_refused(where: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^STRATEGY: {reason}"):
+        programs.build(**({"name": "amp_o2", "device": "gpu", "knobs": "resnet_unit=1", "stages": STAGES} | where))
+
+
+def test_a_block_left_apart_or_fused_unasked_is_refused() -> None:
+    def checked(main: Any, knobs: str) -> None:
+        asked = strategy.parse(knobs)
+        on = strategy.resolve(asked, dtype="float16", layout="NHWC", device="gpu")
+        knobs_of.check(main, on, asked=asked, ranks=RANKS)
+
+    with pytest.raises(verify.Refused, match="resnet_unit is off and the program has 12 resnet_unit"):
+        checked(one().main, "")
+    base = programs.build(name="amp_o2", device="gpu", ranks=RANKS, stages=STAGES)
+    with pytest.raises(verify.Refused, match="resnet_unit is on and the program has 14 convolution that a unit takes"):
+        checked(base.main, "resnet_unit=1")
+
+
+@pytest.mark.parametrize(
+    ("slot", "to", "check", "reason"),
+    [
+        ("FilterX", paddle.float32, verify.arithmetic, "resnet_unit of .*conv.w is not in float16"),
+        ("SavedMeanX", paddle.float16, kernels.check, "resnet_unit reads or writes .* in float32, and it is declared"),
+        ("VarX", paddle.float16, verify.arithmetic, "bn.variance of resnet_unit is not in float32"),
+    ],
+)
+def test_an_operand_of_another_type_is_refused(slot: str, to: Any, check: Any, reason: str) -> None:
+    main = one().main.clone()
+    op = next(op for op in main.global_block().ops if op.type == "resnet_unit")
+    name = (op.input(slot) if slot in op.input_names else op.output(slot))[0]
+    main.global_block().var(name).desc.set_dtype(to)
+    with pytest.raises(verify.Refused, match=reason):
+        check(main, "float16" if check is verify.arithmetic else "gpu")
