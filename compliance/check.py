@@ -25,6 +25,7 @@ from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
 
 SECTIONS_KEPT = 100
+REFUSED_READ = 10_000  # damaged lines; a log with more is judged by these alone
 _OF_OTHER_RANKS = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # may come from every rank, or node
 _OF_TRAINING = frozenset(
     {
@@ -97,15 +98,24 @@ class Checker:
         self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
         self._events = 0
         self._last_ms = -math.inf
+        self._refused = 0  # lines that the official parser refuses
         self.misread = False  # whether the official parser may read a line in another way
 
-    def feed(self, entry: Entry) -> None:
-        """The next entry."""
-        if type(entry) is Event:
-            self._event(entry)
-        elif type(entry) is Problem:
+    def feed(self, entries: Iterable[Entry]) -> None:
+        """The entries of the log, until too many are damaged."""
+        for entry in entries:
+            if type(entry) is Event:
+                self._event(entry)
+            elif self._refused < REFUSED_READ:
+                self._other(entry)
+            else:
+                return
+
+    def _other(self, entry: Entry) -> None:
+        if type(entry) is Problem:
             is_type = entry.kind == "event-type"
             self.misread = self.misread or not is_type
+            self._refused += entry.kind in ("json", "fields", "trailing-text")
             rule = "line-fields" if is_type else f"line-{entry.kind}"
             self._collected.breach(rule, entry.line, functools.partial(_of_problem, entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
@@ -158,7 +168,10 @@ class Checker:
         )
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
-        return collected.finish(), run
+        findings = collected.finish()
+        if self._refused >= REFUSED_READ:  # what is missing may lie behind them
+            findings = tuple(finding for finding in findings if finding.rule.startswith("line-"))
+        return findings, run
 
 
 def _of_problem(problem: Problem) -> str:
@@ -182,9 +195,7 @@ def check_entries(
 
 def _fed(entries: Iterable[Entry], ruleset: Ruleset, benchmark: str | None) -> Checker:
     checker = Checker(ruleset, benchmark)
-    feed = checker.feed
-    for entry in entries:
-        feed(entry)
+    checker.feed(entries)
     return checker
 
 

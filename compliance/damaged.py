@@ -24,6 +24,11 @@ _LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
 
 def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """`found`, each marked by whether the official checker finds it too, and what only that one finds."""
+    if all(finding.rule.startswith("line-") for finding in found):
+        last = max(finding.line or 0 for finding in found)
+        bad_lines = _read(path, lambda event: None, last)
+        if any(_is_bad(one, bad_lines) for one in found):  # the rest can change nothing
+            return tuple(replace(one, official=_is_bad(one, bad_lines)) for one in found)
     collected = Collected(ruleset.strict)
     if ruleset.newer:
         judge = Judge(ruleset.version, collected)
@@ -62,12 +67,12 @@ def _apply_rows(path: Path, ruleset: Ruleset, collected: Collected) -> set[int]:
     return bad_lines
 
 
-def _read(path: Path, take: Callable[[Event], None]) -> set[int]:
-    """Gives `take` the events as the official parser reads them; the lines that it cannot read."""
+def _read(path: Path, take: Callable[[Event], None], last: float = math.inf) -> set[int]:
+    """Gives `take` the events as the official parser reads them, to line `last`; the lines that it cannot read."""
     bad_lines: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         number = 0
-        while line := stream.readline(_LONGEST):
+        while number < last and (line := stream.readline(_LONGEST)):
             number += 1
             if len(line) == _LONGEST:
                 bad_lines.add(number)

@@ -269,3 +269,13 @@ def test_many_more_altered_logs(own_seeds, mlperf_seeds, tmp_path) -> None:
             *("line-several-events", "line-nul", "line-encoding", "line-json", "line-fields", "event-type"),
         )
     }
+
+
+def test_a_log_of_damaged_lines_is_judged_by_these_and_refused_by_both(tmp_path: Path) -> None:
+    damaged = ':::MLLOG {"time_ms": 1, "key": "a", "value": 1, "event_type": "POINT_IN_TIME"}\n'
+    path = tmp_path / "result_0.txt"
+    path.write_text(Altered(make_log.run()).drop("run_stop").text + 10_001 * damaged)  # it may be behind them
+    findings, _ = check_file(path, rules.load("4.0.0"))
+    assert {finding.rule for finding in findings} == {"line-fields"}
+    assert any(finding.official for finding in findings)
+    assert not official_checker.passes(path)
