@@ -78,7 +78,9 @@ def test_images_are_decoded_on_the_gpu_and_stay_there(workload: str, augment: bo
     }
     if workload == "rn50":
         image = rn50.ImageFormat(size=224, layout="NHWC", channels=4, half=True)
-        pipeline = rn50._pipeline(image=image, augment=Augmentation() if augment else None, resize=256, **options)
+        pipeline = rn50._pipeline(
+            image=image, augment=Augmentation() if augment else None, resize=256, largest=(500, 400), **options
+        )
     else:
         crop = hrnet.ImageFormat(height=512, width=1024, half=True)
         pipeline = hrnet._pipeline(crop=crop, augmented=augment, renumbered=True, **options)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,6 +259,7 @@ def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, stat
     devices = int(exports["DGXNNODES"]) * int(exports["DGXNGPU"])
     batch, every = int(exports["BATCHSIZE"]), int(exports["PRINT_STEPS"])
     log = make_log.Log(tick_ms=0)
+    log.now_ms += 1000 * zlib.crc32(str(folder).encode())  # no two runs start at once
     config = {
         name: schema.Setting(value=int(value) if value.isdigit() else value, origin="environment")
         for name, value in exports.items()
