@@ -204,10 +204,12 @@ def convolve_gradients(main: static.Program) -> int:
         few_weights = weights.shape[0] < IMAGE_TO_CHANNELS * math.sqrt(math.prod(image.shape[2:]))
         if tuple(weights.shape[2:]) != (3, 3) or not (same and plain and few_weights):
             continue
-        turned, flipped, shape = (
-            block.create_var(name=f"{gradient.name}.{name}", dtype=weights.dtype).name
-            for name in ("turned", "flipped", "shape")
+        sizes = [weights.shape[1], weights.shape[0], 3, 3]
+        turned, flipped = (
+            block.create_var(name=f"{gradient.name}.{name}", shape=sizes, dtype=weights.dtype).name
+            for name in ("turned", "flipped")
         )
+        shape = block.create_var(name=f"{gradient.name}.shape", dtype=weights.dtype).name
         attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
         steps: list[Step] = [
             ("transpose2", {"X": [weights.name]}, {"Out": [turned], "XShape": [shape]}, {"axis": [1, 0, 2, 3]}),
