@@ -345,8 +345,7 @@ class Keeper:
 
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
         self._last_s = started_s = time.monotonic()
-        own = state.own_names(main)
-        mine = {name: np.array(value) for name, value in state.values(main) if name in own}
+        mine = {name: np.array(value) for name, value in state.values(main, own=True)}
         of_ranks = self._ranks.comm.gather(mine)
         if of_ranks is None:
             return
@@ -354,9 +353,8 @@ class Keeper:
             self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
             return
         self._join()
-        for name, value in state.values(main):
-            if name not in own:
-                np.copyto(self._copies.setdefault(name, np.empty_like(value)), value)
+        for name, value in state.values(main, own=False):
+            np.copyto(self._copies.setdefault(name, np.empty_like(value)), value)
         arrays = dict(self._copies)
         for rank, part in enumerate(of_ranks):
             arrays |= {f"rank{rank}/{name}": value for name, value in part.items()}

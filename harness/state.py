@@ -43,11 +43,15 @@ def own_names(main: static.Program) -> set[str]:
     }
 
 
-def values(main: static.Program) -> Iterator[tuple[str, np.ndarray]]:
-    """As `tensors`, in the form that the plain network has: what a checkpoint holds whatever the strategy was."""
-    otherwise = resnet_unit.stored_otherwise(main)
+def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, np.ndarray]]:
+    """As `tensors`, in the form that the plain network has: what a checkpoint holds whatever the strategy was.
+
+    Either what is the rank's own or what all ranks share: reading a value copies it from the device.
+    """
+    of_rank, otherwise = own_names(main), resnet_unit.stored_otherwise(main)
     for name, tensor in tensors(main):
-        yield name, resnet_unit.plain(np.asarray(tensor)) if name in otherwise else np.asarray(tensor)
+        if (name in of_rank) == own:
+            yield name, resnet_unit.plain(np.asarray(tensor)) if name in otherwise else np.asarray(tensor)
 
 
 def assign(tensor: Any, value: np.ndarray) -> None:

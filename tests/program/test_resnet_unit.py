@@ -99,12 +99,17 @@ def test_units_begin_with_the_weights_of_the_plain_network() -> None:
         np.testing.assert_array_equal(first[0][name], value, err_msg=name)
 
 
+def kept(main: static.Program) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint of one rank."""
+    mine = {f"rank0/{name}": value.copy() for name, value in state.values(main, own=True)}
+    return mine | {name: value.copy() for name, value in state.values(main, own=False)}
+
+
 def test_a_checkpoint_of_the_plain_network_goes_into_units_and_comes_out_again() -> None:
     ranks = Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
     position = checkpoint.Position(step=3, epoch=1, epoch_step=3, seed=1, global_batch=4, ranks=1)
     base, arrays, found = programs.build(name="amp_o2", device="gpu", ranks=RANKS, stages=STAGES), {}, {}
-    own = state.own_names(base.main)
-    assert len(own) == 2 * 15
+    assert len(state.own_names(base.main)) == 2 * 15
     rng = np.random.default_rng(0)
     for program in (base, one()):
         with static.scope_guard(static.Scope()):
@@ -113,10 +118,10 @@ def test_a_checkpoint_of_the_plain_network_goes_into_units_and_comes_out_again()
                     value = rng.normal(size=variable.shape).astype(np.float32)
                     static.global_scope().var(variable.name).get_tensor().set(value, paddle.CPUPlace())
             if program is base:
-                arrays = {f"rank0/{n}" if n in own else n: v.copy() for n, v in state.values(base.main)}
+                arrays = kept(base.main)
                 continue
             checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), program, ranks)
-            found = {f"rank0/{n}" if n in own else n: v.copy() for n, v in state.values(program.main)}
+            found = kept(program.main)
     assert found.keys() == arrays.keys()
     for name, value in arrays.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
