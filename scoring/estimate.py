@@ -217,8 +217,9 @@ def of_run(model: str, precision: str, batch: int, devices: int) -> list[str]:
     """What a run of one node is predicted to do on each card that such a figure was published of, in words."""
     found = []
     for (its_model, accelerator, memory, *sizes), demand in read_demands().items():
-        predicted = predict(accelerator, demand, batch * devices)
-        if predicted and [its_model, *sizes] == [model, precision, str(batch), str(devices)]:
+        if [its_model, *sizes] != [model, precision, str(batch), str(devices)]:
+            continue
+        if predicted := predict(accelerator, demand, batch * devices):
             low, high = predicted["interval_95"]
             found.append(f"{accelerator} {memory} GB {predicted['images_per_s']:.4g} ({low:.4g} to {high:.4g})")
     return found
