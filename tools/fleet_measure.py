@@ -124,9 +124,7 @@ class Alone:
         """A batch of the job's own input pipeline, which a step would wait for if it took no time itself."""
         job, me = self.job, self.machine.me
         recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-        images = data.read_list(
-            Path(job.datadir) if job.datadir else self.machine.root, "train_list.txt", recipe.classes
-        )
+        images = data.find(Path(job.datadir) if job.datadir else self.machine.root, "train", recipe.classes)
         _, fed = train.model_and_image(recipe, self.machine.plan())
         batch = min(job.batchsize, len(images))
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
