@@ -58,7 +58,6 @@ fi
 if [[ ${ENGINE} == apptainer ]]; then
   run=(apptainer exec --cleanenv --no-home --pwd /workspace)
   [[ -z ${CONT_GPUS:-} ]] || run+=(--nv)
-  run+=("${mounts[@]/#/--mount=type=bind,}")
 else
   run=("${ENGINE}" run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
     --read-only --tmpfs /tmp:exec --security-opt no-new-privileges)
@@ -79,8 +78,8 @@ else
     podman) run+=(--device "nvidia.com/gpu=${CONT_GPUS}") ;; # of the host's CDI description, by `nvidia-ctk cdi generate`
   esac
   for device in ${CONT_DEVICES:-}; do run+=(--device "${device}"); done
-  run+=("${mounts[@]/#/--mount=type=bind,}")
 fi
+run+=("${mounts[@]/#/--mount=type=bind,}")
 
 if [[ -z ${print} ]]; then
   need_engine
