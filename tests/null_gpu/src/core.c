@@ -12,6 +12,7 @@
 
 static struct counter *_Atomic counters;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+int ng_capturing;
 
 long ng_setting(const char *name, long otherwise) {
   const char *text = getenv(name);

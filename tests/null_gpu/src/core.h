@@ -46,5 +46,6 @@ size_t ng_held(int device);
 size_t ng_capacity(void);
 int ng_devices(void);
 int ng_current_device(void);
+extern int ng_capturing; /* whether a step is being captured */
 int ng_stream_number(const void *stream); /* 0: the legacy stream; else its memory begins with its number */
 #endif

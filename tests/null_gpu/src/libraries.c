@@ -173,6 +173,9 @@ int cublasSgemmEx(in h, int ta, int tb, int m, int n, int k, in alpha, in a, int
 int cublasSgemm_v2(in h, int ta, int tb, int m, int n, int k) { return product(__func__, m, n, k, 0); }
 int cublasHgemm(in h, int ta, int tb, int m, int n, int k) { return product(__func__, m, n, k, 2); }
 
+/* ---- cuSOLVER */
+MAKE("cusolver", cusolverDnCreate)
+
 /* ---- NCCL: nothing is exchanged */
 struct communicator { int rank, ranks, device, number; };
 struct id { char bytes[128]; };

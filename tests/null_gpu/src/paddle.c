@@ -6,6 +6,7 @@
 #include "core.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,8 @@ const struct properties *GPU(19GetDevicePropertiesEi)(int device) {
 /* ---- copies and waits */
 enum { SCALAR = 16 }; /* bytes: a size or flag that an operator asks the device for */
 static int ng_running;
+/* A copy from the host in a captured step: at each replay its source must still be what it was. */
+static struct captured { const void *from; size_t size; void *was; struct captured *before; } *captured;
 void nullgpu_running(int running) { ng_running = running; } /* whether Paddle's executor runs a program */
 static void copy(void *to, const void *from, size_t size, int kind, const void *stream, int blocking) {
   static const char *const names[] = {"host to host", "host to device", "device to host", "device to device", "default"};
@@ -81,6 +84,12 @@ static void copy(void *to, const void *from, size_t size, int kind, const void *
   snprintf(name, sizeof name, "%s%s", names[kind], blocking ? ", blocking" : "");
   ng_hit(ng_counter("copy", name), size);
   ng_trace("copy\t%s\t%zu\tstream %d", name, size, ng_stream_number(stream));
+  if (kind == 1 && ng_capturing) {
+    struct captured *now = malloc(sizeof *now);
+    *now = (struct captured){from, size, memcpy(malloc(size), from, size), captured};
+    captured = now;
+  }
+  if (ng_capturing && (blocking || kind == 2)) ng_hit(ng_counter("graph", "refused"), 0);
   if (kind == 2 && size <= SCALAR && ng_running) memset(to, 0, size); /* what a kernel would have computed */
   else if (to && from) memmove(to, from, size);
 }
@@ -95,10 +104,12 @@ void GPU(14GpuMemsetAsyncEPvimP11CUstream_st)(void *to, int value, size_t size, 
 }
 void GPU(13GpuStreamSyncEP11CUstream_st)(void *stream) {
   ng_hit(ng_counter("sync", "stream"), 0);
+  if (ng_capturing) ng_hit(ng_counter("graph", "refused"), 0);
   ng_trace("sync\tstream %d", ng_stream_number(stream));
 }
 void GPU(13GpuDeviceSyncEv)(void) {
   ng_hit(ng_counter("sync", "device"), 0);
+  if (ng_capturing) ng_hit(ng_counter("graph", "refused"), 0);
   ng_trace("sync\tdevice %d", device_now);
 }
 void GPU(16GpuDestroyStreamEP11CUstream_st)(void *stream) { free(stream); }
@@ -203,6 +214,7 @@ void *_ZNK3phi10GPUContext6streamEv(const void *self); /* Paddle's */
 #define CONTEXT_STREAM(SELF) ((void *(*)(const void *))next("_ZNK3phi10GPUContext6streamEv"))(SELF)
 void _ZNK3phi10GPUContext4WaitEv(const void *self) {
   ng_hit(ng_counter("sync", "context"), 0);
+  if (ng_capturing) ng_hit(ng_counter("graph", "refused"), 0);
   ng_trace("sync\tcontext\tstream %d", ng_stream_number(CONTEXT_STREAM(self)));
 }
 void _ZNK3phi10GPUContext9WaitEventEP10CUevent_st(const void *self, void *event) {
@@ -255,3 +267,49 @@ struct eigen_device *_ZNK3phi10GPUContext12eigen_deviceEv(const void *self) {
   entry->stream.stream = CONTEXT_STREAM(self);
   return &entry->device;
 }
+
+/* ---- a captured step: phi::backends::gpu::CUDAGraph. Paddle's own parts that ask CUDA's runtime are replaced; what it asks
+ * of the object itself goes to the object's memory, which is laid out as libphi.so's constructor does. */
+#define GRAPH(NAME) _ZN3phi8backends3gpu9CUDAGraph##NAME
+struct graph {
+  void *graphs[3], *executables[3]; /* std::vector */
+  int mode;                         /* cudaStreamCaptureMode */
+  void *stream;
+  struct place place;
+  uint64_t id;
+  int64_t pool;
+  struct { char space[32]; } *first, *last, *room; /* std::vector<std::function<void()>>: calls after a reset */
+  uint8_t is_reset;
+  char gap[0x108 - 0x79];
+};
+_Static_assert(offsetof(struct graph, stream) == 0x38 && offsetof(struct graph, pool) == 0x58, "layout");
+_Static_assert(offsetof(struct graph, is_reset) == 0x78 && sizeof(struct graph) == 0x108, "layout");
+struct thread_id { uint8_t known; char gap[15]; unsigned long thread, more; }; /* paddle::optional<std::thread::id> */
+static struct graph **capturing(void) { return next("_ZN3phi8backends3gpu9CUDAGraph16capturing_graph_E"); }
+static struct thread_id *capturing_thread(void) { return next("_ZN3phi8backends3gpu9CUDAGraph20capturing_thread_id_E"); }
+
+void GRAPH(12BeginCaptureENS_8GPUPlaceEP11CUstream_st21cudaStreamCaptureMode)(struct place place, void *stream, int mode) {
+  static _Atomic uint64_t count;
+  struct graph *graph = calloc(1, sizeof *graph);
+  graph->mode = mode, graph->stream = stream, graph->place = place, graph->id = count++, graph->pool = -1;
+  *capturing() = graph;
+  *capturing_thread() = (struct thread_id){.known = 1, .thread = (unsigned long)pthread_self()};
+  ng_capturing = 1;
+  ng_hit(ng_counter("graph", "capture"), 0);
+  ng_trace("graph\tcapture\tstream %d", ng_stream_number(stream));
+}
+struct graph **GRAPH(10EndCaptureEv)(struct graph **out) { /* std::unique_ptr */
+  *out = *capturing(), *capturing() = NULL;
+  capturing_thread()->known = 0;
+  ng_capturing = 0;
+  ng_trace("graph\tcaptured");
+  return out;
+}
+/* Called by member pointers, whose odd addresses would be virtual functions. */
+__attribute__((aligned(16))) void GRAPH(6ReplayEv)(struct graph *self) {
+  for (const struct captured *copy = captured; copy; copy = copy->before)
+    if (memcmp(copy->from, copy->was, copy->size)) ng_hit(ng_counter("graph", "stale copy"), copy->size);
+  ng_hit(ng_counter("graph", "launch"), 0);
+  ng_trace("graph\tlaunch\tstream %d", ng_stream_number(self->stream));
+}
+__attribute__((aligned(16))) void GRAPH(5ResetEv)(struct graph *self) { self->is_reset = 1; }
