@@ -58,6 +58,7 @@ class Loader(ABC):
         self._device_id = reader.device_id if reader.device == "gpu" else None
         self._ahead: deque[Any] = deque()  # batches being read
         self._fed: deque[np.ndarray] = deque()  # sample numbers of the batches inside the pipeline
+        self._into: dict[str, Any] = {}
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = pipeline(
             source=self._feed,
@@ -75,8 +76,13 @@ class Loader(ABC):
 
     def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
         """What a step is fed, from the pipeline's outputs."""
-        fed = (to_feed(output, self._device_id) for output in outputs)
-        return Batch(ids=ids, **dict(zip(("image", "label", "valid"), fed, strict=False)))
+        named = zip(("image", "label", "valid"), outputs, strict=False)
+        fed = {name: to_feed(output, self._device_id, self._into.get(name)) for name, output in named}
+        return Batch(ids=ids, **fed)
+
+    def write_to(self, tensors: dict[str, Any]) -> None:
+        """Writes the batches that follow to these tensors of the device, by name."""
+        self._into = tensors
 
     @abstractmethod
     def _files(self, ids: np.ndarray) -> Iterable[tuple[str, File]]:
@@ -160,9 +166,9 @@ def resident(batch: Batch, place: Any) -> Batch:
     return dataclasses.replace(batch, **tensors)
 
 
-def to_feed(output: Any, device_id: int | None) -> Any:
+def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """An output of DALI as what an executor is fed: on a CPU (None) its own buffer, good until the next batch; else a
-    Paddle tensor on that GPU, copied by the device.
+    Paddle tensor on that GPU, a new one or `into`, copied by the device.
     """
     dense = output.as_tensor()
     if device_id is None:
@@ -170,7 +176,7 @@ def to_feed(output: Any, device_id: int | None) -> Any:
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
-    tensor = paddle.base.core.LoDTensor()
+    tensor = paddle.base.core.LoDTensor() if into is None else into
     tensor._set_dims(dense.shape())
     # On Paddle's stream, as DALI's own iterator does: the copy does not wait, and the step must come after it.
     stream = paddle.device.cuda.current_stream(device_id).cuda_stream

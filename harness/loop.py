@@ -12,6 +12,7 @@ import numpy as np
 import paddle
 from paddle import static
 
+from harness.capture import CapturedStep
 from harness.checkpoint import Keeper
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
@@ -19,6 +20,7 @@ from harness.telemetry import Sampler
 from harness.tracing import Tracer
 from harness.watchdog import WATCHDOG, Clock
 from program import build, kernels
+from program.capture import RATES_AT_ONCE
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog
@@ -46,12 +48,16 @@ class Trainer:
     keeper: Keeper | None = None  # of the run's checkpoints
     sampler: Sampler | None = None  # of this node's sensors
     tracer: Tracer | None = None  # of PROFILE
+    captured: CapturedStep | None = None  # of STRATEGY=cuda_graph=1
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Any) -> None:
-        """Runs a step on a synthetic batch."""
+        """Runs a step on a synthetic batch, several where they come before a capture."""
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
-        self._update(batch, read_loss=True, is_first=True)
+        if self.captured:
+            self.captured.begin()
+        for _ in range(self.captured.RUNS_BEFORE if self.captured else 1):
+            self._update(batch, read_loss=True, is_first=True)
 
     def _update(self, batch: Any, *, read_loss: bool, is_first: bool) -> float:
         """One update of the parameters; the mean loss of its micro-steps, or nan where it is not read.
@@ -64,7 +70,10 @@ class Trainer:
         for main, part in zip(programs, parts(feed, len(programs)), strict=True):
             if is_first:
                 kernels.feed(main, part)
-            self.executor.run(main, feed=part, fetch_list=[])
+            if self.captured:
+                self.captured.run(batch)
+            else:
+                self.executor.run(main, feed=part, fetch_list=[])
             if read_loss:
                 losses.append(np.array(static.global_scope().find_var(self.program.loss.name).get_tensor()))
         return float(np.mean(losses)) if read_loss else math.nan
@@ -93,7 +102,10 @@ class Trainer:
             window.data_wait_s += ready - before
             due = step % self.print_steps == 0 or step == steps
             WATCHDOG.beat(f"computing step {done + step}")
-            if rate() != sent:
+            if self.captured:
+                if step % RATES_AT_ONCE == 1:
+                    self.captured.begin()
+            elif rate() != sent:
                 rate.send(self.executor.place)
                 sent = rate()
             loss = self._update(batch, read_loss=due, is_first=step == 1)

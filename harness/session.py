@@ -15,6 +15,7 @@ import paddle
 from paddle import static
 
 from harness import caches, checkpoint, env, memory, provenance, ranks, sampling, state, telemetry, tracing
+from harness.capture import CapturedStep
 from harness.env import MODELS, Job, Origins
 from harness.loader import ReaderConfig
 from harness.loop import COUNTED, Evaluator, Trainer
@@ -118,6 +119,7 @@ class Run:
             keeper=self.keeper,
             sampler=self.sampler,
             tracer=self.tracer,
+            captured=CapturedStep(self.executor, training) if self.task.plan.strategy.cuda_graph else None,
         )
         evaluator = Evaluator(
             executor=self.executor,
@@ -135,6 +137,9 @@ class Run:
             state.set_weights(training.main, pretrained)
         state.broadcast_parameters(training.main, self.ranks)
         checkpoint.restore(self.start, training, self.ranks)
+        if trainer.captured:
+            WATCHDOG.beat("capturing the training step")
+            trainer.captured.capture()
         return trainer, evaluator
 
     def train(
@@ -165,6 +170,8 @@ class Run:
         run_summary(log, job, resumed=self.start.position is not None)
         start_clock(log, self.ranks)
         source = itertools.repeat(synthetic) if job.data == "synthetic" else batches
+        if trainer.captured:
+            batches.write_to(trainer.captured.inputs)
         if job.mode == "throughput":
             trainer.run(source, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
             trainer.run(source, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")

@@ -11,7 +11,7 @@ import paddle
 from paddle import static
 
 from harness.ranks import Ranks
-from program import resnet_unit
+from program import capture, resnet_unit
 from program.ops import LOSS_VALUE, MERGED
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
@@ -21,10 +21,12 @@ _BF16 = paddle.base.core.VarDesc.VarType.BF16
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
     """Name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale.
 
-    The loss is none of it, nor are the accumulators of merged gradients, which are zero between two updates.
+    The loss is none of it, nor are the accumulators of merged gradients, which are zero between two updates, nor what a
+    captured step is given.
     """
     scope = static.global_scope()
-    kept = {v.name for v in main.list_vars() if v.persistable and v.type == _DENSE} - {LOSS_VALUE}
+    kept = {v.name for v in main.list_vars() if v.persistable and v.type == _DENSE and not v.is_data}
+    kept -= {LOSS_VALUE, capture.RATES, capture.STEP}
     for name in sorted(name for name in kept if not name.endswith(MERGED)):
         variable = scope.find_var(name)
         tensor = variable.get_tensor() if variable is not None else None

@@ -46,12 +46,15 @@ def _pack(gradients: list[_Gradient], limit_mib: float) -> list[list[_Gradient]]
     return [b for b in (*buckets, bucket, tail) if b]
 
 
-def bucket_all_reduces(main: static.Program, *, limit_mib: float, half: bool = False, rings: int = 1) -> int:
+def bucket_all_reduces(
+    main: static.Program, *, limit_mib: float, half: bool = False, rings: int = 1, one_stream: bool = False
+) -> int:
     """Replaces fleet's one all-reduce a gradient by one a bucket of at most `limit_mib`, each issued when it is full.
 
     The gradients of a bucket are slices of one buffer (`coalesce_tensor`, which copies nothing); `depend` tells the
     executor that a gradient's readers come after its bucket's all-reduce, as fleet's own fusion does. With `half` an
-    FP32 bucket travels as FP16. Buckets take the communicators 0 to `rings` - 1 in turn. Returns how many there are.
+    FP32 bucket travels as FP16. Buckets take the communicators 0 to `rings` - 1 in turn. With
+    `one_stream` they are summed on the stream that computes, hidden behind nothing. Returns how many there are.
     """
     block = main.global_block()
     parameters = parameters_by_gradient(block)
@@ -79,7 +82,7 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, half: bool = F
     buckets.sort(key=_ready)
     fused = [f"bucket_{number}.{bucket[0].name}" for number, bucket in enumerate(buckets)]
     for number in reversed(range(len(buckets))):
-        _all_reduce(block, buckets[number], fused[number], half=half, ring=number % rings)
+        _all_reduce(block, buckets[number], fused[number], half=half, ring=number % rings, one_stream=one_stream)
     start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == BACKWARD | LOSS)
     for number, bucket in enumerate(buckets):
         insert(
@@ -124,7 +127,7 @@ def thin_depends(main: static.Program) -> int:
     return dropped
 
 
-def _all_reduce(block: Any, bucket: list[_Gradient], fused: str, *, half: bool, ring: int) -> None:
+def _all_reduce(block: Any, bucket: list[_Gradient], fused: str, *, half: bool, ring: int, one_stream: bool) -> None:
     dtype, sent = bucket[0].dtype, fused
     block.create_var(name=fused, dtype=dtype, persistable=False, stop_gradient=True)
     casts = half and dtype == paddle.float32
@@ -134,7 +137,8 @@ def _all_reduce(block: Any, bucket: list[_Gradient], fused: str, *, half: bool, 
         block.create_var(name=sent, dtype="float16", persistable=False, stop_gradient=True)
         to = {"in_dtype": dtype, "out_dtype": paddle.float16}
         steps.append(("cast", {"X": [fused]}, {"Out": [sent]}, to))
-    steps.append(("c_allreduce_sum", {"X": [sent]}, {"Out": [sent]}, {"ring_id": ring, "use_calc_stream": False}))
+    attrs = {"ring_id": ring, "use_calc_stream": one_stream}
+    steps.append(("c_allreduce_sum", {"X": [sent]}, {"Out": [sent]}, attrs))
     if casts:
         back = {"in_dtype": paddle.float16, "out_dtype": dtype}
         steps.append(("cast", {"X": [sent]}, {"Out": [fused]}, back))

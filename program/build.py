@@ -22,7 +22,7 @@ from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
 from program import buckets as reduces
-from program import kernels, passes, resnet_unit, sync_bn, verify
+from program import capture, kernels, passes, resnet_unit, sync_bn, verify
 from program import knobs as knobs_of
 from program import precision as precisions
 from program import strategy as strategies
@@ -51,6 +51,10 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
 
     def get_lr(self) -> float:
         return self._schedule(self.last_epoch)
+
+    def ahead(self, count: int) -> np.ndarray:
+        """The rates of the next steps, this one's first."""
+        return np.array([self._schedule(self.last_epoch + number) for number in range(count)], np.float32)
 
     def send(self, place: Any) -> None:
         """Copies this step's rate to the device at `place`, without waiting for it."""
@@ -247,8 +251,14 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     if not knobs.auto and fleet.worker_num() > 1:
         _join_rings(startup, knobs.nccl_comm_num)
         reduces.bucket_all_reduces(
-            main, limit_mib=knobs.fuse_grad_size_in_MB, half=knobs.fp16_allreduce, rings=knobs.nccl_comm_num
+            main,
+            limit_mib=knobs.fuse_grad_size_in_MB,
+            half=knobs.fp16_allreduce,
+            rings=knobs.nccl_comm_num,
+            one_stream=knobs.cuda_graph,
         )
+    if knobs.cuda_graph:
+        capture.prepare(main, main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
     if knobs.enable_inplace:
         for program in programs:
@@ -299,6 +309,8 @@ def _verify(
         verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
         if plan.device == "gpu" and plan.ranks_listen and (spanning := sync_bn.check_on_gpu(main)):
             said.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
+    if knobs.cuda_graph:
+        said.append(capture.check(main))
     return said + knobs_of.check(main, knobs, asked=plan.strategy, ranks=ranks)
 
 

@@ -32,6 +32,7 @@ class Strategy:
     merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
     resnet_unit: bool = _knob("a block's convolution, batch norm, add and relu as one operator (FP16, NHWC)", False)
     merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
+    cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU, ResNet-50)", False)
     fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)
@@ -136,6 +137,8 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
             raise ValueError(
                 "STRATEGY: nccl_comm_num: ranks on CPUs have gloo's one communicator: leave it out, or set DEVICE=gpu"
             )
+    if strategy.cuda_graph:
+        _check_graph(strategy, device)
     bn = (
         dtype == "float16" and layout == "NHWC",
         "cuDNN's fused batch norm takes FP16 in NHWC only: set PRECISION=amp_o1 or amp_o2",
@@ -166,3 +169,19 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         # A CPU is left without: it has memory, and its executor holds pairs of operators.
         chosen["enable_inplace"] = device == "gpu"
     return replace(strategy, **chosen)
+
+
+def _check_graph(strategy: Strategy, device: str) -> None:
+    """Whether a step can be one CUDA graph.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if device != "gpu":
+        raise ValueError("STRATEGY: cuda_graph=1: a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu")
+    if strategy.gradient_merge > 1:
+        raise ValueError("STRATEGY: cuda_graph=1: one program is captured, gradient_merge has two: leave one out")
+    if strategy.nccl_comm_num > 1:
+        raise ValueError(
+            "STRATEGY: cuda_graph=1: all is on one stream, so nccl_comm_num would serve nothing: leave it out"
+        )

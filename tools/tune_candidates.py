@@ -62,6 +62,8 @@ def candidates(job: env.Job) -> list[Candidate]:
         knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
     if gpu and half and job.workload == "rn50" and job.layout != "NCHW":
         knobs.append("resnet_unit=1")
+    if gpu and job.workload == "rn50" and base.gradient_merge == base.nccl_comm_num == 1:
+        knobs.append("cuda_graph=1")  # refused with a loss scale other than 1
     if gpu:
         knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
         knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]

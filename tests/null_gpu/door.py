@@ -69,6 +69,11 @@ class Process:
         return [step for step in self.steps if "image" in step.fed and "valid" not in step.fed]
 
     @property
+    def replayed(self) -> list[Step]:
+        """Steps of a captured graph, each up to the next run."""
+        return [step for step in self.steps if step.fed == ("captured",)]
+
+    @property
     def evaluation(self) -> list[Step]:
         """Runs of the evaluation program, the warm-up's first."""
         return [step for step in self.steps if "valid" in step.fed]

@@ -1,0 +1,73 @@
+"""The training step as a CUDA graph: captured once, after the warm-up, and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import static
+from paddle.device.cuda.graphs import CUDAGraph
+
+from harness import state
+from program import build
+from program.capture import FLAGS, RATES, RATES_AT_ONCE, STEP
+from runlog.errors import RunError
+
+
+class CapturedStep:
+    """Runs the step of a program that `program.capture` has prepared; from `capture` on by one launch of a graph.
+
+    Nothing is fed and nothing fetched: a batch is copied to `inputs`, the variables that the program reads.
+    """
+
+    RUNS_BEFORE = 2  # of the program: Paddle builds it in the first, and its executor's threads in the second
+
+    def __init__(self, executor: static.Executor, program: build.TrainingProgram) -> None:
+        paddle.set_flags(FLAGS)
+        self._executor, self._main, self._rates = executor, program.main, program.schedule
+        self._graph, self._addresses = CUDAGraph(executor.place), dict[str, int]()
+        scope = static.global_scope()
+        names = [variable.name for variable in program.main.list_vars() if variable.is_data]
+        self.inputs = {name: scope.var(name).get_tensor() for name in names}
+
+    def run(self, batch: Any) -> None:
+        """One step on a batch of the device's tensors."""
+        for name, tensor in self.inputs.items():
+            given = getattr(batch, name)
+            if given is not tensor:  # a loader may have written it there
+                tensor._copy_from(given, self._executor.place)
+        if self._addresses:
+            self._graph.replay()
+        else:
+            self._executor.run(self._main, fetch_list=[])
+
+    def capture(self) -> None:
+        """Records the step; nothing is computed. Memory that the warm-up has left is given back before."""
+        paddle.device.cuda.empty_cache()
+        self._graph.capture_begin()
+        self._executor.run(self._main, fetch_list=[])
+        self._graph.capture_end()
+        self._addresses = dict(self._where())
+
+    def begin(self) -> None:
+        """Gives the device the rates of the next RATES_AT_ONCE steps.
+
+        Raises:
+            RunError: a tensor of the run's state has moved since the capture.
+        """
+        scope, place = static.global_scope(), self._executor.place
+        scope.var(RATES).get_tensor().set(self._rates.ahead(RATES_AT_ONCE), place)
+        scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)
+        now = dict(self._where()) if self._addresses else {}
+        moved = [name for name, address in now.items() if self._addresses[name] != address]
+        if moved:
+            raise RunError(f"{moved[0]} has moved since the step was captured: set STRATEGY without cuda_graph")
+
+    def _where(self) -> Iterator[tuple[str, int]]:
+        """Name and address of all that a replay reads and writes again."""
+        yield from ((name, tensor._ptr()) for name, tensor in state.tensors(self._main))
+        yield from ((name, tensor._ptr()) for name, tensor in self.inputs.items())
+        for name in (RATES, STEP):
+            yield name, static.global_scope().find_var(name).get_tensor()._ptr()

@@ -1,0 +1,70 @@
+"""A training whose step is captured as a CUDA graph starts by the user's command on two null GPUs, is evaluated, saved
+and resumed, and asks the host for little: what a step of the graph itself does is what was recorded at its capture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.null_gpu import cases, door
+from tests.null_gpu.door import Job
+
+pytestmark = pytest.mark.null_gpu
+
+CASE = cases.Case(
+    workload="rn50",
+    recipe="nvidia_cosine",
+    precision="amp_o2",
+    layout="",
+    mode="train",
+    ranks=2,
+    strategy="cuda_graph=1",
+)
+
+
+def check_steps(job: Job, *, epochs: int) -> None:
+    """Warm-ups, capture, and one launch a step."""
+    for process in job.ranks:
+        # Start-up, two warm-ups, start-up; a capture begins before the run that is captured.
+        *_, before, captured = (step for step in process.steps if not step.fed)
+        assert before.counts["graph", "capture"] == 1 and not captured.of("sync") and not captured.of("graph")
+        assert captured.of("nccl work") and not captured.counts["copy", "host to device"]
+        assert len(process.replayed) == cases.STEPS * epochs
+        for number, step in enumerate(process.replayed):
+            assert step.counts["graph", "launch"] == 1 and not step.counts["graph", "stale copy"]
+            assert not step.of("cudnn work") or number % cases.STEPS, "an evaluation follows an epoch's last step alone"
+            if number % cases.STEPS == 0:  # the loss is not read
+                asked = {key: n for key, n in step.counts.items() if key[0] != "memory"}
+                # The input is in its place: DALI has written it there, on a GPU by two copies.
+                assert asked == {("graph", "launch"): 1}
+
+
+def test_a_training_is_captured_evaluated_saved_and_resumed(tmp_path: Path) -> None:
+    settings = CASE.variables(CASE.write_data(tmp_path / "data")) | {"LOSS_SCALE": "1"}
+    first = door.start(tmp_path, **settings)
+    end = f"evaluation is 0.0000 after {CASE.epochs} epochs, below the target"  # nothing is computed
+    assert first.error.startswith(end), first.explained
+    check_steps(first, epochs=CASE.epochs)
+    (checkpoint,) = (first.log.parent / "result_0.checkpoints").iterdir()
+    content = checkpoint.read_bytes()
+    names = list(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+    assert not [
+        name for name in names if name.startswith(("image", "label", "captured.", "bucket_")) or "@GRAD" in name
+    ]
+    header = next(line for line in first.log.read_text().splitlines() if line.startswith('# {"program": '))
+    said = json.loads(header[2:])["program"]["verified"]
+    assert any(line.startswith("cuda_graph: ") for line in said)
+    again = door.start(tmp_path, trial="result_0.resumed_1", RESUME="auto", **settings)
+    assert again.error.startswith(end), again.explained
+    check_steps(again, epochs=1)
+
+
+def test_synthetic_batches_take_two_copies_and_a_launch_a_step(tmp_path: Path) -> None:
+    job = door.start(tmp_path, LOSS_SCALE="1", **replace(CASE, mode="throughput", ranks=1).variables(tmp_path))
+    assert job.done.returncode == 0, job.explained
+    (process,) = job.ranks
+    asked = dict(process.replayed[0].counts)
+    assert asked == {("copy", "device to device"): 2, ("graph", "launch"): 1}, "host operations of a step: 3"

@@ -1,0 +1,113 @@
+"""A step as a CUDA graph: the proof that it is safe refuses what is not, and its rates are the recipe's."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle import static
+
+from program import capture, strategy
+from program.ops import Refused
+from tests.program import programs
+
+
+@cache
+def built() -> programs.Built:
+    """The program of one rank of 8 in FP16; who changes it changes it back."""
+    return programs.build(name="amp_o2", device="gpu", ranks=8, knobs="resnet_unit=1,cuda_graph=1", loss_scale=1.0)
+
+
+def test_inputs_stay_where_they_are_and_the_ranks_are_summed_on_the_stream_that_computes() -> None:
+    block = built().main.global_block()
+    assert f"cuda_graph: {len(block.ops)} operators that a graph can hold" in built().verified
+    assert {v.name for v in block.vars.values() if v.is_data and v.persistable} == {"image", "label"}
+    sums = [op for op in block.ops if op.type == "c_allreduce_sum"]
+    assert sums and all(op.attr("use_calc_stream") for op in sums)
+
+
+def test_without_the_knob_nothing_of_it_is_in_the_program_and_it_could_not_be_captured() -> None:
+    main = programs.build(name="amp_o2", device="gpu", ranks=8).main
+    block = main.global_block()
+    assert not block.has_var(capture.RATES) and not block.var("image").persistable
+    assert not any(op.attr("use_calc_stream") for op in block.ops if op.type == "c_allreduce_sum")
+    with pytest.raises(Refused, match=r"cuda_graph=1: (c_allreduce_sum|check_finite_and_unscale): "):
+        capture.check(main)
+
+
+def test_a_dynamic_loss_scale_is_refused_by_its_operator() -> None:
+    with pytest.raises(Refused, match="cuda_graph=1: check_finite_and_unscale: it copies tables from the host"):
+        programs.build(name="amp_o2", device="gpu", knobs="cuda_graph=1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "said"),
+    [
+        ("memcpy_d2h", {"dst_place_type": 0}, "nothing is known"),
+        ("c_sync_comm_stream", {"ring_id": 0}, "nothing is known"),
+        ("c_allreduce_sum", {"use_calc_stream": False}, "it sums on a stream of its own"),
+    ],
+)
+def test_an_operator_that_no_graph_can_hold_is_refused_by_its_name(kind: str, attrs: dict[str, Any], said: str) -> None:
+    main = built().main
+    block, loss = main.global_block(), ["train.loss"]
+    block.append_op(type=kind, inputs={"X": loss}, outputs={"Out": loss}, attrs=attrs)
+    try:
+        with pytest.raises(Refused, match=f"STRATEGY: cuda_graph=1: {kind}: {said}"):
+            capture.check(main)
+    finally:
+        block._remove_op(len(block.ops) - 1)
+    capture.check(main)
+
+
+def test_an_operator_on_the_host_and_an_input_that_is_fed_are_refused() -> None:
+    main = built().main
+    constant = next(op for op in main.global_block().ops if op.type == "fill_constant")
+    constant._set_attr("force_cpu", True)
+    with pytest.raises(Refused, match="fill_constant: it computes on the host"):
+        capture.check(main)
+    constant._set_attr("force_cpu", False)
+    image = main.global_block().var("image")
+    image.persistable = False
+    with pytest.raises(Refused, match="image is fed"):
+        capture.check(main)
+    image.persistable = True
+    capture.check(main)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "device", "said"),
+    [
+        ("gradient_merge=2", "gpu", "gradient_merge has two"),
+        ("nccl_comm_num=2", "gpu", "nccl_comm_num would serve nothing"),
+        ("merged_lars=1", "cpu", "a CPU has no CUDA graphs"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(knobs: str, device: str, said: str) -> None:
+    asked = strategy.parse(f"cuda_graph=1,{knobs}" if device == "gpu" else "cuda_graph=1")
+    with pytest.raises(ValueError, match=f"STRATEGY: cuda_graph=1: .*{said}"):
+        strategy.resolve(asked, dtype="float16", layout="NHWC", device=device)
+
+
+def test_the_rates_that_the_program_looks_up_are_the_schedule_s() -> None:
+    """Its first two operators have CPU kernels: in a program of their own they give each rate bit for bit."""
+    schedule = built().schedule
+    rate = built().main.global_block().ops[0].output("Out")[0]
+    updates = [op for op in built().main.global_block().ops if "LearningRate" in op.input_names]
+    assert updates and all(set(op.input("LearningRate")) == {rate} for op in updates)
+    alone = static.Program()
+    alone.global_block().create_var(name="rate", shape=[], dtype="float32", persistable=True)
+    capture.prepare(alone, "rate")
+    schedule.step(3)
+    expected = [np.float32(programs.SCHEDULE(step)).item() for step in range(3, 20)]
+    with static.scope_guard(static.Scope()):
+        executor, scope, cpu = static.Executor(paddle.CPUPlace()), static.global_scope(), paddle.CPUPlace()
+        scope.var(capture.RATES).get_tensor().set(schedule.ahead(capture.RATES_AT_ONCE), cpu)
+        scope.var(capture.STEP).get_tensor().set(np.zeros((), np.int64), cpu)
+        rates = [executor.run(alone, fetch_list=["rate"])[0] for _ in expected]
+    found = [value.item() for value in rates]
+    assert {value.shape for value in rates} == {tuple(built().main.global_block().var(rate).shape)}
+    assert found == expected and len(set(found)) > 10
