@@ -9,6 +9,7 @@
 #   --no-container   bare: the checkout's run_and_time.sh with its .venv
 #   --check, --fleet, --acceptance [--short]    instead of training: see docs/operations.md
 #   --write-hosts FILE [--nodes N]     with --fleet: the (first N) good hosts to FILE, other good ones to FILE.spares
+#   --baseline FILE  with --fleet: an earlier fleet.json, on the first host, to compare with (FLEET_BASELINE on every launcher)
 #   --topology FILE  with --fleet: a host and its switch group a line
 #   --workdir DIR    where the checkout is on the hosts (default: where it is here)
 #   SPARES=C,D       in the environment, with ON_FAILURE=go_on: a spare takes the place of a host that is lost, the trial that
@@ -22,7 +23,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology=""
+hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology="" baseline=""
 while (($#)); do
   case $1 in
     --hosts)
@@ -32,6 +33,7 @@ while (($#)); do
     --write-hosts) write=${2:?--write-hosts needs a file}; shift 2 ;;
     --nodes) wanted=${2:?--nodes needs a number}; shift 2 ;;
     --topology) topology=${2:?--topology needs a file}; shift 2 ;;
+    --baseline) baseline=$(realpath -m "${2:?--baseline needs a file}"); shift 2 ;;
     --hostfile)
       [[ -r ${2:?--hostfile needs a file} ]] || refuse "--hostfile $2: not a readable file"
       hosts=$(hosts_of_file "$2"); shift 2 ;;
@@ -48,12 +50,14 @@ IFS=, read -ra spare <<<"${SPARES:-}"
 twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
 [[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
-[[ -z ${write}${wanted}${topology} || ${instead[*]} == --fleet ]] || refuse "--write-hosts, --nodes and --topology go with --fleet"
+[[ -z ${write}${wanted}${topology}${baseline} || ${instead[*]} == --fleet ]] ||
+  refuse "--write-hosts, --nodes, --topology and --baseline go with --fleet"
 [[ -z ${write} ]] || : >>"${write}" || exit 2
 [[ ${wanted} =~ ^[1-9][0-9]*$ || -z ${wanted} ]] || refuse "--nodes ${wanted}: must be a whole number from 1"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
 [[ -n ${bare} ]] || known_engine docker podman apptainer
 unset HOSTFILE
+[[ -z ${baseline} ]] || export FLEET_BASELINE=${baseline}
 if [[ ${instead[*]} == --fleet && -z ${dry_run} ]]; then # goes on without those that cannot be reached
   declare -A asked=()
   for name in "${host[@]}"; do

@@ -405,7 +405,9 @@ def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
     written, topology = tmp_path / "hosts", tmp_path / "topology"
     topology.write_text("lost s1\na s1\nb s1\nc s2\nd s2\n")
     done = fleet_on_hosts(
-        tmp_path, "--fleet", "--write-hosts", str(written), "--nodes", "2", "--topology", str(topology)
+        tmp_path,
+        *("--fleet", "--write-hosts", str(written), "--nodes", "2"),
+        *("--topology", str(topology), "--baseline", str(tmp_path / "then.json")),
     )
     assert "failed    lost: not reached by ssh" in done.stdout
     assert done.returncode == 1, done.stderr
@@ -413,6 +415,7 @@ def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
     assert written.with_name("hosts.spares").read_text() == "d\n"
     job = (tmp_path / "job0").read_text()
     assert "HOSTS='a,b,c,d'" in job and "SWITCH_GROUPS='s1,s1,s2,s2'" in job and "DGXNNODES='4'" in job
+    assert f"FLEET_BASELINE='{tmp_path}/then.json'" in job
     fleet_on_hosts(tmp_path, "--fleet", "--write-hosts", str(written))
     assert written.read_text() == "a\nc\nd\n"
     assert written.with_name("hosts.spares").read_text() == ""
@@ -420,6 +423,7 @@ def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
 
 def test_what_a_fleet_alone_has_is_refused_elsewhere(tmp_path: Path) -> None:
     done = fleet_on_hosts(tmp_path, "--check", "--write-hosts", str(tmp_path / "hosts"))
-    assert (done.returncode, done.stderr) == (2, "error: --write-hosts, --nodes and --topology go with --fleet\n")
+    said = "error: --write-hosts, --nodes, --topology and --baseline go with --fleet\n"
+    assert (done.returncode, done.stderr) == (2, said)
     done = fleet_on_hosts(tmp_path, "--fleet", "--nodes", "0")
     assert (done.returncode, done.stderr) == (2, "error: --nodes 0: must be a whole number from 1\n")

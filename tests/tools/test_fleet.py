@@ -126,3 +126,14 @@ def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     assert min(record["whole_s"]) > 0
     assert f"record    {path}" in done.stdout and "GPU clock         not possible here for 4" in done.stdout
     assert not path.with_name("hosts").exists()  # ranks are no hosts
+    assert "Node by node" in path.with_name("fleet.html").read_text()
+    again = jobs.run_and_time("--fleet", timeout_s=900, FLEET_BASELINE=str(path), **job)
+    assert again.returncode in (0, 1), again.stderr
+    assert "\nsince     step: " in again.stdout and "\nsince     memory: " in again.stdout
+
+
+def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    missing = tmp_path / "then.json"
+    done = jobs.run_and_time("--fleet", FLEET_BASELINE=str(missing), LOGDIR=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{missing}: " in done.stderr and not list(tmp_path.glob("fleet/*/fleet.json"))
