@@ -8,7 +8,7 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,45 +206,41 @@ def _no_accelerator() -> dict[str, str]:
 def _accelerators() -> dict[str, str | None]:
     import pynvml
 
+    unanswered = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
+
+    def ask(question: Callable[..., Any], *about: Any) -> Any:
+        try:
+            return question(*about)
+        except unanswered:
+            return None
+
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except unanswered:
         if Path("/dev/nvidiactl").exists():
             return {}  # there are some, and the driver does not answer
         return dict(_no_accelerator())
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        if not count:
+        count = ask(pynvml.nvmlDeviceGetCount)
+        card = ask(pynvml.nvmlDeviceGetHandleByIndex, 0) if count else None
+        if count == 0:
             return dict(_no_accelerator())
-        card = pynvml.nvmlDeviceGetHandleByIndex(0)
-        memory_gib = pynvml.nvmlDeviceGetMemoryInfo(card).total / 2**30
-        found: dict[str, str | None] = {
+        if card is None:
+            return {}
+        memory = ask(pynvml.nvmlDeviceGetMemoryInfo, card)
+        link = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card), ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
+        clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, card, pynvml.NVML_CLOCK_SM)
+        alone = {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
+        return {
             "accelerators_per_node": str(count),
-            "accelerator_model_name": pynvml.nvmlDeviceGetName(card),
-            "accelerator_memory_capacity": f"{memory_gib:.1f} GiB",
+            "accelerator_model_name": ask(pynvml.nvmlDeviceGetName, card),
+            "accelerator_memory_capacity": f"{memory.total / 2**30:.1f} GiB" if memory else None,
+            "accelerator_host_interconnect": None if None in link else "PCIe gen {} x{}".format(*link),
+            "accelerator_frequency": None if clock_mhz is None else f"{clock_mhz} MHz (highest)",
+            **(alone if count == 1 else {}),
         }
-        for name, ask in (
-            (
-                "accelerator_host_interconnect",
-                lambda: (
-                    f"PCIe gen {pynvml.nvmlDeviceGetMaxPcieLinkGeneration(card)} "
-                    f"x{pynvml.nvmlDeviceGetMaxPcieLinkWidth(card)}"
-                ),
-            ),
-            (
-                "accelerator_frequency",
-                lambda: f"{pynvml.nvmlDeviceGetMaxClockInfo(card, pynvml.NVML_CLOCK_SM)} MHz (highest)",
-            ),
-        ):
-            try:
-                found[name] = ask()
-            except pynvml.NVMLError:
-                found[name] = None  # this driver does not say
-        if count == 1:
-            found |= {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
-        return found
     finally:
-        pynvml.nvmlShutdown()
+        ask(pynvml.nvmlShutdown)
 
 
 def _software(root: Path) -> dict[str, str | None]:

@@ -11,6 +11,7 @@ from mlperf_logging.system_desc_checker import system_desc_checker
 from compliance.__main__ import main
 from compliance.system import FIELDS, from_machine
 from tests import make_log
+from tests.harness.recorded import A100, V100, recorded_nvml
 
 ASKED = (
     *("host_processor_frequency", "host_storage_type", "host_storage_capacity", "host_networking"),
@@ -127,6 +128,44 @@ def test_this_machine() -> None:
     assert all(isinstance(value, str) for value in found.values())
     kernel = os.uname().release
     assert found.get("operating_system", kernel).endswith(kernel)
+
+
+def test_the_accelerators_of_a_machine() -> None:
+    with recorded_nvml(A100, A100):
+        found = from_machine(Path("/"))
+    assert {name: value for name, value in found.items() if name.startswith("accelerator")} == {
+        "accelerators_per_node": "2",
+        "accelerator_model_name": "NVIDIA A100-SXM4-40GB",
+        "accelerator_memory_capacity": "40.0 GiB",
+        "accelerator_host_interconnect": "PCIe gen 4 x16",
+        "accelerator_frequency": "1410 MHz (highest)",
+    }
+    with recorded_nvml(V100):
+        assert from_machine(Path("/"))["accelerator_interconnect"] == ""
+
+
+@pytest.mark.parametrize(
+    ("lacks", "unknown"),
+    [
+        ("nvmlDeviceGetName", {"accelerator_model_name"}),
+        ("nvmlDeviceGetMemoryInfo", {"accelerator_memory_capacity"}),
+        ("nvmlDeviceGetMaxPcieLinkWidth", {"accelerator_host_interconnect"}),
+        ("nvmlDeviceGetMaxClockInfo", {"accelerator_frequency"}),
+        ("nvmlShutdown", set()),
+    ],
+)
+def test_what_an_older_driver_lacks_is_asked_for(lacks: str, unknown: set[str]) -> None:
+    """pynvml raises NVMLLibraryMismatchError, no NVMLError, where libnvidia-ml lacks a symbol."""
+    with recorded_nvml(A100):
+        whole = set(from_machine(Path("/")))
+    with recorded_nvml(A100, lacks=(lacks,)):
+        assert whole - set(from_machine(Path("/"))) == unknown
+
+
+@pytest.mark.parametrize("lacks", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
+def test_a_driver_that_shows_no_card_says_nothing_of_them(lacks: str) -> None:
+    with recorded_nvml(A100, lacks=(lacks,)):
+        assert not [name for name in from_machine(Path("/")) if name.startswith("accelerator")]
 
 
 def test_a_machine_of_two_sockets(tmp_path: Path) -> None:
