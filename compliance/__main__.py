@@ -60,7 +60,9 @@ def _add_submission(commands: Any) -> None:
     """The commands that are of a whole submission, or of several."""
     system_ = commands.add_parser("system", help="write the system description", description=_SYSTEM)
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
-    system_.add_argument("--log", type=Path, help="take the machine, the packages and the submission from this log")
+    system_.add_argument(
+        "--log", type=Path, required=True, help="take the machine, the packages and the submission from this log"
+    )
     system_.add_argument(
         "--set",
         action="append",

@@ -124,7 +124,6 @@ def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path, capsys
 def test_this_machine() -> None:
     found = from_machine(Path("/"))
     assert set(found) <= set(FIELDS)
-    assert found["host_memory_capacity"].endswith(" GiB")
     assert all(isinstance(value, str) for value in found.values())
     kernel = os.uname().release
     assert found.get("operating_system", kernel).endswith(kernel)
@@ -134,9 +133,6 @@ def test_the_accelerators_of_a_machine() -> None:
     with recorded_nvml(A100, A100):
         found = from_machine(Path("/"))
     assert {name: value for name, value in found.items() if name.startswith("accelerator")} == {
-        "accelerators_per_node": "2",
-        "accelerator_model_name": "NVIDIA A100-SXM4-40GB",
-        "accelerator_memory_capacity": "40.0 GiB",
         "accelerator_host_interconnect": "PCIe gen 4 x16",
         "accelerator_frequency": "1410 MHz (highest)",
     }
@@ -147,25 +143,19 @@ def test_the_accelerators_of_a_machine() -> None:
 @pytest.mark.parametrize(
     ("lacks", "unknown"),
     [
-        ("nvmlDeviceGetName", {"accelerator_model_name"}),
-        ("nvmlDeviceGetMemoryInfo", {"accelerator_memory_capacity"}),
         ("nvmlDeviceGetMaxPcieLinkWidth", {"accelerator_host_interconnect"}),
         ("nvmlDeviceGetMaxClockInfo", {"accelerator_frequency"}),
+        ("nvmlDeviceGetHandleByIndex", {"accelerator_host_interconnect", "accelerator_frequency"}),
+        ("nvmlDeviceGetCount", set()),
         ("nvmlShutdown", set()),
     ],
 )
 def test_what_an_older_driver_lacks_is_asked_for(lacks: str, unknown: set[str]) -> None:
     """pynvml raises NVMLLibraryMismatchError, no NVMLError, where libnvidia-ml lacks a symbol."""
-    with recorded_nvml(A100):
+    with recorded_nvml(A100, A100):
         whole = set(from_machine(Path("/")))
-    with recorded_nvml(A100, lacks=(lacks,)):
+    with recorded_nvml(A100, A100, lacks=(lacks,)):
         assert whole - set(from_machine(Path("/"))) == unknown
-
-
-@pytest.mark.parametrize("lacks", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
-def test_a_driver_that_shows_no_card_says_nothing_of_them(lacks: str) -> None:
-    with recorded_nvml(A100, lacks=(lacks,)):
-        assert not [name for name in from_machine(Path("/")) if name.startswith("accelerator")]
 
 
 def test_a_machine_of_two_sockets(tmp_path: Path) -> None:
@@ -174,7 +164,6 @@ def test_a_machine_of_two_sockets(tmp_path: Path) -> None:
         for n in range(16)
     ]
     _write(tmp_path, "proc/cpuinfo", "\n\n".join(cpus))
-    _write(tmp_path, "proc/meminfo", "MemTotal:       2113388544 kB\n")
     _write(tmp_path, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "3500000")
     for index, (level, kind, size) in enumerate([(1, "Data", "32K"), (2, "Unified", "512K")]):
         for name, value in (("level", level), ("type", kind), ("size", size)):
@@ -191,12 +180,10 @@ def test_a_machine_of_two_sockets(tmp_path: Path) -> None:
     found = from_machine(tmp_path)
     assert {name: found[name] for name in FIELDS if name.startswith("host_") and name in found} == {
         "host_processors_per_node": "2",
-        "host_processor_model_name": "Big CPU",
         "host_processor_core_count": "4",
         "host_processor_vcpu_count": "",
         "host_processor_frequency": "3500 MHz (highest)",
         "host_processor_caches": "L1d 32KiB, L2 512KiB",
-        "host_memory_capacity": "2015.5 GiB",
         "host_storage_type": "NVMe SSD",
         "host_storage_capacity": "3841 GB, 3841 GB",
         "host_networking": "8x InfiniBand or RoCE 200 Gb/sec (4X HDR)",
