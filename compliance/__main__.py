@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from compliance import findings, rules
-from compliance.explain import explain
 from compliance.runs import check_logs, expand
 
 
@@ -126,6 +125,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.explain:
         if options.logs:
             raise ValueError("--explain checks no log; ask for it in a command of its own")
+        explain = importlib.import_module("compliance.explain").explain
         print(explain(options.explain, rules.load(options.ruleset)), end="")
         return 0
     if not options.logs:
