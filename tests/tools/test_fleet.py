@@ -139,19 +139,22 @@ def test_a_number_of_nodes_that_cannot_be_had_is_no_success(tmp_path: Path) -> N
         assert report(tmp_path, record, *wrong).returncode == 2 and not hosts.exists()
 
 
-def test_a_baseline_of_other_hosts_or_another_job_is_refused(tmp_path: Path) -> None:
-    then, record = tmp_path / "then.json", whole(fleet_simulation.record(8, 2))
-    for change, said in (
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
         ({"hosts": [f"other{i}" for i in range(8)]}, "has none of these hosts"),
         ({"job": {"batchsize": 32, "precision": "fp32"}}, "another job (batchsize 32 then, 64 now)"),
-    ):
-        then.write_text(json.dumps(record | change))
-        done = (
-            report(tmp_path, record | {"job": {"batchsize": 64, "precision": "fp32"}}, "--baseline", str(then))
-            if "job" in change
-            else report(tmp_path, record, "--baseline", str(then))
-        )
-        assert done.returncode == 2 and said in done.stderr and done.stdout == ""
+    ],
+)
+def test_a_baseline_that_cannot_be_compared_is_refused_beside_the_verdicts(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    then = tmp_path / "then.json"
+    record = whole(fleet_simulation.record(8, 2)) | {"job": {"batchsize": 64, "precision": "fp32"}}
+    then.write_text(json.dumps(record | change))
+    done = report(tmp_path, record, "--baseline", str(then))
+    assert done.returncode == 2 and said in done.stderr
+    assert "\nsince" not in done.stdout and "\ngood      node0," in done.stdout
 
 
 def test_what_differs_is_listed_by_what_matters_first() -> None:
