@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from compliance import findings, rules
-from compliance.explain import explain
 from compliance.runs import check_logs, expand
 
 
@@ -60,7 +59,9 @@ def _add_submission(commands: Any) -> None:
     """The commands that are of a whole submission, or of several."""
     system_ = commands.add_parser("system", help="write the system description", description=_SYSTEM)
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
-    system_.add_argument("--log", type=Path, help="take the machine, the packages and the submission from this log")
+    system_.add_argument(
+        "--log", type=Path, required=True, help="take the machine, the packages and the submission from this log"
+    )
     system_.add_argument(
         "--set",
         action="append",
@@ -124,6 +125,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.explain:
         if options.logs:
             raise ValueError("--explain checks no log; ask for it in a command of its own")
+        explain = importlib.import_module("compliance.explain").explain
         print(explain(options.explain, rules.load(options.ruleset)), end="")
         return 0
     if not options.logs:

@@ -4,7 +4,6 @@ Memory is bounded whatever the log's length: of each rule the first FINDINGS_PER
 rest counted, of each key the first event.
 """
 
-import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -117,7 +116,7 @@ class Checker:
             self.misread = self.misread or not is_type
             self._refused += entry.kind in ("json", "fields", "trailing-text")
             rule = "line-fields" if is_type else f"line-{entry.kind}"
-            self._collected.breach(rule, entry.line, functools.partial(_of_problem, entry))
+            self._collected.breach(rule, entry.line, _of_problem, entry)
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
                 self._course.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
@@ -125,20 +124,21 @@ class Checker:
                 self._collected.breach("null-gpu", entry.line, f"{entry.section} names a null GPU")
 
     def _event(self, event: Event) -> None:
-        key, time_ms = event.key, event.time_ms
+        key, _, metadata, time_ms, _, line, _, rank = event
+        course = self._course
         self._events += 1
         if key not in _OF_OTHER_RANKS:
             if time_ms < self._last_ms:
-                said = functools.partial(_of_time, event, self._last_ms)
-                self._collected.breach("time-order", event.line, said)
+                self._collected.breach("time-order", line, _of_time, event, self._last_ms)
             self._last_ms = time_ms
-            if rank := event.rank or event.metadata.get("rank"):
-                self._collected.breach("rank-zero", event.line, functools.partial(_of_rank, event, rank))
-        stop_line = self._course.stop_line
-        if stop_line is not None and key in _OF_TRAINING:
-            self._collected.breach("after-run-stop", event.line, f"{key} after the run_stop of line {stop_line}")
-        self._rows.take(event, self._course.first_init_ms)
-        self._course.take(event)
+            if rank := rank or metadata.get("rank"):
+                self._collected.breach("rank-zero", line, _of_rank, event, rank)
+        if course.stop_line is not None and key in _OF_TRAINING:
+            self._collected.breach("after-run-stop", line, "{} after the run_stop of line {}", key, course.stop_line)
+        self._rows.take(event, course.first_init_ms)
+        handler = course.handlers.get(key)
+        if handler is not None:
+            handler(course, event)
         if self._judge:
             self._judge.take(event)
 

@@ -52,7 +52,7 @@ class Course:
     rows: Rows
     collected: Collected
     windows: Windows
-    handlers: Mapping[str, Callable[["Course", Event], None]]  # HANDLERS, or those common to all benchmarks
+    handlers: Mapping[str, Callable[["Course", Event], None]]  # by key: HANDLERS, or those common to all benchmarks
     first_init_ms: float | None = None
     start_ms: float | None = None
     stop_ms: float | None = None
@@ -81,14 +81,8 @@ class Course:
     checkpoints: dict[int, float] = field(default_factory=dict)  # step, and what training waited for it in ms
     short: list[tuple[int, int, float, str]] = field(default_factory=list)  # line, epoch, ms no window has, words
 
-    def take(self, event: Event) -> None:
-        """Follows the run through `event`."""
-        handler = self.handlers.get(event.key)
-        if handler is not None:
-            handler(self, event)
-
-    def _breach(self, rule: str, event: Event, actual: str | Callable[[], str], expected: str | None = None) -> None:
-        self.collected.breach(rule, event.line, actual, expected)
+    def _breach(self, rule: str, event: Event, actual: str | Callable[..., str], *said: Any) -> None:
+        self.collected.breach(rule, event.line, actual, *said)
 
     # --- the clock ---
 
@@ -100,12 +94,12 @@ class Course:
             self.start_ms = event.time_ms
             self.windows.start(event)
         elif event.time_ms != self.start_ms:
-            self._breach("run-time", event, f"another run_start, {event.time_ms - self.start_ms} ms after the first")
+            self._breach("run-time", event, "another run_start, {} ms after the first", event.time_ms - self.start_ms)
 
     def _run_stop(self, event: Event) -> None:
         if self.stop_line is not None:
             if event.time_ms != self.stop_ms:
-                self._breach("run-time", event, f"another run_stop than that of line {self.stop_line}")
+                self._breach("run-time", event, "another run_stop than that of line {}", self.stop_line)
             if (status := event.metadata.get("status")) != self.status:
                 actual = f"status {printable(status)}; that of line {self.stop_line} is {printable(self.status)}"
                 self._breach("run-status", event, actual)
@@ -117,13 +111,13 @@ class Course:
             actual = f"an epoch of {self.shortest[0]:.10g} ms; the longest one took {self.longest_ms:.10g} ms"
             self.collected.breach("epoch-time", self.shortest[1], actual)
         if self.start_ms is not None and event.time_ms <= self.start_ms:
-            self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
+            self._breach("run-time", event, "run_stop {} ms before run_start", self.start_ms - event.time_ms)
         if self.status == "success":
             self.windows.finish(event.line)
             if self.epoch:
-                self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is open")
+                self._breach("epoch-order", event, "epoch {} of line {} is open", self.epoch.number, self.epoch.line)
             if self.block:
-                self._breach("block-order", event, f"the block of line {self.block.line} is open")
+                self._breach("block-order", event, "the block of line {} is open", self.block.line)
             if unfinished := self.unscored or self.evaluation:
                 actual = f"the evaluation of line {unfinished.line} has no stop or no accuracy"
                 self._breach("eval-order", event, actual)
@@ -152,16 +146,16 @@ class Course:
         if type(value) is int and 0 <= value < 2**31:
             return value
         wanted = f"{event.key} has {name}, a whole number"
-        self._breach(rule, event, lambda: f"{event.key} has {name} {printable(value)}", wanted)
+        self.collected.breach(rule, event.line, _of_number, event.key, name, value, expected=wanted)
         return None
 
     def _not_before_run(self, event: Event) -> None:
         if self.start_ms is None:
-            self._breach("before-run-start", event, f"{event.key} before run_start")
+            self._breach("before-run-start", event, "{} before run_start", event.key)
 
     def _takes_time(self, event: Event, start_ms: float) -> None:
         if event.time_ms <= start_ms:
-            self._breach("epoch-time", event, lambda: f"{event.key} {event.time_ms - start_ms} ms after its start")
+            self._breach("epoch-time", event, "{} {} ms after its start", event.key, event.time_ms - start_ms)
 
     def _trained(self, event: Event, start_ms: float, epochs: int) -> None:
         self._takes_time(event, start_ms)
@@ -185,12 +179,12 @@ class Course:
         if first is None or count is None:
             return
         if self.block:
-            self._breach("block-order", event, f"the block of line {self.block.line} is still open")
+            self._breach("block-order", event, "the block of line {} is still open", self.block.line)
         if self.epoch:
-            self._breach("block-order", event, f"a block starts inside epoch {self.epoch.number}")
+            self._breach("block-order", event, "a block starts inside epoch {}", self.epoch.number)
         wanted = self.next_block if self.next_block is not None else self._next_epoch()
         if not _follows(first, wanted):
-            self._breach("block-order", event, f"a block starts at epoch {first}; {_first(wanted)} is next")
+            self._breach("block-order", event, "a block starts at epoch {}; {} is next", first, _first(wanted))
         self._not_before_run(event)
         self.block = _Block(first, count, event.time_ms, event.line)
 
@@ -203,15 +197,16 @@ class Course:
             self._breach("block-order", event, "block_stop, and no block is open")
             return
         if first != block.first:
-            actual = f"block_stop of epoch {first}; open is the block of line {block.line}"
-            self._breach("block-order", event, actual)
+            self._breach(
+                "block-order", event, "block_stop of epoch {}; open is the block of line {}", first, block.line
+            )
         if not self.epochs_seen:
             self.last_epoch = block.last
             self._trained(event, block.start_ms, block.epochs)
         elif self.epoch or self.last_epoch != block.last:
-            done = "none" if self.last_epoch is None else str(self.last_epoch)
-            announced = f"the block of line {block.line} announces epochs {block.first} to {block.last}"
-            self._breach("block-order", event, f"{announced}; the last one done is {done}")
+            done = "none" if self.last_epoch is None else self.last_epoch
+            actual = "the block of line {} announces epochs {} to {}; the last one done is {}"
+            self._breach("block-order", event, actual, block.line, block.first, block.last, done)
         self.next_block = block.last + 1
         self.block = None
 
@@ -221,16 +216,16 @@ class Course:
             return
         wanted = self._next_epoch()
         if self.epoch:
-            self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is still open")
+            self._breach("epoch-order", event, "epoch {} of line {} is still open", self.epoch.number, self.epoch.line)
         elif not _follows(number, wanted):
-            self._breach("epoch-order", event, f"epoch {number} starts; {_first(wanted)} is next")
+            self._breach("epoch-order", event, "epoch {} starts; {} is next", number, _first(wanted))
         self._not_before_run(event)
         block = self.block
         if block and not block.first <= number <= block.last:
-            where = f"in the block of line {block.line}, which holds epochs {block.first} to {block.last}"
-            self._breach("block-order", event, f"epoch {number} {where}")
+            actual = "epoch {} in the block of line {}, which holds epochs {} to {}"
+            self._breach("block-order", event, actual, number, block.line, block.first, block.last)
         elif self.next_block is not None and not block:
-            self._breach("block-order", event, f"epoch {number} lies in no block")
+            self._breach("block-order", event, "epoch {} lies in no block", number)
         self.epoch = _Open(number, event.time_ms, event.line)
         self.epochs_seen = True
         self._was_measured()
@@ -243,10 +238,10 @@ class Course:
         if number is None:
             return
         if not self.epoch:
-            self._breach("epoch-order", event, f"epoch {number} stops and none is open")
+            self._breach("epoch-order", event, "epoch {} stops and none is open", number)
             return
         if number != self.epoch.number:
-            self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {self.epoch.number}")
+            self._breach("epoch-order", event, "epoch {} stops; open is epoch {}", number, self.epoch.number)
         self.last_epoch = self.epoch.number
         self._trained(event, self.epoch.start_ms, 1)
         self.ended = self.epoch
@@ -271,14 +266,14 @@ class Course:
         if number is None:
             return
         if self.evaluation:
-            self._breach("eval-order", event, f"the evaluation of line {self.evaluation.line} is still open")
+            self._breach("eval-order", event, "the evaluation of line {} is still open", self.evaluation.line)
         elif self.unscored:
-            self._breach("eval-order", event, f"the evaluation of line {self.unscored.line} has no accuracy")
+            self._breach("eval-order", event, "the evaluation of line {} has no accuracy", self.unscored.line)
         self._not_before_run(event)
         trained = self._trained_epoch()
         if number != trained:
-            done = "no epoch was" if trained is None else f"epoch {trained} was"
-            self._breach("eval-order", event, f"evaluation of epoch {number}; {done} the last trained")
+            actual = "evaluation of epoch {}; " + ("no epoch was" if trained is None else "epoch {} was")
+            self._breach("eval-order", event, actual + " the last trained", number, trained)
         self.evaluation = self.unscored = _Open(number, event.time_ms, event.line)
 
     def _eval_stop(self, event: Event) -> None:
@@ -286,11 +281,11 @@ class Course:
         if number is None:
             return
         if not self.evaluation:
-            self._breach("eval-order", event, f"evaluation of epoch {number} stops and none is open")
+            self._breach("eval-order", event, "evaluation of epoch {} stops and none is open", number)
             return
         if number != self.evaluation.number:
-            actual = f"evaluation of epoch {number} stops; open is that of epoch {self.evaluation.number}"
-            self._breach("eval-order", event, actual)
+            actual = "evaluation of epoch {} stops; open is that of epoch {}"
+            self._breach("eval-order", event, actual, number, self.evaluation.number)
         self._takes_time(event, self.evaluation.start_ms)
         if self.epoch:
             self.eval_in_epoch_ms += event.time_ms - self.evaluation.start_ms
@@ -303,10 +298,10 @@ class Course:
             return
         self._keep_accuracy(event, number)
         if not self.unscored:
-            self._breach("eval-order", event, f"an accuracy of epoch {number} without an evaluation of its own")
+            self._breach("eval-order", event, "an accuracy of epoch {} without an evaluation of its own", number)
         elif number != self.unscored.number:
-            other = f"the evaluation of line {self.unscored.line} is of another epoch"
-            self._breach("eval-order", event, f"an accuracy of epoch {number}; {other}")
+            actual = "an accuracy of epoch {}; the evaluation of line {} is of another epoch"
+            self._breach("eval-order", event, actual, number, self.unscored.line)
         self.unscored = None
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
@@ -342,12 +337,12 @@ class Course:
         said = table_of(schema.EpochThroughput, event.value)
         if said is None or not all(is_number(n) and n > 0 for n in (said.images, said.time_s, said.images_per_s)):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self._breach("throughput-agrees", event, f"epoch_throughput is {printable(event.value)}", wanted)
+            self.collected.breach("throughput-agrees", event.line, _of_throughput, event.value, expected=wanted)
             return
         rate = said.images / said.time_s
         if abs(said.images_per_s - rate) > TIME_TOLERANCE * rate:
-            actual = f"{said.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
-            self._breach("throughput-agrees", event, actual)
+            actual = "{:.6g} images/s; its images over its time are {:.6g}"
+            self._breach("throughput-agrees", event, actual, said.images_per_s, rate)
         self.windows.compare(event, number, said)
         if self.epoch and self.epoch.number == number:
             if len(self.throughputs) < FINDINGS_PER_RULE:
@@ -358,8 +353,9 @@ class Course:
 
     def _compare_throughput(self, event: Event, number: int, time_s: float) -> None:
         if number != self.last_epoch or self.last_epoch_ms is None:
-            actual = f"a throughput of epoch {number}, which is not the last one trained"
-            self._breach("throughput-agrees", event, actual)
+            self._breach(
+                "throughput-agrees", event, "a throughput of epoch {}, which is not the last one trained", number
+            )
             return
         missing_ms = self.last_epoch_ms - time_s * 1000
         if abs(missing_ms) > (allowed_ms := TIME_TOLERANCE * self.last_epoch_ms + CLOCK_MS):
@@ -381,8 +377,8 @@ class Course:
     def _check_images(self, event: Event, images: float) -> None:
         samples, batch = (self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
         if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(images - samples) > batch:
-            actual = f"{images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
-            self._breach("epoch-images", event, actual)
+            actual = "{:.10g} images in an epoch; train_samples is {}, the global batch {}"
+            self._breach("epoch-images", event, actual, images, samples, batch)
 
     def _throughput(self, event: Event) -> None:
         """Other submitters' throughput of the epoch that just ended: images/s over the whole data set."""
@@ -395,8 +391,16 @@ class Course:
         rate = samples / self.last_epoch_ms * 1000
         off_ms = abs(samples / value * 1000 - self.last_epoch_ms) if value > 0 else math.inf
         if self.last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
-            actual = f"{value:.6g} images/s; {samples} images in {self.last_epoch_ms / 1000:.3f} s are {rate:.6g}"
-            self._breach("throughput-agrees", event, actual)
+            actual = "{:.6g} images/s; {} images in {:.3f} s are {:.6g}"
+            self._breach("throughput-agrees", event, actual, value, samples, self.last_epoch_ms / 1000, rate)
+
+
+def _of_number(key: str, name: str, value: Any) -> str:
+    return f"{key} has {name} {printable(value)}"
+
+
+def _of_throughput(value: Any) -> str:
+    return f"epoch_throughput is {printable(value)}"
 
 
 def _follows(number: int, wanted: int | None) -> bool:

@@ -77,12 +77,17 @@ class Collected:
         self._strict = strict
         self._counts: dict[str, int] = {}
 
-    def breach(self, rule: str, line: int | None, actual: str | Callable[[], str], expected: str | None = None) -> None:
-        """A breach of a strict rule; a function of its words is asked for them only where they are kept."""
+    def breach(
+        self, rule: str, line: int | None, actual: str | Callable[..., str], *said: Any, expected: str | None = None
+    ) -> None:
+        """A breach of a strict rule; its words, `actual` of `said` by format or call, are made only if kept."""
         count = self._counts[rule] = self._counts.get(rule, 0) + 1
         if count <= FINDINGS_PER_RULE:
-            said = actual if isinstance(actual, str) else actual()
-            self.found.append(breach(self._strict[rule], said, line=line, expected=expected))
+            if not isinstance(actual, str):
+                actual = actual(*said)
+            elif said:
+                actual = actual.format(*said)
+            self.found.append(breach(self._strict[rule], actual, line=line, expected=expected))
 
     def note(self, rule: str, actual: str) -> None:
         """A strict rule that was not applied."""

@@ -51,7 +51,7 @@ class Policy:
             self._closed_data(benchmark, closed=division == "closed")
 
     def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
-        self.collected.breach(rule, line, actual, expected)
+        self.collected.breach(rule, line, actual, expected=expected)
 
     def _common(self, benchmark_asked: str | None, *, closed: bool) -> None:
         """What is common to all benchmarks, and what is not."""

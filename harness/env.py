@@ -108,6 +108,7 @@ class Job:
     ssh_address: str = _var("several nodes: address that sshd listens on; empty: all", "")
     node_wait_s: int = _var("several nodes: seconds that they wait for each other", 300, least=1)
     switch_groups: str = _var("fleet: switch group of each of `HOSTS`, with commas between; empty: all in one", "")
+    fleet_baseline: str = _var("fleet: an earlier fleet.json, on the first node, to compare with; empty: none", "")
     rank_numa: str = _var("NUMA node of each rank of a node, with commas between; empty: ranks roam", "")
     source_commit: str = _var("set in an image, which has no git: commit of the code", "")
     image_digest: str = _var("set in a container by its launcher: digest of the image", "")

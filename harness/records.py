@@ -185,6 +185,8 @@ def _image_record(record: bytes) -> tuple[memoryview, int]:
             raise ValueError(f"no whole part at its byte {at}")
         parts.append(view[start : start + size])
         at = start + size + -size % 4
+    if at != len(record):
+        raise ValueError(f"it ends at its byte {at} of {len(record)}: the index lacks the record behind it")
     payload = parts[0] if len(parts) == 1 else memoryview(MAGIC.join(parts))
     if len(payload) < IR_HEADER.size:
         raise ValueError("it has no header of MXNet's")

@@ -72,7 +72,8 @@ load_job() {
 }
 
 # Hosts of a hostfile with commas between: first word of each line, comments and Open MPI's slots left out.
-hosts_of_file() { sed 's/#.*//' "$1" | awk 'NF { print $1 }' | paste -sd,; }
+# Line ends of Windows are none of a name.
+hosts_of_file() { sed 's/#.*//; s/\r$//' "$1" | awk 'NF { print $1 }' | paste -sd,; }
 
 # Waits for a child to its very end and returns its status: a trapped signal ends `wait` early.
 await() {

@@ -29,7 +29,7 @@ environment=()
 load_job --launch
 for variable in ${JOB_GIVEN}; do
   case ${variable} in
-    JOB_KEY | LOGDIR | DATADIR | HOSTFILE | CACHE_CLEARED | IMAGE_DIGEST) ;; # below
+    JOB_KEY | LOGDIR | DATADIR | HOSTFILE | FLEET_BASELINE | CACHE_CLEARED | IMAGE_DIGEST) ;; # below
     *) environment+=("${variable}=${!variable}") ;;
   esac
 done
@@ -49,6 +49,10 @@ fi
 if [[ -n ${JOB_KEY:-} ]]; then
   mounts+=("src=${JOB_KEY},dst=/run/job_key,ro")
   environment+=(JOB_KEY=/run/job_key)
+fi
+if [[ -n ${FLEET_BASELINE:-} && ${NODE_RANK:-0} == 0 ]]; then # the first node judges
+  mounts+=("src=$(realpath -m "${FLEET_BASELINE}"),dst=/run/fleet_baseline.json,ro")
+  environment+=(FLEET_BASELINE=/run/fleet_baseline.json)
 fi
 if [[ -n ${HOSTFILE:-} ]]; then
   mounts+=("src=$(realpath "${HOSTFILE}"),dst=/run/hostfile,ro")

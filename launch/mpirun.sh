@@ -9,6 +9,7 @@
 #   --no-container   bare: the checkout's run_and_time.sh with its .venv
 #   --check, --fleet, --acceptance [--short]    instead of training: see docs/operations.md
 #   --write-hosts FILE [--nodes N]     with --fleet: the (first N) good hosts to FILE, other good ones to FILE.spares
+#   --baseline FILE  with --fleet: an earlier fleet.json, on the first host, to compare with (FLEET_BASELINE on every launcher)
 #   --topology FILE  with --fleet: a host and its switch group a line
 #   --workdir DIR    where the checkout is on the hosts (default: where it is here)
 #   SPARES=C,D       in the environment, with ON_FAILURE=go_on: a spare takes the place of a host that is lost, the trial that
@@ -22,22 +23,27 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology=""
+# With the option and the value that follows it, if one does: it needs one.
+need() { [[ -n ${3:-} ]] || refuse "$1 needs $2"; }
+hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology="" baseline=""
 while (($#)); do
   case $1 in
     --hosts)
-      hosts=${2:?--hosts needs names or a file}
+      need "$1" "names or a file" "${2:-}"
+      hosts=$2
       [[ ! -f ${hosts} ]] || hosts=$(hosts_of_file "${hosts}")
       shift 2 ;;
-    --write-hosts) write=${2:?--write-hosts needs a file}; shift 2 ;;
-    --nodes) wanted=${2:?--nodes needs a number}; shift 2 ;;
-    --topology) topology=${2:?--topology needs a file}; shift 2 ;;
+    --write-hosts) need "$1" "a file" "${2:-}"; write=$2; shift 2 ;;
+    --nodes) need "$1" "a number" "${2:-}"; wanted=$2; shift 2 ;;
+    --topology) need "$1" "a file" "${2:-}"; topology=$2; shift 2 ;;
+    --baseline) need "$1" "a file" "${2:-}"; baseline=$(realpath -m "$2"); shift 2 ;;
     --hostfile)
-      [[ -r ${2:?--hostfile needs a file} ]] || refuse "--hostfile $2: not a readable file"
+      need "$1" "a file" "${2:-}"
+      [[ -r $2 && ! -d $2 ]] || refuse "--hostfile $2: not a readable file"
       hosts=$(hosts_of_file "$2"); shift 2 ;;
-    --ssh) read -ra ssh <<<"${2:?--ssh needs a command}"; shift 2 ;;
+    --ssh) need "$1" "a command" "${2:-}"; read -ra ssh <<<"$2"; shift 2 ;;
     --no-container) bare=1; shift ;;
-    --workdir) workdir=${2:?--workdir needs a folder}; shift 2 ;;
+    --workdir) need "$1" "a folder" "${2:-}"; workdir=$2; shift 2 ;;
     *) job_flag "$1" || refuse "unknown argument $1; see --help"; shift ;;
   esac
 done
@@ -45,15 +51,28 @@ done
 IFS=, read -ra host <<<"${hosts}"
 IFS=, read -ra spare <<<"${SPARES:-}"
 ((${#spare[@]} == 0)) || [[ ${ON_FAILURE:-} == go_on ]] || refuse "SPARES=${SPARES} needs ON_FAILURE=go_on"
+for name in "${host[@]}" "${spare[@]}"; do # ssh would take what begins with - as an option, Open MPI what is behind : as its own
+  [[ ${name} =~ ^[A-Za-z0-9_][A-Za-z0-9_.-]*$ ]] ||
+    refuse "host '${name}': must be a name or an IPv4 address (a port or a user belongs into ~/.ssh/config); a file of hosts must exist"
+done
 twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
 [[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
-[[ -z ${write}${wanted}${topology} || ${instead[*]} == --fleet ]] || refuse "--write-hosts, --nodes and --topology go with --fleet"
-[[ -z ${write} ]] || : >>"${write}" || exit 2
+[[ -z ${write}${wanted}${topology}${baseline} || ${instead[*]} == --fleet ]] ||
+  refuse "--write-hosts, --nodes, --topology and --baseline go with --fleet"
+case "${instead[*]}" in
+  "" | --check | --fleet | --acceptance | "--acceptance --short" | "--short --acceptance") ;;
+  *) refuse "${instead[*]}: give --check, or --fleet, or --acceptance, or --acceptance --short" ;;
+esac
+[[ -z ${topology} || -r ${topology} ]] || refuse "--topology ${topology}: not a readable file"
 [[ ${wanted} =~ ^[1-9][0-9]*$ || -z ${wanted} ]] || refuse "--nodes ${wanted}: must be a whole number from 1"
+[[ -z ${wanted} || -n ${write} ]] || refuse "--nodes goes with --write-hosts"
+((${wanted:-0} <= ${#host[@]})) || refuse "--nodes ${wanted}: there are ${#host[@]} hosts"
+{ [[ -z ${write} ]] || : >>"${write}"; } 2>/dev/null || refuse "--write-hosts ${write}: cannot be written"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
 [[ -n ${bare} ]] || known_engine docker podman apptainer
 unset HOSTFILE
+[[ -z ${baseline} ]] || export FLEET_BASELINE=${baseline}
 if [[ ${instead[*]} == --fleet && -z ${dry_run} ]]; then # goes on without those that cannot be reached
   declare -A asked=()
   for name in "${host[@]}"; do
@@ -68,7 +87,7 @@ if [[ ${instead[*]} == --fleet && -z ${dry_run} ]]; then # goes on without those
   host=("${reached[@]}") hosts=$(IFS=,; echo "${reached[*]}")
 fi
 if [[ -n ${topology} ]]; then
-  SWITCH_GROUPS=$(for name in "${host[@]}"; do awk -v host="${name}" '$1 == host { print $2 }' "${topology}"; done | paste -sd,)
+  SWITCH_GROUPS=$(for name in "${host[@]}"; do awk -v host="${name}" '{ sub(/\r$/, "") } $1 == host { print $2 }' "${topology}"; done | paste -sd,)
   export SWITCH_GROUPS
 fi
 export ENGINE HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
@@ -189,6 +208,11 @@ if [[ -n ${write} && -s ${folder}/first ]]; then
   if [[ -n ${good} ]]; then
     head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
     tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
+    taken=$(grep -c . "${write}")
+    if ((taken < ${wanted:-0})); then
+      echo "mpirun.sh: ${wanted} nodes are wanted, ${taken} are good: add hosts" >&2
+      ((status)) || status=1
+    fi
   fi
 fi
 exit $((stopped ? stopped : status))

@@ -154,11 +154,18 @@ trap 'stop INT' INT
 trap 'stop TERM' TERM
 if [[ "${1:-}" == --fleet ]]; then
   export MODE=throughput RESUME=no RESULT_FILE="${FOLDER}/fleet.txt"
+  baseline=()
+  if [[ -n "${FLEET_BASELINE:-}" ]]; then # looked at now: a fleet is not measured for nothing
+    baseline=(--baseline "${FLEET_BASELINE}")
+    status=0
+    .venv/bin/python -m tools.fleet "${FLEET_BASELINE}" >/dev/null || status=$?
+    ((status <= 1)) || exit "${status}"
+  fi
   run_trial "${RESULT_FILE}" tools.fleet || exit $?
   echo "record    ${FOLDER}/fleet.json"
   hosts=(--write-hosts "${FOLDER}/hosts")
   ((DGXNNODES > 1)) || hosts=() # its ranks were compared
-  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" --html "${FOLDER}/fleet.html" "${hosts[@]}"
+  exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" --html "${FOLDER}/fleet.html" "${hosts[@]}" "${baseline[@]}"
 fi
 if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
   precisions="$(.venv/bin/python -m tools.acceptance --precisions)" || exit 2

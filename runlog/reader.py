@@ -87,9 +87,9 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
-_scan = _decoder.raw_decode
-_scan_once = _decoder.scan_once  # type: ignore[attr-defined]  # raw_decode less its words for an error; StopIteration where there is no value
+_scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
+# takes keys that are given twice; raw_decode less its words for an error: StopIteration where there is no value
+_scan_once = json.JSONDecoder(parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]
 _NUMBERS = frozenset({int, float})
 _new = tuple.__new__  # what Event's own takes, in half the time
 _hints = functools.cache(typing.get_type_hints)  # it compiles text each time
@@ -236,6 +236,21 @@ def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
     event = block.find(TOKEN)
     header = block.find(HEADER)
     while event >= 0 or header >= 0:
+        while event == newline + 1 and not has_cr:  # the next line starts with an event: most do, and hold no more
+            end = block.find(b"\n", event)
+            end = end if end >= 0 else len(block)
+            second = block.find(TOKEN, event + len(TOKEN))
+            if 0 <= second < end or 0 <= header < end or end - event > MAX_LINE_BYTES:
+                break
+            line += newline >= 0
+            entry = _event(block[event:end], line, offset + event, None)
+            if isinstance(entry, Event):
+                yield entry
+            else:
+                yield from entry
+            counted, done, newline, event = event, end, end, second
+        if event < 0 and header < 0:
+            return
         is_header = event < 0 or 0 <= header < event
         at = header if is_header else event
         if newline < at:
@@ -256,28 +271,30 @@ def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
                 yield found
             header = block.find(HEADER, end)
             continue
-        at = event
-        if end - start > MAX_LINE_BYTES:
-            yield _oversized(line, block[start:end][: len(TOKEN) + 80])
-        else:
-            rank = _rank(block[start:at]) if start < at else None
-            second = block.find(TOKEN, at + len(TOKEN), end)
-            if second < 0:
-                entry = _event(block[at:end], line, offset + at, rank)
-                if isinstance(entry, Event):
-                    yield entry
-                else:
-                    yield from entry
-            else:
-                message = "several events on one line: the official parser reads the last alone"
-                yield Problem("several-events", message, *_where(line, block[at:end]))
-                while at >= 0:
-                    entry = _event(block[at : second if second >= 0 else end], line, offset + at, rank)
-                    yield from [entry] if isinstance(entry, Event) else entry
-                    at, second = second, block.find(TOKEN, second + len(TOKEN), end) if second >= 0 else -1
+        yield from _of_line(block[start:event], block[event:end], line, offset + event)
         event = block.find(TOKEN, end)
         if 0 <= header < end:
             header = block.find(HEADER, end)
+
+
+def _of_line(prefix: bytes, raw: bytes, line: int, offset: int) -> Iterator[Entry]:
+    """What a line holds that has `raw`, from its first token on, behind `prefix`; `offset` is that of `raw`."""
+    if len(prefix) + len(raw) > MAX_LINE_BYTES:
+        yield _oversized(line, (prefix + raw)[: len(TOKEN) + 80])
+        return
+    rank = _rank(prefix) if prefix else None
+    second = raw.find(TOKEN, len(TOKEN))
+    if second >= 0:
+        message = "several events on one line: the official parser reads the last alone"
+        yield Problem("several-events", message, *_where(line, raw))
+    at = 0
+    while at >= 0:
+        entry = _event(raw[at : second if second >= 0 else len(raw)], line, offset + at, rank)
+        if isinstance(entry, Event):
+            yield entry
+        else:
+            yield from entry
+        at, second = second, raw.find(TOKEN, second + len(TOKEN)) if second >= 0 else -1
 
 
 def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
@@ -306,24 +323,43 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list
     """The event of `raw`, which starts with the token and ends with its line (or the next token), or what is wrong."""
     try:
         text = raw.decode()
-        if text.startswith(":::MLLOG {") and raw.count(b"{") + raw.count(b"[") <= MAX_NESTING:
+        if text.startswith(" {", 8) and text.count("[") < MAX_NESTING - 3:
             fields, end = _scan_once(text, 9)
             if end == len(text):
-                event_type, time_ms = fields.get("event_type"), fields["time_ms"]
-                key, metadata = fields["key"], fields["metadata"]
+                event_type, time_ms, key = fields.get("event_type"), fields["time_ms"], fields["key"]
+                value, metadata = fields["value"], fields["metadata"]
                 if (
                     type(key) is str
                     and type(metadata) is dict
                     and type(time_ms) in _NUMBERS
                     and -(2**63) < time_ms < 2**63
                 ):
-                    if event_type in EVENT_TYPES:
-                        return _new(Event, (key, fields["value"], metadata, time_ms, event_type, line, offset, rank))
-                    event = Event(key, fields["value"], metadata, time_ms, "", line, offset, rank)
-                    return [Problem("event-type", _NO_TYPE, line, text[:200]), event]
+                    # a colon for each key that was written: no key twice, no object but these three
+                    keys = len(fields) + len(metadata) + (len(value) if type(value) is dict else 0)
+                    if keys == text.count(":", 9) or _no_key_is_twice(text, fields):
+                        if event_type in EVENT_TYPES:
+                            return _new(Event, (key, value, metadata, time_ms, event_type, line, offset, rank))
+                        event = Event(key, value, metadata, time_ms, "", line, offset, rank)
+                        return [Problem("event-type", _NO_TYPE, line, text[:200]), event]
     except (ValueError, AttributeError, KeyError, TypeError, StopIteration, RecursionError):
         pass  # said below, with its reason
     return _doubtful_event(raw, line, offset, rank)
+
+
+def _no_key_is_twice(text: str, fields: dict[str, Any]) -> bool:
+    """Whether the event's colons are as many as its keys, of all objects, and those in its texts; False: not known."""
+    if "\\" in text or text.count("{") + text.count("[") > MAX_NESTING:
+        return False
+    found, inner = 0, [fields]
+    for item in inner:  # grows
+        if isinstance(item, dict):
+            found += len(item) + "".join(item).count(":")
+            inner += item.values()
+        elif isinstance(item, list):
+            inner += item
+        elif isinstance(item, str):
+            found += item.count(":")
+    return found == text.count(":", 9)
 
 
 def _doubtful_event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:

@@ -69,7 +69,7 @@ def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: in
             for figure in select(
                 rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number
             )
-            if (figure.batch_per_device or batch) == batch
+            if (figure.batch_per_device or GLOBAL_BATCH // (DEVICES * number)) == batch
             for logged in [figure.log_value or figure.value]  # that of the logs, before any convergence scaling
         ]
         found.append(row)

@@ -42,6 +42,8 @@ FILES = 5000  # of DATADIR that are looked at
 BATCHES = 6  # of the input pipeline, a turn
 PINGS, EXCHANGES = 50, 2  # of a pair, a turn
 WHOLE_S = 5.0
+# What decides how long a step and the input take: another record with other values is no baseline.
+JOB = ("workload", "recipe", "precision", "layout", "batchsize", "image_size", "device", "dgxngpu")
 
 
 class Alone:
@@ -311,6 +313,7 @@ def main(job: Job, origins: Origins) -> None:
     record = FORMAT | {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "system": job.dgxsystem,
+        "job": {name: getattr(job, name) for name in JOB},
         "source": as_json(provenance.source(job.source_commit, job.image_digest)),
         "hosts": hosts,
         "groups": groups,

@@ -11,7 +11,7 @@ from typing import Any
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
-from tools import fleet_drift, fleet_rounds
+from tools import fleet_drift, fleet_rounds, fleet_verdicts
 from tools.fleet_verdicts import FAILED, LINK_METRICS, NOT_POSSIBLE, SLOW, Verdict
 
 UNITS = {  # of a verdict's figure, and how many make its own
@@ -32,7 +32,8 @@ def _more(verdict: Verdict) -> str:
 
 
 def _figures(links: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
-    return [f"{MAPS[metric][1](statistics.median(link[metric])):.4g}" for link in links]
+    values = [MAPS[metric][1](statistics.median(link[metric])) for link in links]
+    return [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in values]
 
 
 def _map(record: Mapping[str, Any], metric: str, by_link: Sequence[Verdict]) -> list[dict[int, tuple[str, int, str]]]:
@@ -94,6 +95,9 @@ def html(
         state, said = "bad", "Nodes left out: {}. Links named: {}.".format(*texts)
     elif set(statuses.values()) == {NOT_POSSIBLE}:
         state, said = "unknown", "Nobody could be told from the others here."
+    doubts = fleet_verdicts.doubts(verdicts)
+    if doubts:
+        state, said = state if named else "unknown", " ".join([said, *(f"Doubt: {doubt}." for doubt in doubts)])
     tables = [_differences(record), _nodes(statuses, verdicts), _links(record)]
     page = {
         "record": record,

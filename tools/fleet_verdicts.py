@@ -25,6 +25,7 @@ ALPHA = 0.002  # of all tests of a fleet together
 LEAST_NODES = 4  # of three the odd one cannot be told
 STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normal places)
 STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
+DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
 LEAST_SLOWER = 0.01  # a difference below is no reason to leave a node out, certain as it may be
 PASS, SLOW, FAILED, NOT_POSSIBLE = "pass", "slow", "failed", "not possible here"
 STEP, STALLS = "step_s", "step_mean_s"
@@ -222,6 +223,21 @@ def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) 
         )
     ]
     return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
+
+
+def doubts(verdicts: Sequence[Verdict]) -> list[str]:
+    """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
+    steps = [v for v in verdicts if v.metric == NODE_METRICS[STEP] and v.slower is not None]
+    if not steps or any(v.status == SLOW for v in steps):
+        return []
+    fastest, slowest = (found(steps, key=lambda v: v.slower or 0.0) for found in (min, max))
+    apart = (1 + (slowest.slower or 0.0)) / (1 + (fastest.slower or 0.0)) - 1
+    if apart <= DOUBTFUL:
+        return []
+    return [
+        f"a step of {slowest.what} takes {apart:.1%} longer than one of {fastest.what}, and nobody is told from the "
+        "others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

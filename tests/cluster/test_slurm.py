@@ -85,8 +85,18 @@ def until_nothing_is_left(slurm: Slurm, number: str, results: Path) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("contained", [False, True], ids=["bare", "containers"])
+def start_again(slurm: Slurm, number: str) -> None:
+    """After a requeue, at once: SLURM itself would wait two minutes."""
+    deadline = time.monotonic() + 60
+    while slurm.facts(number)["JobState"] != "PENDING":
+        assert time.monotonic() < deadline, slurm.output(number)
+        time.sleep(0.2)
+    slurm.command("scontrol", "update", f"JobId={number}", "StartTime=now")
+
+
+@pytest.mark.parametrize(
+    "contained", [pytest.param(False, id="bare", marks=pytest.mark.slow), pytest.param(True, id="containers")]
+)
 def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Path, contained: bool) -> None:
     job = {**ENDLESS_JOB, "BATCHSIZE": "2", "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
     if contained:
@@ -100,6 +110,24 @@ def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Pa
     until_nothing_is_left(slurm, number, results)
     assert "stopped by" in jobs.abort_reason(log)
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
+
+
+def test_a_requeued_job_keeps_the_trials_that_ended(slurm: Slurm, results: Path) -> None:
+    job = {**GOLDEN_JOB, "BATCHSIZE": "4", "MEASURED_STEPS": "300", "NEXP": "3", "ON_FAILURE": "go_on"}
+    number = slurm.submit(**job, DGXSYSTEM=SYSTEM, LOGDIR=str(results))
+    logs = [results / SYSTEM / "rn50" / f"result_{trial}.txt" for trial in range(3)]
+    until_trains(slurm, number, logs[1])
+    finished = logs[0].read_bytes()
+    slurm.command("scontrol", "requeue", number)
+    until_nothing_is_left(slurm, number, results)
+    start_again(slurm, number)
+    assert slurm.wait(number, timeout_s=400) == "FAILED 1:0", slurm.output(number)  # not all trials ended well
+    assert [log.name for log in sorted(results.rglob("result_*.txt"))] == [log.name for log in logs]
+    assert logs[0].read_bytes() == finished
+    ends = [event["metadata"]["status"] for log in logs for event in jobs.mllog(log) if event["key"] == "run_stop"]
+    assert ends == ["success", "aborted", "success"], slurm.output(number)
+    assert f"trial 1 aborted: {jobs.abort_reason(logs[1])}" in slurm.output(number)
+    assert key_and_ranks_left(results) == []
 
 
 @pytest.mark.slow
@@ -118,11 +146,7 @@ def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(slurm: Slurm, re
     killed = results / f".job_key_{number}"  # as a start leaves it that is killed
     killed.touch(mode=0o600)
 
-    deadline = time.monotonic() + 60
-    while slurm.facts(number)["JobState"] != "PENDING":
-        assert time.monotonic() < deadline, slurm.output(number)
-        time.sleep(0.2)
-    slurm.command("scontrol", "update", f"JobId={number}", "StartTime=now")  # SLURM itself would wait two minutes
+    start_again(slurm, number)
     until_trains(slurm, number, second)
     assert not killed.exists()
     # slurm.sub asks for SIGTERM 90 s before the end, and SLURM looks each half minute.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections import ChainMap
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,8 @@ V100 = {
     "clocks": {pynvml.NVML_CLOCK_SM: 135, pynvml.NVML_CLOCK_MEM: 877},
     "temperature": 34,
     "links": 6,
+    "pcie": (3, 16),
+    "highest_mhz": 1530,
 }
 A100 = {
     "name": "NVIDIA A100-SXM4-40GB",
@@ -40,6 +43,8 @@ A100 = {
     "clocks": {pynvml.NVML_CLOCK_SM: 210, pynvml.NVML_CLOCK_MEM: 1215},
     "temperature": 29,
     "links": 12,
+    "pcie": (4, 16),
+    "highest_mhz": 1410,
 }
 H100 = A100 | {"name": "NVIDIA H100 80GB HBM3", "capability": (9, 0), "links": 18}
 # A card of the desktop kind: no ECC, no energy counter, no NVLink.
@@ -71,10 +76,10 @@ A100_TOPOLOGY = "\n".join(
 
 @contextlib.contextmanager
 def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Has the harness ask a pynvml with the answers of `gpus` of the kinds above: its functions, signatures and types.
+    """Has the harness and the system description ask a pynvml with the answers of `gpus` of the kinds above.
 
-    What a card has no answer for raises NOT_SUPPORTED. `lacks` names functions of which libnvidia-ml has not the symbol
-    that this pynvml asks for, as where the driver is older.
+    It has the real one's functions, signatures and types. What a card has no answer for raises NOT_SUPPORTED. `lacks`
+    names functions of which libnvidia-ml has not the symbol that this pynvml asks for, as where the driver is older.
     """
     answers = _Answers(gpus, absent)
     nvml = mock.NonCallableMock(spec_set=pynvml)
@@ -88,7 +93,7 @@ def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str,
         else:
             setattr(nvml, name, functools.partial(_unrecorded, name))
     assert not {name for name in vars(_Answers) if name.startswith("nvml")} - set(vars(pynvml))
-    with mock.patch.object(nvidia, "pynvml", nvml):
+    with mock.patch.object(nvidia, "pynvml", nvml), mock.patch.dict(sys.modules, pynvml=nvml):
         yield nvml
 
 
@@ -181,6 +186,16 @@ class _Answers:
 
     def nvmlDeviceGetClockInfo(self, gpu: dict[str, Any], clock: int) -> int:
         return gpu["clocks"][clock]
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu: dict[str, Any], clock: int) -> int:
+        assert clock == pynvml.NVML_CLOCK_SM
+        return gpu["highest_mhz"]
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, gpu: dict[str, Any]) -> int:
+        return gpu["pcie"][0]
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, gpu: dict[str, Any]) -> int:
+        return gpu["pcie"][1]
 
     def nvmlDeviceGetTemperature(self, gpu: dict[str, Any], sensor: int) -> int:
         return gpu["temperature"]

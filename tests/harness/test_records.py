@@ -178,6 +178,16 @@ def test_a_damaged_record_is_named(tmp_path: Path, change: str) -> None:
         found.read(np.array([0, 1]))
 
 
+@pytest.mark.parametrize("left", [[0, 2], [0, 1]])
+def test_an_index_that_lacks_a_record_loses_no_sample_in_silence(tmp_path: Path, left: list[int]) -> None:
+    write_recordio(tmp_path, [b"abcd", b"efgh", b"ijkl"], [0, 1, 2])
+    (tmp_path / "train.idx").write_text("".join(f"{i}\t{36 * i}\n" for i in left))
+    found = records.find(tmp_path, "train", 10)
+    assert found is not None and len(found) == 2
+    with pytest.raises(RunError, match=r"ends at its byte 36 of 72: the index lacks the record behind it"):
+        found.read(np.arange(2))
+
+
 @pytest.mark.parametrize("label", [0, 11])
 def test_a_label_that_is_not_tensorflows_is_refused(tmp_path: Path, label: int) -> None:
     write_tfrecord(tmp_path / "train.tfrecord", [b"a"], [label])

@@ -292,6 +292,14 @@ def test_a_bare_dry_run_names_the_hosts_commands() -> None:
         (("launch/mpirun.sh", "--hosts", "a,b,a"), {"CONT": "img"}, "named more than once: a"),
         (("launch/mpirun.sh", "--hosts", "a,b"), {}, "set CONT"),
         (("launch/mpirun.sh", "--hostfile", "/none"), {}, "not a readable file"),
+        (("launch/mpirun.sh", "--hosts"), {}, "--hosts needs names or a file"),
+        (("launch/mpirun.sh", "--hosts", "a,b", "--workdir"), {}, "--workdir needs a folder"),
+        (("launch/mpirun.sh", "--hosts", "/no/such/file"), {}, "host '/no/such/file': must be a name"),
+        (("launch/mpirun.sh", "--hosts", "-oProxyCommand=x,b"), {}, "host '-oProxyCommand=x': must be a name"),
+        (("launch/mpirun.sh", "--hosts", "a,,b"), {}, "host '': must be a name"),
+        (("launch/mpirun.sh", "--hosts", "a:22,fe80::1"), {}, "a port or a user belongs into ~/.ssh/config"),
+        (("launch/mpirun.sh", "--hosts", "a"), {"SPARES": "-x", "ON_FAILURE": "go_on"}, "host '-x': must be a name"),
+        (("launch/mpirun.sh", "--hosts", "a", "--fleet", "--check"), {"CONT": "img"}, "give --check, or --fleet"),
         (("launch/container_node.sh",), {}, "set CONT"),
         (("launch/container_node.sh",), {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
         (("launch/container_node.sh",), {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
@@ -315,6 +323,16 @@ def test_wrong_use_is_one_line_and_2(command: tuple[str, ...], environment: dict
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_hostfile_may_have_comments_and_the_line_ends_of_windows(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_bytes(b"# ours\r\n\r\nnode1 slots=8 # first\r\nnode2\r\n")
+    for option in ("--hosts", "--hostfile"):
+        command = ("launch/mpirun.sh", option, str(hosts), "--no-container", "--dry-run")
+        done = launch(*command, DGXSYSTEM="2xCPU")
+        assert done.returncode == 0, done.stderr
+        assert resolved(done.stdout)["HOSTS"]["value"] == "node1,node2"
 
 
 def test_a_rank_is_bound_to_its_numa_node() -> None:
@@ -405,7 +423,9 @@ def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
     written, topology = tmp_path / "hosts", tmp_path / "topology"
     topology.write_text("lost s1\na s1\nb s1\nc s2\nd s2\n")
     done = fleet_on_hosts(
-        tmp_path, "--fleet", "--write-hosts", str(written), "--nodes", "2", "--topology", str(topology)
+        tmp_path,
+        *("--fleet", "--write-hosts", str(written), "--nodes", "2"),
+        *("--topology", str(topology), "--baseline", str(tmp_path / "then.json")),
     )
     assert "failed    lost: not reached by ssh" in done.stdout
     assert done.returncode == 1, done.stderr
@@ -413,6 +433,7 @@ def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
     assert written.with_name("hosts.spares").read_text() == "d\n"
     job = (tmp_path / "job0").read_text()
     assert "HOSTS='a,b,c,d'" in job and "SWITCH_GROUPS='s1,s1,s2,s2'" in job and "DGXNNODES='4'" in job
+    assert f"FLEET_BASELINE='{tmp_path}/then.json'" in job
     fleet_on_hosts(tmp_path, "--fleet", "--write-hosts", str(written))
     assert written.read_text() == "a\nc\nd\n"
     assert written.with_name("hosts.spares").read_text() == ""
@@ -420,6 +441,18 @@ def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
 
 def test_what_a_fleet_alone_has_is_refused_elsewhere(tmp_path: Path) -> None:
     done = fleet_on_hosts(tmp_path, "--check", "--write-hosts", str(tmp_path / "hosts"))
-    assert (done.returncode, done.stderr) == (2, "error: --write-hosts, --nodes and --topology go with --fleet\n")
+    said = "error: --write-hosts, --nodes, --topology and --baseline go with --fleet\n"
+    assert (done.returncode, done.stderr) == (2, said)
     done = fleet_on_hosts(tmp_path, "--fleet", "--nodes", "0")
     assert (done.returncode, done.stderr) == (2, "error: --nodes 0: must be a whole number from 1\n")
+    written = ("--write-hosts", str(tmp_path / "hosts"))
+    for arguments, said in (
+        (("--nodes", "2"), "--nodes goes with --write-hosts"),
+        ((*written, "--nodes", "6"), "--nodes 6: there are 5 hosts"),
+        (("--topology", "/none"), "--topology /none: not a readable file"),
+        (("--write-hosts", "/none/hosts"), "--write-hosts /none/hosts: cannot be written"),
+    ):
+        done = fleet_on_hosts(tmp_path, "--fleet", *arguments)
+        assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+    done = fleet_on_hosts(tmp_path, "--fleet", *written, "--nodes", "4")
+    assert done.returncode == 1 and "4 nodes are wanted, 3 are good" in done.stderr

@@ -44,6 +44,11 @@ def test_the_text_has_each_error_and_says_that_nothing_was_measured(capsys: pyte
     assert "not known (global batch 131072" in capsys.readouterr().out
 
 
+def test_another_batch_stands_beside_no_published_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["time-to-train", "--nodes", "1,8", "--global-batch", "6528", "--json"]) == 0
+    assert [row["published"] for row in json.loads(capsys.readouterr().out)] == [[], []]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"), [(("--nodes", "5"), "do not divide it"), (("--nodes", "1,x"), "are no node counts")]
 )

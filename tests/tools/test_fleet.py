@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,78 @@ def test_what_is_no_record_is_refused(text: str, said: str, tmp_path: Path) -> N
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def _step(record: dict[str, Any], values: Any) -> None:
+    record["metrics"]["step_s"]["series"][3] = values
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda r: _step(r, [float("nan")] * 16), "step_s of node3 is nan: a time is above 0"),
+        (lambda r: _step(r, [float("inf")] * 16), "step_s of node3 is inf: a time is above 0"),
+        (lambda r: _step(r, [0.0] * 16), "step_s of node3 is 0.0: a time is above 0"),
+        (lambda r: _step(r, [1.0] * 10), "step_s of node3 has 10 turns, another 16"),
+        (lambda r: _step(r, ["fast"] * 16), "damaged (TypeError"),
+        (lambda r: r["hosts"].__setitem__(5, "node2"), "its hosts have node2 more than once"),
+        (lambda r: r["hosts"].pop(), "it has 7 hosts and facts of 8"),
+        (lambda r: r["links"][0].update(b=77), " and 77 is none of 8 hosts"),
+        (lambda r: r["links"][3].update(latency_s=[1e-5] * 3), "has 3 turns, another 5"),
+        (lambda r: r.pop("links"), "damaged (KeyError: 'links')"),
+        (lambda r: r["metrics"].pop("step_s"), "damaged (KeyError: 'step_s')"),
+        (lambda r: r.update(nodes=None), "damaged (TypeError"),
+        (lambda r: r.update(took_s="long"), "damaged (TypeError"),
+    ],
+)
+def test_a_record_with_what_no_fleet_measures_is_refused(
+    damage: Callable[[dict[str, Any]], Any], said: str, tmp_path: Path
+) -> None:
+    record = whole(fleet_simulation.record(8, 1))
+    damage(record)
+    done = report(tmp_path, record, "--html", str(tmp_path / "page.html"))
+    assert done.returncode == 2 and done.stdout == ""
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = report(
+        tmp_path, whole(fleet_simulation.record(8, 1, step=dict.fromkeys(range(4), 0.3))), "--html", str(page)
+    )
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("doubt ")]
+    assert "takes 30." in said or "takes 31." in said
+    assert "Doubt: a step of node" in page.read_text() and 'class="banner unknown"' in page.read_text()
+    for healthy in (whole(fleet_simulation.record(8, 1)), whole(fleet_simulation.record(8, 1, step={2: 0.5}))):
+        assert "doubt " not in report(tmp_path, healthy).stdout
+
+
+def test_a_number_of_nodes_that_cannot_be_had_is_no_success(tmp_path: Path) -> None:
+    record, hosts = whole(fleet_simulation.record(8, 1)), tmp_path / "hosts"
+    done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "9")
+    assert (done.returncode, done.stderr) == (1, "error: 9 nodes are wanted, 8 are good: add nodes\n")
+    hosts.unlink()
+    for wrong in (["--write-hosts", str(hosts), "--nodes", "-1"], ["--nodes", "3"]):
+        assert report(tmp_path, record, *wrong).returncode == 2 and not hosts.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hosts": [f"other{i}" for i in range(8)]}, "has none of these hosts"),
+        ({"job": {"batchsize": 32, "precision": "fp32"}}, "another job (batchsize 32 then, 64 now)"),
+    ],
+)
+def test_a_baseline_that_cannot_be_compared_is_refused_beside_the_verdicts(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    then = tmp_path / "then.json"
+    record = whole(fleet_simulation.record(8, 2)) | {"job": {"batchsize": 64, "precision": "fp32"}}
+    then.write_text(json.dumps(record | change))
+    done = report(tmp_path, record, "--baseline", str(then))
+    assert done.returncode == 2 and said in done.stderr
+    assert "\nsince" not in done.stdout and "\ngood      node0," in done.stdout
+
+
 def test_what_differs_is_listed_by_what_matters_first() -> None:
     record = whole(
         fleet_simulation.record(4, 1), kernel={1: "5.10"}, driver={0: "470", 3: "470", 2: "418"}, NCCL_ALGO={2: "Ring"}
@@ -124,5 +197,17 @@ def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     assert record["metrics"]["clock_ns"]["reasons"]["0"] == "not possible here: no GPU: DEVICE=cpu"
     assert all(len(link["latency_s"]) == len(link["transfer_s"]) == 5 for link in record["links"])
     assert min(record["whole_s"]) > 0
+    assert record["job"]["batchsize"] == 2 and record["job"]["precision"] == "fp32"
     assert f"record    {path}" in done.stdout and "GPU clock         not possible here for 4" in done.stdout
     assert not path.with_name("hosts").exists()  # ranks are no hosts
+    assert "Node by node" in path.with_name("fleet.html").read_text()
+    again = jobs.run_and_time("--fleet", timeout_s=900, FLEET_BASELINE=str(path), **job)
+    assert again.returncode in (0, 1), again.stderr
+    assert "\nsince     step: " in again.stdout and "\nsince     memory: " in again.stdout
+
+
+def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    missing = tmp_path / "then.json"
+    done = jobs.run_and_time("--fleet", FLEET_BASELINE=str(missing), LOGDIR=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{missing}: " in done.stderr and not list(tmp_path.glob("fleet/*/fleet.json"))

@@ -53,6 +53,7 @@ def test_the_map_has_each_measured_pair_twice_and_leaves_the_others_blank(nodes:
     pair = slow_link(nodes, spared=2)
     record = whole(fleet_simulation.record(nodes, 1, link={pair: 3.0}))
     record["links"][-1]["latency_s"] = [2e-5] * 5
+    record["links"][-1]["transfer_s"] = [8e-5] * 5  # of 4 MiB
     maps = re.findall(r"<table class=\"map\">.*?</table>", page(tmp_path, record), flags=re.DOTALL)
     assert len(maps) == 2
     measured = {(link["a"], link["b"]) for link in record["links"]}
@@ -65,6 +66,7 @@ def test_the_map_has_each_measured_pair_twice_and_leaves_the_others_blank(nodes:
                 assert text.startswith("S ") == ((min(i, j), max(i, j)) == pair and nodes == 8)
     last = record["links"][-1]
     assert rows_of(maps[1])[last["a"]][last["b"]].endswith("20")
+    assert rows_of(maps[0])[last["a"]][last["b"]].endswith("50,000")
 
 
 def test_a_healthy_fleet_and_one_that_is_too_small_say_so(tmp_path: Path) -> None:
