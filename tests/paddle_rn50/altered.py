@@ -26,8 +26,8 @@ from program import build, schedules  # noqa: E402 - Paddle reads the environmen
 if CHANGE == "rounding":
     to_feed = loader.to_feed
 
-    def up(output: Any, device_id: int | None) -> Any:
-        fed = to_feed(output, device_id)
+    def up(output: Any, device_id: int | None, into: Any) -> Any:
+        fed = to_feed(output, device_id, into)
         return np.nextafter(fed, np.float32(np.inf)) if fed.ndim == 4 else fed
 
     loader.to_feed = up
