@@ -113,7 +113,7 @@ def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Pa
 
 
 def test_a_requeued_job_keeps_the_trials_that_ended(slurm: Slurm, results: Path) -> None:
-    job = {**GOLDEN_JOB, "BATCHSIZE": "4", "MEASURED_STEPS": "300", "NEXP": "3", "ON_FAILURE": "go_on"}
+    job = {**GOLDEN_JOB, "BATCHSIZE": "4", "MEASURED_STEPS": "100", "NEXP": "3", "ON_FAILURE": "go_on"}
     number = slurm.submit(**job, DGXSYSTEM=SYSTEM, LOGDIR=str(results))
     logs = [results / SYSTEM / "rn50" / f"result_{trial}.txt" for trial in range(3)]
     until_trains(slurm, number, logs[1])
@@ -130,7 +130,6 @@ def test_a_requeued_job_keeps_the_trials_that_ended(slurm: Slurm, results: Path)
     assert key_and_ranks_left(results) == []
 
 
-@pytest.mark.slow
 def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(slurm: Slurm, results: Path) -> None:
     """One job: put back into the queue in mid-run, started again, and ended in order when its time is nearly over."""
     data = small.data_set(slurm.folder / "data")
