@@ -39,6 +39,14 @@ def _read(path: str) -> str:
         return "not readable"
 
 
+def _cpu_quota(root: Path) -> str:
+    """As cgroup v2 has it, microseconds or "max" and of how many; of v1 in the same form."""
+    if (root / "cpu.max").exists():
+        return _read(str(root / "cpu.max"))
+    quota, period = (_read(str(root / f"cpu/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+    return f"{'max' if quota == '-1' else quota} {period}"
+
+
 def _each(pattern: str, root: str = "/sys") -> str:
     """The different contents of these files."""
     found = sorted({f"{_read(str(path))}" for path in Path(root).glob(pattern)})
@@ -66,7 +74,7 @@ def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "persistence": ", ".join(sorted({str(gpu.persistence) for gpu in gpus})),
         "CPU": provenance.node().cpu,
         "cores": str(len(probed["cores"])),
-        "CPU quota": _read("/sys/fs/cgroup/cpu.max"),
+        "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),
         "NIC speeds": ", ".join(" ".join(what.split()[1:]) for what in probed["interfaces"].values()),

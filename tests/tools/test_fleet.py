@@ -169,6 +169,16 @@ def test_what_differs_is_listed_by_what_matters_first() -> None:
     assert fleet_drift.differences(*[whole(fleet_simulation.record(4, 1))[name] for name in ("hosts", "nodes")]) == []
 
 
+def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    for quota, said in (("8000", "8000 100000"), ("-1", "max 100000")):
+        (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+        assert fleet_drift._cpu_quota(tmp_path) == said
+    (tmp_path / "cpu.max").write_text("8000 50000\n")
+    assert fleet_drift._cpu_quota(tmp_path) == "8000 50000"
+
+
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:
     found = [
         (0, {"step_s": [1.0, 5.0], "disk_s_per_gib": [3.0]}, {}),
