@@ -38,7 +38,7 @@ _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devic
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class LoggedRun:
     """What a log says of its run; None where it does not say. Times are Unix milliseconds."""
 
     values: Mapping[str, Any]  # first value of each key that a row or this checker names
@@ -74,7 +74,7 @@ class Run:
         return table_of(schema.RunSummary, self.said(schema.RUN_SUMMARY))
 
 
-NOTHING = Run(
+NOTHING = LoggedRun(
     values={}, lines={}, headers={}, seeds=(), evaluations=(), start_ms=None, stop_ms=None, status=None
 )  # what no log says
 _EVENTS = Row(key="events", source="mlperf-logging 4.1.68, mlp_compliance.py")
@@ -142,7 +142,7 @@ class Checker:
         if self._judge:
             self._judge.take(event)
 
-    def finish(self) -> tuple[tuple[Finding, ...], Run]:
+    def finish(self) -> tuple[tuple[Finding, ...], LoggedRun]:
         """The findings, errors first, then by line; and the run."""
         rows, course, collected = self._rows, self._course, self._collected
         if not self._events:
@@ -154,7 +154,7 @@ class Checker:
         policy = Policy(ruleset=self._ruleset, rows=rows, course=course, headers=self._headers, collected=collected)
         policy.finish(self._benchmark_asked)
         named = {key: state for key, state in rows.keys.items() if state.count}
-        run = Run(
+        run = LoggedRun(
             values={key: state.value for key, state in named.items()},
             lines={key: state.line for key, state in named.items()},
             headers=self._headers,
@@ -186,22 +186,13 @@ def _of_rank(event: Event, rank: object) -> str:
     return f"{printable(event.key)} of rank {printable(rank, 20)}"
 
 
-def check_entries(
-    entries: Iterable[Entry], ruleset: Ruleset, benchmark: str | None = None
-) -> tuple[tuple[Finding, ...], Run]:
-    """The findings of a log given as its entries, and its run."""
-    return _fed(entries, ruleset, benchmark).finish()
+def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tuple[tuple[Finding, ...], LoggedRun]:
+    """The findings of the log at `path`, and its run.
 
-
-def _fed(entries: Iterable[Entry], ruleset: Ruleset, benchmark: str | None) -> Checker:
+    Raises OSError if it cannot be read, ValueError if it is no regular file.
+    """
     checker = Checker(ruleset, benchmark)
-    checker.feed(entries)
-    return checker
-
-
-def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tuple[tuple[Finding, ...], Run]:
-    """The same of the log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
-    checker = _fed(read_log(path), ruleset, benchmark)
+    checker.feed(read_log(path))
     findings, run = checker.finish()
     if checker.misread and any(finding.rule.startswith("line-") for finding in findings):
         findings = official_findings(path, findings, ruleset)

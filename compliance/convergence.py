@@ -27,7 +27,7 @@ class ReferencePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Convergence:
     """The test of one submission against the points. `scaling` multiplies its minutes."""
 
     passed: bool
@@ -100,15 +100,15 @@ def interpolate(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int
     )
 
 
-def judge(epochs: Sequence[float], batch: int, points: Sequence[ReferencePoint], runs: int) -> Verdict:
+def against_points(epochs: Sequence[float], batch: int, points: Sequence[ReferencePoint], runs: int) -> Convergence:
     """Whether runs that took `epochs` at the global batch converge no faster than the reference could.
 
     A run without success counts NOT_CONVERGED epochs; one such run is dropped by the olympic mean.
     """
     if sum(value >= NOT_CONVERGED for value in epochs) > 1:
-        return Verdict(passed=False, reason="more than one run did not converge")
+        return Convergence(passed=False, reason="more than one run did not converge")
     if len(epochs) < 3:
-        return Verdict(passed=False, reason=f"{len(epochs)} runs: no olympic mean of fewer than 3")
+        return Convergence(passed=False, reason=f"{len(epochs)} runs: no olympic mean of fewer than 3")
     exact = next((point for point in points if point.global_batch == batch), None)
     low = max((p for p in points if p.global_batch < batch), key=lambda p: p.global_batch, default=None)
     high = min((p for p in points if p.global_batch > batch), key=lambda p: p.global_batch, default=None)
@@ -119,13 +119,13 @@ def judge(epochs: Sequence[float], batch: int, points: Sequence[ReferencePoint],
     elif high:
         point, how = high, f"reference point of the least batch, {high.global_batch}"
     else:
-        return Verdict(passed=False, reason=f"no reference point for a global batch of {batch}")
+        return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
     kept = sorted(epochs)[1:-1]
     mean = sum(kept) / len(kept)
     passed = mean >= point.mean_epochs / (point.mean_epochs / point.least_epochs)  # as rcp_checker divides
     factor = point.mean_epochs / mean
     scaling = factor if passed and mean < point.mean_epochs else 1.0
-    return Verdict(passed=passed, reason=how, mean_epochs=mean, point=point, scaling=scaling)
+    return Convergence(passed=passed, reason=how, mean_epochs=mean, point=point, scaling=scaling)
 
 
 def olympic_mean(minutes: Sequence[float], dropped: int) -> float | None:

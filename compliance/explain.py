@@ -28,7 +28,7 @@ def explain(name: str, ruleset: Ruleset) -> str:
     if key in keys:
         lines = [f"{key} (ruleset {ruleset.version})"]
         if ruleset.newer:
-            for file, said in newer.describe(ruleset.version, key):
+            for file, said in newer.rules_in_words(ruleset.version, key):
                 lines.append(f"  {said} (official)\n      source: mlperf-logging 4.1.68, {file}")
         for row in ruleset.rows:
             if row.key == key:

@@ -68,7 +68,7 @@ def benchmarks(version: str) -> list[str]:
     return [stem for stem in stems if stem not in ("", "common")]
 
 
-def describe(version: str, key: str) -> list[tuple[str, str]]:
+def rules_in_words(version: str, key: str) -> list[tuple[str, str]]:
     """File and rule, in words, of what `version` says of `key`."""
     files = [_load(name) for name in _names(version)]
     return [(file.name, file.rules[key].describe()) for file in files if key in file.rules]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance import official
-from compliance.check import Run, check_file
+from compliance.check import LoggedRun, check_file
 from compliance.findings import FileReport, Finding, printable
 from compliance.rules import Benchmark, Ruleset, load
 from compliance.runs import (
@@ -154,7 +154,7 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
     names = {f"result_{index}.txt": str(log) for index, (_, log) in enumerate(checked)}
-    content, against = describe(stage, renamed, system, benchmark, ruleset)
+    content, against = contents_of(stage, renamed, system, benchmark, ruleset)
     reasons += [f"{names.get(file, file)}: {reason}" for file, reason in against]
     if reasons:
         raise RefusedError(reasons)
@@ -195,7 +195,7 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def describe(
+def contents_of(
     folder: Path, checked: Sequence[Checked], system: str, benchmark: Benchmark, ruleset: Ruleset
 ) -> tuple[Content, list[tuple[str, str]]]:
     """What the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
@@ -251,7 +251,7 @@ def describe(
     return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
 
 
-def _of_origin(run: Run, org: str) -> list[str]:
+def _of_origin(run: LoggedRun, org: str) -> list[str]:
     """Why the logs cannot stand for the organisation, or for code that could be handed in."""
     if not run.own:
         return ["they are not logs of this project, whose code a package holds"]
@@ -276,7 +276,7 @@ def _reason(found: Finding) -> str:
     return f"{found.rule}{where}: {found.actual}; {found.fix}"
 
 
-def _report(manifest: dict[str, Any], score: Score, run: Run, description: dict[str, Any]) -> str:
+def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
     """README.md of the package: every figure of it comes from the logs."""
     folder = code_folder(manifest["benchmark"])
     description = {name: printable(value, 1000) for name, value in description.items()}
@@ -314,14 +314,14 @@ def _report(manifest: dict[str, Any], score: Score, run: Run, description: dict[
     return "\n".join(lines) + "\n"
 
 
-def _dataset(run: Run) -> str:
+def _dataset(run: LoggedRun) -> str:
     data = run.headers.get("dataset")
     name = data.get("name") if isinstance(data, dict) else None
     samples = f"{printable(run.values.get('train_samples'))} + {printable(run.values.get('eval_samples'))} samples"
     return f"{printable(name)}, {samples}" if name else samples
 
 
-def _rerun(run: Run) -> str:
+def _rerun(run: LoggedRun) -> str:
     """The settings that a user gave, as the log's header names their origin."""
     config = run.headers.get("config")
     settings = []

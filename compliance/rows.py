@@ -6,7 +6,7 @@ from typing import Any
 
 from compliance import newer
 from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_row, printable
-from compliance.rules import Row, Ruleset, describe, describe_metadata, holds
+from compliance.rules import Row, Ruleset, constraint_in_words, describe_metadata, holds
 from runlog import schema
 from runlog.reader import Event
 
@@ -161,7 +161,7 @@ class Rows:
     def _apply(self, state: _RowState, event: Event, first_init_ms: float | None) -> None:
         row, value = state.row, event.value
         if row.value and not holds(row.value, value) and _is_told(state):
-            wanted = describe(row.value)
+            wanted = constraint_in_words(row.value)
             _fail(state, "value", event, wanted, printable(value) or "empty", f"set {row.key} to {wanted}")
         if row.any_value:
             if is_number(value) and (state.best is None or value > state.best):
@@ -190,15 +190,16 @@ class Rows:
 
     def _apply_limit(self, state: _RowState, event: Event, first_init_ms: float | None) -> None:
         row, division = state.row, self.of(schema.SUBMISSION_DIVISION)
-        if not division.count:
+        limits = row.minutes_since_first
+        if "any" not in limits and not division.count:
             wanted = "submission_division before it, for its time limit"
             if _is_told(state):
                 _fail(state, "time", event, wanted, "no submission_division", "log submission_* first")
         elif first_init_ms is not None:
-            limit = row.minutes_since_first["open" if division.value == "open" else "closed"]
+            limit = limits["any"] if "any" in limits else limits["open" if division.value == "open" else "closed"]
             minutes = (event.time_ms - first_init_ms) / 60000
             if not minutes < limit and _is_told(state):
-                wanted = f"under {limit} min after the first {row.minutes_since_first['key']}"
+                wanted = f"under {limit} min after the first {limits['key']}"
                 fix = "do less before init_stop: compile less, or warm up with fewer steps"
                 _fail(state, "time", event, wanted, f"{minutes:.1f} min after it", fix)
 
@@ -220,7 +221,7 @@ class Rows:
         if row.any_value and key.count and not state.any_met:
             best = "no number" if state.best is None else f"the best is {state.best:.6g}"
             fix = "train until the target is reached, then log run_stop"
-            wanted = f"one {row.key} {describe(row.any_value)}"
+            wanted = f"one {row.key} {constraint_in_words(row.any_value)}"
             collected.found.append(breach_of_row(row, "value", state.best_line, wanted, best, fix))
         for name, names in row.metadata.get("exactly", {}).items():
             seen = state.seen.get(name, {})

@@ -180,7 +180,7 @@ def is_whole(value: float) -> bool:
     return abs(round(value) - value) < 0.00001  # tolerance of mlperf-logging's is_integer
 
 
-def describe(constraint: Mapping[str, Any]) -> str:
+def constraint_in_words(constraint: Mapping[str, Any]) -> str:
     """`constraint` in words."""
     words = {
         "not_empty": "not empty",
@@ -208,18 +208,17 @@ def describe_row(row: Row) -> str:
     if row.one_or:
         parts.append(f"at least one, or one {' or '.join(row.one_or)}")
     if row.value:
-        parts.append(f"value {describe(row.value)}")
+        parts.append(f"value {constraint_in_words(row.value)}")
     if row.any_value:
-        parts.append(f"one value {describe(row.any_value)}")
+        parts.append(f"one value {constraint_in_words(row.any_value)}")
     if row.metadata:
         parts.append(f"metadata {describe_metadata(row.metadata)}")
     for word, keys in row.order.items():
         parts.append(f"{word} {', '.join(keys)}")
     if row.minutes_since_first:
         limits = row.minutes_since_first
-        parts.append(
-            f"under {limits['closed']} min (closed) or {limits['open']} min (open) after the first {limits['key']}"
-        )
+        words = "{any} min" if "any" in limits else "{closed} min (closed) or {open} min (open)"
+        parts.append(f"under {words.format(**limits)} after the first {limits['key']}")
     when = ", ".join(f"{name} {wanted}" for name, wanted in row.when.items())
     return f"{row.key}{f' ({when})' if when else ''}: {'; '.join(parts) or 'may be there'}"
 

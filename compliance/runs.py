@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance import convergence, newer
-from compliance.check import NOTHING, Run, check_file
+from compliance.check import NOTHING, LoggedRun, check_file
 from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
 from compliance.rows import COUNT, has_type
 from compliance.rules import Benchmark, Ruleset, StrictRule
@@ -44,7 +44,7 @@ class Checked:
 
     path: Path
     findings: tuple[Finding, ...]
-    run: Run
+    run: LoggedRun
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:
@@ -116,7 +116,7 @@ def check_logs(
 # --- rules between runs ---
 
 
-def submission_of(run: Run) -> tuple[str, ...]:
+def submission_of(run: LoggedRun) -> tuple[str, ...]:
     """What the runs of one submission have in common by name."""
     return tuple(str(run.said(event)) for event in _SUBMISSION)
 
@@ -156,7 +156,7 @@ def _copies(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset
                 break
 
 
-def _alike(run: Run, other: Run) -> str:
+def _alike(run: LoggedRun, other: LoggedRun) -> str:
     """What is equal at more places of two runs than chance explains; empty if nothing is.
 
     Two counts of right images, of N at accuracy a, differ with a variance of N a (1 - a) / 2 or more, a quarter of that
@@ -185,7 +185,7 @@ def _most_by_chance(places: int, chance: float) -> int:
     return next((n for n in counts if 10 * math.comb(places, n) * chance**n < 1e-3), places + 1)
 
 
-def _of_its_own(run: Run) -> Iterator[tuple[str, str, Any, int | None]]:
+def _of_its_own(run: LoggedRun) -> Iterator[tuple[str, str, Any, int | None]]:
     """Rule, name, value and line of what is a run's own."""
     for value, line in run.seeds:
         yield "seeds-differ", "seed", int(value) if isinstance(value, float) and value.is_integer() else value, line
@@ -196,7 +196,7 @@ def _of_its_own(run: Run) -> Iterator[tuple[str, str, Any, int | None]]:
         yield "runs-differ", "the series of accuracies", accuracies, run.evaluations[0].line
 
 
-def configuration(run: Run) -> dict[str, Any]:
+def configuration(run: LoggedRun) -> dict[str, Any]:
     """What must be the same in all runs of a submission, by name."""
     facts: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
     nodes = hardware_nodes(run)
@@ -241,18 +241,18 @@ def _is_hyperparameter(name: str) -> bool:
     )
 
 
-def benchmark_of(run: Run, ruleset: Ruleset) -> Benchmark | None:
+def benchmark_of(run: LoggedRun, ruleset: Ruleset) -> Benchmark | None:
     name = run.values.get("submission_benchmark")
     return ruleset.benchmarks.get(name) if isinstance(name, str) else None
 
 
-def global_batch(run: Run) -> int | None:
+def global_batch(run: LoggedRun) -> int | None:
     """Its images of a step; None where it says no whole number."""
     batch = run.said(schema.GLOBAL_BATCH_SIZE)
     return int(batch) if has_type(batch, COUNT) else None
 
 
-def reference_applies(run: Run, ruleset: Ruleset) -> bool:
+def reference_applies(run: LoggedRun, ruleset: Ruleset) -> bool:
     """Whether the reference convergence points are for this run: closed."""
     benchmark = benchmark_of(run, ruleset)
     return (
@@ -262,7 +262,7 @@ def reference_applies(run: Run, ruleset: Ruleset) -> bool:
     )
 
 
-def epochs_to_target(run: Run) -> float:
+def epochs_to_target(run: LoggedRun) -> float:
     """Epoch of the last evaluation of a run with success, as rcp_checker counts."""
     if run.status != "success" or not run.evaluations:
         return convergence.NOT_CONVERGED
@@ -293,7 +293,7 @@ def _convergence(
             found[index].append(breach(rule, "no global_batch_size to take a reference point for"))
     else:
         epochs = [epochs_to_target(checked[index].run) for index in members]
-        verdict = convergence.judge(epochs, batch, points, benchmark.runs)
+        verdict = convergence.against_points(epochs, batch, points, benchmark.runs)
         if not verdict.passed:
             actual = verdict.reason
             if verdict.point and verdict.mean_epochs is not None:
@@ -303,7 +303,7 @@ def _convergence(
                 found[index].append(breach(rule, actual))
 
 
-def _hyperparameters(run: Run, points: Sequence[Any], rule: StrictRule) -> list[Finding]:
+def _hyperparameters(run: LoggedRun, points: Sequence[Any], rule: StrictRule) -> list[Finding]:
     batch, name = run.values.get("global_batch_size"), run.values.get("opt_name")
     exact = [point for point in points if point.global_batch == batch and point.hyperparameters]
     if not exact:
@@ -340,7 +340,7 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
-def compare_description(run: Run, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
+def compare_description(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
     """Where the log and the system description differ."""
     values, found = run.values, []
 
@@ -377,7 +377,7 @@ def gpu_names(node: dict[str, Any]) -> list[str]:
     return [printable(name) for name in names]
 
 
-def hardware_nodes(run: Run) -> list[dict[str, Any]]:
+def hardware_nodes(run: LoggedRun) -> list[dict[str, Any]]:
     hardware = run.headers.get("hardware")
     nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
     return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []

@@ -100,7 +100,9 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
         problem = problem or (verdict if by == "strict" else "")
     elif reference_applies(first.run, ruleset) and batch is not None and benchmark.reference_points:
         points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
-        judged = convergence.judge([epochs_to_target(one.run) for one in checked], batch, points, benchmark.runs)
+        judged = convergence.against_points(
+            [epochs_to_target(one.run) for one in checked], batch, points, benchmark.runs
+        )
         scaling, rcp = judged.scaling, "pass" if judged.passed else "fail"
         verdict = f"{rcp}ed: {judged.reason}"
         if judged.point and judged.mean_epochs is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compliance.check import Run, check_file
+from compliance.check import LoggedRun, check_file
 from compliance.findings import printable
 from compliance.rules import load, read_rules
 from compliance.runs import STATUS_WORDS, gpu_names, hardware_nodes
@@ -74,7 +74,7 @@ def _given(settings: list[str]) -> dict[str, str]:
     return given
 
 
-def from_log(run: Run) -> dict[str, str]:
+def from_log(run: LoggedRun) -> dict[str, str]:
     """The fields that a log says: submission, nodes, devices and software."""
     values, summary = run.values, run.summary
     found: dict[str, str] = {}
@@ -112,7 +112,7 @@ def from_log(run: Run) -> dict[str, str]:
     return found
 
 
-def _is_here(run: Run) -> bool:
+def _is_here(run: LoggedRun) -> bool:
     """Whether the log was written on this machine, so that it may be asked for what the log lacks."""
     names = [machine.get("host") for machine in hardware_nodes(run)]
     return socket.gethostname() in names

@@ -16,7 +16,7 @@ from compliance.package import (
     as_bytes,
     code_folder,
     code_of,
-    describe,
+    contents_of,
     hashes,
     is_name,
     official_answers,
@@ -84,7 +84,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
         findings, run = check_file(log, ruleset)
         checked.append(Checked(path=log, findings=findings, run=run))
     try:
-        content, reasons = describe(folder, checked, system, benchmark, ruleset)
+        content, reasons = contents_of(folder, checked, system, benchmark, ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [*answers, Answer(check="package", status="fail", message=printable(str(error)))]
     answers += [Answer(check=printable(name), status="fail", message=reason) for name, reason in reasons]

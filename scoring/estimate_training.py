@@ -15,7 +15,7 @@ from scoring.importers import count
 from scoring.published import Published, read_published, select
 from scoring.record import InputError
 from scoring.scale import Point, predict
-from scoring.scale_model import Training, learn, published_tables
+from scoring.scale_model import Training, learn, published_tables, reference_epochs
 
 DEVICES = 8  # of a node
 EVALUATION_RATE = 3.0  # times the training rate, as `scale` assumes
@@ -39,6 +39,10 @@ def fastest(rows: list[Published]) -> Published:
 
 def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
     """Minutes to the target at each node count, each with the published ones of its size and batch."""
+    if reference_epochs(global_batch) is None:
+        raise InputError(
+            f"--global-batch {global_batch}: past the largest reference convergence point; give a smaller one"
+        )
     rate, loss = fastest(rows).value, learn(published_tables(rows))
     training = Training(
         epochs=None,
@@ -64,7 +68,7 @@ def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: in
                 "source": figure.source,
                 "system": figure.system,
                 "line": figure.line,
-                "error": minutes / logged - 1 if minutes else None,
+                "error": minutes / logged - 1,
             }
             for figure in select(
                 rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number
@@ -85,9 +89,6 @@ def text(found: Sequence[dict[str, Any]], base: Published) -> str:
     ]
     for row in found:
         shown = f"nodes {row['nodes']}, global batch {row['global_batch']}, {1e3 * row['step_time_s']:.1f} ms a step: "
-        if row["time_to_train_min"] is None:
-            lines.append(f"{shown}not known ({row['time_to_train_note']})")
-            continue
         low, high = row["time_to_train_95_min"]
         width = f" ({low:.2f} to {high:.2f})" if high > low else ""
         lines.append(f"{shown}{row['time_to_train_min']:.2f} min{width}, {row['epochs']:.2f} epochs")

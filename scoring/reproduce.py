@@ -56,7 +56,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Reproduction:
     """One published figure beside what its logs give."""
 
     logs: tuple[str, ...]
@@ -170,7 +170,7 @@ def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
     return found[0]
 
 
-def judge(rule: Rule, records: Sequence[Record], published: Published) -> Verdict:
+def reproduction_of(rule: Rule, records: Sequence[Record], published: Published) -> Reproduction:
     """What the logs of one published figure give under the publisher's rule.
 
     A figure is borne out if it is within TOLERANCE of the published one and its logs ran what the report says they ran.
@@ -185,7 +185,7 @@ def judge(rule: Rule, records: Sequence[Record], published: Published) -> Verdic
         result = score(records, protocols.find(rule.protocol), skip=rule.skip)
     except (InputError, TooFewRunsError) as error:
         value, tried = _other_rules(rule, records, published) if rule.rule == "assumed" else (None, "")
-        return Verdict(
+        return Reproduction(
             logs=tuple(record.file for record in records),
             published=published,
             recomputed=value,
@@ -214,7 +214,7 @@ def judge(rule: Rule, records: Sequence[Record], published: Published) -> Verdic
         notes.append(f"the score warns of {', '.join(warned)}: see `python -m scoring score`")
     if published.log_note:
         notes.append(f"known: {published.log_note}")
-    return Verdict(
+    return Reproduction(
         logs=tuple(record.file for record in records),
         published=published,
         recomputed=recomputed,
@@ -364,7 +364,7 @@ def main(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> tuple[list[Verdict], list[str]]:
+def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> tuple[list[Reproduction], list[str]]:
     """Verdicts on every log of `folder` that a rule knows, and the files that none knows."""
     logs: dict[Rule, list[Path]] = {}
     unknown = []
@@ -390,11 +390,11 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read_and_judge(rule: Rule, paths: Sequence[Path], published: Published) -> Verdict:
+def _read_and_judge(rule: Rule, paths: Sequence[Path], published: Published) -> Reproduction:
     try:
         records = [_read(path, rule) for path in paths]
     except InputError as error:
-        return Verdict(
+        return Reproduction(
             logs=tuple(str(path) for path in paths),
             published=published,
             recomputed=None,
@@ -403,7 +403,7 @@ def _read_and_judge(rule: Rule, paths: Sequence[Path], published: Published) -> 
             protocol=rule.protocol,
             notes=(str(error),),
         )
-    return judge(rule, records, published)
+    return reproduction_of(rule, records, published)
 
 
 def _read(path: Path, rule: Rule) -> Record:
@@ -416,7 +416,7 @@ def _read(path: Path, rule: Rule) -> Record:
     return read_record(path, devices=devices, batch_per_device=batch)
 
 
-def verdict_lines(verdicts: Sequence[Verdict], quotients: Sequence[Speedup], unknown: Sequence[str]) -> list[str]:
+def verdict_lines(verdicts: Sequence[Reproduction], quotients: Sequence[Speedup], unknown: Sequence[str]) -> list[str]:
     """The verdicts in lines for a reader."""
     lines = []
     for verdict in verdicts:

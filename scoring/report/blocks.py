@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
-from scoring.report.content import NOT_MEASURED, Run
+from scoring.report.content import NOT_MEASURED, ReportedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,31 +121,31 @@ def line_id(run: int, line: int) -> str:
     return f"run-{run}-line-{line}"
 
 
-def at_line(run: Run, line: int | None, shown: str | None = None) -> Inline:
+def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
     """`shown` (or the line's number) as a link to the quoted line; plain where no line is known."""
     if line is None or not 1 <= line <= run.record.lines:
         return shown or ""
     return Text(text=shown if shown is not None else f"line {line}", run=run.number, line=line)
 
 
-def lines_of(run: Run, first: int, last: int) -> Inline:
+def lines_of(run: ReportedRun, first: int, last: int) -> Inline:
     """Links to the first and the last of several lines."""
     ends = [at_line(run, first, f"{first}"), "–", at_line(run, last, f"{last}")]
     return ends[0] if first == last else ends
 
 
-def run_link(run: Run) -> Text:
+def run_link(run: ReportedRun) -> Text:
     """The run's name, as a link to where it comes from."""
     return Text(text=f"run {run.number}", run=run.number)
 
 
-def from_lines(runs: Sequence[Run]) -> Inline:
+def from_lines(runs: Sequence[ReportedRun]) -> Inline:
     """The lines that the figures of runs come from."""
     scored = [(run, run.figure) for run in runs if run.figure]
     return [[run_link(run), ": ", lines_of(run, f.first_line, f.last_line), " "] for run, f in scored]
 
 
-def field(run: Run, name: str, shown: str | None = None) -> Inline:
+def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     """A field of the record, linked to the line that says it, with its other origin named."""
     value = getattr(run.record, name)
     if value is None:

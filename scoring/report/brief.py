@@ -24,7 +24,7 @@ from scoring.report.blocks import (
     lines_of,
     run_link,
 )
-from scoring.report.content import Check, Group, Report, Run, nodes_of, section, timeline
+from scoring.report.content import Check, Group, Report, ReportedRun, nodes_of, section, timeline
 from scoring.report.text import interval, number, visible
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
@@ -107,7 +107,7 @@ def _day(unix_s: float) -> str:
         return ""
 
 
-def hardware(run: Run) -> Inline:
+def hardware(run: ReportedRun) -> Inline:
     """The devices that ran in a few words, else the platform that the log names."""
     names: Counter[str] = Counter()
     for node in nodes_of(run.record):
@@ -181,7 +181,7 @@ def overlay(report: Report) -> Figure | Paragraph:
     )
 
 
-def _label(report: Report, run: Run) -> str:
+def _label(report: Report, run: ReportedRun) -> str:
     """A run in a legend, with its devices where the runs differ in them."""
     of_devices = f" ({run.record.devices} dev.)" if len(report.groups) > 1 and run.record.devices else ""
     return f"run {run.number}{of_devices}"
@@ -190,7 +190,7 @@ def _label(report: Report, run: Run) -> str:
 NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
 
 
-def unit_of(run: Run) -> str:
+def unit_of(run: ReportedRun) -> str:
     """What the rates of a run's windows are in."""
     return "images/s per device" if run.record.rate_scope == "device" and run.record.devices is None else "images/s"
 
@@ -237,7 +237,7 @@ def _tables(report: Report) -> list[Table]:
     return tables
 
 
-def _where(run: Run | None, line: int | None) -> Inline:
+def _where(run: ReportedRun | None, line: int | None) -> Inline:
     """Where a doubt points."""
     if run is None:
         return ""

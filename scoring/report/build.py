@@ -16,7 +16,7 @@ from scoring import hazards, protocols
 from scoring.protocols import Protocol
 from scoring.published import Published
 from scoring.record import InputError, Record
-from scoring.report.content import Group, Report, Run
+from scoring.report.content import Group, Report, ReportedRun
 from scoring.report.scaling import curves, scaling_rows
 from scoring.report.step_time import with_step_times
 from scoring.report.text import visible
@@ -42,7 +42,7 @@ def build(
     Raises InputError where one log is given twice.
     """
     once(records)
-    by_shape: dict[tuple[Any, ...], list[Run]] = {}
+    by_shape: dict[tuple[Any, ...], list[ReportedRun]] = {}
     for number, record in enumerate(records, 1):
         run = _run(number, record, findings.get(record.file), logs.get(record.file, record.file))
         by_shape.setdefault((*_system(record), record.devices, record.nodes, record.machine), []).append(run)
@@ -95,12 +95,12 @@ def _name(record: Record, *, machine: bool) -> str:
     return ", ".join(part for part in parts if part) or record.format
 
 
-def _window(runs: Sequence[Run]) -> Protocol:
+def _window(runs: Sequence[ReportedRun]) -> Protocol:
     """The protocol where none is asked for: all steps after warm-up, over the runs that there are."""
     return replace(protocols.find("window"), runs=len(runs))
 
 
-def _scored(runs: list[Run], protocol: Protocol | None, skip: int | None, *, machine: bool) -> Group:
+def _scored(runs: list[ReportedRun], protocol: Protocol | None, skip: int | None, *, machine: bool) -> Group:
     wanted = protocol or _window(runs)
     result, problem = None, None
     try:
@@ -131,7 +131,7 @@ def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, i
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]) -> Run:
+def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]) -> ReportedRun:
     """A run with what an MLLOG log says up to run_start beside its record."""
     lines: dict[str, int] = {}
     said: dict[str, tuple[Any, int]] = {}
@@ -146,7 +146,7 @@ def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str 
             said.setdefault("start_s", (entry.time_ms / 1000, entry.line))
             if entry.key in SAID_ONCE:
                 said.setdefault(entry.key, (entry.value, entry.line))
-    return Run(number=number, record=record, header_lines=lines, said=said, findings=findings)
+    return ReportedRun(number=number, record=record, header_lines=lines, said=said, findings=findings)
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, Any]]:

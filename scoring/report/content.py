@@ -22,7 +22,7 @@ SHOWN_POINTS = 120  # of a curve or a table of windows; neighbours of a longer r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ReportedRun:
     """One log of the report."""
 
     number: int  # 1-based, in the order given
@@ -75,7 +75,7 @@ class Group:
     """Repeated runs of one system at one shape, and their figure."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
     score: Score | None
     problem: str | None  # why there is no figure, or not the one that the protocol asks for
     step_time: StepTime | None = None
@@ -139,7 +139,7 @@ class Report:
     mixture: tuple[Warning_, ...]  # of runs that stand side by side in one scaling table
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ReportedRun]:
         """Of all groups, in the order given."""
         return sorted((run for group in self.groups for run in group.runs), key=lambda run: run.number)
 
@@ -212,7 +212,7 @@ class Point:
     windows: tuple[Window, ...]
 
 
-def timeline(run: Run) -> tuple[list[Point], str]:
+def timeline(run: ReportedRun) -> tuple[list[Point], str]:
     """Throughput of a run over time, and what its axis counts: `s` since run_start or the first window, or `step`."""
     record = run.record
     rated = [(w, r) for w in record.windows if (r := rate(record, w)) is not None]

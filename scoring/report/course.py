@@ -25,7 +25,7 @@ from scoring.report.blocks import (
     run_link,
 )
 from scoring.report.brief import figure_of
-from scoring.report.content import NOT_MEASURED, Group, Report, Run, quantiles, seconds_per_step
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles, seconds_per_step
 from scoring.report.speed import SHOWN_PANELS
 from scoring.report.text import interval, number, percent, visible
 from scoring.score import positions
@@ -256,7 +256,7 @@ def _training_share(record: Record) -> str:
     return percent(math.fsum(seconds) / record.run_time_s)
 
 
-def _joules(run: Run) -> str:
+def _joules(run: ReportedRun) -> str:
     """Energy of an image in the measured windows, from power and time of each."""
     known = [(w.power_w, w.seconds, w.images) for w in run.measured if w.power_w is not None and w.seconds and w.images]
     if not known or len(known) != len(run.measured):

@@ -24,7 +24,7 @@ from scoring.report.blocks import (
     run_link,
 )
 from scoring.report.commands import commands
-from scoring.report.content import NOT_MEASURED, Report, Run, nodes_of, section
+from scoring.report.content import NOT_MEASURED, Report, ReportedRun, nodes_of, section
 from scoring.report.text import visible
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
@@ -101,7 +101,7 @@ def provenance(report: Report) -> Section:
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=blocks)
 
 
-def _facts(run: Run) -> list[tuple[str, Inline]]:
+def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     record = run.record
     facts: list[tuple[str, Inline]] = [
         ("log", Text(text=record.file, look="code")),
@@ -122,7 +122,7 @@ def _facts(run: Run) -> list[tuple[str, Inline]]:
     return facts + [("problem in the text", problem) for problem in record.problems]
 
 
-def _topologies(run: Run) -> list[Any]:
+def _topologies(run: ReportedRun) -> list[Any]:
     """How the GPUs of each node are linked; nodes that are alike are drawn once."""
     alike: dict[str, tuple[Any, list[str]]] = {}
     for node in nodes_of(run.record):

@@ -10,7 +10,7 @@ from typing import Any
 from scoring.report import plots
 from scoring.report.blocks import Figure, Fold, Inline, Paragraph, Section, Table, from_lines, lines_of
 from scoring.report.brief import NO_RATES, unit_of
-from scoring.report.content import NOT_MEASURED, Group, Point, Report, Run, StepTime, seconds_per_step, timeline
+from scoring.report.content import NOT_MEASURED, Group, Point, Report, ReportedRun, StepTime, seconds_per_step, timeline
 from scoring.report.step_time import all_reduce_mib
 from scoring.report.text import interval, number, percent
 
@@ -34,7 +34,7 @@ def throughput(report: Report) -> Section:
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=blocks)
 
 
-def _run_figure(report: Report, run: Run, points: Sequence[Point], axis: str) -> Figure:
+def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis: str) -> Figure:
     unit = unit_of(run)
     rates = [point.images_per_s for point in points]
     measured = [point for point in points if point.measured]

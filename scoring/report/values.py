@@ -7,7 +7,7 @@ import io
 from dataclasses import asdict
 from typing import Any
 
-from scoring.report.content import Group, Report, Run, ScalingRow
+from scoring.report.content import Group, Report, ReportedRun, ScalingRow
 from scoring.report.text import cell
 
 RECORD_FIELDS = [
@@ -60,7 +60,7 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: ReportedRun) -> dict[str, Any]:
     record, figure = run.record, run.figure
     last = record.quality[-1] if record.quality else None
     memory = [w.gpu_memory_mib for w in record.windows if w.gpu_memory_mib is not None]

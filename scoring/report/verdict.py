@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scoring.protocols import Protocol
-from scoring.report.content import Check, Group, Run, section
+from scoring.report.content import Check, Group, ReportedRun, section
 
 
 def verdict(checks: Sequence[Check]) -> tuple[str, str]:
@@ -35,13 +35,13 @@ def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Check]:
         yield Check(state="doubt", subject="Provenance", text=text, todo="Commit the changes and run again.")
 
 
-def _of(some: Sequence[Run], runs: Sequence[Run]) -> str:
+def _of(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
     if len(some) == len(runs):
         return "the run" if len(runs) == 1 else f"all {len(runs)} runs"
     return f"run{'s' * (len(some) > 1)} {', '.join(str(run.number) for run in some)}"
 
 
-def _compliance(runs: Sequence[Run]) -> Check:
+def _compliance(runs: Sequence[ReportedRun]) -> Check:
     checked = [run for run in runs if run.findings is not None]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
     if failed:
@@ -61,7 +61,7 @@ def _compliance(runs: Sequence[Run]) -> Check:
     return Check(state="none", subject="Compliance", text=text)
 
 
-def _training(runs: Sequence[Run], protocol: Protocol) -> Iterator[Check]:
+def _training(runs: Sequence[ReportedRun], protocol: Protocol) -> Iterator[Check]:
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     stopped = [run for run in trained if run.record.status != "success"]
     cut = [run for run in runs if run.record.truncated and run.record.format == "mllog"]  # others: a doubt of the score

@@ -58,6 +58,16 @@ def test_a_repository_is_a_row_a_submission(tmp_path: Path, capsys) -> None:
     assert "4 submissions, 12 logs: official passes 8, strict 8\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "ruleset"), [("v2.0", "2.0.0"), ("training_results_v3.1", "3.1.0"), ("v0.5", "4.0.0"), ("mine", "4.0.0")]
+)
+def test_a_round_is_judged_by_its_own_ruleset(tmp_path: Path, name: str, ruleset: str) -> None:
+    results = tmp_path / name / "Example" / "results" / "system" / "resnet"
+    results.mkdir(parents=True)
+    (results / "result_0.txt").write_text(make_log.closed_run())
+    assert [row.ruleset for row in audit(tmp_path)] == [ruleset]
+
+
 def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, capsys) -> None:
     folder = _repository(tmp_path / "repository")
     archive = tmp_path / "results.tar.xz"

@@ -616,7 +616,7 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "absent.txt"], "absent.txt: no such file"),
         (["check", "folder"], "folder: no result_*.txt"),
         (["check", "log", "log"], "log: named twice"),
-        (["check", "log", "--ruleset", "7.0.0"], "ruleset 7.0.0: no rules for it; take one of 2.1.0, 4.0.0, 4.1.0"),
+        (["check", "log", "--ruleset", "7.0.0"], "ruleset 7.0.0: no rules for it; take one of 0.7.0, 1.0.0,"),
         (["check", "log", "--ruleset", "../rules"], "no rules for it"),
         (["check", "log", "--benchmark", "bert"], "benchmark bert: ruleset 4.0.0 has no rules for it"),
         (["check", "log", "--ruleset", "2.1.0", "--benchmark", "hrnet"], "has no rules for it"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from program import strategy
 from runlog import schema
 from scoring import campaign as command_line
 from scoring import campaign_plan, campaign_table, protocols
@@ -174,6 +175,7 @@ def test_the_automatic_strategy_is_run_where_paddle_can(tmp_path: Path) -> None:
     found = states("fleetx", CLUSTER, tmp_path)
     assert found["1n8g_b32_amp_o1_auto"] == ("run", "")
     assert "shards over 8 ranks and refuses 16" in found["2n8g_b32_amp_o1_auto"][1]
+    assert campaign_plan.AUTO_RANKS == strategy.AUTO_RANKS  # scoring imports nothing of the program
     small = states("fleetx", replace(NOTHING, variables=VARIABLES), tmp_path, shrink=True)
     assert {state for state, reason in small.values() if "FP16" in reason} == {"skip"}
 
