@@ -50,7 +50,7 @@ def _check_gpus(job: env.Job) -> float:
         if len(handles) < job.dgxngpu:
             has = f"{socket.gethostname()} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
             raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
-        return min(nvidia.describe(handle).memory_gib or math.inf for handle in handles[: job.dgxngpu])
+        return min(nvidia.gpu_of(handle).memory_gib or math.inf for handle in handles[: job.dgxngpu])
 
 
 AMPERE = 80  # compute capability: the first with TF32 and bfloat16
@@ -67,7 +67,7 @@ def _check_precision(job: env.Job) -> None:
     if job.device == "cpu" or not (fused or job.precision in ("tf32", "bf16")):
         return
     with nvidia.opened() as (handles, _):
-        for gpu in map(nvidia.describe, handles[: job.dgxngpu]):
+        for gpu in map(nvidia.gpu_of, handles[: job.dgxngpu]):
             if fused and gpu.capability is not None and not AMPERE <= gpu.capability < HOPPER:
                 raise ValueError(
                     f"STRATEGY: resnet_unit=1: {gpu.name} of {socket.gethostname()} has compute capability "

@@ -35,7 +35,8 @@ ALLOCATED_MIB = {
     ("hrnet", "bf16"): {2: 1445, 4: 2779, 8: 5447},
 }
 PIXELS = {"rn50": 224 * 224, "hrnet": 1024 * 512}  # of an image, a training crop, of these peaks
-SMALL_IMAGES = ("digits_small", "scenes_small")  # recipes of which no peak was taken
+# Recipes of which no peak was taken; empty is the default, one of the others.
+SMALL_IMAGES = ("", "digits_small", "scenes_small")
 # CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI: assumed, as no vendor's
 # figure was found for their sum, and no GPU has confirmed it.
 BESIDE_MIB = 1536

@@ -101,7 +101,7 @@ class Gpu:
     processes: tuple[int, ...] | None = None  # pids
 
 
-def describe(handle: Any) -> Gpu:
+def gpu_of(handle: Any) -> Gpu:
     """What NVML says of a GPU."""
     capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)

@@ -94,5 +94,5 @@ def _topology() -> schema.Topology | None:
 def _gpus() -> list[schema.Gpu]:
     """Name, memory in GiB and driver of each GPU that CUDA shows; empty without a driver."""
     with nvidia.opened() as (handles, _):
-        found = [nvidia.describe(handle) for handle in handles]
+        found = [nvidia.gpu_of(handle) for handle in handles]
     return [schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in found]

@@ -38,24 +38,30 @@ name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
 # One node needs no network: in a container with loopback alone nobody reaches what mpirun listens on.
 network=${CONT_NETWORK:-$( ((DGXNNODES == 1)) && echo none || echo host)}
 digest=$(image_id "${CONT}")
+mounts=()
+# A path of this node, where it is inside, and options.
+mounted() {
+  [[ $1 != *[,\"]* ]] || refuse "$1: a path with a comma or a quote cannot be mounted into a container: rename it"
+  mounts+=("src=$1,dst=$2${3:-}")
+}
 logdir=$(realpath -m "${LOGDIR:-results}")
-mounts=("src=${logdir},dst=${logdir}")
+mounted "${logdir}" "${logdir}"
 environment+=("LOGDIR=${logdir}" "IMAGE_DIGEST=${digest}")
 if [[ -n ${DATADIR:-} ]]; then
   datadir=$(realpath -m "${DATADIR}")
-  mounts+=("src=${datadir},dst=${datadir},ro")
+  mounted "${datadir}" "${datadir}" ,ro
   environment+=("DATADIR=${datadir}")
 fi
 if [[ -n ${JOB_KEY:-} ]]; then
-  mounts+=("src=${JOB_KEY},dst=/run/job_key,ro")
+  mounted "${JOB_KEY}" /run/job_key ,ro
   environment+=(JOB_KEY=/run/job_key)
 fi
 if [[ -n ${FLEET_BASELINE:-} && ${NODE_RANK:-0} == 0 ]]; then # the first node judges
-  mounts+=("src=$(realpath -m "${FLEET_BASELINE}"),dst=/run/fleet_baseline.json,ro")
+  mounted "$(realpath -m "${FLEET_BASELINE}")" /run/fleet_baseline.json ,ro
   environment+=(FLEET_BASELINE=/run/fleet_baseline.json)
 fi
 if [[ -n ${HOSTFILE:-} ]]; then
-  mounts+=("src=$(realpath "${HOSTFILE}"),dst=/run/hostfile,ro")
+  mounted "$(realpath "${HOSTFILE}")" /run/hostfile ,ro
   environment+=(HOSTFILE=/run/hostfile)
 fi
 

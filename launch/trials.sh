@@ -87,13 +87,16 @@ reason_of() {
 }
 
 run_trial() { # RESULT MODULE [ARGUMENTS]
-  local result="$1" command status=0 kills_before waited
+  local result="$1" command status=0 kills_before waited segments=""
   local stderr="${result%.txt}.stderr"
   if ! { mkdir -p "${FOLDER}" && : >"${stderr}"; } 2>/dev/null; then
     echo "error: ${FOLDER} cannot be written: set LOGDIR to a writable folder with room in it" >&2
     return 2
   fi
   mapfile -t command < <(mpirun_command "${@:2}")
+  # A rank that is killed leaves its segments in the node's memory; other nodes' are gone with their container.
+  ((DGXNNODES > 1)) || segments="$(mktemp -d /dev/shm/ranks.XXXXXX 2>/dev/null)" || true
+  [[ -z "${segments}" ]] || export OMPI_MCA_btl_sm_backing_directory="${segments}"
   kills_before="$(out_of_memory_kills)"
   "${command[@]}" </dev/null 2>"${stderr}" &
   mpirun_pid=$!
@@ -109,6 +112,7 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
     sleep 0.2
   done
   mpirun_pid=""
+  [[ -z "${segments}" ]] || rm -rf "${segments}"
   # Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says that a run is
   # done. An acceptance whose checks are not possible here has no log, but its lines; a fleet's has its record.
   ((status != 0)) || [[ -s "${result%.txt}.lines" || -s "${result%.txt}.json" ]] || grep -aqs '"key": "run_stop"' "${result}" || status=1

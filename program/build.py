@@ -27,7 +27,7 @@ from program import knobs as knobs_of
 from program import precision as precisions
 from program import strategy as strategies
 from program.contexts import elsewhere, replaced
-from program.count import describe
+from program.count import counts_of
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, is_decayed
 from program.precision import Precision
@@ -348,7 +348,7 @@ def _fleet_strategy(knobs: Strategy) -> Any:
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
     """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
-    counted = describe(training.main)
+    counted = counts_of(training.main)
     said = {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
     return said | {"verified": list(training.verified)}
 

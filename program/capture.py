@@ -26,6 +26,7 @@ SAFE |= {f"{kind}_grad" for kind in SAFE}
 SAFE |= {"label_smooth", "one_hot_v2", "squeeze2", "scale", "sum", "grad_add", "assign"}
 SAFE |= {"c_allreduce_sum", "coalesce_tensor", "depend", "fill_constant", "share_buffer", "gather", "increment"}
 SAFE |= {"momentum", "merged_momentum", "lars_momentum"}
+SAFE |= {"sin"}  # of perturb_input
 _OF_A_SCALE = "it copies tables from the host at each step: set LOSS_SCALE=1, or a PRECISION without a loss scale"
 _UNSAFE = {"check_finite_and_unscale": _OF_A_SCALE, "update_loss_scaling": _OF_A_SCALE}
 

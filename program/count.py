@@ -293,7 +293,7 @@ def layout(main: Any) -> str:
     return str(next(op.attr("data_format") for op in main.global_block().ops if op.type == "conv2d"))
 
 
-def describe(main: Any) -> dict[str, Any]:
+def counts_of(main: Any) -> dict[str, Any]:
     """Counts of a program, the keys of `--json` that need no device."""
     all_works = works(main)
     kinds = Counter(w.kind for w in all_works)

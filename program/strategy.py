@@ -33,6 +33,7 @@ class Strategy:
     resnet_unit: bool = _knob("a block's convolution, batch norm, add and relu as one operator (FP16, NHWC)", False)
     merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
     cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU, ResNet-50)", False)
+    preallocate: bool = _knob("the run's memory taken in one piece before its first step (GPU)", False)
     fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)
@@ -52,6 +53,7 @@ _NO_EXECUTOR = (
     "Paddle 2.6.2 has one executor, which reads no ExecutionStrategy: set FLAGS_new_executor_serial_run or the number "
     "of threads (THREADS) instead"
 )
+_WHERE_NHWC = "leave it out, or train ResNet-50 with PRECISION=amp_o1 or amp_o2 and without LAYOUT=NCHW"
 _HIERARCHY = "fleet's knob changes nothing; NCCL chooses rings or trees that reduce inside a node first (NCCL_ALGO)"
 # Read off the programs that fleet 2.6.2 builds (docs/program.md has the counts).
 REFUSED = {
@@ -110,7 +112,7 @@ def _value(name: str, text: str, knob: Any) -> Any:
     return number
 
 
-def describe(strategy: Strategy) -> str:
+def in_words(strategy: Strategy) -> str:
     """The value of STRATEGY that gives `strategy`."""
     if strategy.auto:
         return AUTO
@@ -137,15 +139,17 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
             raise ValueError(
                 "STRATEGY: nccl_comm_num: ranks on CPUs have gloo's one communicator: leave it out, or set DEVICE=gpu"
             )
+        if strategy.preallocate:
+            raise ValueError("STRATEGY: preallocate=1: it takes memory of a GPU: leave it out, or set DEVICE=gpu")
     if strategy.cuda_graph:
         _check_graph(strategy, device)
     bn = (
         dtype == "float16" and layout == "NHWC",
-        "cuDNN's fused batch norm takes FP16 in NHWC only: set PRECISION=amp_o1 or amp_o2",
+        f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}",
     )
     unit = (
         device == "gpu" and dtype == "float16" and layout == "NHWC",
-        "Paddle has its kernel for GPUs, in FP16 and NHWC: set DEVICE=gpu and PRECISION=amp_o1 or amp_o2",
+        f"Paddle has its kernel for GPUs, in FP16 and NHWC: {_WHERE_NHWC}, DEVICE=gpu",
     )
     not_bf16 = (dtype != "bfloat16", "this Paddle has no bfloat16 kernel of it: set PRECISION=amp_o2")
     can = {

@@ -174,7 +174,7 @@ def test_the_handles_are_those_of_the_gpus_that_cuda_shows(
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     with recorded_nvml(A100, A100, A100), nvidia.opened() as (handles, said):
-        assert ([nvidia.describe(handle).index for handle in handles], said) == (found, why)
+        assert ([nvidia.gpu_of(handle).index for handle in handles], said) == (found, why)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

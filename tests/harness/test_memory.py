@@ -144,14 +144,14 @@ def test_the_memory_reckoned_is_what_the_null_gpu_hands_out(
     assert done.returncode == 0, done.stderr[-3000:]
     (log,) = tmp_path.glob(f"results/*/{workload}/result_0.txt")
     peak_mib = max(window["gpu_memory_mib"] for window in jobs.values(log, "step_window"))
-    job = Job(device="gpu", workload=workload, precision=precision, batchsize=batch)
+    job = Job(device="gpu", workload=workload, recipe=recipe, precision=precision, batchsize=batch)
     need = memory.need(job, workspace_mib=0)
     assert need is not None and need.program == pytest.approx(peak_mib, rel=0.02)
     assert f'"FLAGS_conv_workspace_size_limit": "{workspace}"' in log.read_text()
 
 
 def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> None:
-    job, card_gib = Job(device="gpu", precision="fp32", batchsize=128), 15.8
+    job, card_gib = Job(device="gpu", recipe="mlperf_lars", precision="fp32", batchsize=128), 15.8
     need = memory.need(job, workspace_mib=memory.workspace_limit_mib(card_gib))
     with_the_large_one = memory.need(job, workspace_mib=memory.workspace_limit_mib(32.0))
     assert need is not None and with_the_large_one is not None
@@ -159,7 +159,8 @@ def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> No
 
 
 def needed(**settings: Any) -> float:
-    need = memory.need(Job(**{"device": "gpu", "precision": "amp_o2"} | settings), workspace_mib=0)
+    job = Job(**{"device": "gpu", "recipe": "mlperf_lars", "precision": "amp_o2"} | settings)
+    need = memory.need(job, workspace_mib=0)
     assert need is not None
     return need.program
 
@@ -178,5 +179,7 @@ def test_between_two_peaks_and_beyond_them_memory_grows() -> None:
 
 def test_nothing_is_claimed_of_a_job_without_a_peak() -> None:
     settings: dict[str, Any]
-    for settings in ({"recipe": "digits_small"}, {"strategy": "auto"}, {"workload": "hrnet", "recipe": "scenes_small"}):
+    large = {"recipe": "mlperf_lars"}
+    assert memory.need(Job(device="gpu", **large), workspace_mib=4000) is not None
+    for settings in ({}, {"recipe": "digits_small"}, large | {"strategy": "auto"}, {"workload": "hrnet"}):
         assert memory.need(Job(device="gpu", **settings), workspace_mib=4000) is None

@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import jobs
+from tests.null_gpu import door
 from tools import acceptance
 
 ON_A_CPU = ("losses", "layout", "pooling", "all-reduce", "evaluation", "throughput")
@@ -33,7 +36,7 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     done = jobs.run_and_time("--acceptance", "--short", LOGDIR=str(tmp_path), DGXNGPU=2)
     assert done.returncode == 0, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "6 passed, 0 failed, 18 not possible here, in the short form"
+    assert report["verdict"] == "6 passed, 0 failed, 22 not possible here, in the short form"
     assert f"verdict   {report['verdict']}" in done.stdout
     found = statuses(report)
     assert {key for key, status in found.items() if status == acceptance.PASSED} == {(c, "fp32") for c in ON_A_CPU}
@@ -74,6 +77,7 @@ def test_each_job_of_a_gpu_has_its_throughput_whatever_fails_before_it(tmp_path:
     for precision in acceptance.CHECKS:
         assert found["losses", precision] == acceptance.FAILED
         assert found["throughput", precision] == found["memory", precision] == acceptance.PASSED
+        assert found["captured", precision] == acceptance.FAILED
     assert found["all-reduce", "fp32"] == acceptance.NOT_POSSIBLE  # one rank
 
 
@@ -94,6 +98,27 @@ def checkout(copy: Path) -> Path:
     return copy
 
 
+@pytest.mark.null_gpu
+@pytest.mark.xdist_group("ranks")
+def test_a_captured_step_stands_beside_the_launched_one(tmp_path: Path) -> None:
+    """On two null GPUs, which compute nothing: both have all of its steps, and what was not trained has not passed."""
+    copy = checkout(tmp_path / "copy")
+    plan = copy / "tools" / "acceptance.py"
+    plan.write_text(re.sub(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"amp_o2": ("captured",)}', plan.read_text()))
+    settings = {"DGXNGPU": "2", "NULLGPU_OUT": str(tmp_path), "LOGDIR": str(tmp_path), "DATA_CACHE": str(tmp_path)}
+    done = jobs.run([str(door.RUN), "./run_and_time.sh", "--acceptance"], cwd=copy, **(door.FEW | settings))
+    assert done.returncode == 1, done.stderr
+    (line,) = written(tmp_path)["lines"]
+    assert line["found"] == "20 losses are alike, and none differs from the one before: nothing was trained"
+    assert np.shape(line["figures"]["replayed"]) == (2, 20)
+    for process in door.read(tmp_path):
+        launched = [step for step in process.training if step.of("cudnn work")]
+        assert (len(launched), len(process.replayed)) == (20, 20)
+        assert all(step.counts["graph", "launch"] == 1 for step in process.replayed)
+        everything = sum((step.counts for step in process.steps), start=Counter[tuple[str, str]]())
+        assert not everything["graph", "refused"] and not everything["graph", "stale copy"]
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
@@ -108,7 +133,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "3 passed, 2 failed, 19 not possible here, in the short form"
+    assert report["verdict"] == "3 passed, 2 failed, 23 not possible here, in the short form"
     found = statuses(report)
     assert {key for key, status in found.items() if status == acceptance.FAILED} == {
         ("losses", "fp32"),
@@ -150,7 +175,7 @@ def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> N
     done = jobs.run_and_time("--acceptance", LOGDIR=str(tmp_path), DEVICE="gpu", DGXNGPU=1)
     assert done.returncode == 1, done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "0 passed, 24 failed, 0 not possible here"
+    assert report["verdict"] == "0 passed, 28 failed, 0 not possible here"
     for line in report["lines"]:
         assert line["found"].startswith("not run: DGXNGPU=1: ")
         assert " has 0 GPUs" in line["found"]
@@ -177,7 +202,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     done = reported(folder, DEVICE="gpu")
     assert done.returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())
-    assert report["verdict"] == "1 passed, 23 failed, 0 not possible here"
+    assert report["verdict"] == "1 passed, 27 failed, 0 not possible here"
     found = {(line["check"], line["precision"]): line["found"] for line in report["lines"]}
     assert found["losses", "fp32"] == "0 off"
     assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
@@ -189,7 +214,7 @@ def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
     (tmp_path / "X-1").mkdir()
     done = reported(tmp_path / "X-1", DEVICE="cpu")
     assert done.returncode == 1
-    assert "verdict   0 passed, 9 failed, 15 not possible here" in done.stdout
+    assert "verdict   0 passed, 10 failed, 18 not possible here" in done.stdout
 
 
 def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,6 +234,14 @@ def test_wrong_use_is_refused() -> None:
     done = reported(Path(), "--precisions", WORKLOAD="hrnet")
     assert done.returncode == 2
     assert done.stderr == "error: WORKLOAD=hrnet: the acceptance trains ResNet-50: set WORKLOAD=rn50\n"
+
+
+@pytest.mark.parametrize("knob", ["cuda_graph", "preallocate"])
+def test_what_the_acceptance_s_own_trainings_leave_out_is_refused(knob: str) -> None:
+    done = reported(Path(), "--precisions", DEVICE="gpu", STRATEGY=f"{knob}=1")
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
+    assert done.stderr == f"error: STRATEGY: {knob}=1: {said}\n"
 
 
 def test_the_precisions_of_a_machine_are_those_its_device_has() -> None:

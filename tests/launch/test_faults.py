@@ -67,6 +67,18 @@ def test_a_killed_rank_ends_all(tmp_path: Path, rank: int) -> None:
     assert re.fullmatch(rf"process rank {rank} .* exited on signal 9 \(Killed\)", aborted(tmp_path))
 
 
+def test_a_killed_mpirun_ends_all_and_frees_the_shared_memory(tmp_path: Path) -> None:
+    job = start(tmp_path)
+    maps = jobs.rank_of(tmp_path, 0).memory_maps()
+    segments = [Path(file.path) for file in maps if file.path.startswith("/dev/shm/")]
+    assert segments
+    jobs.launcher_of(tmp_path).kill()
+    ended(job, tmp_path, within_s=30)
+    assert job.returncode == 1
+    assert aborted(tmp_path) == "mpirun was ended by signal 9"
+    assert not [path for path in segments if path.exists()]
+
+
 def test_a_rank_killed_for_want_of_memory_is_told_from_others(tmp_path: Path) -> None:
     """The kill is the test's; the kernel's count of such kills is read through an awk that answers from a file."""
     count, awk = tmp_path / "oom_kill", tmp_path / "bin" / "awk"

@@ -151,6 +151,16 @@ def test_each_engine_is_given_the_same_job(engine: str, gpus: str) -> None:
         assert {"HOSTS=a,b", f"NODE_RANK={rank}", "DATADIR=/data", "JOB_KEY=/run/job_key"} <= told
 
 
+@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer", "enroot"])
+def test_a_path_that_no_mount_can_name_is_refused(engine: str) -> None:
+    command = "launch/slurm.sub" if engine == "enroot" else "launch/container_node.sh"
+    job = {"DGXSYSTEM": "CPU", "HOSTS": "a", "ENGINE": engine, "CONT": "img", "LOGDIR": "/logs"}
+    for name in ("DATADIR", "LOGDIR"):
+        done = launch(command, "--dry-run", **{**job, name: "/data,2012"})
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: /data,2012: a path with a comma or a ")
+
+
 @pytest.mark.parametrize(
     ("command", "variables", "lines"),
     [

@@ -100,7 +100,8 @@ def read(folder: Path) -> list[Process]:
             process.peak_bytes = max([process.peak_bytes, *(int(f[4]) for f in lines if f[1].startswith("device"))])
         events = _sections(path.with_name(path.name.replace("counts", "trace")))
         starts = [n for n, (label, _) in enumerate(events) if label.startswith("run ")]
-        for start, end in zip(starts, [*starts[1:], len(events) - 1], strict=True):
+        ends = [*starts[1:], len(events) - 1] if starts else []  # a job that was refused ran nothing
+        for start, end in zip(starts, ends, strict=True):
             _, number, *fed = events[start][0].split(" ")
             counts = Counter({key: n - sums[start][key] for key, n in sums[end].items() if n > sums[start][key]})
             lines = [line for _, section in events[start:end] for line in section]

@@ -43,6 +43,11 @@ def test_a_dynamic_loss_scale_is_refused_by_its_operator() -> None:
         programs.build(name="amp_o2", device="gpu", knobs="cuda_graph=1")
 
 
+def test_a_captured_base_has_its_control() -> None:
+    built = programs.build(name="amp_o2", device="gpu", knobs="cuda_graph=1,perturb_input=1", loss_scale=1.0)
+    assert any(line.startswith("perturb_input moved image") for line in built.verified)
+
+
 @pytest.mark.parametrize(
     ("kind", "attrs", "said"),
     [
