@@ -27,6 +27,7 @@ from rich.table import Table
 
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
+from program import strategy
 from runlog.errors import RunError
 from runlog.json_schema import as_json
 
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
 LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
 FORMAT = {"format": "paddle-reference-acceptance", "version": 1}
 PASSED, FAILED, NOT_POSSIBLE = "passed", "failed", "not possible here"
-# The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it.
-EACH = ("losses", "throughput", "memory", "evaluation")
+# The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it. A
+# capture binds its process, so nothing may come after it.
+EACH, LAST = ("losses", "throughput", "memory", "evaluation"), ("captured",)
 CHECKS = {
-    "fp32": ("sensors", "losses", "throughput", "memory", "layout", "pooling", "evaluation", "all-reduce", "input"),
-    "tf32": EACH,
-    "amp_o1": EACH,
-    "amp_o2": (*EACH, "pooling", "all-reduce", "input"),
+    "fp32": ("sensors", *EACH, "layout", "pooling", "all-reduce", "input", *LAST),
+    "tf32": (*EACH, *LAST),
+    "amp_o1": (*EACH, *LAST),
+    "amp_o2": (*EACH, "pooling", "all-reduce", "input", *LAST),
 }
 
 
@@ -227,6 +229,12 @@ def main() -> int:
     if job.workload != "rn50":
         print(f"error: WORKLOAD={job.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50", file=sys.stderr)
         return 2
+    knobs = strategy.parse(job.strategy)
+    for name in ("cuda_graph", "preallocate"):  # of a run's course, which the checks' own trainings do not have
+        if getattr(knobs, name):
+            why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
+            print(f"error: STRATEGY: {name}=1: {why}", file=sys.stderr)
+            return 2
     if args.report:
         return report(args.report, short=args.short)
     print("\n".join(precision for precision in CHECKS if not env.refusal(PRECISION=precision)))

@@ -27,7 +27,7 @@ from harness.watchdog import WATCHDOG
 from paddle_rn50 import config, data, train
 from program import build, count, ops, passes, precision
 from runlog.json_schema import as_json
-from tools import acceptance_speed
+from tools import acceptance_captured, acceptance_speed
 from tools.acceptance import CHECKS, Lines, NotPossible, Outcome, on_all
 from tools.acceptance_images import (
     GREY_LEVELS,
@@ -51,7 +51,7 @@ from tools.acceptance_reference import (
     Tolerance,
     first_weights,
     fitted_weights,
-    judge,
+    outcome_of_losses,
 )
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "paddle_rn50" / "golden.json").read_text())
@@ -70,7 +70,7 @@ def sensors(machine: Machine) -> Outcome:
         raise NotPossible("no GPU: DEVICE=cpu")
     index = machine.me.local_rank
     with nvidia.opened() as (handles, _):
-        told, sample = nvidia.describe(handles[index]), nvidia.sample(handles[index])
+        told, sample = nvidia.gpu_of(handles[index]), nvidia.sample(handles[index])
     same = told.name == paddle.device.cuda.get_device_name(index)
     silent = [sensor for sensor in SENSORS if sample[sensor] is None]
     found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
@@ -89,13 +89,13 @@ def sensors(machine: Machine) -> Outcome:
 def losses(machine: Machine) -> Outcome:
     """Losses of the first steps on every rank against the recorded ones."""
     machine.measured["losses"] = found = _train(machine, machine.plan())
-    return judge(found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
+    return outcome_of_losses(found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
 
 
 def layout(machine: Machine) -> Outcome:
     """The same in NHWC against NCHW here."""
     nchw = machine.of_earlier("losses")[0]
-    return judge(_train(machine, machine.plan("NHWC")), nchw, LAYOUT)
+    return outcome_of_losses(_train(machine, machine.plan("NHWC")), nchw, LAYOUT)
 
 
 def pooling(machine: Machine) -> Outcome:
@@ -140,13 +140,22 @@ def _train(machine: Machine, plan: build.Plan) -> np.ndarray:
         training = train.training_program(replace(machine.job, batchsize=BATCH), recipe, plan, schedule, seed=SEED)
         machine.executor.run(training.startup)
         state.set_weights(training.main, first_weights(recipe))
-        for image, label in machine.batches(images, recipe, SHORT_STEPS if machine.short else STEPS):
+        for image, label in machine.batches(images, recipe, _steps(machine)):
             WATCHDOG.beat("training the recorded steps")
             feed = {"image": as_fed(image, fed), "label": label}
             training.schedule.send(machine.executor.place)
             found.append(float(np.mean(machine.executor.run(training.main, feed=feed, fetch_list=[training.loss])[0])))
             training.schedule.step()
     return np.array(machine.me.gather(found))
+
+
+def _steps(machine: Machine) -> int:
+    return SHORT_STEPS if machine.short else STEPS
+
+
+def captured(machine: Machine) -> Outcome:
+    """Losses of the same steps, launched and as replays of a captured graph."""
+    return acceptance_captured.captured(machine, _steps(machine))
 
 
 def input_pipeline(machine: Machine) -> Outcome:
@@ -311,6 +320,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
         "all-reduce": all_reduce,
         "evaluation": evaluation,
         "input": input_pipeline,
+        "captured": captured,
     }
 
     def checked(name: str) -> Outcome:

@@ -66,9 +66,9 @@ class Machine:
             raise RunError(f"needs what the check of {check} measures, which failed")
         return self.measured[check]
 
-    def plan(self, layout: str = "") -> build.Plan:
-        """Of this job by the default strategy, with a static loss scale."""
-        return plans.of_job(replace(self.job, strategy="", layout=layout, loss_scale=LOSS_SCALE))
+    def plan(self, layout: str = "", *, strategy: str = "", loss_scale: int = LOSS_SCALE) -> build.Plan:
+        """Of this job by a strategy, the default one if none is given, with a static loss scale."""
+        return plans.of_job(replace(self.job, strategy=strategy, layout=layout, loss_scale=loss_scale))
 
     def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""

@@ -64,7 +64,7 @@ LAYOUT = Tolerance(
 )
 
 
-def judge(found: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Outcome:
+def outcome_of_losses(found: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Outcome:
     """Losses [ranks, steps] against the `wanted` ones of the first steps."""
     steps = found.shape[1]
     off = np.abs(found - wanted[:steps]).max(axis=0) / wanted[:steps]

@@ -1,6 +1,6 @@
 """Says before a run what will fail in it: `python -m tools.doctor [--json]`, alone or by mpirun over all nodes.
 
-Each node's first rank looks at its node (`probe`), rank 0 judges what all of them found (`judge`) and prints it.
+Each node's first rank looks at its node (`probe`), rank 0 judges what all of them found (`judge_all`) and prints it.
 The job is the environment's, as for a run.
 """
 
@@ -37,7 +37,7 @@ def judge_node(facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
     yield from judge_data(facts, job)
 
 
-def judge(nodes: list[dict[str, Any]], job: env.Job) -> list[Result]:
+def judge_all(nodes: list[dict[str, Any]], job: env.Job) -> list[Result]:
     """All checks: each node's, then what must be the same on all of them."""
     results: list[Result] = []
     for node in nodes:
@@ -117,7 +117,7 @@ def over_mpi(job: env.Job) -> list[Result] | None:
     offsets = [clock_offset_s(comm, rank) for rank, leads in enumerate(leaders) if leads and rank]
     if nodes is None or hosts is None:
         return None
-    return judge([node for node in nodes if node], job) + _judge_mpi(hosts, [0.0, *offsets], job)
+    return judge_all([node for node in nodes if node], job) + _judge_mpi(hosts, [0.0, *offsets], job)
 
 
 def alone(job: env.Job) -> list[Result]:
@@ -134,7 +134,7 @@ def alone(job: env.Job) -> list[Result]:
         )
     except OSError as error:
         done, said = None, str(error)
-    results = judge([probe(job)], job)
+    results = judge_all([probe(job)], job)
     if done is not None:
         try:
             said = done.communicate(timeout=max(1.0, 8 - (time.monotonic() - started)))[1]

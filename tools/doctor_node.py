@@ -41,7 +41,7 @@ LISTING_S = 2.0  # for comparing each list with the folders of a large data set:
 def probe(job: env.Job) -> dict[str, Any]:
     """Facts of this node, without judgement."""
     with nvidia.opened() as (handles, absence):
-        gpus = [nvidia.describe(handle) for handle in handles]
+        gpus = [nvidia.gpu_of(handle) for handle in handles]
     try:
         topology, topology_error = nvidia.topology(), ""
     except ValueError as error:

@@ -22,7 +22,7 @@ from harness import env
 from harness.__main__ import main as ranks_main
 from scoring.importers import count
 from tools import fleet_drift, fleet_page, fleet_verdicts
-from tools.fleet_verdicts import FAILED, NOT_POSSIBLE, PASS, SLOW, Verdict
+from tools.fleet_verdicts import FAILED, NOT_POSSIBLE, PASS, SLOW, FleetVerdict
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 
@@ -110,13 +110,13 @@ def comparable(path: Path, now: Mapping[str, Any], then: Mapping[str, Any]) -> N
         raise ValueError(f"{path}: is of another job ({said}): give an earlier record of the same job")
 
 
-def judge(record: Mapping[str, Any]) -> tuple[dict[str, str], list[Verdict], list[Verdict]]:
+def judge_record(record: Mapping[str, Any]) -> tuple[dict[str, str], list[FleetVerdict], list[FleetVerdict]]:
     """Each node's status, the verdicts on nodes, and those on links."""
     hosts = record["hosts"]
     by_node, by_link = fleet_verdicts.judge_links(hosts, record["links"])
     verdicts = fleet_verdicts.judge_nodes(hosts, record["metrics"]) + by_node
     verdicts += [
-        Verdict(what=host, metric="doctor", status=FAILED, said=said)
+        FleetVerdict(what=host, metric="doctor", status=FAILED, said=said)
         for host, node in zip(hosts, record["nodes"], strict=True)
         for said in node["failed"]
     ]
@@ -143,7 +143,7 @@ def write_hosts(path: Path, statuses: Mapping[str, str], nodes: int | None) -> N
 
 def text(record: Mapping[str, Any], then: Mapping[str, Any] | None) -> str:
     """The report."""
-    statuses, verdicts, by_link = judge(record)
+    statuses, verdicts, by_link = judge_record(record)
     lines = [f"fleet     {len(statuses)} compared, measured in {record['took_s']:g} s"]
     for metric in dict.fromkeys(v.metric for v in verdicts if v.slower is not None):
         spread = [v.slower for v in verdicts if v.metric == metric and v.slower is not None]
@@ -176,7 +176,7 @@ def text(record: Mapping[str, Any], then: Mapping[str, Any] | None) -> str:
 
 def as_document(record: Mapping[str, Any], then: Mapping[str, Any] | None) -> dict[str, Any]:
     """The same for a program."""
-    statuses, verdicts, by_link = judge(record)
+    statuses, verdicts, by_link = judge_record(record)
     return {
         "nodes": statuses,
         "good": good(statuses),
@@ -206,6 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.nodes and not args.write_hosts:
         parser.error("--nodes goes with --write-hosts")
+    for written in (args.html, args.write_hosts):
+        if written and any(written.resolve() == kept.resolve() for kept in (args.record, args.baseline) if kept):
+            parser.error(f"{written}: is a fleet's record, which would be written over: give another file")
     unlike = ""
     try:
         record, then = read(args.record), args.baseline and read(args.baseline)
@@ -217,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             comparable(args.baseline, record, then)
     except ValueError as error:  # what was just measured is judged all the same
         then, unlike = None, str(error)
-    statuses, verdicts, by_link = judge(record)
+    statuses, verdicts, by_link = judge_record(record)
     print(json.dumps(as_document(record, then), indent=1) if args.json else text(record, then))
     try:
         if args.write_hosts:

@@ -12,7 +12,7 @@ from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools import fleet_drift, fleet_rounds, fleet_verdicts
-from tools.fleet_verdicts import FAILED, LINK_METRICS, NOT_POSSIBLE, SLOW, Verdict
+from tools.fleet_verdicts import FAILED, LINK_METRICS, NOT_POSSIBLE, SLOW, FleetVerdict
 
 UNITS = {  # of a verdict's figure, and how many make its own
     **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
@@ -27,7 +27,7 @@ MAPS: dict[str, tuple[str, Callable[[float], float]]] = {
 }
 
 
-def _more(verdict: Verdict) -> str:
+def _more(verdict: FleetVerdict) -> str:
     return verdict.status if verdict.slower is None else f"{verdict.slower:+.1%}"
 
 
@@ -36,7 +36,9 @@ def _figures(links: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
     return [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in values]
 
 
-def _map(record: Mapping[str, Any], metric: str, by_link: Sequence[Verdict]) -> list[dict[int, tuple[str, int, str]]]:
+def _map(
+    record: Mapping[str, Any], metric: str, by_link: Sequence[FleetVerdict]
+) -> list[dict[int, tuple[str, int, str]]]:
     """Of each node, each other that it was measured with: the figure, the shade, and the verdict if it is a bad one."""
     hosts, links = record["hosts"], record["links"]
     times = [(link["across"], statistics.median(link[metric])) for link in links]
@@ -50,7 +52,7 @@ def _map(record: Mapping[str, Any], metric: str, by_link: Sequence[Verdict]) -> 
     return rows
 
 
-def _named(verdicts: Sequence[Verdict]) -> Table:
+def _named(verdicts: Sequence[FleetVerdict]) -> Table:
     rows = []
     for v in verdicts:
         scale, unit = UNITS.get(v.metric, (1.0, "of the fleet's median"))
@@ -62,7 +64,7 @@ def _named(verdicts: Sequence[Verdict]) -> Table:
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
 
-def _nodes(statuses: Mapping[str, str], verdicts: Sequence[Verdict]) -> Table:
+def _nodes(statuses: Mapping[str, str], verdicts: Sequence[FleetVerdict]) -> Table:
     metrics = list(dict.fromkeys(v.metric for v in verdicts if v.metric != "doctor"))
     of = {(v.what, v.metric): _more(v) for v in verdicts}
     rows = [(str(i), h, s, *(of.get((h, m), "") for m in metrics)) for i, (h, s) in enumerate(statuses.items())]
@@ -84,7 +86,10 @@ def _differences(record: Mapping[str, Any]) -> Table:
 
 
 def html(
-    record: Mapping[str, Any], statuses: Mapping[str, str], verdicts: Sequence[Verdict], by_link: Sequence[Verdict]
+    record: Mapping[str, Any],
+    statuses: Mapping[str, str],
+    verdicts: Sequence[FleetVerdict],
+    by_link: Sequence[FleetVerdict],
 ) -> str:
     """The page, of what tools/fleet.py has judged."""
     named = [v for v in [*verdicts, *by_link] if v.status in (SLOW, FAILED)]

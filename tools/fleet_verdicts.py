@@ -4,7 +4,9 @@ Every figure is a time, measured in turns that all nodes take at once, and becom
 the fleet's median of that turn: what slows all nodes alike goes out. A node's place is its median over the turns.
 Who does not belong is found by Rosner's generalized test (Technometrics 25, 1983): the farthest from the median are
 set aside one after the other, so that several do not hide each other, and each is held against mean and standard
-deviation of those left. A table in docs/scale.md has why it is not the MAD that gives the scale.
+deviation of those left. A table in docs/scale.md has why it is not the MAD that gives the scale. Three or five others
+tell little of how healthy ones differ, so that test is weak where few are; hence a second way to be named: a minority
+that takes over twice the time of all others.
 
 Those of all nodes, links and metrics together that are named by chance are one in 1 / ALPHA healthy fleets, where the
 nodes of a healthy fleet differ as a normal distribution does.
@@ -27,6 +29,7 @@ STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nod
 STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
 DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
 LEAST_SLOWER = 0.01  # a difference below is no reason to leave a node out, certain as it may be
+APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
 PASS, SLOW, FAILED, NOT_POSSIBLE = "pass", "slow", "failed", "not possible here"
 STEP, STALLS = "step_s", "step_mean_s"
 NODE_METRICS = {
@@ -44,7 +47,7 @@ Series = Sequence[Sequence[float] | None]  # of each node or link: a value a tur
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class FleetVerdict:
     """Of one node or link by one metric."""
 
     what: str  # a host, or "host - host"
@@ -81,7 +84,16 @@ def slow(places: Sequence[float], *, noise: float, alpha: float) -> list[int]:
         t = (places[order[left]] - centre - mean) / (sd * math.sqrt(1 + 1 / left))
         if t > 3 and (1 - spread.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
             aside = n - left
-    return sorted(i for i in order[n - aside :] if places[i] - centre > math.log1p(LEAST_SLOWER))
+    unlike = {i for i in order[n - aside :] if places[i] - centre > math.log1p(LEAST_SLOWER)}
+    return sorted(unlike | set(_apart(places, noise)))
+
+
+def _apart(places: Sequence[float], noise: float) -> list[int]:
+    """The largest minority whose fastest takes over APART times the slowest other's time, three errors granted."""
+    falling = sorted(range(len(places)), key=lambda i: -places[i])
+    gap = math.log(APART) + 3 * noise
+    sizes = (k for k in range(1, (len(places) + 1) // 2) if places[falling[k - 1]] - places[falling[k]] > gap)
+    return falling[: max(sizes, default=0)]
 
 
 def _relative(series: Series, classes: Sequence[Any]) -> list[list[float] | None]:
@@ -111,7 +123,7 @@ def _error(logs: Sequence[float]) -> float:
     return math.sqrt(math.pi / 3) * 1.4826 * mad / math.sqrt(len(logs))
 
 
-def judge(
+def judge_metric(
     names: Sequence[str],
     metric: str,
     series: Series,
@@ -119,7 +131,7 @@ def judge(
     alpha: float,
     classes: Sequence[Any] = (),
     reasons: Mapping[int, str] = {},
-) -> list[Verdict]:
+) -> list[FleetVerdict]:
     """Each one's verdict by one metric; only those of a class are of one kind, as links inside a switch group."""
     relative = _relative(series, classes or [0] * len(series))
     there = [i for i, logs in enumerate(relative) if logs]
@@ -135,12 +147,14 @@ def judge(
         if logs is None or len(there) < LEAST_NODES:
             said = reasons.get(i) or few
             status = FAILED if i in reasons and not said.startswith(NOT_POSSIBLE) else NOT_POSSIBLE
-            found.append(Verdict(what=name, metric=metric, status=status, said=said.removeprefix(f"{NOT_POSSIBLE}: ")))
+            found.append(
+                FleetVerdict(what=name, metric=metric, status=status, said=said.removeprefix(f"{NOT_POSSIBLE}: "))
+            )
             continue
         between = spread.median_interval(logs)
         wider = [places[i] + (end - places[i]) * widened - centre for end in between or ()]
         found.append(
-            Verdict(
+            FleetVerdict(
                 what=name,
                 metric=metric,
                 status=SLOW if i in named else PASS,
@@ -163,16 +177,18 @@ def of_nodes(links: Sequence[Mapping[str, Any]], metric: str, nodes: int) -> Ser
     return [[math.exp(statistics.median(turn)) for turn in zip(*logs, strict=True)] or None for logs in of]
 
 
-def judge_links(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> tuple[list[Verdict], list[Verdict]]:
+def judge_links(
+    hosts: Sequence[str], links: Sequence[Mapping[str, Any]]
+) -> tuple[list[FleetVerdict], list[FleetVerdict]]:
     """Verdicts on nodes by all their links, and on the links between the others: a slow node's are not at fault."""
-    by_node: list[Verdict] = []
-    by_link: list[Verdict] = []
+    by_node: list[FleetVerdict] = []
+    by_link: list[FleetVerdict] = []
     for metric, title in LINK_METRICS.items():
-        of = judge(hosts, f"network {title}", of_nodes(links, metric, len(hosts)), alpha=OTHERS_ALPHA)
+        of = judge_metric(hosts, f"network {title}", of_nodes(links, metric, len(hosts)), alpha=OTHERS_ALPHA)
         guilty = {i for i, verdict in enumerate(of) if verdict.status == SLOW}
         left = [link for link in links if not guilty & {link["a"], link["b"]}]
         names = [f"{hosts[link['a']]} - {hosts[link['b']]}" for link in left]
-        found = judge(
+        found = judge_metric(
             names,
             title,
             [link[metric] for link in left],
@@ -185,7 +201,7 @@ def judge_links(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> tup
     return by_node, by_link
 
 
-def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[Verdict]:
+def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[FleetVerdict]:
     """Whether a node's turns have stalls more often than the others' do, by Fisher's exact test, and what they cost."""
     pairs = {i: list(zip(a, b, strict=True)) for i, (a, b) in enumerate(zip(medians, means, strict=True)) if a and b}
     if len(pairs) < LEAST_NODES:
@@ -204,17 +220,17 @@ def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[V
         slower = cost[i] / usual - 1
         status = SLOW if chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER else PASS
         said = f"{stalled[i]} of {len(turns)} turns have a stall"
-        found.append(Verdict(what=hosts[i], metric="stalls", status=status, slower=slower, said=said))
+        found.append(FleetVerdict(what=hosts[i], metric="stalls", status=status, slower=slower, said=said))
     return found
 
 
-def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
+def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> list[FleetVerdict]:
     """Verdicts on nodes by what each measured alone: {metric: {"series": [...], "reasons": {number: why}}}."""
     found = [
         verdict
         for metric, title in NODE_METRICS.items()
         if metric in metrics
-        for verdict in judge(
+        for verdict in judge_metric(
             hosts,
             title,
             metrics[metric]["series"],
@@ -225,7 +241,7 @@ def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) 
     return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
 
 
-def doubts(verdicts: Sequence[Verdict]) -> list[str]:
+def doubts(verdicts: Sequence[FleetVerdict]) -> list[str]:
     """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
     steps = [v for v in verdicts if v.metric == NODE_METRICS[STEP] and v.slower is not None]
     if not steps or any(v.status == SLOW for v in steps):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import importlib
 import json
@@ -11,16 +10,15 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness import env
 from program import strategy
-from program.count import Work, buckets, describe, layout, works
+from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
 from scoring.estimate import Demand, predict
+from scoring.published import read_published, select
 
-ROOT = Path(__file__).resolve().parents[1]
 KIB = 2**10
 
 # Names of a model in published tables that leave its version open, by the model's name with it.
@@ -166,28 +164,21 @@ def published(device: Device, *, workload: str, precision: str, batch: int, rank
     """
     model = env.MODELS[workload]
     notes = {model: ""} | UNVERSIONED.get(model, {})
-    wanted = {
-        "metric": "throughput",
-        "accelerator": device.name,
-        "batch_per_device": str(batch),
-        "devices": str(ranks),
-    }
     names = {"fp32": {"fp32"}, "tf32": {"tf32"}, "amp_o1": {"amp_o1", "amp"}, "amp_o2": {"amp_o2", "amp"}}
-    with (ROOT / "scoring" / "published.csv").open(newline="", encoding="utf-8") as file:
-        return [
-            {
-                "images_per_s": float(row["value"]),
-                "source": row["source"],
-                "table": row["table"],
-                "note": "; ".join(filter(None, (row["note"], notes[row["model"]]))),
-            }
-            for row in csv.DictReader(file)
-            if all(row[k] == v for k, v in wanted.items())
-            and row["model"] in notes
-            and row["precision"] in names.get(precision, set())
-            and row["framework"].startswith("Paddle")
-            and row["accelerator_memory_gib"] in ("", str(device.memory_gib))
-        ]
+    rows = select(read_published(), metric="throughput", accelerator=device.name, batch_per_device=batch, devices=ranks)
+    return [
+        {
+            "images_per_s": row.value,
+            "source": row.source,
+            "table": row.table,
+            "note": "; ".join(filter(None, (row.note, notes[row.model]))),
+        }
+        for row in rows
+        if row.model in notes
+        and row.precision in names.get(precision, set())
+        and row.framework.startswith("Paddle")
+        and row.accelerator_memory_gib in (None, device.memory_gib)
+    ]
 
 
 def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
@@ -262,7 +253,7 @@ def inspect(job: env.Job) -> dict[str, Any]:
         "strategy": job.strategy,
         "micro_steps": strategy.parse(job.strategy).gradient_merge,
     }
-    return head | describe(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
+    return head | counts_of(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
 
 
 def text(found: dict[str, Any]) -> str:

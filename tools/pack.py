@@ -9,6 +9,7 @@ of the largest image, which a GPU's decoder is told, lie beside in `<part>.sizes
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import io
 import json
@@ -19,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -55,43 +56,56 @@ def pack(source: Path, target: Path, part: str) -> str:
     packed, sizes = target / records.RECORDIO.format(part), target / data.SIZES.format(part)
     growing, journal = target / f"{packed.name}.partial", target / f"{packed.name}.journal"
     if packed.exists():
-        if not sizes.exists() or json.loads(sizes.read_bytes()).get("list_sha256") != listed:
-            raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
-        return f"{packed}: is whole already"
+        return _whole(packed, sizes, listed)
     target.mkdir(parents=True, exist_ok=True)
-    entries = _resumed(growing, journal, listed)
-    if entries:
-        print(f"{growing}: goes on after {len(entries)} images", flush=True)
-    with growing.open("ab") as file, journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
-        for ids in _shown(f"pack {part}", len(images), done=len(entries)):
-            for record, crc32, size in readers.map(lambda i: _record(images, i), ids):
-                entries.append(Entry(file.tell(), crc32, *size))
-                file.write(record)
-                print(*entries[-1], file=lines)
-            file.flush()
-            lines.flush()
+    with growing.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
+        if packed.exists():  # another one ended since
+            growing.unlink(missing_ok=True)
+            return _whole(packed, sizes, listed)
+        entries = _resumed(file, journal, listed)
+        if entries:
+            print(f"{growing}: goes on after {len(entries)} images", flush=True)
+        with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
+            for ids in _shown(f"pack {part}", len(images), done=len(entries)):
+                for record, crc32, size in readers.map(lambda i: _record(images, i), ids):
+                    entries.append(Entry(file.tell(), crc32, *size))
+                    file.write(record)
+                    print(*entries[-1], file=lines)
+                file.flush()
+                lines.flush()
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
-    index = packed.with_suffix(".idx")
-    index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
-    _check(records.recordio(growing, index), entries, images.labels, part)
-    _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], {"list_sha256": listed})
-    growing.rename(packed)
-    journal.unlink()
+        index = packed.with_suffix(".idx")
+        index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
+        _check(records.recordio(growing, index), entries, images.labels, part)
+        _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], {"list_sha256": listed})
+        growing.rename(packed)
+        journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / GIB:.3f} GiB, each record checked"
 
 
-def _resumed(growing: Path, journal: Path, listed: str) -> list[Entry]:
+def _whole(packed: Path, sizes: Path, listed: str) -> str:
+    if not sizes.exists() or json.loads(sizes.read_bytes()).get("list_sha256") != listed:
+        raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
+    return f"{packed}: is whole already"
+
+
+def _resumed(growing: BinaryIO, journal: Path, listed: str) -> list[Entry]:
     """The records that an earlier pack of the same list has written; what is behind the last whole one is cut off."""
     text = journal.read_text() if journal.exists() else ""
     first, *lines = text[: text.rfind("\n") + 1].splitlines() or [listed]
     if first != listed:
-        raise ValueError(f"{growing}: was begun from another list: remove it with {journal}, or take another TARGET")
-    size = growing.stat().st_size if growing.exists() else 0
+        begun = f"{growing.name}: was begun from another list"
+        raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
+    size = growing.seek(0, os.SEEK_END)
     found = [entry for entry in (Entry(*map(int, line.split())) for line in lines) if entry.offset < size]
     end = found.pop().offset if found else 0  # the last one may be cut off, and is written again
-    with growing.open("ab") as file:
-        file.truncate(end)
+    growing.truncate(end)
+    growing.seek(end)
     with journal.open("w") as file:
         for line in ([listed], *found):
             print(*line, file=file)

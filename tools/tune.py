@@ -31,7 +31,7 @@ from scoring import spread
 from tools.tune_candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates
 from tools.tune_config import config_text, machine, provenance
 from tools.tune_runs import ROOT, Measured, Runner, runner_of
-from tools.tune_verdicts import Verdict, allowed_loss, finalists, judge, shown
+from tools.tune_verdicts import CandidateVerdict, allowed_loss, finalists, judge_candidate, shown
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -54,7 +54,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
     verdicts, of_base, allowed, lines = _screen(runner, ways, args.repeats)
     again = finalists(verdicts)
-    confirmed: dict[Candidate, Verdict] = {}
+    confirmed: dict[Candidate, CandidateVerdict] = {}
     if again:
         confirmed, of_base, more = _confirm(runner, again, allowed, args.repeats)
         lines += more
@@ -107,7 +107,7 @@ def _asked(only: str, ways: list[Candidate]) -> list[Candidate]:
 
 def _screen(
     runner: Runner, ways: Sequence[Candidate], repeats: int
-) -> tuple[dict[Candidate, Verdict], list[Measured], list[float], list[str]]:
+) -> tuple[dict[Candidate, CandidateVerdict], list[Measured], list[float], list[str]]:
     """Each strategy beside the base: verdicts, the base's runs, the allowed differences of losses, lines of evidence.
 
     Raises:
@@ -118,14 +118,14 @@ def _screen(
         raise RunError(f"the control does not run: {failed[CONTROL]}")
     controls, of_base = runs.pop(CONTROL_WAY), runs.pop(BASE_WAY)
     allowed = allowed_loss(of_base, controls)
-    verdicts = {way: judge(found, of_base, allowed) for way, found in runs.items()}
+    verdicts = {way: judge_candidate(found, of_base, allowed) for way, found in runs.items()}
     lines = [f"{BASE:34} {shown([run.images_per_s for run in of_base])}", *_lines(verdicts, failed)]
     return verdicts, of_base, allowed, lines
 
 
 def _confirm(
     runner: Runner, again: Sequence[Candidate], allowed: Sequence[float], repeats: int
-) -> tuple[dict[Candidate, Verdict], list[Measured], list[str]]:
+) -> tuple[dict[Candidate, CandidateVerdict], list[Measured], list[str]]:
     """What was better, beside the base anew: verdicts, the base's runs, lines of evidence.
 
     Raises:
@@ -133,11 +133,11 @@ def _confirm(
     """
     runs, failed = runner.take("confirm", [BASE_WAY, *again], repeats)
     of_base = runs.pop(BASE_WAY)
-    verdicts = {way: judge(found, of_base, allowed) for way, found in runs.items()}
+    verdicts = {way: judge_candidate(found, of_base, allowed) for way, found in runs.items()}
     return verdicts, of_base, ["measured again, on runs that had no part in the choice:", *_lines(verdicts, failed)]
 
 
-def _lines(verdicts: dict[Candidate, Verdict], failed: dict[str, str]) -> list[str]:
+def _lines(verdicts: dict[Candidate, CandidateVerdict], failed: dict[str, str]) -> list[str]:
     return [f"{way.name:34} {verdict}" for way, verdict in verdicts.items()] + [
         f"{way:34} refused: {reason}" for way, reason in failed.items()
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness import env
+from harness import env, memory
 from program import strategy
 
 BASE, CONTROL = "base", "control"
@@ -30,7 +30,7 @@ class Candidate:
         if self.knobs == (strategy.AUTO,):
             found["STRATEGY"] = strategy.AUTO
         elif self.knobs:
-            found["STRATEGY"] = strategy.describe(strategy.parse(",".join((base_strategy, *self.knobs))))
+            found["STRATEGY"] = strategy.in_words(strategy.parse(",".join((base_strategy, *self.knobs))))
         return found
 
 
@@ -48,22 +48,22 @@ def candidates(job: env.Job) -> list[Candidate]:
     if base.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
     gpu, half = job.device == "gpu", job.precision in ("amp_o1", "amp_o2")
+    nhwc = half and job.workload == "rn50" and job.layout != "NCHW"
     ranks = job.dgxngpu
     knobs = [f"enable_inplace={0 if gpu else 1}"]
-    if job.precision != "bf16":
-        knobs.append("merged_optimizer=0")
-    if "lars" in job.recipe:
-        knobs.append("merged_lars=1")
-    if half:
+    knobs.append("merged_lars=1" if "lars" in job.recipe else "merged_optimizer=0")
+    if nhwc:
         knobs += ["fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"]
     elif job.precision != "bf16":
         knobs.append("fuse_elewise_add_act_ops=0")
     if ranks > 1:
         knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
-    if gpu and half and job.workload == "rn50" and job.layout != "NCHW":
+    if gpu and nhwc:
         knobs.append("resnet_unit=1")
     if gpu and job.workload == "rn50" and base.gradient_merge == base.nccl_comm_num == 1:
         knobs.append("cuda_graph=1")  # refused with a loss scale other than 1
+    if gpu and memory.need(job, workspace_mib=0):
+        knobs.append("preallocate=1")
     if gpu:
         knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
         knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]

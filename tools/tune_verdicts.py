@@ -17,7 +17,7 @@ CONTROL_FACTOR, LOSS_ROUNDING = 10.0, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class CandidateVerdict:
     """A candidate beside the base."""
 
     images_per_s: tuple[float, ...]  # one a turn
@@ -56,7 +56,7 @@ def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list
     return allowed
 
 
-def judge(runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> Verdict:
+def judge_candidate(runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> CandidateVerdict:
     """A candidate's runs beside the base's of the same turns."""
     logs = [math.log(run.images_per_s / of_base.images_per_s) for run, of_base in zip(runs, base, strict=True)]
     interval = spread.t_interval(logs)
@@ -66,7 +66,7 @@ def judge(runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[
         for run in runs
         for loss, expected, limit in zip(run.losses, base[0].losses, allowed, strict=True)
     ]
-    return Verdict(
+    return CandidateVerdict(
         images_per_s=tuple(run.images_per_s for run in runs),
         ratio=math.exp(statistics.fmean(logs)),
         interval_95=(math.exp(interval[0]), math.exp(interval[1])),
@@ -74,7 +74,7 @@ def judge(runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[
     )
 
 
-def finalists(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
+def finalists(verdicts: dict[Candidate, CandidateVerdict]) -> list[Candidate]:
     """What is measured again: the best of those that are better, and all of them that go together as one."""
     better = sorted((c for c, v in verdicts.items() if v.is_better), key=lambda c: -verdicts[c].ratio)
     taken: list[Candidate] = []

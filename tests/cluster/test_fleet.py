@@ -36,18 +36,18 @@ def address(name: str) -> str:
 
 
 def slow_down(name: str, towards: str) -> None:
-    """At most 40 Mbit/s, and 1 % of the packets lost, on the way from a container to an address.
+    """At most 200 Mbit/s, and 0.3 % of the packets lost, on the way from a container to an address.
 
     By HTB and netfilter, which more kernels have than netem.
     """
     inside = ("nsenter", "-t", docker("inspect", "--format", "{{.State.Pid}}", name), "-n")
     usual = (*inside, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "10")
     need(run(*usual, check=False).returncode == 0, "nsenter and tc slow a link down")
-    for number, rate in (("10", "10gbit"), ("20", "40mbit")):
+    for number, rate in (("10", "10gbit"), ("20", "200mbit")):
         run(*inside, "tc", "class", "add", "dev", "eth0", "parent", "1:", "classid", f"1:{number}", "htb", "rate", rate)
     chosen = ("u32", "match", "ip", "dst", towards, "flowid", "1:20")
     run(*inside, "tc", "filter", "add", "dev", "eth0", "protocol", "ip", "parent", "1:", "prio", "1", *chosen)
-    lost = ("-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "DROP")
+    lost = ("-m", "statistic", "--mode", "random", "--probability", "0.003", "-j", "DROP")
     run(*inside, "iptables", "-A", "OUTPUT", "-d", towards, *lost)
 
 

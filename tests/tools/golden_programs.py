@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import env
-from program.count import describe
+from program.count import counts_of
 from tools import inspect
 
 GOLDEN = Path(__file__).with_name("golden") / "programs.json"
@@ -63,7 +63,7 @@ def count(system: str, precision: str, batch: int, ranks: int, hrnet: str = "") 
     sizes = {"PRECISION": precision, "BATCHSIZE": str(batch), "DGXNNODES": "1", "DGXNGPU": str(ranks)}
     job = env.of_system(DGXSYSTEM=system, **workload, **sizes)
     main = inspect.build(job).main
-    found = describe(main)
+    found = counts_of(main)
     kept = {key: found[key] for key in KEPT}
     buckets = [
         {k: round(b[k], 4) for k in ("mib", "issued_after_operators", "bytes_left_to_hide_it")}

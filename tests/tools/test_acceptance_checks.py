@@ -23,9 +23,9 @@ from program import passes
 from runlog import schema
 from runlog.errors import RunError
 from tests.program import lower, programs
+from tools import acceptance_captured, acceptance_speed, doctor_gpu
 from tools import acceptance_checks as acceptance
-from tools import acceptance_speed, doctor_gpu
-from tools.acceptance import NotPossible
+from tools.acceptance import CHECKS, NotPossible
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
 
@@ -37,8 +37,8 @@ def test_losses_pass_within_their_tolerance_and_fail_beyond_it(name: str) -> Non
     bound = tolerance.by_step(20)
     within, beyond = GOLDEN * (1 + 0.9 * bound), GOLDEN.copy()
     beyond[9] *= 1 + 1.1 * bound[9]
-    assert acceptance.judge(np.array([GOLDEN, within]), GOLDEN, tolerance)[0]
-    passed, found, _, figures = acceptance.judge(np.array([GOLDEN, beyond]), GOLDEN, tolerance)
+    assert acceptance.outcome_of_losses(np.array([GOLDEN, within]), GOLDEN, tolerance)[0]
+    passed, found, _, figures = acceptance.outcome_of_losses(np.array([GOLDEN, beyond]), GOLDEN, tolerance)
     assert not passed  # one rank is enough
     assert "at step 10 of 20" in found
     assert figures["losses"][1] == beyond.tolist()
@@ -47,14 +47,45 @@ def test_losses_pass_within_their_tolerance_and_fail_beyond_it(name: str) -> Non
 def test_a_loss_that_is_no_number_fails() -> None:
     losses = GOLDEN[None, :4].copy()
     losses[0, 2] = np.nan
-    passed, found, _, _ = acceptance.judge(losses, GOLDEN, acceptance.GPU_HALF)
+    passed, found, _, _ = acceptance.outcome_of_losses(losses, GOLDEN, acceptance.GPU_HALF)
     assert not passed
     assert "nan of the loss off at step 3 of 4" in found
 
 
 def test_the_widest_tolerance_still_sees_weights_that_never_move() -> None:
     still = np.full(20, GOLDEN[0])
-    assert not acceptance.judge(still[None], GOLDEN, acceptance.GPU_HALF)[0]
+    assert not acceptance.outcome_of_losses(still[None], GOLDEN, acceptance.GPU_HALF)[0]
+
+
+def captured_and(change: float, *, step: int = 9) -> Any:
+    """The verdict on losses of two ranks, of which one of the captured step is another."""
+    launched = np.array([GOLDEN, GOLDEN], np.float32)
+    replayed = launched.copy()
+    replayed[1, step] += np.float32(change)
+    return acceptance_captured.same_bits(launched, replayed)
+
+
+def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit() -> None:
+    assert captured_and(0)[:2] == (True, "20 of 20 losses alike bit for bit")
+    passed, found, _, figures = captured_and(np.spacing(np.float32(GOLDEN[9])))
+    assert not passed and found.startswith("1 of 20 losses differ, first at step 10, by ")
+    assert figures["launched"][1] != figures["replayed"][1]
+    assert not captured_and(np.nan)[0]
+
+
+def test_losses_that_show_nothing_of_a_captured_step_fail() -> None:
+    still, lost = np.full((2, 4), 2.5, np.float32), np.full((2, 4), np.nan, np.float32)
+    assert acceptance_captured.same_bits(still, still)[:2] == (
+        False,
+        "4 losses are alike, and none differs from the one before: nothing was trained",
+    )
+    assert acceptance_captured.same_bits(lost, lost)[:2] == (False, "a launched step's loss is not finite")
+
+
+def test_a_captured_step_is_the_last_check_of_its_job_and_none_of_a_cpu() -> None:
+    assert all(checks[-1] == "captured" and "captured" not in checks[:-1] for checks in CHECKS.values())
+    with pytest.raises(NotPossible, match="a CPU has no CUDA graphs: DEVICE=cpu"):
+        acceptance.captured(SimpleNamespace(job=SimpleNamespace(device="cpu"), short=True))  # type: ignore[arg-type]
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

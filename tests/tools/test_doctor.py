@@ -57,7 +57,7 @@ def v100_topology(reports: Path) -> nvidia.Topology:
 def machine(*gpus: dict[str, Any], topology: nvidia.Topology | None = None, **changes: Any) -> dict[str, Any]:
     """Facts of a sound node with these GPUs."""
     with recorded_nvml(*gpus), nvidia.opened() as (handles, absence):
-        described = [nvidia.describe(handle) for handle in handles]
+        described = [nvidia.gpu_of(handle) for handle in handles]
     source = {"commit": "a" * 40, "dirty": False, "lock_sha256": "b" * 64, "image_digest": "sha256:c"}
     facts = {
         "host": "node0",
@@ -171,15 +171,15 @@ def test_sound_v100_and_a100(published_reports):
         (v100, v100_topology(published_reports)),
         ([A100] * 8, nvidia.parse_topology(A100_TOPOLOGY)),
     ):
-        results = doctor.judge([machine(*gpus, topology=topology, **cores)], GPU_JOB)
+        results = doctor.judge_all([machine(*gpus, topology=topology, **cores)], GPU_JOB)
         assert [r for r in results if r.status != "ok"] == []
 
 
 def test_driver_of_the_published_v100_is_too_old_for_cuda_11_8(published_reports):
-    results = doctor.judge([machine(*[V100] * 8, topology=v100_topology(published_reports))], GPU_JOB)
+    results = doctor.judge_all([machine(*[V100] * 8, topology=v100_topology(published_reports))], GPU_JOB)
     assert [(r.check, r.found) for r in results if r.status == "fatal"] == [("gpu.driver", "440.33.01")]
     old = machine(*[V100 | {"driver": "470.57.02"}] * 8, topology=v100_topology(published_reports))
-    assert status(doctor.judge([old], GPU_JOB), "gpu.driver") == "warning"
+    assert status(doctor.judge_all([old], GPU_JOB), "gpu.driver") == "warning"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_driver_of_the_published_v100_is_too_old_for_cuda_11_8(published_reports
     + [(A100 | {"capability": c}, w) for c, w in (((7, 2), "warning"), ((8, 9), "warning"), ((5, 2), "fatal"))],
 )
 def test_compute_capability(gpu, wanted):
-    assert status(doctor.judge([machine(*[gpu] * 8)], GPU_JOB), "gpu.compute_capability") == wanted
+    assert status(doctor.judge_all([machine(*[gpu] * 8)], GPU_JOB), "gpu.compute_capability") == wanted
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_compute_capability(gpu, wanted):
     ],
 )
 def test_a_gpu_that_is_not_in_order(change, check, wanted):
-    results = doctor.judge([machine(*[A100] * 7, A100 | change)], GPU_JOB)
+    results = doctor.judge_all([machine(*[A100] * 7, A100 | change)], GPU_JOB)
     assert status(results, check) == wanted
     if wanted != "ok":
         assert any("GPU7" in r.found and r.fix for r in by_check(results, check) if r.status == wanted)
@@ -217,25 +217,25 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(monkeypatch):
     gpus = [A100 | {"pids": [4711]}] * 5 + [A100 | {"persistence": 0}] * 3
     topology = nvidia.parse_topology(A100_TOPOLOGY.replace("NV12", "SYS"))
     job = dataclasses.replace(GPU_JOB, dgxngpu=2)
-    results = doctor.judge([machine(*gpus, topology=topology, cores=list(range(112, 128)))], job)
+    results = doctor.judge_all([machine(*gpus, topology=topology, cores=list(range(112, 128)))], job)
     assert [r.found for r in by_check(results, "gpu.persistence")] == ["GPU5: off", "GPU4: on"]
     assert [r.status for r in by_check(results, "gpu.processes")] == ["ok", "fatal"]
     assert status(results, "gpu.count") == status(results, "cpu.binding") == "ok"
     assert by_check(results, "gpu.topology")[0].found == "pairs: 1 x SYS"
-    (count,) = by_check(doctor.judge([machine(*gpus)], GPU_JOB), "gpu.count")
+    (count,) = by_check(doctor.judge_all([machine(*gpus)], GPU_JOB), "gpu.count")
     assert (count.status, count.found) == ("fatal", "2 (CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs)")
 
 
 def test_libraries():
     broken = LOADED | {"libcudnn.so.8": "error: libcudnn.so.8: cannot open shared object file", "libnccl.so.2": "20708"}
-    results = doctor.judge([machine(*[A100] * 8, libraries=broken)], GPU_JOB)
+    results = doctor.judge_all([machine(*[A100] * 8, libraries=broken)], GPU_JOB)
     assert status(results, "cuda.libcudnn") == status(results, "nccl.version") == "fatal"
     assert by_check(results, "nccl.version")[0].found == "2.7.8"
 
 
 def test_a_jpeg_decoder_that_would_stay_unused_is_named():
     missing = LOADED | {"libnvcuvid.so.1": "error: libnvcuvid.so.1: cannot open shared object file"}
-    (result,) = by_check(doctor.judge([machine(*[A100] * 8, libraries=missing)], GPU_JOB), "cuda.libnvcuvid")
+    (result,) = by_check(doctor.judge_all([machine(*[A100] * 8, libraries=missing)], GPU_JOB), "cuda.libnvcuvid")
     assert result.status == "warning" and "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in result.fix
     dockerfile = (Path(doctor.__file__).parents[1] / "Dockerfile").read_text()
     assert f"NVIDIA_DRIVER_CAPABILITIES={doctor_gpu.CAPABILITIES} " in dockerfile
@@ -286,7 +286,7 @@ def test_no_topology(text):
 
 def test_gpu_far_from_the_cores(published_reports):
     facts = machine(*[A100] * 8, topology=v100_topology(published_reports), cores=list(range(12)))
-    (result,) = by_check(doctor.judge([facts], GPU_JOB), "cpu.binding")
+    (result,) = by_check(doctor.judge_all([facts], GPU_JOB), "cpu.binding")
     assert result.status == "warning" and "none is next to GPU4, GPU5, GPU6, GPU7" in result.found
 
 
@@ -294,7 +294,7 @@ def test_gpu_that_lost_its_nvlink():
     text = A100_TOPOLOGY.replace("GPU5\t" + "NV12\t" * 5 + " X \tNV12\tNV12", "GPU5\t" + "SYS\t" * 5 + " X \tSYS\tSYS")
     assert text != A100_TOPOLOGY
     (result,) = by_check(
-        doctor.judge([machine(*[A100] * 8, topology=nvidia.parse_topology(text))], GPU_JOB), "gpu.topology"
+        doctor.judge_all([machine(*[A100] * 8, topology=nvidia.parse_topology(text))], GPU_JOB), "gpu.topology"
     )
     assert result.status == "warning" and "GPU5" in result.found
 
@@ -316,7 +316,7 @@ def test_gpu_that_lost_its_nvlink():
     ],
 )
 def test_a_node_that_is_not_in_order(change, check, wanted):
-    (result,) = by_check(doctor.judge([machine(*[A100] * 8, **change)], GPU_JOB), check)
+    (result,) = by_check(doctor.judge_all([machine(*[A100] * 8, **change)], GPU_JOB), check)
     assert result.status == wanted and result.fix
 
 
@@ -332,8 +332,8 @@ def test_nodes_that_differ(change, check):
     job = dataclasses.replace(GPU_JOB, dgxnnodes=2)
     first = machine(*[A100] * 8)
     second = first | {"host": "node1", "source": first["source"] | change}
-    assert status(doctor.judge([first, first | {"host": "node1"}], job), check) == "ok"
-    (result,) = by_check(doctor.judge([first, second], job), check)
+    assert status(doctor.judge_all([first, first | {"host": "node1"}], job), check) == "ok"
+    (result,) = by_check(doctor.judge_all([first, second], job), check)
     assert result.status == "fatal" and "node1" in result.found
 
 
@@ -365,7 +365,7 @@ def test_nvml_that_is_absent_or_answers_little():
     with recorded_nvml(absent=True), nvidia.opened() as (handles, why):
         assert handles == [] and why == "NVML Shared Library Not Found"
     with recorded_nvml(NO_ECC), nvidia.opened() as (handles, why):
-        described, sampled = nvidia.describe(handles[0]), nvidia.sample(handles[0])
+        described, sampled = nvidia.gpu_of(handles[0]), nvidia.sample(handles[0])
     assert described.ecc_uncorrected is None and described.capability == 61
     assert sampled["energy_j"] is None and sampled["nvlink_tx_kib"] is None and sampled["power_w"] == 43.125
 
@@ -379,7 +379,7 @@ def test_a_batch_that_will_not_fit_is_said_before_the_run(
 ) -> None:
     if limit:
         monkeypatch.setenv("FLAGS_conv_workspace_size_limit", limit)
-    job = env.Job(device="gpu", precision="fp32", batchsize=batch)
+    job = env.Job(device="gpu", recipe="mlperf_lars", precision="fp32", batchsize=batch)
     gpu = nvidia.Gpu(memory_gib=float(memory_gib))
     (found,) = doctor_gpu._judge_memory("GPU0", gpu, job)
     assert (found.check, found.status) == ("gpu.memory", status)

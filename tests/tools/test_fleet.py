@@ -118,6 +118,14 @@ def test_a_record_with_what_no_fleet_measures_is_refused(
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.parametrize("option", ["--html", "--write-hosts"])
+def test_a_record_is_not_written_over(tmp_path: Path, option: str) -> None:
+    record = whole(fleet_simulation.record(8, 1))
+    done = report(tmp_path, record, option, str(tmp_path / "fleet.json"))
+    assert done.returncode == 2 and "is a fleet's record" in done.stderr
+    assert json.loads((tmp_path / "fleet.json").read_text()) == record
+
+
 def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = report(

@@ -19,6 +19,7 @@ KINDS = {
     "steps alike for long": Noise(correlation=0.9),
     "turns that differ": Noise(turns_sd=0.1),
     "healthy nodes alike": Noise(nodes_sd=0.0),
+    "a crowded machine": Noise(nodes_sd=0.1, step_sd=0.5, turns_sd=0.5, stalls=0.1),
 }
 
 
@@ -40,6 +41,7 @@ def test_a_healthy_fleet_gives_no_name() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_healthy_fleets_give_hardly_a_name_whatever_their_noise(kind: str) -> None:
     assert healthy_that_are_named(8, 100, KINDS[kind]) == 0
+    assert healthy_that_are_named(4, 100, KINDS[kind]) == 0
     # A chance of 0.002 each: more than two of 100 in one of 1,000 such tests.
     assert healthy_that_are_named(64, 100, KINDS[kind]) <= 2
 
@@ -72,6 +74,28 @@ def test_one_slow_pair_is_a_link_and_a_node_with_all_its_links_slow_is_a_node() 
     assert set(named(record(8, 5, network={6: 2.0}))) == {("node6", "network latency"), ("node6", "network transfer")}
 
 
+def test_a_node_that_takes_over_twice_the_time_is_named_in_a_fleet_of_four() -> None:
+    for seed in range(20):
+        assert named(record(4, seed, step={2: 1.5})) == [("node2", "step")]
+        assert named(record(4, seed, disk={1: 1.5})) == [("node1", "disk")]
+
+
+def test_a_bad_link_of_four_nodes_is_named_where_others_use_the_machine_too() -> None:
+    crowded = KINDS["a crowded machine"]
+    for seed in range(20):
+        link = record(4, seed)["links"][seed % 6]
+        found = named(record(4, seed, noise=crowded, link={(link["a"], link["b"]): 50.0}))
+        name = f"node{link['a']} - node{link['b']}"
+        assert set(found) == {(name, "latency"), (name, "transfer")}
+
+
+def test_more_than_twice_the_time_names_a_minority_beyond_the_errors() -> None:
+    assert fleet_verdicts.slow([0.0, 0.0, 0.3, 1.1], noise=0.02, alpha=0.0) == [3]
+    assert fleet_verdicts.slow([0.0, 0.0, 0.3, 1.1], noise=0.04, alpha=0.0) == []
+    assert fleet_verdicts.slow([0.0, 0.0, 1.0, 1.0], noise=0.0, alpha=0.0) == []
+    assert fleet_verdicts.slow([0.0, 0.0, 0.0, 1.0, 3.0], noise=0.0, alpha=0.0) == [3, 4]
+
+
 def test_the_longer_way_across_switches_is_no_fault() -> None:
     groups = [f"leaf{node // 8}" for node in range(16)]
     assert named(record(16, 6, groups=groups)) == []
@@ -101,7 +125,7 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
 
 
 def test_the_slowest_of_three_is_not_told() -> None:
-    verdicts = fleet_verdicts.judge(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
+    verdicts = fleet_verdicts.judge_metric(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
     assert {verdict.status for verdict in verdicts} == {"not possible here"}
     assert "3 measured: of fewer than 4" in str(verdicts[2])
 
@@ -109,7 +133,7 @@ def test_the_slowest_of_three_is_not_told() -> None:
 def test_what_was_not_measured_says_why() -> None:
     series = [[1.0, 1.1, 1.2], [1.0, 1.1, 1.2], None, None, [1.0, 1.1, 1.2], [1.01, 1.1, 1.2]]
     reasons = {2: "not possible here: no DATADIR", 3: "No space left"}
-    found = fleet_verdicts.judge(list("abcdef"), "disk", series, alpha=0.001, reasons=reasons)
+    found = fleet_verdicts.judge_metric(list("abcdef"), "disk", series, alpha=0.001, reasons=reasons)
     assert [verdict.status for verdict in found] == ["pass", "pass", "not possible here", "failed", "pass", "pass"]
     assert str(found[3]) == "d: disk: failed: No space left"
     assert found[0].value == 1.1

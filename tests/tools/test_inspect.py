@@ -265,7 +265,7 @@ def test_a_transpose_is_counted() -> None:
     built = programs.build(stages=())
     with static.program_guard(built.main, built.startup):
         paddle.transpose(built.main.global_block().var("image"), [0, 2, 3, 1])
-    assert count.describe(built.main)["transposes"] == 1
+    assert count.counts_of(built.main)["transposes"] == 1
 
 
 def test_the_roofline_counts_every_micro_step() -> None:
@@ -384,7 +384,7 @@ def test_transposes_inside_a_kernel_are_counted() -> None:
         main = programs.build(name=name, device="gpu", layout=layout).main
         found = {w.kind: w for w in count.works(main)}
         turned = layout == "NHWC" and name != "amp_o2"
-        assert (count.describe(main)["hidden_transposes_gb"] > 0) == turned
+        assert (count.counts_of(main)["hidden_transposes_gb"] > 0) == turned
         if turned:
             (op,) = [op for op in main.global_block().ops if op.type == "batch_norm"][-1:]
             image = size_bytes(main.global_block().var(op.input("X")[0]))

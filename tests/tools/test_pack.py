@@ -58,7 +58,7 @@ def test_a_pack_holds_the_files_of_the_lists_in_their_order(source: Path, tmp_pa
 
 
 def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
-    """It is killed for good while it waits for an image, which is a pipe that nobody writes to."""
+    """It is killed for good while it waits for an image, which is a pipe that nobody writes to; a second is refused."""
     lines = (source / "train_list.txt").read_text() * 20  # 800 samples: more than are read at once
     image = lines.split()[0]
     lines += "train/pipe.jpeg 1\n"
@@ -71,6 +71,8 @@ def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
         until = time.monotonic() + 120
         while time.monotonic() < until and not (journal.exists() and journal.read_text().count("\n") == 1 + 12 * 64):
             time.sleep(0.05)
+        status, said = run(source, target)
+        assert status == 2 and "train.rec.partial: another tools.pack writes it: wait for its end" in said
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

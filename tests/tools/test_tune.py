@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -14,10 +15,12 @@ import pytest
 
 from harness import config_file, env
 from program import strategy
+from program.optimizers import OptimizerConfig
 from scoring.record import Record, Window
 from tests import jobs
+from tests.program import programs
 from tools import tune, tune_config, tune_runs, tune_verdicts
-from tools.tune_candidates import SERIAL, Candidate, candidates
+from tools.tune_candidates import BASE_WAY, CONTROL_WAY, SERIAL, Candidate, candidates
 
 CPU = env.Job()
 
@@ -44,6 +47,52 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
     assert ("auto" in names) == (ranks == 8)
     assert ("fuse_grad_size_in_MB=64" in names) == (ranks > 1)
     assert ("fuse_bn_act_ops=0" in names) == precision.startswith("amp")
+
+
+@pytest.mark.parametrize(
+    ("job", "tried", "left_out"),
+    [
+        ({"workload": "hrnet", "precision": "amp_o2"}, "fuse_elewise_add_act_ops=0", "fuse_bn_act_ops=0"),
+        ({"precision": "amp_o1", "layout": "NCHW"}, "fuse_elewise_add_act_ops=0", "fuse_bn_add_act_ops=0"),
+        ({"precision": "amp_o2", "layout": "NCHW"}, "cuda_graph=1", "resnet_unit=1"),
+        ({"recipe": "mlperf_lars"}, "merged_lars=1", "merged_optimizer=0"),
+        ({"precision": "bf16"}, "merged_optimizer=0", "merged_lars=1"),
+    ],
+)
+def test_what_would_change_nothing_is_not_measured(job: dict[str, str], tried: str, left_out: str) -> None:
+    names = {candidate.name for candidate in candidates(env.Job(device="gpu", **job))}  # type: ignore[arg-type]
+    assert tried in names and left_out not in names
+
+
+FINE = "fuse_grad_size_in_MB=0.01"  # several buckets in a small program
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp32", "amp_o1", "amp_o2", "bf16"])
+@pytest.mark.parametrize(("recipe", "optimizer"), [("nvidia_cosine", programs.SGD), ("mlperf_lars", programs.LARS)])
+def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimizer: OptimizerConfig) -> None:
+    job = env.Job(device="gpu", precision=name, dgxngpu=8, recipe=recipe)
+    scale = 1.0 if name.startswith("amp") else 0.0
+    found: dict[str, str] = {}  # strategy by the operators of its program
+    for way in (BASE_WAY, CONTROL_WAY, *candidates(job)):
+        knobs = strategy.parse(",".join(way.knobs))
+        of_program = not (way.variables or knobs.flags or knobs.preallocate or knobs.auto)
+        if of_program and not way.name.startswith("fuse_grad_size_in_MB"):
+            built = programs.build(
+                name=name,
+                device="gpu",
+                ranks=8,
+                knobs=",".join((FINE, *way.knobs)),
+                recipe=replace(programs.RECIPE, optimizer=optimizer),
+                loss_scale=scale,
+            )
+            ops = [
+                (op.type, op.input_arg_names, op.output_arg_names, op.has_attr("ring_id") and op.attr("ring_id"))
+                for op in built.main.global_block().ops
+            ]
+            same = found.setdefault(str(ops), way.name)
+            assert same == way.name, f"{way.name} builds the program of {same}"
+    assert len(found) >= 7
 
 
 def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
@@ -266,7 +315,7 @@ def test_a_loss_that_is_no_number_is_refused(losses: tuple[float, float]) -> Non
     base = [tune_runs.Measured(images_per_s=1.0, losses=(2.0, 1.0))] * 3
     twice = [tune_runs.Measured(images_per_s=rate, losses=losses) for rate in (2.0, 2.01, 1.99)]
     for runs, of_base in ((twice, base), ([tune_runs.Measured(images_per_s=2.0, losses=(2.0, 1.0))] * 3, twice)):
-        verdict = tune_verdicts.judge(runs, of_base, [1e-6, 1e-6])
+        verdict = tune_verdicts.judge_candidate(runs, of_base, [1e-6, 1e-6])
         assert not verdict.is_better and "refused: its losses differ" in str(verdict)
 
 
