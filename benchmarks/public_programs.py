@@ -137,7 +137,7 @@ def baidu() -> None:
 
 def row(name: str, main: Any) -> str:
     """A line of the table."""
-    found = count.describe(main)
+    found = count.counts_of(main)
     operators = f"{found['kernel_operators']} ({found['all_operators']})"
     counts = [found[key] for key in ("casts", "transposes", "all_reduces")]
     return f"| {' | '.join(map(str, [name, operators, *counts, format(found['bytes_gb'], '.1f')]))} |"
