@@ -57,12 +57,18 @@ class Slurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = folder / "slurm.conf"
+        # A run that was killed could not remove its namespaces: this one's have names of its own.
+        self.namespaces = {node: f"{node}-{os.getpid()}-{folder.name}" for node in NODES}
 
     def command(self, *command: str, check: bool = True, **environment: str) -> str:
         done = run(
-            *("nsenter", "--net=/run/netns/slurm1", *command), check=check, SLURM_CONF=str(self.config), **environment
+            *("nsenter", self.network("slurm1"), *command), check=check, SLURM_CONF=str(self.config), **environment
         )
         return done.stdout.strip()
+
+    def network(self, node: str) -> str:
+        """The option by which nsenter enters a node's network."""
+        return f"--net=/run/netns/{self.namespaces[node]}"
 
     def submit(self, *options: str, **environment: str) -> str:
         """Number of the job that launch/slurm.sub became."""
@@ -128,22 +134,22 @@ def start(folder: Path) -> Iterator[Slurm]:
 
         addresses = "".join(f"{address} {node}\n" for node, address in NODES.items())
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + addresses)
-        for node in NODES:
-            run("ip", "netns", "add", node)
-            stack.callback(run, "ip", "netns", "del", node)
-        first, second = NODES
-        run("ip", "link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
-        for node, address in NODES.items():
-            run("ip", "-n", node, "address", "add", f"{address}/24", "dev", "eth0")
+        for name in slurm.namespaces.values():
+            run("ip", "netns", "add", name)
+            stack.callback(run, "ip", "netns", "del", name)
+        one, other = slurm.namespaces.values()
+        run("ip", "link", "add", "eth0", "netns", one, "type", "veth", "peer", "name", "eth0", "netns", other)
+        for node, name in slurm.namespaces.items():
+            run("ip", "-n", name, "address", "add", f"{NODES[node]}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
-                run("ip", "-n", node, "link", "set", device, "up")
+                run("ip", "-n", name, "link", "set", device, "up")
 
         def on_node(node: str, command: str) -> None:
             enter = ENTER.format(node=node, folder=folder, repository=jobs.REPOSITORY)
             inside = ("unshare", "--mount", "--uts", "bash", "-euc", f"{enter}\nexec {command}")
-            background("nsenter", f"--net=/run/netns/{node}", *inside)
+            background("nsenter", slurm.network(node), *inside)
 
-        on_node(first, "slurmctld -D")
+        on_node("slurm1", "slurmctld -D")
         for node in NODES:
             on_node(node, f"slurmd -D -N {node}")
         deadline = time.monotonic() + 60

@@ -14,7 +14,7 @@ from tests import jobs
 from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, docker, need, run
 from tests.cluster.test_faults import ENDS_WITHIN_S, STARTS_WITHIN_S
 
-USER = "paddle-podman"
+USER = f"podman-{os.getpid()}"  # a run that was killed could not remove its own
 NETWORK = "jobs"
 
 
