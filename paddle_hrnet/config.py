@@ -129,8 +129,8 @@ def cityscapes_80k_multiscale(global_batch: int) -> Recipe:
 def cityscapes_benchmark(global_batch: int) -> Recipe:
     """PaddlePaddle/Perf's measurement: no pretrained weights, no biases in the head, 400 steps, printed every 15.
 
-    Batch 8 a GPU; run it with MODE=throughput WARMUP_STEPS=60 MEASURED_STEPS=340 PRINT_STEPS=15, and score it by
-    --protocol perf-seg: the four windows that it drops are the run's own warm-up.
+    Batch 8 a GPU. `launch/campaign.sh perf_hrnet` runs it and scores it by --protocol perf-seg: the four windows that
+    this drops are the run's own warm-up.
     """
     return dataclasses.replace(
         cityscapes_80k(global_batch),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scoring import hazards, protocols
-from scoring.importers import MOST, count, jsonable, read_record
+from scoring.importers import FORMATS, MOST, count, jsonable, read_record
 from scoring.published import read_published
 from scoring.record import InputError, Record
 from scoring.scale_model import Loss, Training, back_test, learn, median_errors, published_tables, time_to_train_s
@@ -179,7 +179,7 @@ def measure(
         model=shared["model"],
         precision=shared["precision"],
         segmentation="hrnet" in (shared["model"] or "").lower()
-        or any(record.format in ("mmseg", "mmcv_json", "paddleseg") for record in records),
+        or any(FORMATS[record.format].segmentation for record in records),
         dataset=next((found for r in records if isinstance(found := r.header.get("dataset"), dict)), {}),
         warnings=tuple(warnings),
     )

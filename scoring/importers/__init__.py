@@ -33,13 +33,14 @@ class Format(NamedTuple):
     clue: bytes  # stands in every row of the format
     row: RowPattern  # what a line with the clue must be
     read: Callable[[Lines], Draft]
+    segmentation: bool = False  # its program trains segmentation networks alone
 
 
 FORMATS = {
     "mllog": Format(b":::MLLOG", RowPattern(re.compile(r":::MLLOG \{"), ()), mllog.read),
     "paddleclas_static": Format(b"train step:", paddleclas.STATIC_ROW, paddleclas.read_static),
     "paddleclas_dygraph": Format(b"[Train][Epoch ", paddleclas.DYGRAPH_ROW, paddleclas.read_dygraph),
-    "paddleseg": Format(b"[TRAIN] epoch", paddleseg.ROW, paddleseg.read),
+    "paddleseg": Format(b"[TRAIN] epoch", paddleseg.ROW, paddleseg.read, segmentation=True),
     "paddle18": Format(b"train batch ", paddle18.ROW, paddle18.read),
     "oneflow": Format(b"samples/s: ", oneflow.ROW, oneflow.read),
     "nvidia_pytorch": Format(b"train.total_ips", dllogger.PYTORCH_ROW, dllogger.read_pytorch),
@@ -50,8 +51,8 @@ FORMATS = {
     "nvidia_json": Format(b"DLLL {", dllogger.JSON_ROW, dllogger.read_json),
     "nvidia_nvlog": Format(b":::NVLOG", dllogger.NVLOG_RATE, dllogger.read_nvlog),
     "keras": Format(b"keras_utils.py", keras.ROW, keras.read),
-    "mmcv_json": Format(b'"data_time": ', mmseg.JSON_ROW, mmseg.read_json),
-    "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read),
+    "mmcv_json": Format(b'"data_time": ', mmseg.JSON_ROW, mmseg.read_json, segmentation=True),
+    "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read, segmentation=True),
 }
 
 
