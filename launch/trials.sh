@@ -111,8 +111,8 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
     ((SECONDS < deadline + MPIRUN_END_S)) || kill -KILL "${mpirun_pid}" 2>/dev/null || true
     sleep 0.2
   done
+  rm -rf "${TMPDIR:-/tmp}/ompi.${mpirun_pid}" ${segments:+"${segments}"} # a killed mpirun leaves its own folder too
   mpirun_pid=""
-  [[ -z "${segments}" ]] || rm -rf "${segments}"
   # Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says that a run is
   # done. An acceptance whose checks are not possible here has no log, but its lines; a fleet's has its record.
   ((status != 0)) || [[ -s "${result%.txt}.lines" || -s "${result%.txt}.json" ]] || grep -aqs '"key": "run_stop"' "${result}" || status=1

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -67,12 +68,14 @@ def test_a_killed_rank_ends_all(tmp_path: Path, rank: int) -> None:
     assert re.fullmatch(rf"process rank {rank} .* exited on signal 9 \(Killed\)", aborted(tmp_path))
 
 
-def test_a_killed_mpirun_ends_all_and_frees_the_shared_memory(tmp_path: Path) -> None:
+def test_a_killed_mpirun_ends_all_and_leaves_no_file_behind(tmp_path: Path) -> None:
     job = start(tmp_path)
     maps = jobs.rank_of(tmp_path, 0).memory_maps()
     segments = [Path(file.path) for file in maps if file.path.startswith("/dev/shm/")]
-    assert segments
-    jobs.launcher_of(tmp_path).kill()
+    launcher = jobs.launcher_of(tmp_path)
+    segments.append(Path(tempfile.gettempdir(), f"ompi.{launcher.pid}"))
+    assert len(segments) > 1 and all(path.exists() for path in segments)
+    launcher.kill()
     ended(job, tmp_path, within_s=30)
     assert job.returncode == 1
     assert aborted(tmp_path) == "mpirun was ended by signal 9"
