@@ -55,6 +55,7 @@ class Course:
     handlers: Mapping[str, Callable[["Course", Event], None]]  # by key: HANDLERS, or those common to all benchmarks
     first_init_ms: float | None = None
     start_ms: float | None = None
+    start_line: int | None = None
     stop_ms: float | None = None
     stop_line: int | None = None
     status: Any = None
@@ -91,7 +92,7 @@ class Course:
 
     def _run_start(self, event: Event) -> None:
         if self.start_ms is None:
-            self.start_ms = event.time_ms
+            self.start_ms, self.start_line = event.time_ms, event.line
             self.windows.start(event)
         elif event.time_ms != self.start_ms:
             self._breach("run-time", event, "another run_start, {} ms after the first", event.time_ms - self.start_ms)

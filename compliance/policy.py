@@ -147,6 +147,8 @@ class Policy:
             elif course.first_init_ms is not None and abs(time_ms - course.first_init_ms) > CACHE_CLEAR_MS:
                 off_h = abs(time_ms - course.first_init_ms) / 3.6e6
                 self._breach("cache-cleared", line, f"{off_h:.1f} h from init_start")
+            elif course.start_line is not None and line > course.start_line:
+                self._breach("cache-cleared", line, f"written below run_start, which is line {course.start_line}")
 
     def _target(self, benchmark: Benchmark, division: str) -> None:
         target, course = benchmark.targets.get(division), self.course

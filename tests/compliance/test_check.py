@@ -227,6 +227,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("cache-cleared", make_log.closed_run, lambda log: log.value("cache_clear", "no"), "cache_clear"),
     ("cache-cleared", make_log.closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
     ("cache-cleared", make_log.closed_run, lambda log: log.later("cache_clear", -3.7e6), "cache_clear"),
+    ("cache-cleared", make_log.closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
     ("seed-present", make_log.closed_run, lambda log: log.without_metadata("seed", "lineno"), "seed"),
     ("run-resumed", lambda: make_log.run(summary={"resumed": True}), lambda log: log, "run_summary"),
     ("run-profiled", lambda: make_log.run(summary={"profiled": True}), lambda log: log, "run_summary"),
