@@ -36,7 +36,7 @@ echo "== tests"
 # A test that starts ranks has both cores of a small machine to itself: it is in the group "ranks".
 markers="${kind}"
 [[ -n "${slow}" ]] || markers="not slow and ${kind}"
-tests=(pytest -n "${workers}" --dist loadgroup -m "${markers}" "${arguments[@]}")
+tests=(pytest -n "${workers}" --dist loadgroup -m "${markers}" --durations 8 --durations-min 10 "${arguments[@]}")
 [[ -n "${coverage}" ]] || exec "${tests[@]}"
 folder="$(mktemp -d)"
 trap 'rm -rf "${folder}"' EXIT
