@@ -129,6 +129,11 @@ class Loader(ABC):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+def listed(list_file: Path) -> list[str]:
+    """Lines of a list of files. A name is the bytes that the folder has, UTF-8 or not."""
+    return [os.fsdecode(line) for line in list_file.read_bytes().splitlines()]
+
+
 class Folders:
     """Which files are there, by one listing a folder: a stat for each file costs minutes on a network disk."""
 

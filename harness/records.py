@@ -144,7 +144,7 @@ def _index(index: Path, make: str) -> np.ndarray:
         raise ValueError(f"{index}: no such file: {make}")
     try:
         numbers = np.array(index.read_bytes().split(), dtype=np.int64).reshape(-1, 2)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{index}: has other lines than two whole numbers: {make}") from error
     if not len(numbers):
         raise ValueError(f"{index}: is empty: {make}")

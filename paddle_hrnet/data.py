@@ -100,7 +100,7 @@ def read_list(root: Path, part: str, classes: int) -> PairList:
 
 def _listed(list_file: Path) -> list[tuple[str, str, str]]:
     pairs = []
-    for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(loader.listed(list_file), 1):
         if not line.strip():
             continue
         paths = line.split()

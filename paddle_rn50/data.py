@@ -103,7 +103,7 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
         )
     paths, labels = [], []
     folders = loader.Folders(root)
-    for number, line in enumerate(list_file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(loader.listed(list_file), 1):
         if not line.strip():
             continue
         path, _, text = line.strip().rpartition(" ")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import paddle
 
-from program.ops import ALL_UPDATES, EMPTY, NORMALIZATIONS, Refused, dtype_of, type_in
+from program.ops import ALL_UPDATES, CONVOLUTIONS, EMPTY, NORMALIZATIONS, Refused, dtype_of, type_in
 
 # Operators that the executor runs without a kernel of their own, or whose one kernel looks at no data.
 NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
@@ -45,10 +46,32 @@ _SELECTORS = ("X", "Input", "Logits", "Param", "Out@GRAD", "Output@GRAD", "Y@GRA
 _TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor"}
 
 
+# Of a tensor: "limited to 2 Giga-elements" (cuDNN's API reference, cudnnSetTensor4dDescriptor), whose sizes are int.
+MOST_ELEMENTS = 2**31 - 1
+
+
+def sizes(main: Any) -> None:
+    """That cuDNN takes each convolution's images.
+
+    Raises:
+        ValueError: one has too many elements.
+    """
+    block = main.global_block()
+    for op in block.ops:
+        for name in (*op.input("Input"), *op.output("Output")) if op.type in CONVOLUTIONS else ():
+            elements = math.prod(block.var(name).shape)
+            if elements > MOST_ELEMENTS:
+                raise ValueError(
+                    f"BATCHSIZE: {name} has {elements} elements, cuDNN takes tensors of {MOST_ELEMENTS} at most: "
+                    "lower BATCHSIZE or IMAGE_SIZE"
+                )
+
+
 def check(main: Any, device: str) -> int:
     """Number of operators, all of which this Paddle has a kernel for on `device`, in the types of all their data.
 
     Raises:
+        ValueError: an image is too large for cuDNN.
         Refused: one has no kernel of the type that Paddle selects, or an operand is declared in another type than that
             kernel reads or writes: Paddle would cast it at each step, or stop there.
     """
@@ -56,6 +79,8 @@ def check(main: Any, device: str) -> int:
     registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
     place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
     block = main.global_block()
+    if device == "gpu":
+        sizes(main)
     for op in block.ops:
         if op.type in NO_KERNEL:
             continue

@@ -48,6 +48,7 @@ class Strategy:
         return {f"FLAGS_{name}": getattr(self, name) for name in _OF_CUDNN if getattr(self, name) is not None}
 
 
+MOST = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
 _OF_CUDNN = ("conv_workspace_size_limit", "cudnn_exhaustive_search", "cudnn_batchnorm_spatial_persistent")
 _NO_EXECUTOR = (
     "Paddle 2.6.2 has one executor, which reads no ExecutionStrategy: set FLAGS_new_executor_serial_run or the number "
@@ -109,6 +110,8 @@ def _value(name: str, text: str, knob: Any) -> Any:
         raise ValueError(f"STRATEGY: {name}={text!r}: must be a number ({knob.metadata['doc']})") from None
     if not number >= knob.metadata["least"]:
         raise ValueError(f"STRATEGY: {name}={text}: must be at least {knob.metadata['least']}")
+    if number > MOST:
+        raise ValueError(f"STRATEGY: {name}={text}: must be at most {MOST}")
     return number
 
 
@@ -119,7 +122,7 @@ def in_words(strategy: Strategy) -> str:
     default = Strategy()
     changed = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
     return ",".join(
-        f"{name}={int(value) if isinstance(value, bool) else value:g}"
+        f"{name}={str(int(value) if isinstance(value, bool) else value).removesuffix('.0')}"
         for name, value in changed.items()
         if value != getattr(default, name)
     )

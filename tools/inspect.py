@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import env
-from program import strategy
+from program import kernels, strategy
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
 from scoring.estimate import Demand, predict
 from scoring.published import read_published, select
 
 KIB = 2**10
+FIRST_PORT = 6170  # Paddle's
+MOST_RANKS = 2**16 - FIRST_PORT
 
 # Names of a model in published tables that leave its version open, by the model's name with it.
 UNVERSIONED = {"resnet50_v1.5": {"resnet50": "v1 or v1.5 not stated"}}
@@ -224,14 +226,20 @@ def build(job: env.Job) -> Any:
     Raises:
         ValueError: the job asks for what cannot be built.
     """
-    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(job.world_size)])
+    if job.world_size > MOST_RANKS:
+        raise ValueError(f"DGXNGPU={job.dgxngpu}: each rank has a TCP port of its own: at most {MOST_RANKS} here")
+    if job.batchsize > kernels.MOST_ELEMENTS:
+        raise ValueError(f"BATCHSIZE={job.batchsize}: cuDNN takes images up to {kernels.MOST_ELEMENTS}: lower it")
+    env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])
     train = importlib.import_module(f"{job.package}.train")
     config = importlib.import_module(f"{job.package}.config")
     train.paddle.enable_static()
     recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
     plan = dataclasses.replace(train.plans.of_job(job), ranks_listen=False)
     schedule = recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch, epochs=recipe.epochs)
-    return train.training_program(job, recipe, plan, schedule, seed=1)
+    training = train.training_program(job, recipe, plan, schedule, seed=1)
+    kernels.sizes(training.main)  # a CPU's too: its rates are those of GPUs
+    return training
 
 
 def inspect(job: env.Job) -> dict[str, Any]:

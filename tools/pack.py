@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -89,20 +89,35 @@ def pack(source: Path, target: Path, part: str) -> str:
 
 
 def _whole(packed: Path, sizes: Path, listed: str) -> str:
-    if not sizes.exists() or json.loads(sizes.read_bytes()).get("list_sha256") != listed:
+    if _known(sizes).get("list_sha256") != listed:
         raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
     return f"{packed}: is whole already"
 
 
+def _known(sizes: Path) -> dict[str, Any]:
+    """What a file of sizes says, if there is one."""
+    try:
+        known = json.loads(sizes.read_bytes()) if sizes.exists() else {}
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise ValueError(f"{sizes}: is damaged: remove it, then tools.pack --sizes writes it")
+    return known
+
+
 def _resumed(growing: BinaryIO, journal: Path, listed: str) -> list[Entry]:
     """The records that an earlier pack of the same list has written; what is behind the last whole one is cut off."""
-    text = journal.read_text() if journal.exists() else ""
+    text = journal.read_text(errors="replace") if journal.exists() else ""
     first, *lines = text[: text.rfind("\n") + 1].splitlines() or [listed]
     if first != listed:
         begun = f"{growing.name}: was begun from another list"
         raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
     size = growing.seek(0, os.SEEK_END)
-    found = [entry for entry in (Entry(*map(int, line.split())) for line in lines) if entry.offset < size]
+    try:
+        entries = [Entry(*map(int, line.split())) for line in lines]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
+    found = [entry for entry in entries if entry.offset < size]
     end = found.pop().offset if found else 0  # the last one may be cut off, and is written again
     growing.truncate(end)
     growing.seek(end)
@@ -151,8 +166,8 @@ def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: dict[str, str])
 
 def find_sizes(source: Path, part: str) -> str:
     """Reads the header of each image of `part` and writes the largest one's size beside them."""
-    images, file = data.find(source, part, records.MOST_CLASSES), source / data.SIZES.format(part)
-    known = json.loads(file.read_bytes()) if file.exists() else {}
+    file = source / data.SIZES.format(part)
+    known, images = _known(file), data.find(source, part, records.MOST_CLASSES)
     sizes: list[tuple[int, int]] = []
     with ThreadPoolExecutor(READERS) as readers:
         for ids in _shown(f"sizes {part}", len(images)):
@@ -176,8 +191,10 @@ def main() -> int:
     args = parser.parse_args()
     if (args.target is None) != args.sizes:
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE")
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a path need not be UTF-8
     try:
-        for part in PARTS:
+        absent = [part for part in PARTS if args.target and not (args.source / f"{part}_list.txt").is_file()]
+        for part in absent or PARTS:  # what is absent is said before hours of packing the other
             print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
     except (ValueError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -130,6 +130,7 @@ def test_tfrecord_files_are_read_in_their_order_as_dali_reads_them(tmp_path: Pat
         ("", r"train\.idx: is empty: restore it"),
         ("0 zero\n", r"train\.idx: has other lines than two whole numbers"),
         ("0\t0\n1\t32\n2\n", r"train\.idx: has other lines than two whole numbers"),
+        ("0\t0\n1\t99999999999999999999\n", r"train\.idx: has other lines than two whole numbers"),
         ("0\t36\n1\t72\n", r"train\.idx: is not the index of .*train\.rec with its 72 bytes"),
         ("0\t0\n1\t9999\n", r"train\.idx: is not the index of .*train\.rec with its 72 bytes"),
         ("0\t0\n1\t0\n", r"train\.idx: is not the index of .*train\.rec with its 72 bytes"),

@@ -52,6 +52,8 @@ def test_every_knob_of_fleetx_is_known() -> None:
         ("fuse_grad_size_in_MB=0", "must be at least 0.001"),
         ("fuse_grad_size_in_MB=nan", "must be at least 0.001"),
         ("fuse_grad_size_in_MB=big", "must be a number"),
+        ("fuse_grad_size_in_MB=inf", "must be at most 2147483647"),
+        ("conv_workspace_size_limit=1000000000000000000000000000000", "must be at most 2147483647"),
         ("fuse_bn_act_ops=2", "must be 0 or 1"),
         ("auto=1", "use auto alone"),
         ("bogus=1", "no knob 'bogus'"),
@@ -87,7 +89,8 @@ def test_a_batch_is_split_without_a_copy() -> None:
 
 
 def test_a_strategy_is_written_as_it_is_read() -> None:
-    for text in ("", "auto", "fuse_grad_size_in_MB=4,fuse_bn_act_ops=0", "cudnn_exhaustive_search=0,nccl_comm_num=2"):
+    exact = "fuse_grad_size_in_MB=16.1234567,conv_workspace_size_limit=1234567"
+    for text in ("", "auto", "fuse_grad_size_in_MB=4,fuse_bn_act_ops=0", "cudnn_exhaustive_search=0", exact):
         chosen = strategy.parse(text)
         assert strategy.parse(strategy.in_words(chosen)) == chosen
 

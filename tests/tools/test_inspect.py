@@ -365,6 +365,13 @@ def test_the_command_prints_json() -> None:
         (("--system", "NONE"), "there is no config_NONE.sh; there are:"),
         (("--system", "DGXA100", "--ranks", "0"), "DGXNGPU=0: must be at least 1"),
         (("--system", "DGXA100", "--batch", "0"), "BATCHSIZE=0: must be at least 1"),
+        (
+            ("--system", "DGXA100", "--batch", "1000000000"),
+            "cuDNN takes tensors of 2147483647 at most: lower ",
+        ),
+        (("--system", "CPU", "--batch", "1000000000"), "cuDNN takes tensors of 2147483647 at most: lower "),
+        (("--system", "DGXA100", "--batch", "5000000000"), "BATCHSIZE=5000000000: cuDNN takes images up to 2147483647"),
+        (("--system", "DGXA100", "--ranks", "1000000000"), "DGXNGPU=1000000000: each rank has a TCP port of its own"),
         (("--system", "DGXA100", "--strategy", "fuse_bn_act_ops=1", "--precision", "fp32"), "takes FP16 in NHWC only"),
         (("--system", "DGXA100", "--strategy", "localsgd=1"), "localsgd is refused"),
         (("--system", "DGX1", "--precision", "amp_o1", "--strategy", "auto", "--ranks", "4"), "STRATEGY=auto: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -142,6 +143,48 @@ def test_a_target_of_another_list_is_refused(source: Path, tmp_path: Path) -> No
     (source / "train/01.jpeg").unlink()
     status, said = run(source, tmp_path / "other")
     assert status == 2 and "train/01.jpeg is absent: restore it or remove the line" in said
+
+
+def test_a_name_that_is_not_utf_8_is_the_folders(source: Path, tmp_path: Path) -> None:
+    odd = source / os.fsdecode(b"train/\xe9t\xe9\xe2\x80\xa8 1.jpeg")  # Latin-1, a line separator and a space
+    (source / "train/00.jpeg").rename(odd)
+    lines = (source / "train_list.txt").read_bytes().replace(b"train/00.jpeg", os.fsencode(odd.relative_to(source)))
+    (source / "train_list.txt").write_bytes(lines)
+    status, said = run(source, tmp_path / os.fsdecode(b"\xe9"))
+    assert status == 0 and said.count("each record checked") == 2, said
+    found = records.find(tmp_path / os.fsdecode(b"\xe9"), "train", 10)
+    assert found is not None and found.read(np.array([0]))[0][0].tobytes() == odd.read_bytes()
+    odd.unlink()
+    status, said = run(source, tmp_path / "other")
+    assert status == 2 and "train_list.txt:1: " in said and "is absent" in said and said.count("\n") == 1
+
+
+def test_a_list_that_is_absent_is_named_before_the_other_is_packed(source: Path, tmp_path: Path) -> None:
+    (source / "val_list.txt").unlink()
+    status, said = run(source, tmp_path / "packed")
+    assert status == 2 and "val_list.txt: no such file" in said and said.count("\n") == 1
+    assert not (tmp_path / "packed").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("train.rec.journal", "{listed}\n0 1 2\n", "train.rec.journal: is damaged: remove it with "),
+        ("train.rec.journal", "{listed}\nno number 2 3\n", "train.rec.journal: is damaged: remove it with "),
+        ("train.sizes.json", "", "train.sizes.json: is damaged: remove it"),
+        ("train.sizes.json", "[1]", "train.sizes.json: is damaged: remove it"),
+    ],
+)
+def test_a_damaged_file_beside_the_records_is_named(
+    source: Path, tmp_path: Path, file: str, content: str, message: str
+) -> None:
+    listed = hashlib.sha256((source / "train_list.txt").read_bytes()).hexdigest()
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / file).write_text(content.format(listed=listed))
+    if file == "train.sizes.json":
+        (tmp_path / "packed/train.rec").touch()
+    status, said = run(source, tmp_path / "packed")
+    assert status == 2 and message in said and said.count("\n") == 1
 
 
 def test_a_full_disk_is_named_and_the_pack_goes_on(source: Path, tmp_path: Path) -> None:
