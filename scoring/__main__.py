@@ -9,6 +9,7 @@ import os
 import sys
 
 from scoring.record import InputError
+from scoring.text import MOST_OF_A_LINE, visible
 
 # command: (module with `add_arguments(parser)` and `main(args) -> int`, help). A module is imported only
 # when its command is called, so that `score` does not pay for the plots of `report`.
@@ -45,11 +46,11 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except InputError as error:
-        print(f"python -m scoring {wanted}: {error}", file=sys.stderr)
+        text = str(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        text = f"{where}{error.strerror or error}; check the path".replace("\n", "\\n")  # a path may hold anything
-        print(f"python -m scoring {wanted}: {text}", file=sys.stderr)
+        text = f"{where}{error.strerror or error}; check the path"
+    print(f"python -m scoring {wanted}: {visible(text, MOST_OF_A_LINE)}", file=sys.stderr)  # a path may hold anything
     return 2
 
 

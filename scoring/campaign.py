@@ -29,6 +29,7 @@ from scoring.campaign_table import write_tables
 from scoring.importers import count
 from scoring.published import read_published, select
 from scoring.record import InputError
+from scoring.text import safe_lines
 
 
 def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(_plan_text(jobs, campaign, shrink=args.shrink))
     except (InputError, OSError) as error:
-        print(f"python -m scoring.campaign: {error}", file=sys.stderr)
+        print(safe_lines([f"python -m scoring.campaign: {error}"]), file=sys.stderr)
         return 2
     return 0
 

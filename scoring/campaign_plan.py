@@ -6,6 +6,7 @@ What is done is read from the logs alone, so a campaign can be stopped at any ti
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -375,10 +376,13 @@ def wall_times(folder: Path) -> dict[str, list[float]]:
     path = folder / "campaign.jsonl"
     timed: dict[str, list[float]] = {}
     if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            attempt = json.loads(line)
-            if attempt["exit"] == 0:
-                timed.setdefault(attempt["run"], []).append(attempt["wall_s"])
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                attempt = json.loads(line)
+                if attempt["exit"] == 0 and 0 < attempt["wall_s"] < math.inf:
+                    timed.setdefault(attempt["run"], []).append(attempt["wall_s"])
+            except (ValueError, KeyError, TypeError):  # a line that a killed launcher left unfinished: no time is lost
+                continue
     return timed
 
 

@@ -19,6 +19,7 @@ from scoring.importers import count, jsonable, read_record
 from scoring.protocols import Protocol
 from scoring.record import InputError
 from scoring.score import Score, TooFewRunsError, add_score_options, once, protocol_of, score
+from scoring.text import safe_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,9 +232,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def between_runs_sd(text: str) -> BetweenRuns:
     """`0.8/5`: 0.8 % over 5 runs."""
     percent, _, runs = text.partition("/")
-    if not (0 < float(percent) < 100 and int(runs) > 1):
+    if not (0 < float(percent) < 100 and count(runs) > 1):
         raise ValueError(text)
-    return BetweenRuns(float(percent) / 100, int(runs) - 1, f"a given {percent} % between {runs} runs")
+    return BetweenRuns(float(percent) / 100, count(runs) - 1, f"a given {percent} % between {runs} runs")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -250,13 +251,13 @@ def main(args: argparse.Namespace) -> int:
         try:
             named.append((system, score(records, protocol, skip=args.skip)))
         except TooFewRunsError as error:
-            print(f"python -m scoring compare: {system}: {error}", file=sys.stderr)
+            print(safe_lines([f"python -m scoring compare: {system}: {error}"]), file=sys.stderr)
             return 1
     result = compare(named, args.between_runs_sd)
     if args.json:
         print(json.dumps(jsonable(result.to_json()), indent=1))
     else:
-        print("\n".join(comparison_lines(result)))
+        print(safe_lines(comparison_lines(result)))
     return 0
 
 

@@ -12,6 +12,7 @@ import math
 import os
 import sqlite3
 import statistics
+import urllib.parse
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -23,8 +24,11 @@ from scoring.compare import SINGLE_RUNS
 from scoring.importers import count, jsonable, read_record
 from scoring.record import InputError, Record
 from scoring.score import Score, add_score_options, protocol_of, score
+from scoring.text import cell, safe_lines, visible
 
 LEAST_RUNS = 3  # of the past, for a verdict
+VERSION = 1  # of the file; one made before versions has 0 and the same form
+MOST_IMAGES_PER_S = 1e15
 COLUMNS = "sha256, file, date, date_of, revision, system, workload, precision, protocol, images_per_s, unit"
 TABLE = f"""CREATE TABLE IF NOT EXISTS run ({COLUMNS}, record BLOB, PRIMARY KEY (sha256, protocol))"""
 
@@ -95,19 +99,52 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """The history's file; made only where runs are added. Raises InputError for what is no history."""
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
+    address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={'rwc' if new else 'ro'}"
     try:
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(TABLE)
+        with closing(sqlite3.connect(address, uri=True)) as connection, connection:
+            _be_ours(connection, path, new)
             yield connection
+    except sqlite3.OperationalError as error:
+        busy = "; another process writes to it: try again" if "locked" in str(error) else ""
+        raise InputError(f"{path}: not a history that can be used ({error}){busy}") from error
     except sqlite3.Error as error:
-        raise InputError(f"{path}: not a history that can be used ({error})") from error
+        raise InputError(f"{path}: not a history that can be used ({error}); name another by --file") from error
+
+
+def _be_ours(connection: sqlite3.Connection, path: Path, new: bool) -> None:
+    """Make the table in a new file. Raises InputError for a file of something else, or of a later version."""
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name") if name]
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if not tables and version == 0:
+        if not new:
+            raise InputError(f"{path}: an empty file; make a history of it with `history add LOG...`")
+        connection.execute(TABLE)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+    columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(run)")]
+    if version > VERSION:
+        raise InputError(f"{path}: a history of version {version}; this code knows {VERSION}: use a newer one")
+    if columns != [*COLUMNS.split(", "), "record"]:
+        holds = f"columns {', '.join(columns)}" if columns else f"tables {', '.join(tables)}"
+        raise InputError(f"{path}: a SQLite file, but no history ({holds}); name another by --file")
 
 
 def rows_of(connection: sqlite3.Connection) -> list[Row]:
-    """All runs, oldest first."""
+    """All runs, oldest first. Raises InputError for a row that another program altered."""
     names = COLUMNS.split(", ")
     found = connection.execute(f"SELECT {COLUMNS} FROM run ORDER BY date, sha256").fetchall()
-    return [Row(**dict(zip(names, values, strict=True))) for values in found]
+    return [_sound(Row(**dict(zip(names, values, strict=True)))) for values in found]
+
+
+def _sound(row: Row) -> Row:
+    """The row, if its cells are what `add` writes."""
+    for name, value in vars(row).items():
+        if name == "images_per_s":
+            good = isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
+        else:
+            good = isinstance(value, str) or (name == "revision" and value is None)
+        if not good:
+            raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
+    return row
 
 
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tuple[int, int]:
@@ -179,16 +216,20 @@ def page(rows: Sequence[Row]) -> str:
     parts = [f"{PAGE_START}<style>{STYLE}</style><h1>History</h1>"]
     for series in dict.fromkeys(row.series for row in rows):
         own = [row for row in rows if row.series == series]
-        parts.append(f"<h2>{html.escape(' | '.join(series[:3]))}</h2><p>{html.escape(series[3])}</p>{_plot(own)}")
+        parts.append(f"<h2>{_text(' | '.join(series[:3]))}</h2><p>{_text(series[3])}</p>{_plot(own)}")
         of = {"file": " (file)", "first_row": " (first row)"}
         cells = "".join(
-            f"<tr><td>{row.date[:16]}{of.get(row.date_of, '')}<td>{html.escape((row.revision or '-')[:12])}"
-            f"<td>{row.images_per_s:.2f}<td>{html.escape(row.file)}<td>{row.sha256[:12]}"
+            f"<tr><td>{_text(row.date[:16])}{of.get(row.date_of, '')}<td>{_text((row.revision or '-')[:12])}"
+            f"<td>{row.images_per_s:.2f}<td>{_text(row.file)}<td>{_text(row.sha256[:12])}"
             for row in reversed(own)
         )
-        head = f"<tr><th>date, UTC<th>commit<th>{html.escape(own[0].unit)}<th>log<th>SHA-256"
+        head = f"<tr><th>date, UTC<th>commit<th>{_text(own[0].unit)}<th>log<th>SHA-256"
         parts.append(f"<details><summary>{len(own)} runs</summary><div><table>{head}{cells}</table></div></details>")
     return "\n".join(parts)
+
+
+def _text(value: object) -> str:
+    return html.escape(visible(value))
 
 
 def _plot(rows: Sequence[Row]) -> str:
@@ -200,10 +241,11 @@ def _plot(rows: Sequence[Row]) -> str:
         x, y = 60 + at * step, 200 - 190 * row.images_per_s / top
         if at and row.revision != rows[at - 1].revision:
             drawn.append(f'<path d="M{x - step / 2:.1f} 10V200" stroke="#888" stroke-dasharray="3"/>')
-        words = html.escape(f"{row.images_per_s:.2f} {row.unit}, {row.date}, {row.revision or 'no commit'}")
+        words = _text(f"{row.images_per_s:.2f} {row.unit}, {row.date}, {row.revision or 'no commit'}")
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#1f5fa8"><title>{words}</title></circle>')
     axis = f'<path d="M50 10V200H650" fill="none" stroke="#444"/><text x="0" y="20">{top / 1.1:.5g}</text>'
-    ends = f'<text x="50" y="218">{rows[0].date[:10]}</text><text x="580" y="218">{rows[-1].date[:10]}</text>'
+    dates = ((50, rows[0].date[:10]), (580, rows[-1].date[:10]))
+    ends = "".join(f'<text x="{x}" y="218">{_text(date)}</text>' for x, date in dates)
     return f'<svg viewBox="0 0 660 225" role="img">{axis}<text x="35" y="204">0</text>{ends}{"".join(drawn)}</svg>'
 
 
@@ -266,7 +308,7 @@ def _logs(args: argparse.Namespace) -> int:
         return 0
     with opened(args.file) as connection:
         lower, said = check(rows_of(connection), result, args.last, args.system)
-    print(said)
+    print(safe_lines([said]))
     return int(lower)
 
 
@@ -286,4 +328,4 @@ def _export(rows: Sequence[Row], out: Path) -> None:
     with out.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, COLUMNS.split(", "))
         table.writeheader()
-        table.writerows(vars(row) for row in rows)
+        table.writerows({name: cell(value) for name, value in vars(row).items()} for row in rows)

@@ -26,6 +26,7 @@ from scoring.importers import read_record
 from scoring.published import Published, read_published, select
 from scoring.record import InputError, Record
 from scoring.score import TooFewRunsError, score
+from scoring.text import safe_lines
 
 LOGS_CSV = Path(__file__).with_name("published_logs.csv")
 
@@ -103,7 +104,7 @@ class Reproduction:
 def read_rules(path: Path = LOGS_CSV) -> list[Rule]:
     """The rules of a table of logs. Raises InputError, with file and line, for a row that is none."""
     columns = {field.name for field in dataclasses.fields(Rule)} - {"line"}
-    with path.open(newline="", encoding="utf-8") as text:
+    with path.open(newline="", encoding="utf-8", errors="replace") as text:
         reader = csv.DictReader(text)
         if set(reader.fieldnames or ()) != columns:
             raise InputError(f"{path}:1: want the columns {', '.join(sorted(columns))}")
@@ -359,7 +360,7 @@ def main(args: argparse.Namespace) -> int:
         }
         print(json.dumps(found, indent=1))
     else:
-        print("\n".join(verdict_lines(verdicts, quotients, unknown)))
+        print(safe_lines(verdict_lines(verdicts, quotients, unknown)))
     bad = [v for v in verdicts if v.said in ("NOT borne out", "not recomputed") and not v.as_recorded]
     return 1 if bad else 0
 
@@ -411,9 +412,8 @@ def _read(path: Path, rule: Rule) -> Record:
     record = read_record(path)
     devices = rule.devices_unsaid if record.devices is None else None
     batch = rule.batch_unsaid if record.batch_per_device is None else None
-    if devices is None and batch is None:
-        return record
-    return read_record(path, devices=devices, batch_per_device=batch)
+    unsaid = devices is not None or batch is not None
+    return read_record(path, devices=devices, batch_per_device=batch) if unsaid else record
 
 
 def verdict_lines(verdicts: Sequence[Reproduction], quotients: Sequence[Speedup], unknown: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from scoring.published import read_published
 from scoring.record import InputError, Record
 from scoring.scale_model import Loss, Training, back_test, learn, median_errors, published_tables, time_to_train_s
 from scoring.score import TooFewRunsError, score, whole
+from scoring.text import safe_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> float:
-    """A number over 0."""
+    """A number over 0, and neither too small nor too large to reckon with."""
     value = float(text)
-    if not (math.isfinite(value) and value > 0):
+    if not 1e-12 < value < 1e15:
         raise ValueError(text)
     return value
 
@@ -205,10 +206,10 @@ def main(args: argparse.Namespace) -> int:
             devices_per_node=args.devices_per_node,
         )
     except TooFewRunsError as error:
-        print(f"python -m scoring scale: {error}", file=sys.stderr)
+        print(safe_lines([f"python -m scoring scale: {error}"]), file=sys.stderr)
         return 1
     found = plan(measured, node_counts, args)
-    print(json.dumps(jsonable(found), indent=1) if args.json else "\n".join(prediction_lines(found)))
+    print(json.dumps(jsonable(found), indent=1) if args.json else safe_lines(prediction_lines(found)))
     return 0
 
 

@@ -19,6 +19,7 @@ from scoring.protocols import Protocol
 from scoring.record import InputError, NothingMeasuredError, Record, Window
 from scoring.run import RunFigure, devices_in_rate, run_figure, select
 from scoring.run import positions as positions
+from scoring.text import safe_lines
 
 
 class TooFewRunsError(Exception):
@@ -296,7 +297,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         result = score(records, protocol, skip=args.skip)
     except TooFewRunsError as error:
-        print(f"python -m scoring score: {error}", file=sys.stderr)
+        print(safe_lines([f"python -m scoring score: {error}"]), file=sys.stderr)
         if args.json:
             partial = error.partial.to_json() if error.partial else _no_figure("too_few_runs", error, protocol, records)
             print(json.dumps(jsonable(partial), indent=1))
@@ -312,7 +313,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(jsonable(result.to_json()), indent=1))
     else:
-        print("\n".join(score_lines(result)))
+        print(safe_lines(score_lines(result)))
     return 0
 
 

@@ -22,6 +22,7 @@ from scoring.importers import checks, dllogger, keras, mllog, mmseg, oneflow, pa
 from scoring.importers.lines import HashingStream, Lines, Span, Stream, clean
 from scoring.importers.text import Draft, RowPattern
 from scoring.record import Check, InputError, Record, Window
+from scoring.text import safe_lines
 
 LOOK_BYTES = 1 << 20
 MOST = 10**9  # of anything that is counted
@@ -264,7 +265,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps([jsonable(record.to_json()) for record in records], indent=1))
         return 0
     for record in records:
-        print("\n".join(record_lines(record)))
+        print(safe_lines(record_lines(record)))
     return 0
 
 

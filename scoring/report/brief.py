@@ -25,7 +25,8 @@ from scoring.report.blocks import (
     run_link,
 )
 from scoring.report.content import Check, Group, Report, ReportedRun, nodes_of, section, timeline
-from scoring.report.text import interval, number, visible
+from scoring.report.text import interval, number
+from scoring.text import visible
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 # What each state of a check looks like: a mark that is told apart without colour, and its word.

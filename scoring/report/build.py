@@ -19,9 +19,9 @@ from scoring.record import InputError, Record
 from scoring.report.content import Group, Report, ReportedRun
 from scoring.report.scaling import curves, scaling_rows
 from scoring.report.step_time import with_step_times
-from scoring.report.text import visible
 from scoring.report.verdict import checks, verdict
 from scoring.score import RunFigure, TooFewRunsError, once, score
+from scoring.text import visible
 
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
 SAID_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
@@ -164,7 +164,7 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, A
                 for finding in entry["findings"]
             ):
                 raise KeyError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(
             f"{path}: no findings; make the file with `python -m compliance check --json LOG... > {path}`"
         ) from None

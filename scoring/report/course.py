@@ -27,8 +27,9 @@ from scoring.report.blocks import (
 from scoring.report.brief import figure_of
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles, seconds_per_step
 from scoring.report.speed import SHOWN_PANELS
-from scoring.report.text import interval, number, percent, visible
+from scoring.report.text import interval, number, percent
 from scoring.score import positions
+from scoring.text import visible
 
 SHOWN_VALUES = 400  # of a curve
 

@@ -10,6 +10,7 @@ import functools
 import html
 import io
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from scoring.report.blocks import Figure
 from scoring.report.content import Point
-from scoring.report.text import visible
+from scoring.text import visible
 
 WIDTH_INCHES, HEIGHT_INCHES = 4.4, 2.6  # 317 x 187 points
 FONT_POINTS = 11
@@ -31,6 +32,7 @@ _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", SURFACE: "surface"} | {
 MARKERS = {"o": "●○", "s": "■□", "^": "▲△", "D": "◆◇", "v": "▼▽", "P": "✚✙", "X": "✖✕", "*": "★☆"}  # full and hollow
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))
+MOST = 1e15  # of a value that is drawn
 MOST_DEVICES = 20  # of a topology that is drawn
 
 _COLOR = re.compile("|".join(_VARIABLES))
@@ -73,6 +75,7 @@ class Plot:
         marker, hollow = list(MARKERS)[index % len(MARKERS)], index // len(SERIES) % 2
         color, dash = SERIES[index % len(SERIES)], DASHES[index // len(SERIES) % len(DASHES)]
         own = {"color": color, "marker": marker, "linestyle": dash, "markerfacecolor": "none" if hollow else None}
+        points = [(x, y if abs(y) < MOST else math.nan) for x, y in points]  # no axis has ticks beyond
         every = -(-len(points) // (60 if index == 0 else 12))  # markers of a long line stand apart
         self.axes.plot(*zip(*points, strict=True), markevery=every, **(own | look))
         self.key(MARKERS[marker][hollow], color, label)
@@ -90,7 +93,7 @@ class Plot:
 
     def from_zero(self, values: Sequence[float]) -> None:
         """A vertical axis from 0, so that a small dip looks small, with room on top."""
-        self.axes.set_ylim(0, max(values) * 1.12 or 1)
+        self.axes.set_ylim(0, max((value for value in values if value < MOST), default=0) * 1.12 or 1)
 
     def finish(self, name: str, title: str, description: str) -> None:
         """Make the SVG; ids within it begin with `name`, as several plots share one page."""
@@ -215,7 +218,7 @@ def lines(
 
     for index, (label, points) in enumerate(series):
         drawing.series(index, label, points)
-    if target is not None:
+    if target is not None and abs(target) < MOST:
         drawing.axes.axhline(target, color=INK, linestyle=DASHED, linewidth=1.1)
         drawing.key("╌", INK, f"target {target:g}")
     if from_zero:

@@ -25,7 +25,7 @@ from scoring.report.blocks import (
 )
 from scoring.report.commands import commands
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun, nodes_of, section
-from scoring.report.text import visible
+from scoring.text import visible
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 RECORD_FIELDS = (

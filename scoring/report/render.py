@@ -11,7 +11,8 @@ import jinja2
 from markupsafe import Markup
 
 from scoring.report import plots
-from scoring.report.text import markdown, visible
+from scoring.report.text import markdown
+from scoring.text import visible
 
 MOST_CHARS = 100_000  # of one text
 

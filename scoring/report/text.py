@@ -1,16 +1,11 @@
-"""Text from logs, made safe to show: in a terminal, a page, Markdown and a spreadsheet."""
+"""Figures and texts as a page and Markdown show them."""
 
 from __future__ import annotations
 
 import math
 import re
 
-
-def visible(value: object, limit: int = 600) -> str:
-    """`value` as one line: what does not print (control characters, reversed writing) is escaped; cut at `limit`."""
-    text = str(value)
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text[:limit])
-    return shown if len(text) <= limit else f"{shown}… ({len(text) - limit:,} more characters)"
+from scoring.text import visible
 
 
 def number(value: float | None, absent: str = "not measured") -> str:
@@ -43,11 +38,3 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~&]|:(?=//)|(?<=www)\.)")  # with what m
 def markdown(value: object) -> str:
     """Plain text as Markdown that shows just it."""
     return _MARKDOWN.sub(r"\\\1", visible(value))
-
-
-def cell(value: object) -> object:
-    """A value of a CSV file: text that a spreadsheet would take as a formula gets an apostrophe before it."""
-    if not isinstance(value, str):
-        return value
-    text = visible(value, limit=4096)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
-from scoring.report.text import cell
+from scoring.text import cell
 
 RECORD_FIELDS = [
     "file",

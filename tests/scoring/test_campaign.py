@@ -248,6 +248,7 @@ def test_time_is_estimated_from_published_rates_then_from_runs_here(tmp_path: Pa
     (tmp_path / "dlperf").mkdir()
     attempts = [(40, 0), (44, 0), (400, 1)]
     lines = [json.dumps({"run": job.run.name, "wall_s": wall_s, "exit": code}) for wall_s, code in attempts]
+    lines += ['{"run": "', "[]", '{"run": [], "wall_s": 1, "exit": 0}']  # as a killed launcher leaves them
     (tmp_path / "dlperf" / "campaign.jsonl").write_text("\n".join(lines) + "\n")
     (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
     assert job.estimate_s == 42

@@ -234,3 +234,63 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path, command: Command) 
     (tmp_path / "history.sqlite").write_text("no database, but long enough to be taken for one " * 40)
     code, _, error = command("add", *logs(tmp_path, "a", [1]))
     assert code == 2 and "not a history" in error
+
+
+@pytest.mark.parametrize(
+    "statement, says",
+    [
+        ("CREATE TABLE mine (a)", "no history (tables mine)"),
+        ("CREATE TABLE run (sha256, file, more)", "no history (columns sha256, file, more)"),
+        ("PRAGMA user_version = 2", "a history of version 2; this code knows 1"),
+    ],
+)
+def test_another_program_s_database_is_refused_and_left_alone(
+    tmp_path: Path, command: Command, statement: str, says: str
+) -> None:
+    file = tmp_path / "history.sqlite"
+    with sqlite3.connect(file) as connection:
+        connection.execute(statement)
+    before, (log,) = file.read_bytes(), logs(tmp_path, "a", [1])
+    for words in (["add", log], ["check", log], ["show", tmp_path / "a.html"], ["export", tmp_path / "a.csv"]):
+        code, out, error = command(*words)
+        assert code == 2 and out == "" and says in error and error.count("\n") == 1
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("images_per_s", "fast"), ("images_per_s", 0.0), ("images_per_s", 1e308), ("date", 5), ("file", None)],
+)
+def test_a_row_that_another_program_altered_is_told(tmp_path: Path, command: Command, name: str, value: object) -> None:
+    runs = logs(tmp_path, "a", PAST)
+    command("add", *runs[1:])
+    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+        connection.execute(f"UPDATE run SET {name} = ?", [value])
+    for words in (["check", runs[0]], ["show", tmp_path / "a.html"], ["export", tmp_path / "a.csv"]):
+        code, _, error = command(*words)
+        assert code == 2 and f"has {name} {value!r}; delete its row" in error and error.count("\n") == 1
+
+
+def test_reading_needs_no_right_to_write_and_changes_nothing(tmp_path: Path, command: Command) -> None:
+    (log,) = logs(tmp_path, "a", [1])
+    command("add", log)
+    file = tmp_path / "history.sqlite"
+    file.chmod(0o444)
+    before = file.read_bytes()
+    assert command("check", log)[0] == command("show", tmp_path / "a.html")[0] == 0
+    assert file.read_bytes() == before
+    file.chmod(0o644)
+    file.write_bytes(b"")
+    code, _, error = command("show", tmp_path / "b.html")
+    assert code == 2 and "an empty file" in error and file.read_bytes() == b""
+
+
+def test_a_name_steers_neither_terminal_nor_page_nor_spreadsheet(tmp_path: Path, command: Command) -> None:
+    (log,) = logs(tmp_path, "a\n\x1b[31m<b>", [1])
+    command("add", log, "--system", "=1+1\x1b[31m<script>")
+    assert "\x1b" not in command("check", log, "--system", "=1+1\x1b[31m<script>")[1]
+    command("show", tmp_path / "a.html")
+    command("export", tmp_path / "a.csv")
+    page, (row,) = (tmp_path / "a.html").read_text(), csv.DictReader((tmp_path / "a.csv").open())
+    assert "\x1b" not in page and "<script>" not in page and "<b>" not in page
+    assert row["system"].startswith("'=1+1\\x1b[31m<script>") and "\n" not in row["file"]

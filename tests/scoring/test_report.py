@@ -567,6 +567,12 @@ def test_numbers_beyond_any_float(tmp_path: Path, name: str) -> None:
     assert main(["report", str(log)]) == 0
 
 
+def test_values_beyond_any_axis_are_not_drawn(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt", telemetry=True)
+    log.write_text(re.sub(r'("(?:loss|value)": )[\d.]+', r"\g<1>1e308", log.read_text()))
+    assert_self_contained(page_of(tmp_path, log))
+
+
 def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(8)
     whole = write_log(tmp_path / "whole.txt", telemetry=True).read_bytes()
@@ -655,17 +661,20 @@ def test_nothing_to_measure_is_exit_1_and_shows_no_figure(tmp_path: Path, capsys
     assert_self_contained(page)
 
 
-@pytest.mark.parametrize("case", ["absent", "twice", "over a log", "findings", "other findings", "runs"])
+@pytest.mark.parametrize("case", ["absent", "twice", "over a log", "findings", "deep", "other findings", "runs"])
 def test_wrong_use_is_exit_2_with_one_line(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write_log(tmp_path / "a.txt")
     other = write_log(tmp_path / "b.txt", seed=8)
     broken = tmp_path / "broken.json"
     broken.write_text('{"files": [{"file": 1}]}')
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
     arguments = {
         "absent": [tmp_path / "none.txt"],
         "twice": [log, log],
         "over a log": [log, other, "--html", other],
         "findings": [log, "--findings", broken],
+        "deep": [log, "--findings", deep],
         "other findings": [log, "--findings", findings_of(tmp_path / "f.json", {other: "pass"})],
         "runs": [log, "--runs", "3"],
     }[case]

@@ -167,3 +167,6 @@ def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
     broken.write_text(reproduce.LOGS_CSV.read_text().replace(",assumed\n", ",perhaps\n", 1))
     with pytest.raises(InputError, match=r"map\.csv:2: rule is 'perhaps'"):
         reproduce.read_rules(broken)
+    broken.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"map\.csv:1: want the columns"):
+        reproduce.read_rules(broken)

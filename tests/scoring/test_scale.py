@@ -278,6 +278,11 @@ def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, argumen
     assert done.stderr.count("\n") == 1 and not done.stdout
 
 
+def test_more_epochs_than_can_be_reckoned_with_are_refused(logs: list[Path]) -> None:
+    done = command("--measured", logs[0], "--nodes", "2", "--epochs", "1e308")
+    assert done.returncode == 2 and "invalid positive value" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_the_back_test_is_printed_with_each_error() -> None:
     found = json.loads(command("--back-test", "--json").stdout)
     assert len(found["results"]) == 31 and found["median_errors"]["loss over (M-1)/M"] < 0.035

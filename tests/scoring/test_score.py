@@ -700,3 +700,21 @@ def test_compare_of_nothing(tmp_path: Path, command: Command) -> None:
 )
 def test_an_interval_of_over_two_percent_each_way_is_unsteady(low: float, high: float, unsteady: bool) -> None:
     assert bool(hazards.of_interval(100.0, (low, high))) == unsteady
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_the_name_of_a_log_breaks_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None) -> None:
+    run = samples.mllog(samples.run_of(samples.steady()))
+    logs = [write(tmp_path, f"{name}\n\x1b[31m.txt", run if text is None else text) for name in "ab"]
+    code = main(["score", str(logs[0]), "--protocol", "window"])
+    out, error = capsys.readouterr()
+    assert "\x1b" not in out + error and "\\n\\x1b[31m.txt" in out + error
+    assert (code, error.count("\n")) == ((0, 0) if text is None else (2, 1))
+    assert main(["compare", *map(str, logs), "--protocol", "window"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_spread_over_more_runs_than_there_are_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "a", "b", "--protocol", "window", "--between-runs-sd", "0.8/99999999999999999999"])
+    assert "invalid between_runs_sd value" in capsys.readouterr().err

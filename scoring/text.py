@@ -1,0 +1,27 @@
+"""Text from logs and names of files, made safe for a terminal, and for a spreadsheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MOST_OF_A_LINE = 10_000
+
+
+def visible(value: object, limit: int = 600) -> str:
+    """`value` as one line: what does not print (control characters, reversed writing) is escaped; cut at `limit`."""
+    text = str(value)
+    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text[:limit])
+    return escaped if len(text) <= limit else f"{escaped}… ({len(text) - limit:,} more characters)"
+
+
+def safe_lines(lines: Iterable[str]) -> str:
+    """Lines for a terminal; what they quote cannot break them or steer it."""
+    return "\n".join(visible(line, MOST_OF_A_LINE) for line in lines)
+
+
+def cell(value: object) -> object:
+    """A value of a CSV file: text that a spreadsheet would take as a formula gets an apostrophe before it."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value, limit=4096)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
