@@ -43,6 +43,7 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     reasons = {line["found"] for line in report["lines"] if line["status"] == acceptance.NOT_POSSIBLE}
     assert reasons == {
         "no GPU: DEVICE=cpu",
+        "a CPU has no CUDA graphs: DEVICE=cpu",
         *(
             f"PRECISION={name}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
             for name in ("tf32", "amp_o1", "amp_o2")
