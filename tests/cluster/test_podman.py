@@ -72,6 +72,8 @@ class Rootless:
         self("podman", "system", "reset", "--force", check=False, timeout_s=300)
         run("pkill", "-KILL", "-U", str(self.uid), check=False)  # the user was made here, so what it runs was too
         run("userdel", "--force", "--remove", USER, check=False, timeout_s=300)
+        for name in ("podman-run", "containers-user"):
+            shutil.rmtree(f"/tmp/{name}-{self.uid}", ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
