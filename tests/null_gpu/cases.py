@@ -123,12 +123,14 @@ def matrix() -> list[Case]:
 
 
 def _pairs(case: Case) -> Iterator[tuple[object, ...]]:
-    """Values that a case tries together; of FCN-HRNetW18, slow to build, each recipe and precision on two ranks."""
+    """Values that a case tries together; of FCN-HRNetW18, slow to build, each recipe and precision on two ranks.
+
+    It is trained, evaluated and resumed in amp_o2, the GPU systems' own; test_feeds.py builds each evaluation program.
+    """
     values = asdict(case)
     workload = values.pop("workload")
     if workload == "hrnet":
-        half = case.precision in ("amp_o1", "amp_o2")  # whose evaluation program is another one than that of FP32
-        if case.ranks == 2 and (case.mode == "train") == half:
+        if case.ranks == 2 and (case.mode == "train") == (case.precision == "amp_o2"):
             yield from ((workload, name, values[name]) for name in ("recipe", "precision"))
         return
     for one, other in itertools.combinations(values, 2):
