@@ -134,6 +134,7 @@ def test_paddle_opens_every_cuda_library(image: str) -> None:
     assert "LD_LIBRARY_PATH" not in docker("image", "inspect", image)
 
 
+@pytest.mark.slow  # test_podman.py runs the same job of the same image
 def test_the_default_job_needs_no_argument_and_passes_the_official_checker(image: str, tmp_path: Path) -> None:
     name = f"default{os.getpid()}"
     try:
