@@ -36,7 +36,8 @@ from scoring.score import Score, score  # noqa: E402
 
 SEED = 17
 BETWEEN, WITHIN, WINDOWS = 0.01, 0.02, 40
-SHAPES = {"normal": 0.0, "skewed (1)": 4.0, "skewed (2)": 1.0}  # gamma's shape; its skewness is 2 / root
+GAMMAS = {"normal": 0.0, "skewed (0.5)": 16.0, "skewed (1)": 4.0, "skewed (2)": 1.0}  # its skewness is 2 / root
+SHAPES = ("normal", "skewed (1)", "skewed (2)")
 Values = Sequence[float]
 Interval = tuple[float, float] | None
 
@@ -83,7 +84,7 @@ class Cell:
 
 def noise(draw: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.ndarray:
     """Of mean 0 and deviation 1; a skewed one has its tail below, as runs are slow by accident and never fast."""
-    gamma = SHAPES[shape]
+    gamma = GAMMAS[shape]
     return (gamma - draw.gamma(gamma, size=size)) / gamma**0.5 if gamma else draw.standard_normal(size)
 
 

@@ -24,7 +24,6 @@ import numpy as np
 from scoring import spread
 
 LEAST_RUNS = 4  # of a group: three have one shape but for their sign
-SKEWNESSES = {"normal": 0.0, "skewed (0.5)": 16.0, "skewed (1)": 4.0, "skewed (2)": 1.0}  # as calibration.SHAPES
 Ends = tuple[np.ndarray, np.ndarray]
 
 
@@ -81,15 +80,10 @@ def beside_simulated(groups: Sequence[Sequence[float]], copies: int) -> list[Ske
     published = np.concatenate([skewness(np.array([values])) for values in groups])
     sizes = [len(values) for values in groups]
     found = [row("MLPerf's repeats", published, sum(sizes))]
-    for shape, gamma in SKEWNESSES.items():
-        made = np.concatenate([skewness(noise(draw, gamma, (copies, n))) for n in sizes])
+    for shape in calibration.GAMMAS:
+        made = np.concatenate([skewness(calibration.noise(draw, shape, (copies, n))) for n in sizes])
         found.append(row(f"simulated, {shape}", made, copies * sum(sizes)))
     return found
-
-
-def noise(draw: np.random.Generator, gamma: float, size: tuple[int, int]) -> np.ndarray:
-    """Of mean 0 and deviation 1, as `calibration.noise`."""
-    return (gamma - draw.gamma(gamma, size=size)) / gamma**0.5 if gamma else draw.standard_normal(size)
 
 
 def student(runs: np.ndarray, level: float) -> Ends:
@@ -138,8 +132,7 @@ METHODS: dict[str, Callable[[np.ndarray], Ends]] = {
 def tried(repeats: int) -> list[Tried]:
     """Each method on the same runs, whose windows are independent: their error hides the least of the skewness."""
     found = []
-    for shape, gamma in SKEWNESSES.items():
-        calibration.SHAPES.setdefault(shape, gamma)
+    for shape in calibration.GAMMAS:
         for count in (3, 5, 7):
             runs = calibration.systems(np.random.default_rng(calibration.SEED), shape, (repeats, count), 0.0)
             low, high = METHODS["Student's t (ours)"](runs)
@@ -159,10 +152,14 @@ def tables(skews: Sequence[Skew], methods: Sequence[Tried]) -> str:
     for s in skews:
         interval = f"{s.low:+.2f} to {s.high:+.2f}"
         lines.append(f"| {s.of} | {s.groups:,} | {s.runs:,} | {s.mean:+.2f} | {interval} | {s.spread:.2f} |")
-    lines += ["", f"| % held; width beside ours, at 3, 5, 7 runs | {' | '.join(SKEWNESSES)} |", "|---" * 5 + "|"]
+    lines += [
+        "",
+        f"| % held; width beside ours, at 3, 5, 7 runs | {' | '.join(calibration.GAMMAS)} |",
+        "|---" * 5 + "|",
+    ]
     for name in METHODS:
         cells = []
-        for shape in SKEWNESSES:
+        for shape in calibration.GAMMAS:
             own = [one for one in methods if one.method == name and one.shape == shape]
             held, width = (f"{100 * one.held:.1f}" for one in own), (f"{one.width:.2f}" for one in own)
             cells.append(f"{', '.join(held)}; {', '.join(width)}")
