@@ -29,10 +29,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scoring import compare, history, protocols, spread  # noqa: E402
+from scoring.figure import compare, history, protocols, spread  # noqa: E402
+from scoring.figure.score import Score, score  # noqa: E402
 from scoring.importers import read_record  # noqa: E402
 from scoring.record import InputError  # noqa: E402
-from scoring.score import Score, score  # noqa: E402
 
 SEED = 17
 BETWEEN, WITHIN, WINDOWS = 0.01, 0.02, 40

@@ -24,7 +24,7 @@ from harness import checkpoint
 
 PARAMETERS = 25_557_032
 LIMIT = 0.01
-IMAGES = 1_281_167  # of ImageNet; both throughputs are in scoring/published.csv
+IMAGES = 1_281_167  # of ImageNet; both throughputs are in scoring/published/published.csv
 TIMES_S = {
     "an epoch of ImageNet at 23,874 images/s (NVIDIA's Paddle, DGX A100)": IMAGES / 23_874,
     "an epoch of ImageNet at 353.77 images/s (DLPerf's Paddle, one V100)": IMAGES / 353.77,

@@ -1,7 +1,7 @@
 """The estimate of a step and its baselines on reports that they have not seen: each is predicted by the others alone.
 
     python benchmarks/estimate_baselines.py [--rows]     the judgement; --rows: each figure, as docs/estimate.md has it
-    python benchmarks/estimate_baselines.py --write      counts the programs anew: scoring/estimate_demands.csv
+    python benchmarks/estimate_baselines.py --write      counts the programs anew: scoring/predict/estimate_demands.csv
 
 `--write` builds each program without a GPU (10 minutes, most of them HRNet's).
 """
@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from harness import env  # noqa: E402
-from scoring import estimate  # noqa: E402
-from scoring.estimate import Row  # noqa: E402
-from scoring.published import read_published  # noqa: E402
+from scoring.predict import estimate  # noqa: E402
+from scoring.predict.estimate import Row  # noqa: E402
+from scoring.published.table import read_published  # noqa: E402
 from tools import inspect  # noqa: E402
 
 COLUMNS = ("model", "accelerator", "accelerator_memory_gib", "precision", "batch_per_device", "devices")

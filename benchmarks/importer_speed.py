@@ -30,8 +30,8 @@ from pathlib import Path
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 started = time.perf_counter(), time.process_time()
 from scoring.importers import read_record
-from scoring.protocols import find
-from scoring.score import score
+from scoring.figure.protocols import find
+from scoring.figure.score import score
 record = read_record(sys.argv[1], devices=8, batch_per_device=32)
 score([record], find("perf"))
 wall_s, cpu_s = time.perf_counter() - started[0], time.process_time() - started[1]

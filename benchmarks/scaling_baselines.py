@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scoring.importers import read_record  # noqa: E402
-from scoring.published import read_published  # noqa: E402
+from scoring.predict.scale_model import PublishedTable, learn, published_tables  # noqa: E402
+from scoring.published.table import read_published  # noqa: E402
 from scoring.record import InputError  # noqa: E402
-from scoring.scale_model import PublishedTable, learn, published_tables  # noqa: E402
 
 IMAGENET = 1_281_167
 # (round/submitter, system with its node count as {n}, devices a node)

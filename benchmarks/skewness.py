@@ -21,7 +21,7 @@ from pathlib import Path
 import calibration
 import numpy as np
 
-from scoring import spread
+from scoring.figure import spread
 
 LEAST_RUNS = 4  # of a group: three have one shape but for their sign
 Ends = tuple[np.ndarray, np.ndarray]

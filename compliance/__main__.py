@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance import findings, rules
-from compliance.runs import check_logs, expand
+from compliance.submission.runs import check_logs, expand
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "check":
             return _check(options)
         # half of the time of a small check would be the imports of the other commands
-        return int(importlib.import_module(f"compliance.{options.command}").command(options))
+        return int(importlib.import_module(f"compliance.submission.{options.command}").command(options))
     except BrokenPipeError:  # the reader of our output went away: `check ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -139,7 +139,7 @@ def _check(options: argparse.Namespace) -> int:
         rules.load(options.ruleset),
         benchmark=options.benchmark,
         system=options.system,
-        official=importlib.import_module("compliance.official").check_log if options.official else None,
+        official=importlib.import_module("compliance.official.tools").check_log if options.official else None,
         receipt=options.receipt,
         hashed=options.json or options.format == "json",
         verdict=options.verdict,

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compliance import own
-from compliance.course import COMMON_HANDLERS, HANDLERS, Course, Evaluation
-from compliance.damaged import official_findings
 from compliance.findings import Collected, Finding, breach, breach_of_row, printable
-from compliance.newer import Judge
-from compliance.policy import Policy
+from compliance.official.parser import official_findings
+from compliance.official.rules import Judge
 from compliance.rows import Rows
 from compliance.rules import Row, Ruleset
-from compliance.windows import Windows
+from compliance.strict import project_log as own
+from compliance.strict.policy import Policy
+from compliance.strict.run_order import COMMON_HANDLERS, HANDLERS, Course, Evaluation
+from compliance.strict.windows import Windows
 from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
 

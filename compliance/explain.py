@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 
-from compliance import newer
+from compliance.official import rules as newer
 from compliance.rules import Ruleset, describe_row
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compliance import newer
 from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_row, printable
+from compliance.official import rules as newer
 from compliance.rules import Row, Ruleset, constraint_in_words, describe_metadata, holds
 from runlog import schema
 from runlog.reader import Event

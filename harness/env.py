@@ -26,7 +26,7 @@ from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, mkl_settings
 from program import strategy
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
-MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published.csv names them
+MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published/published.csv names them
 PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
 
 Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}

@@ -16,8 +16,8 @@ from harness import env
 from program import kernels, strategy
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
-from scoring.estimate import Demand, predict
-from scoring.published import read_published, select
+from scoring.predict.estimate import Demand, predict
+from scoring.published.table import read_published, select
 
 KIB = 2**10
 FIRST_PORT = 6170  # Paddle's
@@ -132,7 +132,7 @@ def estimate(
 
 
 def demand(operators: list[tuple[Work, float | None]], *, tf32: bool, ranks: int, device: Device) -> Demand | None:
-    """What a step asks of `device`, for `scoring.estimate`; None where it lacks the arithmetic, or beyond one node.
+    """What a step asks of `device`, for the estimate; None where it lacks the arithmetic, or beyond one node.
 
     A product in half precision whose channels the tensor cores do not take runs outside them.
     """

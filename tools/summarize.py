@@ -19,16 +19,16 @@ from rich.table import Table
 
 from compliance import rules
 from compliance.findings import FileReport, as_json
-from compliance.runs import check_logs
+from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
-from scoring import protocols
+from scoring.figure import protocols
+from scoring.figure.score import Score, TooFewRunsError, score
 from scoring.importers import read_record
-from scoring.published import read_published
+from scoring.published.table import read_published
 from scoring.record import InputError, Record
 from scoring.report import read_lines, render
 from scoring.report.build import build, read_findings
 from scoring.report.page import page
-from scoring.score import Score, TooFewRunsError, score
 
 QUALITY = {"resnet50_v1.5": "top-1", "fcn_hrnetw18": "mIoU"}  # of each model, as a log's run_summary names it
 RULESET = "4.0.0"

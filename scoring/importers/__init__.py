@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from runlog.reader import open_log
+from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, keras, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
 from scoring.importers.lines import HashingStream, Lines, Span, Stream, clean
 from scoring.importers.text import Draft, RowPattern
 from scoring.record import Check, InputError, Record, Window
-from scoring.text import safe_lines
 
 LOOK_BYTES = 1 << 20
 MOST = 10**9  # of anything that is counted

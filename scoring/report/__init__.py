@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 from runlog.reader import open_log
+from scoring.figure.score import protocol_of, whole
 from scoring.importers import add_log_options, count, jsonable, read_records
-from scoring.published import read_published
+from scoring.published.table import read_published
 from scoring.record import InputError
 from scoring.report import render
 from scoring.report.build import build, read_findings
 from scoring.report.page import page
 from scoring.report.values import csv_text, values
-from scoring.score import protocol_of, whole
 
 LINE_BYTES = 8192  # read of a line that is quoted
 

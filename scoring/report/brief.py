@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from runlog.text import visible
 from scoring.report import plots
 from scoring.report.blocks import (
     Figure,
@@ -26,7 +27,6 @@ from scoring.report.blocks import (
 )
 from scoring.report.content import Check, Group, Report, ReportedRun, nodes_of, section, timeline
 from scoring.report.text import interval, number
-from scoring.text import visible
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 # What each state of a check looks like: a mark that is told apart without colour, and its word.

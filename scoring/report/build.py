@@ -12,16 +12,17 @@ from types import MappingProxyType
 from typing import Any
 
 from runlog.reader import Event, Header, read_log
-from scoring import hazards, protocols
-from scoring.protocols import Protocol
-from scoring.published import Published
+from runlog.text import visible
+from scoring.figure import protocols
+from scoring.figure import warnings as hazards
+from scoring.figure.protocols import Protocol
+from scoring.figure.score import RunFigure, TooFewRunsError, once, score
+from scoring.published.table import Published
 from scoring.record import InputError, Record
 from scoring.report.content import Group, Report, ReportedRun
 from scoring.report.scaling import curves, scaling_rows
 from scoring.report.step_time import with_step_times
 from scoring.report.verdict import checks, verdict
-from scoring.score import RunFigure, TooFewRunsError, once, score
-from scoring.text import visible
 
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
 SAID_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows

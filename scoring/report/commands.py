@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
+from runlog.text import visible
 from scoring.report.content import Report, config_of, section
-from scoring.text import visible
 
 NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
 NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only

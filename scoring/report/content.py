@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scoring.hazards import Warning_
+from scoring.figure.protocols import Protocol
+from scoring.figure.score import RunFigure, Score
+from scoring.figure.warnings import Warning_
 from scoring.importers.mllog import real
 from scoring.importers.text import work
-from scoring.protocols import Protocol
-from scoring.published import Published
+from scoring.published.table import Published
 from scoring.record import Record, Window
-from scoring.score import RunFigure, Score
 
 NOT_MEASURED = "not measured"
 SHOWN_POINTS = 120  # of a curve or a table of windows; neighbours of a longer run are put together

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runlog.text import visible
+from scoring.figure.score import positions
 from scoring.importers.mllog import real
 from scoring.record import Record, Window
 from scoring.report import plots
@@ -28,8 +30,6 @@ from scoring.report.brief import figure_of
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles, seconds_per_step
 from scoring.report.speed import SHOWN_PANELS
 from scoring.report.text import interval, number, percent
-from scoring.score import positions
-from scoring.text import visible
 
 SHOWN_VALUES = 400  # of a curve
 

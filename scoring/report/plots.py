@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from runlog.text import visible
 from scoring.report.blocks import Figure
 from scoring.report.content import Point
-from scoring.text import visible
 
 WIDTH_INCHES, HEIGHT_INCHES = 4.4, 2.6  # 317 x 187 points
 FONT_POINTS = 11

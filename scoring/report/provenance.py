@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runlog.text import visible
 from scoring.report import plots
 from scoring.report.blocks import (
     Facts,
@@ -25,7 +26,6 @@ from scoring.report.blocks import (
 )
 from scoring.report.commands import commands
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun, nodes_of, section
-from scoring.text import visible
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 RECORD_FIELDS = (

@@ -10,9 +10,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from runlog.text import visible
 from scoring.report import plots
 from scoring.report.text import markdown
-from scoring.text import visible
 
 MOST_CHARS = 100_000  # of one text
 

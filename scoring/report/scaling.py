@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scoring.compare import ratio_interval
-from scoring.published import Published
+from scoring.figure.compare import ratio_interval
+from scoring.figure.score import Score
+from scoring.published.table import Published
 from scoring.record import Record
 from scoring.report.content import Curve, Group, ScalingRow, config_of, section
-from scoring.score import Score
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:

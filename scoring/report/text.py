@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from scoring.text import visible
+from runlog.text import visible
 
 
 def number(value: float | None, absent: str = "not measured") -> str:

@@ -7,8 +7,8 @@ import io
 from dataclasses import asdict
 from typing import Any
 
+from runlog.text import cell
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
-from scoring.text import cell
 
 RECORD_FIELDS = [
     "file",

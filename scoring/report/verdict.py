@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scoring.protocols import Protocol
+from scoring.figure.protocols import Protocol
 from scoring.report.content import Check, Group, ReportedRun, section
 
 

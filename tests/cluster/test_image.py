@@ -14,8 +14,8 @@ from harness import checkpoint
 from tests import jobs
 from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, need, run
 from tests.harness import small
-from tools import doctor_gpu
-from tools.acceptance import CHECKS
+from tools.acceptance.__main__ import CHECKS
+from tools.doctor import gpu as doctor_gpu
 
 LIMIT_BYTES = 7.6e9
 # A third epoch, so that the second one's checkpoint is whole: the end of a run below its target may cut one short.

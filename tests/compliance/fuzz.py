@@ -72,7 +72,7 @@ def run_one(data: bytes) -> None:
     from compliance import findings, rules
     from compliance.check import check_file
     from compliance.explain import explain
-    from compliance.runs import Checked, check_between, compare_description
+    from compliance.submission.runs import Checked, check_between, compare_description
     from runlog import reader
 
     if not hasattr(run_one, "rulesets"):
@@ -104,7 +104,7 @@ def main() -> None:
         import compliance.explain
         import compliance.findings
         import compliance.rules
-        import compliance.runs  # noqa: F401
+        import compliance.submission.runs  # noqa: F401
     atheris.Setup(sys.argv, run_one)
     atheris.Fuzz()
 

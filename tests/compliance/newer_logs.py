@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from compliance import forms, newer
-from compliance.forms import State
+from compliance.official import language as forms
+from compliance.official import rules as newer
+from compliance.official.language import State
 from runlog.reader import Event
 
 START_MS = 1_700_000_000_000

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from compliance.__main__ import main
-from compliance.audit import audit
+from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance.altered import Altered
 from tests.compliance.test_corpus import _submissions, published_corpus  # noqa: F401  a fixture

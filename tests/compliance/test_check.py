@@ -576,7 +576,7 @@ def test_official_verdicts_stand_beside_ours(tmp_path: Path, capsys) -> None:
 
 
 def test_a_log_that_only_the_official_checker_rejects_fails(tmp_path: Path, capsys, monkeypatch) -> None:
-    from compliance import official
+    from compliance.official import tools as official
 
     monkeypatch.setattr(official, "check_log", lambda *_: (False, ["a rule that this checker has not"]))
     [path] = write(tmp_path, make_log.run())
@@ -716,7 +716,8 @@ def test_no_heavy_import_is_on_the_way_to_a_verdict(tmp_path: Path) -> None:
     code = (
         "import sys; from compliance.__main__ import main; status = main(['check', sys.argv[1]]);"
         "heavy = {'numpy', 'scipy', 'pandas', 'mlperf_logging', 'paddle', 'matplotlib', 'rich', 'tarfile',"
-        "'compliance.audit', 'compliance.package', 'compliance.system'} & set(sys.modules);"
+        "'compliance.submission.audit', 'compliance.submission.package', 'compliance.submission.system'}"
+        " & set(sys.modules);"
         "print('heavy:', heavy); sys.exit(status)"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 
 from compliance import rules
 from compliance.findings import FileReport
-from compliance.runs import check_logs
+from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from tests import jobs
 from tests.conftest import REPOSITORY

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compliance import forms, newer, rules
+from compliance import rules
 from compliance.check import check_file
+from compliance.official import language as forms
+from compliance.official import rules as newer
 from runlog.reader import Event
 from tests.compliance import official_checker
 from tests.compliance.altered import Altered

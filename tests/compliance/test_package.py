@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from compliance import package
 from compliance.__main__ import main
-from compliance.system import FIELDS
-from compliance.verify import verify
+from compliance.submission import package
+from compliance.submission.system import FIELDS
+from compliance.submission.verify import verify
 from tests import make_log
 from tests.compliance.altered import Altered
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from compliance import convergence
 from compliance.__main__ import main
-from compliance.system import FIELDS
+from compliance.official import convergence
+from compliance.submission.system import FIELDS
 from tests import make_log
 from tests.compliance.altered import Altered
 

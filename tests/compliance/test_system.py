@@ -9,7 +9,7 @@ import pytest
 from mlperf_logging.system_desc_checker import system_desc_checker
 
 from compliance.__main__ import main
-from compliance.system import FIELDS, from_machine
+from compliance.submission.system import FIELDS, from_machine
 from tests import make_log
 from tests.harness.recorded import A100, V100, recorded_nvml
 

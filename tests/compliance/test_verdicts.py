@@ -10,7 +10,7 @@ import pytest
 from compliance import rules
 from compliance.__main__ import main
 from compliance.check import check_file
-from compliance.runs import _alike
+from compliance.submission.runs import _alike
 from tests import make_log
 from tests.compliance.altered import Altered
 from tests.compliance.test_check import check, rules_broken, write

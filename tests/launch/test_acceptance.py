@@ -16,7 +16,7 @@ import pytest
 
 from tests import jobs
 from tests.null_gpu import door
-from tools import acceptance
+from tools.acceptance import __main__ as acceptance
 
 ON_A_CPU = ("losses", "layout", "pooling", "all-reduce", "evaluation", "throughput")
 

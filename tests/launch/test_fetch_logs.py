@@ -61,7 +61,7 @@ def test_the_urls_are_pinned_and_the_digests_are_those_of_the_scorers_table() ->
     for url in urls:
         *host, commit = url.split("/")[:6]
         assert host[2] == "raw.githubusercontent.com" and len(commit) == 40
-    with (jobs.REPOSITORY / "scoring/published_logs.csv").open() as table:
+    with (jobs.REPOSITORY / "scoring/published/published_logs.csv").open() as table:
         known = {digest for row in csv.DictReader(table) for digest in row["sha256"].split(";") if digest}
     text = Path(SCRIPT).read_text()
     assert all(digest in text for digest in known)

@@ -12,8 +12,9 @@ import pytest
 from paddle import static
 from PIL import Image
 
-from compliance import official, rules
+from compliance import rules
 from compliance.check import check_file
+from compliance.official import tools as official
 from harness import env
 from paddle_hrnet import config, data, model, train
 from program import build, precision, strategy

@@ -49,7 +49,7 @@ elif CHANGE == "half":
 
     def and_store(loss: Any, *args: Any, **kwargs: Any) -> build.TrainingProgram:
         training = minimize_whole(loss, *args, **kwargs)
-        rounded.store_half(loss.block, loss_scale=128.0)  # that of tools/acceptance_machine.py
+        rounded.store_half(loss.block, loss_scale=128.0)  # that of tools/acceptance/machine.py
         return training
 
     build.minimize = and_store

@@ -2,7 +2,7 @@
 
 How close is close: with every input pixel moved by one FP32 rounding (`altered.py rounding`), or with two compute
 threads in place of one, the recorded machine's losses move by less than 1e-6 in the first 14 steps and by at most
-1.3e-4 at step 20, relative, as rounding noise grows. `tools/acceptance_checks.py` allows eight times that. Each
+1.3e-4 at step 20, relative, as rounding noise grows. `tools/acceptance/checks.py` allows eight times that. Each
 fault of `altered.py` must break it.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import jobs
-from tools import acceptance_checks as acceptance
+from tools.acceptance import checks as acceptance
 
 GOLDEN = acceptance.GOLDEN["losses"]
 JOB = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from scoring import spread
+from scoring.figure import spread
 
 REPEATS = 400
 # Three standard errors of a share of 400 about 95 %.

@@ -14,10 +14,11 @@ import yaml
 
 from program import strategy
 from runlog import schema
-from scoring import campaign as command_line
-from scoring import campaign_plan, campaign_table, protocols
-from scoring.campaign_plan import Machine, published_figure
-from scoring.published import read_published, select
+from scoring.figure import protocols
+from scoring.published import campaign as command_line
+from scoring.published import campaign_plan, campaign_table
+from scoring.published.campaign_plan import Machine, published_figure
+from scoring.published.table import read_published, select
 from scoring.record import InputError
 from tests import make_log
 

@@ -13,7 +13,7 @@ import pytest
 
 from scoring.__main__ import main
 from scoring.importers import read_record
-from scoring.published import read_published, select
+from scoring.published.table import read_published, select
 from scoring.record import InputError
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"

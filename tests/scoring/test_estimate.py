@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import estimate_baselines
-from scoring import campaign, estimate
-from scoring.estimate import Demand, Row
-from scoring.published import read_published
+from scoring.predict import estimate
+from scoring.predict.estimate import Demand, Row
+from scoring.published import campaign
+from scoring.published.table import read_published
 
 ROWS = estimate.published_rows()
 V100 = [row for row in ROWS if row.card == "V100"]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scoring import estimate_training
 from scoring.__main__ import main
-from scoring.published import read_published, select
+from scoring.predict import time_to_train as estimate_training
+from scoring.published.table import read_published, select
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus" / "mlperf_resnet.tar.xz"
 ROWS = read_published()

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scoring import protocols
 from scoring.__main__ import main
+from scoring.figure import protocols
+from scoring.figure.score import TooFewRunsError, score
 from scoring.importers import FORMATS, jsonable, read_record, record_lines
 from scoring.record import InputError
-from scoring.score import TooFewRunsError, score
 from tests.scoring import samples
 
 SETTINGS = settings(

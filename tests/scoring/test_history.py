@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from scoring import history
 from scoring.__main__ import main
+from scoring.figure import history
 from tests.scoring import samples
 
 Command = Callable[..., tuple[int, str, str]]

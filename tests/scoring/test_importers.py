@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from scoring.figure.protocols import find
+from scoring.figure.score import run_figure
 from scoring.importers import FORMATS, read_record, recognise
 from scoring.importers.text import MAX_ROWS
-from scoring.protocols import find
 from scoring.record import InputError, Record
-from scoring.score import run_figure
 from tests.scoring import samples
 
 ANSI = "\x1b[33m"

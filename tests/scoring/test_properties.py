@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scoring import protocols
+from scoring.figure import protocols
+from scoring.figure.score import run_figure
 from scoring.importers import FORMATS, read_record
 from scoring.record import InputError
-from scoring.score import run_figure
 from tests.scoring import samples
 
 SETTINGS = settings(

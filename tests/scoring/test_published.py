@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scoring import protocols
-from scoring.published import PUBLISHED_CSV, Published, read_published, select
+from scoring.figure import protocols
+from scoring.published.table import PUBLISHED_CSV, Published, read_published, select
 
 ROWS = read_published()
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scoring import protocols, reproduce
-from scoring.published import read_published
+from scoring.figure import protocols
+from scoring.published import reproduce
+from scoring.published.table import read_published
 from scoring.record import InputError
 
 ROWS = read_published()
@@ -22,7 +23,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        cwd=reproduce.LOGS_CSV.parents[1],
+        cwd=reproduce.LOGS_CSV.parents[2],
     )
 
 

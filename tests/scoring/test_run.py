@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scoring import protocols
+from scoring.figure import protocols
+from scoring.figure.score import score
 from scoring.importers import count, read_record
 from scoring.record import InputError, Record
-from scoring.score import score
 from tests.scoring import samples
 
 STAMP = re.compile(r"^\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\]")

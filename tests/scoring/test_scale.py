@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from runlog import schema
-from scoring import scale, scale_model
-from scoring.published import read_published
-from scoring.scale_model import Loss, PublishedTable
+from scoring.predict import scale, scale_model
+from scoring.predict.scale_model import Loss, PublishedTable
+from scoring.published.table import read_published
 from tests import make_log
 
 TABLES = scale_model.published_tables(read_published())

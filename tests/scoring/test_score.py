@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from scoring import hazards, protocols, spread
 from scoring.__main__ import main
-from scoring.compare import between_runs_sd
+from scoring.figure import protocols, spread
+from scoring.figure import warnings as hazards
+from scoring.figure.compare import between_runs_sd
+from scoring.figure.score import TooFewRunsError, score
 from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
-from scoring.score import TooFewRunsError, score
 from tests.scoring import samples
 
 Command = Callable[..., tuple[int, dict[str, Any], str]]

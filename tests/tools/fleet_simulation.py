@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tools import fleet_rounds, fleet_verdicts
+from tools.fleet import rounds as fleet_rounds
+from tools.fleet import verdicts as fleet_verdicts
 
 STEPS = 8  # of a turn
 
@@ -57,7 +58,7 @@ def record(
     link: dict[tuple[int, int], float] | None = None,
     groups: list[str] | None = None,
 ) -> dict[str, Any]:
-    """What a fleet with these slow parts would measure, in the form that tools/fleet.py keeps it."""
+    """What a fleet with these slow parts would measure, in the form that tools/fleet/__main__.py keeps it."""
     rng, noise = np.random.default_rng([nodes, seed]), noise or Noise()
 
     def series(slower: dict[int, float] | None, *, count: int = nodes, turns: int = fleet_rounds.TURNS) -> Any:

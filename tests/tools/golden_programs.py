@@ -16,7 +16,7 @@ from tools import inspect
 
 GOLDEN = Path(__file__).with_name("golden") / "programs.json"
 # System, precision, images a device, ranks and, for FCN-HRNetW18, the recipe: of each figure of Paddle's on one node in
-# scoring/published.csv that says its precision, and of PaddleSeg's recipe (batch 2). The system changes no program.
+# published.csv that says its precision, and of PaddleSeg's recipe (batch 2). The system changes no program.
 PUBLISHED: dict[str, tuple[Any, ...]] = {
     "fp32_b32_n8": ("DGX1", "fp32", 32, 8),
     "fp32_b64_n8": ("DGX1", "fp32", 64, 8),

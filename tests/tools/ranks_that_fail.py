@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import env, ranks
-from tools import acceptance
+from tools.acceptance import __main__ as acceptance
 
 job, _ = env.read()
 root = ranks.start(job)

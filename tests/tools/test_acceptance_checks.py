@@ -23,9 +23,11 @@ from program import passes
 from runlog import schema
 from runlog.errors import RunError
 from tests.program import lower, programs
-from tools import acceptance_captured, acceptance_speed, doctor_gpu
-from tools import acceptance_checks as acceptance
-from tools.acceptance import CHECKS, NotPossible
+from tools.acceptance import captured as acceptance_captured
+from tools.acceptance import checks as acceptance
+from tools.acceptance import speed as acceptance_speed
+from tools.acceptance.__main__ import CHECKS, NotPossible
+from tools.doctor import gpu as doctor_gpu
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
 

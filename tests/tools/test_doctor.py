@@ -16,7 +16,10 @@ import pytest
 from harness import env, nvidia
 from tests import jobs
 from tests.harness.recorded import A100, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
-from tools import doctor, doctor_checks, doctor_gpu, doctor_node
+from tools.doctor import __main__ as doctor
+from tools.doctor import checks as doctor_checks
+from tools.doctor import gpu as doctor_gpu
+from tools.doctor import node as doctor_node
 
 KEYS = {"check", "status", "found", "wanted", "fix"}
 GPU_JOB = env.Job(device="gpu", dgxngpu=8, batchsize=96)

@@ -14,7 +14,9 @@ import pytest
 from tests import jobs
 from tests.harness import small
 from tests.tools import fleet_simulation
-from tools import fleet, fleet_drift, fleet_measure
+from tools.fleet import __main__ as fleet
+from tools.fleet import drift as fleet_drift
+from tools.fleet import measure as fleet_measure
 
 
 def whole(made: dict[str, Any], **facts: dict[int, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tools import fleet_rounds
+from tools.fleet import rounds as fleet_rounds
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 64, 100, 1024])

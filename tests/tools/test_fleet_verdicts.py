@@ -10,7 +10,7 @@ import pytest
 
 from tests.tools import fleet_simulation
 from tests.tools.fleet_simulation import Noise, named, record
-from tools import fleet_verdicts
+from tools.fleet import verdicts as fleet_verdicts
 
 KINDS = {
     "usual": Noise(),

@@ -18,7 +18,7 @@ from benchmarks import estimate_baselines
 from harness import env
 from program import count
 from program.ops import BACKWARD, size_bytes
-from scoring import estimate
+from scoring.predict import estimate
 from tests.jobs import REPOSITORY, environment
 from tests.program import programs
 from tests.tools import golden_programs

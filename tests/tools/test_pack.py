@@ -19,7 +19,9 @@ from paddle_rn50 import data
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
-from tools import doctor_checks, doctor_node, pack
+from tools import pack
+from tools.doctor import checks as doctor_checks
+from tools.doctor import node as doctor_node
 
 RECORD = 8 + 24  # bytes before an image
 

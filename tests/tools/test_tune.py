@@ -20,8 +20,11 @@ from program.optimizers import OptimizerConfig
 from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
-from tools import tune, tune_config, tune_runs, tune_verdicts
-from tools.tune_candidates import BASE_WAY, CONTROL_WAY, SERIAL, Candidate, candidates
+from tools.tune import __main__ as tune
+from tools.tune import config as tune_config
+from tools.tune import runs as tune_runs
+from tools.tune import verdicts as tune_verdicts
+from tools.tune.candidates import BASE_WAY, CONTROL_WAY, SERIAL, Candidate, candidates
 
 CPU = env.Job()
 

@@ -1,0 +1,1 @@
+"""MLPerf's own rules and tools, and what they say of a log."""

@@ -1,0 +1,442 @@
+"""The course of a run, event by event: its clock, epochs, blocks, evaluations and throughputs, and what is wrong."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from compliance.findings import FINDINGS_PER_RULE, Collected, printable
+from compliance.rows import COUNT, Rows, has_type, is_number, own_metadata
+from compliance.strict.windows import CLOCK_MS, TIME_TOLERANCE, Windows
+from runlog import schema
+from runlog.reader import Event, table_of
+
+EVENTS_KEPT = 100_000  # evaluations, seeds or cache_clear: 15 MB
+SHORTEST_EPOCH = 1 / 50  # of the run's longest; the least of 700 published logs is 1/34
+_NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
+
+
+class Evaluation(NamedTuple):
+    """An eval_accuracy, with the epoch that it is of."""
+
+    epoch: int
+    value: float
+    line: int
+
+
+class _Open(NamedTuple):
+    """An epoch or evaluation that was started."""
+
+    number: int
+    start_ms: float
+    line: int
+
+
+class _Block(NamedTuple):
+    """A block that was started."""
+
+    first: int
+    epochs: int
+    start_ms: float
+    line: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.epochs - 1
+
+
+@dataclass(kw_only=True, eq=False, repr=False)  # each is made at every start, and not asked for
+class Course:
+    """Where a run is. Times are Unix milliseconds."""
+
+    rows: Rows
+    collected: Collected
+    windows: Windows
+    handlers: Mapping[str, Callable[["Course", Event], None]]  # by key: HANDLERS, or those common to all benchmarks
+    first_init_ms: float | None = None
+    start_ms: float | None = None
+    start_line: int | None = None
+    stop_ms: float | None = None
+    stop_line: int | None = None
+    status: Any = None
+    seeds: list[tuple[Any, int, bool]] = field(default_factory=list)  # value, line, whether it has file and lineno
+    caches_kept: list[tuple[int, str]] = field(default_factory=list)  # line, why
+    caches_cleared: list[tuple[int, float]] = field(default_factory=list)  # line, when
+    epoch: _Open | None = None
+    epochs_seen: bool = False
+    last_epoch: int | None = None
+    last_epoch_ms: float | None = None  # its time less evaluation
+    longest_ms: float = 0.0  # of an epoch
+    shortest: tuple[float, int] | None = None  # the same, and the line where it ended
+    block: _Block | None = None
+    next_block: int | None = None  # where it must start
+    evaluation: _Open | None = None
+    unscored: _Open | None = None  # evaluation that still lacks its accuracy
+    eval_in_epoch_ms: float = 0.0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluation_count: int = 0
+    throughputs: list[tuple[Event, int, float]] = field(default_factory=list)  # epoch and seconds of one not over
+    measured: int = 0  # epoch_throughput, which only we log
+    measured_before: int = 0  # the last epoch_start
+    ended: _Open | None = None  # the last epoch that ended
+    checkpoints: dict[int, float] = field(default_factory=dict)  # step, and what training waited for it in ms
+    short: list[tuple[int, int, float, str]] = field(default_factory=list)  # line, epoch, ms no window has, words
+
+    def _breach(self, rule: str, event: Event, actual: str | Callable[..., str], *said: Any) -> None:
+        self.collected.breach(rule, event.line, actual, *said)
+
+    # --- the clock ---
+
+    def _init_start(self, event: Event) -> None:
+        self.first_init_ms = event.time_ms if self.first_init_ms is None else min(self.first_init_ms, event.time_ms)
+
+    def _run_start(self, event: Event) -> None:
+        if self.start_ms is None:
+            self.start_ms, self.start_line = event.time_ms, event.line
+            self.windows.start(event)
+        elif event.time_ms != self.start_ms:
+            self._breach("run-time", event, "another run_start, {} ms after the first", event.time_ms - self.start_ms)
+
+    def _run_stop(self, event: Event) -> None:
+        if self.stop_line is not None:
+            if event.time_ms != self.stop_ms:
+                self._breach("run-time", event, "another run_stop than that of line {}", self.stop_line)
+            if (status := event.metadata.get("status")) != self.status:
+                actual = f"status {printable(status)}; that of line {self.stop_line} is {printable(self.status)}"
+                self._breach("run-status", event, actual)
+            return
+        self.stop_line, self.stop_ms = event.line, event.time_ms
+        self.status = event.metadata.get("status")
+        self._was_measured()
+        if self.shortest and self.shortest[0] < SHORTEST_EPOCH * self.longest_ms:
+            actual = f"an epoch of {self.shortest[0]:.10g} ms; the longest one took {self.longest_ms:.10g} ms"
+            self.collected.breach("epoch-time", self.shortest[1], actual)
+        if self.start_ms is not None and event.time_ms <= self.start_ms:
+            self._breach("run-time", event, "run_stop {} ms before run_start", self.start_ms - event.time_ms)
+        if self.status == "success":
+            self.windows.finish(event.line)
+            if self.epoch:
+                self._breach("epoch-order", event, "epoch {} of line {} is open", self.epoch.number, self.epoch.line)
+            if self.block:
+                self._breach("block-order", event, "the block of line {} is open", self.block.line)
+            if unfinished := self.unscored or self.evaluation:
+                actual = f"the evaluation of line {unfinished.line} has no stop or no accuracy"
+                self._breach("eval-order", event, actual)
+
+    def _seed(self, event: Event) -> None:
+        if len(self.seeds) < EVENTS_KEPT:
+            self.seeds.append((event.value, event.line, {"file", "lineno"} <= event.metadata.keys()))
+
+    def _cache_clear(self, event: Event) -> None:
+        if str(event.value or False).strip().lower() in _NO and event.value is not None:
+            self._keep_cache(event, f"the value is {printable(event.value)}")
+        elif event.metadata.get("status", "done") != "done":
+            self._keep_cache(event, printable(own_metadata(event.metadata)))
+        elif len(self.caches_cleared) < EVENTS_KEPT:
+            self.caches_cleared.append((event.line, event.time_ms))
+
+    def _keep_cache(self, event: Event, why: str) -> None:
+        if len(self.caches_kept) < FINDINGS_PER_RULE:
+            self.caches_kept.append((event.line, why))
+
+    # --- blocks and epochs ---
+
+    def _number(self, rule: str, event: Event, name: str) -> int | None:
+        """A number of epochs in the metadata of `event`."""
+        value = event.metadata.get(name)
+        if type(value) is int and 0 <= value < 2**31:
+            return value
+        wanted = f"{event.key} has {name}, a whole number"
+        self.collected.breach(rule, event.line, _of_number, event.key, name, value, expected=wanted)
+        return None
+
+    def _not_before_run(self, event: Event) -> None:
+        if self.start_ms is None:
+            self._breach("before-run-start", event, "{} before run_start", event.key)
+
+    def _takes_time(self, event: Event, start_ms: float) -> None:
+        if event.time_ms <= start_ms:
+            self._breach("epoch-time", event, "{} {} ms after its start", event.key, event.time_ms - start_ms)
+
+    def _trained(self, event: Event, start_ms: float, epochs: int) -> None:
+        self._takes_time(event, start_ms)
+        epoch_ms = (event.time_ms - start_ms) / max(epochs, 1)
+        self.longest_ms = max(self.longest_ms, epoch_ms)
+        if epoch_ms > 0 and (self.shortest is None or epoch_ms < self.shortest[0]):
+            self.shortest = (epoch_ms, event.line)
+
+    def _was_measured(self) -> None:
+        """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
+        if self.ended and self.measured == self.measured_before:
+            self.windows.fault(self.ended.line, f"no epoch_throughput of epoch {self.ended.number}")
+        self.ended = None
+
+    def _next_epoch(self) -> int | None:
+        return None if self.last_epoch is None else self.last_epoch + 1
+
+    def _block_start(self, event: Event) -> None:
+        first = self._number("block-order", event, "first_epoch_num")
+        count = self._number("block-order", event, "epoch_count")
+        if first is None or count is None:
+            return
+        if self.block:
+            self._breach("block-order", event, "the block of line {} is still open", self.block.line)
+        if self.epoch:
+            self._breach("block-order", event, "a block starts inside epoch {}", self.epoch.number)
+        wanted = self.next_block if self.next_block is not None else self._next_epoch()
+        if not _follows(first, wanted):
+            self._breach("block-order", event, "a block starts at epoch {}; {} is next", first, _first(wanted))
+        self._not_before_run(event)
+        self.block = _Block(first, count, event.time_ms, event.line)
+
+    def _block_stop(self, event: Event) -> None:
+        first = self._number("block-order", event, "first_epoch_num")
+        if first is None:
+            return
+        block = self.block
+        if not block:
+            self._breach("block-order", event, "block_stop, and no block is open")
+            return
+        if first != block.first:
+            self._breach(
+                "block-order", event, "block_stop of epoch {}; open is the block of line {}", first, block.line
+            )
+        if not self.epochs_seen:
+            self.last_epoch = block.last
+            self._trained(event, block.start_ms, block.epochs)
+        elif self.epoch or self.last_epoch != block.last:
+            done = "none" if self.last_epoch is None else self.last_epoch
+            actual = "the block of line {} announces epochs {} to {}; the last one done is {}"
+            self._breach("block-order", event, actual, block.line, block.first, block.last, done)
+        self.next_block = block.last + 1
+        self.block = None
+
+    def _epoch_start(self, event: Event) -> None:
+        number = self._number("epoch-order", event, "epoch_num")
+        if number is None:
+            return
+        wanted = self._next_epoch()
+        if self.epoch:
+            self._breach("epoch-order", event, "epoch {} of line {} is still open", self.epoch.number, self.epoch.line)
+        elif not _follows(number, wanted):
+            self._breach("epoch-order", event, "epoch {} starts; {} is next", number, _first(wanted))
+        self._not_before_run(event)
+        block = self.block
+        if block and not block.first <= number <= block.last:
+            actual = "epoch {} in the block of line {}, which holds epochs {} to {}"
+            self._breach("block-order", event, actual, number, block.line, block.first, block.last)
+        elif self.next_block is not None and not block:
+            self._breach("block-order", event, "epoch {} lies in no block", number)
+        self.epoch = _Open(number, event.time_ms, event.line)
+        self.epochs_seen = True
+        self._was_measured()
+        self.eval_in_epoch_ms = 0.0
+        self.windows.start(event)
+        self.measured_before = self.measured
+
+    def _epoch_stop(self, event: Event) -> None:
+        number = self._number("epoch-order", event, "epoch_num")
+        if number is None:
+            return
+        if not self.epoch:
+            self._breach("epoch-order", event, "epoch {} stops and none is open", number)
+            return
+        if number != self.epoch.number:
+            self._breach("epoch-order", event, "epoch {} stops; open is epoch {}", number, self.epoch.number)
+        self.last_epoch = self.epoch.number
+        self._trained(event, self.epoch.start_ms, 1)
+        self.ended = self.epoch
+        self.last_epoch_ms = event.time_ms - self.epoch.start_ms - self.eval_in_epoch_ms
+        self.epoch = None
+        for throughput in self.throughputs:
+            self._compare_throughput(*throughput)
+        self.throughputs.clear()
+
+    # --- evaluations ---
+
+    def _trained_epoch(self) -> int | None:
+        """The epoch that an evaluation here is of."""
+        if self.epoch:
+            return self.epoch.number
+        if self.block and not self.epochs_seen:
+            return self.block.last
+        return self.last_epoch
+
+    def _eval_start(self, event: Event) -> None:
+        number = self._number("eval-order", event, "epoch_num")
+        if number is None:
+            return
+        if self.evaluation:
+            self._breach("eval-order", event, "the evaluation of line {} is still open", self.evaluation.line)
+        elif self.unscored:
+            self._breach("eval-order", event, "the evaluation of line {} has no accuracy", self.unscored.line)
+        self._not_before_run(event)
+        trained = self._trained_epoch()
+        if number != trained:
+            actual = "evaluation of epoch {}; " + ("no epoch was" if trained is None else "epoch {} was")
+            self._breach("eval-order", event, actual + " the last trained", number, trained)
+        self.evaluation = self.unscored = _Open(number, event.time_ms, event.line)
+
+    def _eval_stop(self, event: Event) -> None:
+        number = self._number("eval-order", event, "epoch_num")
+        if number is None:
+            return
+        if not self.evaluation:
+            self._breach("eval-order", event, "evaluation of epoch {} stops and none is open", number)
+            return
+        if number != self.evaluation.number:
+            actual = "evaluation of epoch {} stops; open is that of epoch {}"
+            self._breach("eval-order", event, actual, number, self.evaluation.number)
+        self._takes_time(event, self.evaluation.start_ms)
+        if self.epoch:
+            self.eval_in_epoch_ms += event.time_ms - self.evaluation.start_ms
+        self.evaluation = None
+
+    def _eval_accuracy(self, event: Event) -> None:
+        self.evaluation_count += 1
+        number = self._number("eval-order", event, "epoch_num")
+        if number is None:
+            return
+        self._keep_accuracy(event, number)
+        if not self.unscored:
+            self._breach("eval-order", event, "an accuracy of epoch {} without an evaluation of its own", number)
+        elif number != self.unscored.number:
+            actual = "an accuracy of epoch {}; the evaluation of line {} is of another epoch"
+            self._breach("eval-order", event, actual, number, self.unscored.line)
+        self.unscored = None
+
+    def _keep_accuracy(self, event: Event, number: int) -> None:
+        if is_number(event.value):
+            evaluation = Evaluation(epoch=number, value=float(event.value), line=event.line)
+            if len(self.evaluations) >= EVENTS_KEPT:
+                self.evaluations[-1] = evaluation
+            else:
+                self.evaluations.append(evaluation)
+
+    def _any_accuracy(self, event: Event) -> None:
+        """One that the rules of another benchmark count by epochs or samples: it is of its number of events."""
+        self.evaluation_count += 1
+        self._keep_accuracy(event, self.evaluation_count)
+
+    # --- throughput ---
+
+    def _step_window(self, event: Event) -> None:
+        self.windows.take(event, self.epoch.number if self.epoch else None)
+
+    def _checkpoint(self, event: Event) -> None:
+        said = table_of(schema.Checkpoint, event.value)
+        if said is None or not 0 < said.step <= self.windows.step:
+            self.windows.fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
+        elif len(self.checkpoints) < EVENTS_KEPT:
+            self.checkpoints[said.step] = said.blocked_s * 1000
+
+    def _epoch_throughput(self, event: Event) -> None:
+        self.measured += 1
+        number = self._number("throughput-agrees", event, "epoch_num")
+        if number is None:
+            return
+        said = table_of(schema.EpochThroughput, event.value)
+        if said is None or not all(is_number(n) and n > 0 for n in (said.images, said.time_s, said.images_per_s)):
+            wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
+            self.collected.breach("throughput-agrees", event.line, _of_throughput, event.value, expected=wanted)
+            return
+        rate = said.images / said.time_s
+        if abs(said.images_per_s - rate) > TIME_TOLERANCE * rate:
+            actual = "{:.6g} images/s; its images over its time are {:.6g}"
+            self._breach("throughput-agrees", event, actual, said.images_per_s, rate)
+        self.windows.compare(event, number, said)
+        if self.epoch and self.epoch.number == number:
+            if len(self.throughputs) < FINDINGS_PER_RULE:
+                self.throughputs.append((event, number, said.time_s))
+        else:
+            self._compare_throughput(event, number, said.time_s)
+        self._check_images(event, said.images)
+
+    def _compare_throughput(self, event: Event, number: int, time_s: float) -> None:
+        if number != self.last_epoch or self.last_epoch_ms is None:
+            self._breach(
+                "throughput-agrees", event, "a throughput of epoch {}, which is not the last one trained", number
+            )
+            return
+        missing_ms = self.last_epoch_ms - time_s * 1000
+        if abs(missing_ms) > (allowed_ms := TIME_TOLERANCE * self.last_epoch_ms + CLOCK_MS):
+            between = f"{self.last_epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
+            actual = f"{time_s:.3f} s for epoch {number}; {between}"
+            if missing_ms < 0:
+                self._breach("throughput-agrees", event, actual)
+            elif len(self.short) < EVENTS_KEPT:
+                self.short.append((event.line, number, missing_ms - allowed_ms, actual))
+
+    def finish(self) -> None:
+        """The log has ended: a checkpoint within an epoch, whose event may come later, is no time of its windows."""
+        steps = self.windows.epoch_steps
+        for line, epoch, missing_ms, actual in self.short:
+            inside = range((epoch - 1) * steps + 1, epoch * steps)
+            if missing_ms > sum(ms for step, ms in self.checkpoints.items() if step in inside):
+                self.collected.breach("throughput-agrees", line, actual)
+
+    def _check_images(self, event: Event, images: float) -> None:
+        samples, batch = (self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
+        if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(images - samples) > batch:
+            actual = "{:.10g} images in an epoch; train_samples is {}, the global batch {}"
+            self._breach("epoch-images", event, actual, images, samples, batch)
+
+    def _throughput(self, event: Event) -> None:
+        """Other submitters' throughput of the epoch that just ended: images/s over the whole data set."""
+        value = event.value
+        if isinstance(value, dict):
+            value = value.get("throughput", value.get("imgs_sec"))
+        samples = self.rows.of(schema.TRAIN_SAMPLES).value
+        if not is_number(value) or not has_type(samples, COUNT) or self.epoch or not self.last_epoch_ms:
+            return
+        rate = samples / self.last_epoch_ms * 1000
+        off_ms = abs(samples / value * 1000 - self.last_epoch_ms) if value > 0 else math.inf
+        if self.last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
+            actual = "{:.6g} images/s; {} images in {:.3f} s are {:.6g}"
+            self._breach("throughput-agrees", event, actual, value, samples, self.last_epoch_ms / 1000, rate)
+
+
+def _of_number(key: str, name: str, value: Any) -> str:
+    return f"{key} has {name} {printable(value)}"
+
+
+def _of_throughput(value: Any) -> str:
+    return f"epoch_throughput is {printable(value)}"
+
+
+def _follows(number: int, wanted: int | None) -> bool:
+    """Whether `number` is the wanted one; the first of a run is 0 or 1."""
+    return number == wanted or (wanted is None and number in (0, 1))
+
+
+def _first(wanted: int | None) -> str:
+    return "0 or 1" if wanted is None else str(wanted)
+
+
+_CLOCK: dict[str, Callable[[Course, Event], None]] = {
+    schema.INIT_START.key: Course._init_start,
+    schema.RUN_START.key: Course._run_start,
+    schema.RUN_STOP.key: Course._run_stop,
+    schema.SEED.key: Course._seed,
+    schema.CACHE_CLEAR.key: Course._cache_clear,
+}
+COMMON_HANDLERS = {
+    **_CLOCK,
+    **{event.key: Course._not_before_run for event in (schema.BLOCK_START, schema.EPOCH_START, schema.EVAL_START)},
+    schema.EVAL_ACCURACY.key: Course._any_accuracy,
+}
+HANDLERS = {
+    **_CLOCK,
+    schema.BLOCK_START.key: Course._block_start,
+    schema.BLOCK_STOP.key: Course._block_stop,
+    schema.EPOCH_START.key: Course._epoch_start,
+    schema.EPOCH_STOP.key: Course._epoch_stop,
+    schema.EVAL_START.key: Course._eval_start,
+    schema.EVAL_STOP.key: Course._eval_stop,
+    schema.EVAL_ACCURACY.key: Course._eval_accuracy,
+    schema.EPOCH_THROUGHPUT.key: Course._epoch_throughput,
+    schema.STEP_WINDOW.key: Course._step_window,
+    schema.CHECKPOINT.key: Course._checkpoint,
+    "throughput": Course._throughput,
+    "tracked_stats": Course._throughput,
+}

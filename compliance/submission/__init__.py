@@ -1,0 +1,1 @@
+"""Several logs together: rules between runs, score, system description, package, verification, audit."""

@@ -1,0 +1,422 @@
+"""The submission package: the tree that is handed in, built from logs that were checked as they lie in it."""
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from compliance.check import LoggedRun, check_file
+from compliance.findings import FileReport, Finding, printable
+from compliance.official import tools as official
+from compliance.rules import Benchmark, Ruleset, load
+from compliance.submission.runs import (
+    Checked,
+    benchmark_of,
+    check_between,
+    compare_description,
+    expand,
+    read_description,
+    receipt_path,
+    sha256,
+    submission_of,
+)
+from compliance.submission.score import NOT_CONVERGED, Score, score_runs
+from compliance.submission.system import NOT_STATED, faults
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HASHES = "SHA256SUMS"
+MANIFEST = "submission.json"
+REPORT = "README.md"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
+_LARGEST_BYTES = 50 * 2**20  # mlperf-logging's repo_checker
+
+
+class RefusedError(Exception):
+    """The logs may not be published as they are; `reasons` says why, a line each."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = list(reasons)
+
+
+class UnknownCommitError(ValueError):
+    """This checkout's history lacks the commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What a package says of itself, all of it computed from its logs and system description."""
+
+    manifest: dict[str, Any]
+    report: str
+
+
+def command(options: argparse.Namespace) -> int:
+    """`python -m compliance package`."""
+    ruleset = load(options.ruleset)
+    try:
+        folder, content, answers = build(
+            expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
+        )
+    except RefusedError as error:
+        if options.json:
+            print(json.dumps({"package": None, "refused": error.reasons}, indent=2))
+        else:
+            for reason in error.reasons:
+                print(f"refused: {printable(reason, 5000)}")
+        return 1
+    if options.json:
+        print(json.dumps({"package": str(folder), "refused": [], **content.manifest, "official": answers}, indent=2))
+        return 0
+    print(content.report)
+    for answer in answers:
+        print(f"{answer['tool']}: {answer['message']}")
+    print(f"{folder}: built; its id is the SHA-256 of {HASHES}: {sha256(folder / HASHES)}")
+    return 0
+
+
+def build(
+    logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset
+) -> tuple[Path, Content, list[dict[str, str]]]:
+    """Makes `out`/`org`.
+
+    Raises ValueError for wrong use (a name, a number of runs, a folder that exists), RefusedError for logs that may
+    not be published.
+    """
+    for name in (org, Path(system).stem):
+        if not is_name(name):
+            raise ValueError(f"{printable(name)}: letters, digits and any of _ + . - only, as repo_checker asks")
+    description_path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
+    if not description_path.is_file():
+        raise ValueError(f"{description_path}: no system description; write it by `python -m compliance system`")
+    target = out / org
+    if target.exists() or target.is_symlink():
+        raise ValueError(f"{target}: exists; packages are never overwritten, name another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
+        stage = Path(scratch) / org
+        stage.mkdir()
+        content = _fill(stage, logs, description_path, ruleset)
+        answers = official_answers(stage, content.manifest)
+        if refused := [f"{a['tool']}: {a['message']}" for a in answers if a["accepted"] == "no"]:
+            raise RefusedError(refused)
+        stage.rename(target)
+    return target, content, answers
+
+
+def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
+    system = description_path.stem
+    # copied first, then checked: what is handed in is what was checked
+    incoming = stage / "incoming"
+    incoming.mkdir()
+    reasons, copies = [], []
+    for index, log in enumerate(logs):
+        if log.is_symlink() or not log.is_file():
+            raise ValueError(f"{log}: not a regular file; copy the log itself there")
+        copy = incoming / f"{index}.txt"
+        shutil.copyfile(log, copy)
+        if changed := _changed(log, copy):
+            reasons.append(changed)
+        copies.append((log, copy))
+    checked = []
+    for log, copy in copies:
+        found, run = check_file(copy, ruleset)
+        checked.append((Checked(path=copy, findings=found, run=run), log))
+    checked.sort(key=lambda one: (one[0].run.start_ms or 0, one[1].name))
+    first = checked[0][0].run
+    benchmark = benchmark_of(first, ruleset)
+    if benchmark is None:
+        name = printable(first.values.get("submission_benchmark"))
+        raise RefusedError([f"{checked[0][1]}: benchmark {name}: ruleset {ruleset.version} has no rules for it"])
+    if len(checked) != benchmark.runs:
+        raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has exactly {benchmark.runs}")
+    for one, log in checked[1:]:
+        if submission_of(one.run) != submission_of(first):
+            mine, others = (printable(", ".join(submission_of(run))) for run in (one.run, first))
+            raise RefusedError([f"{log}: of another submission ({mine}) than {checked[0][1]} ({others})"])
+    results = stage / "results" / system / benchmark.name
+    results.mkdir(parents=True)
+    renamed = []
+    for index, (one, _) in enumerate(checked):
+        path = results / f"result_{index}.txt"
+        one.path.rename(path)
+        renamed.append(Checked(path=path, findings=one.findings, run=one.run))
+    incoming.rmdir()
+    (stage / "systems").mkdir()
+    shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
+    names = {f"result_{index}.txt": str(log) for index, (_, log) in enumerate(checked)}
+    content, against = contents_of(stage, renamed, system, benchmark, ruleset)
+    reasons += [f"{names.get(file, file)}: {reason}" for file, reason in against]
+    if reasons:
+        raise RefusedError(reasons)
+    snapshot(str(content.manifest["commit"]), stage / code_folder(benchmark.name))
+    (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
+    (stage / REPORT).write_text(content.report, encoding="utf-8")
+    (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
+    return content
+
+
+def _changed(log: Path, copy: Path) -> str | None:
+    """Why the log is not the one that was checked; None if it is, or if no receipt says."""
+    path = receipt_path(log)
+    if not path.is_file():
+        return None
+    try:
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+        recorded = receipt["sha256"]
+    except (ValueError, KeyError, TypeError):
+        return f"{log}: {path.name} beside it is no receipt: check the log again with --receipt"
+    if recorded != sha256(copy):
+        return f"{log}: differs from what was checked ({path.name}): find out what changed it, or run again"
+    return None
+
+
+def as_bytes(manifest: dict[str, Any]) -> bytes:
+    """What MANIFEST holds."""
+    return (json.dumps(manifest, indent=2) + "\n").encode()
+
+
+def code_folder(benchmark: str) -> str:
+    """Where a package holds the code."""
+    return f"benchmarks/{benchmark}/implementations/paddle"
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` may name a folder or file of a package."""
+    return _NAME.fullmatch(text) is not None
+
+
+def contents_of(
+    folder: Path, checked: Sequence[Checked], system: str, benchmark: Benchmark, ruleset: Ruleset
+) -> tuple[Content, list[tuple[str, str]]]:
+    """What the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
+    description_file = folder / "systems" / f"{system}.json"
+    description = read_description(description_file)
+    reasons = [(description_file.name, fault) for fault in faults(description)]
+    between = check_between(checked, ruleset)
+    rule = ruleset.strict["system-description"]
+    lost = []
+    runs: list[dict[str, Any]] = []
+    for one, others in zip(checked, between, strict=True):
+        errors = [f for f in one.findings if f.severity == "error"]
+        if errors and all(f.rule in NOT_CONVERGED for f in errors):
+            lost.append(one.path.name)
+        else:
+            reasons += [(one.path.name, _reason(f)) for f in errors]
+        for found in (*others, *compare_description(one.run, description, rule)):
+            if found.severity == "error" or found.rule == "same-configuration":
+                reasons.append((one.path.name, _reason(found)))
+        report = FileReport(file=one.path.name, findings=one.findings)
+        runs.append(
+            {
+                "file": one.path.relative_to(folder).as_posix(),
+                "sha256": sha256(one.path),
+                "verdict": "pass" if report.passed else "fail",
+                "minutes": one.run.minutes,
+                "seed": [value for value, _ in one.run.seeds],
+                "epochs": one.run.evaluations[-1].epoch if one.run.evaluations else None,
+                "quality": one.run.evaluations[-1].value if one.run.evaluations else None,
+            }
+        )
+    if len(lost) > 1:
+        reasons.append((", ".join(lost), "did not reach the target; one run of a submission may fail to"))
+    score = score_runs(checked, ruleset)
+    if score.minutes is None and not reasons:
+        reasons.append(("score", score.problem))
+    first = checked[0].run
+    reasons += [("logs", reason) for reason in _of_origin(first, folder.name)]
+    source = first.headers.get("source")
+    manifest = {
+        "organisation": first.values.get("submission_org"),
+        "system": system,
+        "benchmark": benchmark.name,
+        "division": score.division,
+        "ruleset": ruleset.version,
+        "commit": source.get("commit") if isinstance(source, dict) else None,
+        "minutes": score.minutes,
+        "unscaled_minutes": score.unscaled_minutes,
+        "scaling": score.scaling,
+        "convergence": score.convergence,
+        "runs": runs,
+    }
+    return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
+
+
+def _of_origin(run: LoggedRun, org: str) -> list[str]:
+    """Why the logs cannot stand for the organisation, or for code that could be handed in."""
+    if not run.own:
+        return ["they are not logs of this project, whose code a package holds"]
+    reasons = []
+    said = run.values.get("submission_org")
+    if said == NOT_STATED:
+        reasons.append("they state no organisation: run with SUBMISSION_ORG set")
+    elif str(said).replace(" ", "_") != org:
+        reasons.append(f"they are of {printable(said)}, not of {printable(org)}")
+    source = run.headers.get("source")
+    source = source if isinstance(source, dict) else {}
+    commit = source.get("commit")
+    if not (isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)):
+        reasons.append("they do not say of which commit they are (header `source`), so there is no code to hand in")
+    elif source.get("dirty") is not False:
+        reasons.append("the code differed from its commit when they were written: commit, and run again")
+    return reasons
+
+
+def _reason(found: Finding) -> str:
+    where = f" line {found.line}" if found.line else ""
+    return f"{found.rule}{where}: {found.actual}; {found.fix}"
+
+
+def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
+    """README.md of the package: every figure of it comes from the logs."""
+    folder = code_folder(manifest["benchmark"])
+    description = {name: printable(value, 1000) for name, value in description.items()}
+    lines = [
+        f"# {manifest['benchmark']} on {description['system_name']}, {printable(manifest['organisation'])}",
+        "",
+        f"MLPerf Training ruleset {manifest['ruleset']}, division {manifest['division']}, {description['status']}.",
+        f"{description['framework']}; {description['number_of_nodes']} node(s), "
+        f"{description['accelerators_per_node']} accelerator(s) a node {description['accelerator_model_name']}".rstrip()
+        + f"; host {description['host_processor_model_name']}.",
+        "",
+        "| run | minutes | epochs | quality | seed | counts |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one, scored in zip(manifest["runs"], score.runs, strict=True):
+        seeds = ", ".join(printable(seed, 30) for seed in one["seed"])
+        counts = "no: " + scored.dropped if scored.dropped else "yes"
+        shown = ["not stated" if one[name] is None else repr(one[name]) for name in ("minutes", "epochs", "quality")]
+        lines.append(f"| {Path(one['file']).name} | {' | '.join(shown)} | {seeds} | {counts} |")
+    lines += [
+        "",
+        f"Score: {manifest['minutes']!r} minutes: {score.reduction} {manifest['unscaled_minutes']!r}, "
+        f"times {manifest['scaling']!r} (reference convergence points: {manifest['convergence']}).",
+        "",
+        f"The data set: {_dataset(run)}. The code is commit `{manifest['commit']}`, in `{folder}`; to run it again:",
+        "",
+        "```",
+        f"cd {folder}",
+        f"{_rerun(run)}./run_and_time.sh",
+        "```",
+        "",
+        f"`{MANIFEST}` holds the same in JSON and `{HASHES}` the hash of every file; the code's "
+        "`python -m compliance verify DIR` checks them, the logs and the score again.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _dataset(run: LoggedRun) -> str:
+    data = run.headers.get("dataset")
+    name = data.get("name") if isinstance(data, dict) else None
+    samples = f"{printable(run.values.get('train_samples'))} + {printable(run.values.get('eval_samples'))} samples"
+    return f"{printable(name)}, {samples}" if name else samples
+
+
+def _rerun(run: LoggedRun) -> str:
+    """The settings that a user gave, as the log's header names their origin."""
+    config = run.headers.get("config")
+    settings = []
+    for name, value in (config if isinstance(config, dict) else {}).items():
+        given = isinstance(value, dict) and value.get("origin") == "environment"
+        if given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
+            settings.append(f"{name}={shlex.quote(str(value['value']))} ")
+    return printable("".join(settings), 2000)
+
+
+def snapshot(commit: str, target: Path) -> None:
+    """Writes the code of `commit`. Raises ValueError as `code_of` does."""
+    for name, (content, executable) in code_of(commit).items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(0o755 if executable else 0o644)
+
+
+def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
+    """Name, content and whether it is executable of each file of `commit`, but for hidden ones, which repo_checker
+    refuses.
+
+    Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git to ask, or a file is one
+    that repo_checker refuses.
+    """
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+        raise ValueError(f"{printable(commit)}: no commit")
+    command = ["git", "-C", str(REPOSITORY), "archive", "--format=tar", commit]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
+    if done.returncode:
+        message = printable(done.stderr.decode("utf-8", "replace").strip())
+        kind = UnknownCommitError if (REPOSITORY / ".git").exists() else ValueError
+        raise kind(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+        files = {}
+        for member in archive.getmembers():
+            if member.isdir() or not _fits(member.name):
+                continue
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is None or member.size > _LARGEST_BYTES:
+                raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
+            files[member.name] = (content.read(), bool(member.mode & 0o100))
+        return files
+
+
+def _fits(name: str) -> bool:
+    parts = Path(name).parts
+    return not any(part.startswith(".") or " " in part for part in parts)
+
+
+def hashes(folder: Path) -> str:
+    """SHA256SUMS of every file below `folder` but itself, as `sha256sum -c` reads it."""
+    lines = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != HASHES:
+            lines.append(f"{sha256(path)}  {name}\n")
+    return "".join(lines)
+
+
+def official_answers(folder: Path, manifest: dict[str, Any]) -> list[dict[str, str]]:
+    """What mlperf-logging's tools say of the package; they write into what they check, so they get a copy."""
+    system, benchmark, ruleset = manifest["system"], manifest["benchmark"], manifest["ruleset"]
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / folder.name
+        shutil.copytree(folder, copy)
+        results = copy / "results" / system / benchmark
+        if benchmark != "resnet":
+            return _known_to_nobody(copy, results, manifest)
+        return [
+            official.package(copy, ruleset),
+            official.system_description(copy / "systems" / f"{system}.json", ruleset),
+            official.repository(copy, ruleset),
+            official.convergence(results, ruleset, closed=manifest["division"] == "closed"),
+            official.summary(copy, ruleset, benchmark, manifest["minutes"]),
+        ]
+
+
+def _known_to_nobody(copy: Path, results: Path, manifest: dict[str, Any]) -> list[dict[str, str]]:
+    """A benchmark that is none of MLPerf's: its package tools skip it, or die, so only the others say something."""
+    system, benchmark, ruleset = manifest["system"], manifest["benchmark"], manifest["ruleset"]
+    answers = [
+        official.system_description(copy / "systems" / f"{system}.json", ruleset),
+        official.repository(copy, ruleset),
+    ]
+    for run in manifest["runs"]:
+        passed, messages = official.check_log(copy / run["file"], ruleset, benchmark)
+        accepted = "yes" if passed or run["verdict"] == "fail" else "no"
+        message = f"{results.name}/{Path(run['file']).name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
+        answers.append({"tool": "compliance_checker", "accepted": accepted, "message": message})
+    message = f"not applied: {benchmark} is no MLPerf benchmark"
+    for tool in ("package_checker", "rcp_checker", "result_summarizer"):
+        answers.append({"tool": tool, "accepted": "not applied", "message": message})
+    return answers

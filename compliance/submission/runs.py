@@ -1,0 +1,429 @@
+"""Several logs together: which files, the rules between runs, the system description, the official checker."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compliance.check import NOTHING, LoggedRun, check_file
+from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
+from compliance.official import convergence
+from compliance.official import rules as newer
+from compliance.rows import COUNT, has_type
+from compliance.rules import Benchmark, Ruleset, StrictRule
+from runlog import schema
+from runlog.reader import open_log, parse_json
+
+# Fields of the header that must be the same in all runs of a submission.
+SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
+_SUBMISSION = (
+    *(schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION, schema.SUBMISSION_ORG, schema.SUBMISSION_PLATFORM),
+)
+OWN_OF_A_RUN = frozenset(
+    {
+        *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
+        *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
+    }
+)
+_OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
+LARGEST_JSON_BYTES = 1 << 20
+LEAST_SERIES = 3  # shorter series of accuracies may be equal by chance
+STATUS_WORDS = {
+    "cloud": "Available cloud",
+    "onprem": "Available on-premise",
+    "preview": "Preview",
+    "research": "Research, Development, or Internal (RDI)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A log, its findings so far and its run."""
+
+    path: Path
+    findings: tuple[Finding, ...]
+    run: LoggedRun
+
+
+def expand(paths: Sequence[Path]) -> list[Path]:
+    """The logs that `paths` name: files as they are, folders as their result_*.txt in the order of their numbers.
+
+    Raises ValueError for a path that is not there, a folder without logs and a file named twice.
+    """
+    logs: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = list(path.glob("result_*.txt"))
+            if not inside:
+                raise ValueError(f"{path}: no result_*.txt in this folder")
+            logs += sorted(inside, key=lambda log: (len(log.name), log.name))
+        elif path.exists() or path.is_symlink():
+            logs.append(path)
+        else:
+            raise ValueError(f"{path}: no such file")
+    for index, log in enumerate(logs):
+        if any(log.resolve() == other.resolve() for other in logs[:index]):
+            raise ValueError(f"{log}: named twice")
+    return logs
+
+
+def check_logs(
+    logs: Sequence[Path],
+    ruleset: Ruleset,
+    *,
+    benchmark: str | None = None,
+    system: Path | None = None,
+    official: Callable[[Path, str, str], tuple[bool, list[str]]] | None = None,
+    receipt: bool = False,
+    hashed: bool = False,
+    verdict: str | None = None,
+) -> list[FileReport]:
+    """The report of each log, the rules between runs included. Raises ValueError for wrong use.
+
+    `official` runs mlperf-logging's checker on a log, by ruleset and benchmark: its verdict and messages stand beside.
+    `verdict` is the one that counts; None: strict for logs of this project, official for others.
+    """
+    names = newer.benchmarks(ruleset.version) if ruleset.newer else list(ruleset.benchmarks)
+    if benchmark is not None and benchmark not in names:
+        known = ", ".join(names)
+        raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {known}")
+    description = read_description(system) if system else None
+    checked = [Checked(path=log, findings=(), run=NOTHING) for log in logs]
+    for index, log in enumerate(logs):
+        found, run = check_file(log, ruleset, benchmark)
+        checked[index] = Checked(path=log, findings=found, run=run)
+    between = check_between(checked, ruleset)
+    reports = []
+    for index, one in enumerate(checked):
+        found = one.findings + tuple(between[index])
+        if description is not None:
+            found += tuple(compare_description(one.run, description, ruleset.strict["system-description"]))
+        answer = None
+        if official:
+            answer, disagreement = _beside(one, found, ruleset, official)
+            found += disagreement
+        digest = sha256(one.path) if receipt or hashed else None
+        by = verdict or ("strict" if one.run.own else "official")
+        report = FileReport(file=str(one.path), findings=found, by=by, sha256=digest, mlperf_logging=answer)
+        if receipt:
+            write_receipt(one.path, report, ruleset)
+        reports.append(report)
+    return reports
+
+
+# --- rules between runs ---
+
+
+def submission_of(run: LoggedRun) -> tuple[str, ...]:
+    """What the runs of one submission have in common by name."""
+    return tuple(str(run.said(event)) for event in _SUBMISSION)
+
+
+def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Finding]]:
+    """Findings of the rules that compare runs, for each log."""
+    found: list[list[Finding]] = [[] for _ in checked]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, one in enumerate(checked):
+        groups.setdefault(submission_of(one.run), []).append(index)
+    for members in groups.values():
+        _copies(checked, members, ruleset, found)
+        _configurations(checked, members, ruleset, found)
+        _convergence(checked, members, ruleset, found)
+    return found
+
+
+def _copies(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]) -> None:
+    """What no two runs share: a seed, run_start, a series of accuracies."""
+    first: dict[str, int] = {}
+    for index in members:
+        run, counts = checked[index].run, dict.fromkeys(("seeds-differ", "runs-differ"), 0)
+        for rule, what, value, line in _of_its_own(run):
+            other = first.setdefault(f"{what}{json.dumps(value)}", index)
+            counts[rule] += other != index
+            if other != index and counts[rule] <= FINDINGS_PER_RULE:
+                where = printable(checked[other].path.name)
+                actual = f"{what} {printable(value, 60)} is that of {where} too"
+                found[index].append(breach(ruleset.strict[rule], actual, line=line))
+        if counts["runs-differ"]:
+            continue
+        for other in members[: members.index(index)]:
+            if alike := _alike(run, checked[other].run):
+                actual = f"{alike} {printable(checked[other].path.name)}"
+                line = run.evaluations[0].line if run.evaluations else None
+                found[index].append(breach(ruleset.strict["runs-differ"], actual, line=line))
+                break
+
+
+def _alike(run: LoggedRun, other: LoggedRun) -> str:
+    """What is equal at more places of two runs than chance explains; empty if nothing is.
+
+    Two counts of right images, of N at accuracy a, differ with a variance of N a (1 - a) / 2 or more, a quarter of that
+    of independent errors. So one place is equal by a chance of 1 / sqrt(pi N a (1 - a)) at most: 0.006 of 50,000 images
+    at 0.76. (Of 13,332 pairs of places in 140 published submissions 16 are equal, 0.0012, and no two runs have two.)
+    A value counts once: a run that diverged always finds the same images.
+    """
+    samples = run.said(schema.EVAL_SAMPLES)
+    pairs = [(one.value, two.value) for one, two in zip(run.evaluations, other.evaluations, strict=False)]
+    if pairs and run.said(schema.SUBMISSION_BENCHMARK) == "resnet" and has_type(samples, COUNT):
+        mean = sum(map(sum, pairs)) / len(pairs) / 2
+        variance = math.pi * samples * mean * (1 - mean)
+        same = {round(one * samples) for one, two in pairs if round(one * samples) == round(two * samples)}
+        if variance > 1 and len(same) >= _most_by_chance(len(pairs), variance**-0.5):
+            return f"{len(same)} of {len(pairs)} counts of right images are those of"
+    losses = list(zip(run.losses, other.losses, strict=False))
+    same = {one for one, two in losses if one == two and one is not None}
+    if len(same) >= LEAST_SERIES:  # of 24 bits each
+        return f"{len(same)} of {len(losses)} losses of step_windows are those of"
+    return ""
+
+
+def _most_by_chance(places: int, chance: float) -> int:
+    """So many equal places, 3 at least, one submission of a thousand has by chance: of 5 runs, which are 10 pairs."""
+    counts = range(LEAST_SERIES, places + 1)
+    return next((n for n in counts if 10 * math.comb(places, n) * chance**n < 1e-3), places + 1)
+
+
+def _of_its_own(run: LoggedRun) -> Iterator[tuple[str, str, Any, int | None]]:
+    """Rule, name, value and line of what is a run's own."""
+    for value, line in run.seeds:
+        yield "seeds-differ", "seed", int(value) if isinstance(value, float) and value.is_integer() else value, line
+    if run.start_ms is not None:
+        yield "runs-differ", "run_start", run.start_ms, run.lines.get(schema.RUN_START.key)
+    if len(run.evaluations) >= LEAST_SERIES:
+        accuracies = [evaluation.value for evaluation in run.evaluations]
+        yield "runs-differ", "the series of accuracies", accuracies, run.evaluations[0].line
+
+
+def configuration(run: LoggedRun) -> dict[str, Any]:
+    """What must be the same in all runs of a submission, by name."""
+    facts: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
+    nodes = hardware_nodes(run)
+    if nodes:  # any nodes of the same kind will do
+        facts["header hardware"] = [{name: node[name] for name in node if name != "host"} for node in nodes]
+    config = run.headers.get("config")
+    for name, value in (config if isinstance(config, dict) else {}).items():
+        if name not in OWN_OF_A_RUN:
+            facts[f"config {name}"] = value.get("value") if isinstance(value, dict) else value
+    for key, value in run.values.items():
+        if key.startswith("submission_") or key in _OF_A_CONFIGURATION or _is_hyperparameter(key):
+            facts[key] = value
+    return dict(sorted(facts.items(), key=lambda fact: not _is_hyperparameter(fact[0])))
+
+
+def _configurations(
+    checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]
+) -> None:
+    first = checked[members[0]].run
+    base = configuration(first)
+    closed = first.said(schema.SUBMISSION_DIVISION) == "closed"
+    for index in members[1:]:
+        other = configuration(checked[index].run)
+        names = [name for name in {**base, **other} if base.get(name) != other.get(name)]
+        if names:
+            where = printable(checked[members[0]].path.name)
+            shown = [
+                f"{printable(name)} is {printable(other.get(name), 60)}, in {where} {printable(base.get(name), 60)}"
+                for name in names[:3]
+            ]
+            more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
+            line = checked[index].run.lines.get(names[0])
+            tuned = closed and any(_is_hyperparameter(name) for name in names)
+            rule = ruleset.strict["same-hyperparameters" if tuned else "same-configuration"]
+            found[index].append(breach(rule, "; ".join(shown) + more, line=line))
+
+
+def _is_hyperparameter(name: str) -> bool:
+    return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in (
+        schema.GLOBAL_BATCH_SIZE.key,
+        schema.GRADIENT_ACCUMULATION_STEPS.key,
+    )
+
+
+def benchmark_of(run: LoggedRun, ruleset: Ruleset) -> Benchmark | None:
+    name = run.values.get("submission_benchmark")
+    return ruleset.benchmarks.get(name) if isinstance(name, str) else None
+
+
+def global_batch(run: LoggedRun) -> int | None:
+    """Its images of a step; None where it says no whole number."""
+    batch = run.said(schema.GLOBAL_BATCH_SIZE)
+    return int(batch) if has_type(batch, COUNT) else None
+
+
+def reference_applies(run: LoggedRun, ruleset: Ruleset) -> bool:
+    """Whether the reference convergence points are for this run: closed."""
+    benchmark = benchmark_of(run, ruleset)
+    return (
+        benchmark is not None
+        and benchmark.reference_points is not None
+        and run.said(schema.SUBMISSION_DIVISION) == "closed"
+    )
+
+
+def epochs_to_target(run: LoggedRun) -> float:
+    """Epoch of the last evaluation of a run with success, as rcp_checker counts."""
+    if run.status != "success" or not run.evaluations:
+        return convergence.NOT_CONVERGED
+    return run.evaluations[-1].epoch
+
+
+def _convergence(
+    checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]
+) -> None:
+    run = checked[members[0]].run
+    if not reference_applies(run, ruleset):
+        return  # check says so for each log
+    benchmark = benchmark_of(run, ruleset)
+    assert benchmark is not None
+    assert benchmark.reference_points is not None
+    points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
+    rule = ruleset.strict["rcp-hyperparameters"]
+    for index in members:
+        found[index] += _hyperparameters(checked[index].run, points, rule)
+    rule = ruleset.strict["rcp-convergence"]
+    batch = global_batch(run)
+    if len(members) != benchmark.runs:
+        actual = f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given"
+        for index in members:
+            found[index].append(note(rule, actual))
+    elif batch is None:
+        for index in members:
+            found[index].append(breach(rule, "no global_batch_size to take a reference point for"))
+    else:
+        epochs = [epochs_to_target(checked[index].run) for index in members]
+        verdict = convergence.against_points(epochs, batch, points, benchmark.runs)
+        if not verdict.passed:
+            actual = verdict.reason
+            if verdict.point and verdict.mean_epochs is not None:
+                least = verdict.point.least_epochs
+                actual = f"{verdict.mean_epochs:.2f} epochs; {least:.2f} is the least ({verdict.reason})"
+            for index in members:
+                found[index].append(breach(rule, actual))
+
+
+def _hyperparameters(run: LoggedRun, points: Sequence[Any], rule: StrictRule) -> list[Finding]:
+    batch, name = run.values.get("global_batch_size"), run.values.get("opt_name")
+    exact = [point for point in points if point.global_batch == batch and point.hyperparameters]
+    if not exact:
+        return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
+    point = exact[0]
+    if point.hyperparameters.get("optimizer") != name:
+        return [note(rule, f"not applied: the reference point is of {point.hyperparameters.get('optimizer')}")]
+    found = []
+    for own, wanted in point.hyperparameters.items():
+        key = f"{name}_{own}"
+        # the references count decay steps in iterations, logs in iterations or epochs; bn_span is a batch
+        if key not in run.values or own.endswith("decay_steps"):
+            continue
+        value = run.values[key]
+        if value != wanted:
+            actual = f"{key} is {printable(value, 30)}; the reference point has {wanted}"
+            found.append(breach(rule, actual, line=run.lines.get(key)))
+    return found
+
+
+# --- the system description ---
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """The JSON object of a system description. Raises ValueError if it is none."""
+    if path.stat().st_size > LARGEST_JSON_BYTES:
+        raise ValueError(f"{path}: no system description: over {LARGEST_JSON_BYTES >> 20} MiB")
+    try:
+        description = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: no system description: {error}") from None
+    if not isinstance(description, dict):
+        raise ValueError(f"{path}: no system description: not a JSON object")
+    return description
+
+
+def compare_description(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
+    """Where the log and the system description differ."""
+    values, found = run.values, []
+
+    def compare(key: str, name: str, said: object) -> None:
+        if said is not None and str(description.get(name)) != str(said):
+            shown = f"{name} is {printable(description.get(name))}"
+            actual = f"{shown}; by the log's {key} it is {printable(said)}"
+            found.append(breach(rule, actual, line=run.lines.get(key)))
+
+    compare("submission_org", "submitter", values.get("submission_org"))
+    compare("submission_division", "division", values.get("submission_division"))
+    status = values.get("submission_status")
+    compare("submission_status", "status", STATUS_WORDS.get(status) if isinstance(status, str) else None)
+    summary, key = run.summary, schema.RUN_SUMMARY.key
+    nodes_of_log = hardware_nodes(run)
+    if summary and 0 < summary.nodes < 2**63 and 0 <= summary.devices < 2**63:
+        on_cpu = bool(nodes_of_log) and not any(gpu_names(node) for node in nodes_of_log)
+        compare(key, "number_of_nodes", summary.nodes)
+        compare(key, "accelerators_per_node", 0 if on_cpu else summary.devices // summary.nodes)
+    if summary and summary.framework.casefold() not in str(description.get("framework")).casefold():
+        compare(key, "framework", summary.framework)
+    for node in nodes_of_log:
+        for name in gpu_names(node):
+            if name.casefold() not in str(description.get("accelerator_model_name")).casefold():
+                compare("hardware", "accelerator_model_name", name)
+                return found
+    return found
+
+
+def gpu_names(node: dict[str, Any]) -> list[str]:
+    """Names of the accelerators of one node of the header's `hardware`."""
+    gpus = node.get("gpus")
+    names = [gpu.get("name") if isinstance(gpu, dict) else gpu for gpu in gpus] if isinstance(gpus, list) else []
+    return [printable(name) for name in names]
+
+
+def hardware_nodes(run: LoggedRun) -> list[dict[str, Any]]:
+    hardware = run.headers.get("hardware")
+    nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
+    return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+
+
+# --- the official checker ---
+
+
+def _beside(
+    one: Checked,
+    found: Sequence[Finding],
+    ruleset: Ruleset,
+    official: Callable[[Path, str, str], tuple[bool, list[str]]],
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    name = one.run.values.get("submission_benchmark")
+    passed, messages = official(one.path, ruleset.version, name if isinstance(name, str) else "")
+    answer = {"verdict": "pass" if passed else "fail", "messages": messages}
+    rule = ruleset.strict["official-disagrees"]
+    if refused := sorted({f.rule for f in found if f.official}) if passed else ():
+        return answer, (breach(rule, f"it passes the log; this one says that it does not, by {', '.join(refused)}"),)
+    if not passed and not any(f.official for f in found):
+        return answer, (breach(rule, f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"),)
+    return answer, ()
+
+
+# --- receipts ---
+
+
+def receipt_path(log: Path) -> Path:
+    return log.with_name(f"{log.name}.checked")
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_log(path) as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_receipt(log: Path, report: FileReport, ruleset: Ruleset) -> None:
+    """Writes what was checked beside the log, so that `package` can tell a log that changed since."""
+    receipt = {
+        "sha256": report.sha256,
+        "verdict": "pass" if report.passed else "fail",
+        "ruleset": ruleset.version,
+    }
+    receipt_path(log).write_text(json.dumps(receipt) + "\n", encoding="utf-8")

@@ -1,0 +1,200 @@
+"""Score of a submission: minutes to train, over its runs."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from compliance.check import check_file
+from compliance.findings import printable
+from compliance.official import convergence
+from compliance.rules import Benchmark, Ruleset, load
+from compliance.submission.runs import (
+    Checked,
+    benchmark_of,
+    check_between,
+    epochs_to_target,
+    expand,
+    global_batch,
+    reference_applies,
+    submission_of,
+)
+from runlog import schema
+
+# errors of a run that trained as it should and did not reach the target: one such run may be dropped
+NOT_CONVERGED = frozenset({"run-status", "eval_accuracy.value", "target-status"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRun:
+    """One run: its minutes, the epoch of its last evaluation, and why it does not count (empty if it does)."""
+
+    file: str
+    minutes: float | None
+    epochs: float | None
+    dropped: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """`minutes` is the olympic mean times `scaling`; None where there is no score, and then `problem` says why."""
+
+    benchmark: str
+    division: str
+    by: str  # the verdict that drops runs: official or strict
+    global_batch: int | None
+    minutes: float | None
+    unscaled_minutes: float | None
+    scaling: float
+    runs_wanted: int
+    provisional: bool  # not the number of runs that a submission has
+    reduction: str
+    rcp: str  # pass, fail or not applied
+    convergence: str
+    problem: str
+    refused: tuple[str, ...]  # rules that leave no strict score; beside an official one they must be read
+    runs: tuple[ScoredRun, ...]
+
+
+def command(options: argparse.Namespace) -> int:
+    """`python -m compliance score`."""
+    scored = score_logs(expand(options.logs), load(options.ruleset), options.verdict)
+    print(as_json(scored) if options.json else as_text(scored), end="")
+    return 0 if scored.minutes is not None else 1
+
+
+def score_logs(logs: Sequence[Path], ruleset: Ruleset, by: str | None = None) -> Score:
+    """The score of the submission that consists of `logs`. Raises ValueError if they are not of one benchmark."""
+    checked = []
+    for log in logs:
+        found, run = check_file(log, ruleset)
+        checked.append(Checked(path=log, findings=found, run=run))
+    return score_runs(checked, ruleset, by)
+
+
+def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = None) -> Score:
+    """The same of logs that were checked; `by` None is strict for our own logs and official for others.
+
+    A submission may drop one run that did not converge (training_rules.adoc, section Benchmark Results). official drops
+    what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score beside another fault.
+    """
+    first = checked[0]
+    by = by or ("strict" if first.run.own else "official")
+    benchmark = _one_submission(checked, ruleset, by)
+    runs, faults = _runs(checked, ruleset, by)
+    batches, batch = _batches(checked), global_batch(first.run)
+    minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
+    dropped = len(runs) - len(minutes)
+    mean, reduction = _reduce(minutes, dropped)
+    problem = ""
+    if dropped > 1:
+        mean, problem = None, f"{dropped} runs fail their check; a submission may drop one"
+    elif mean is None:
+        problem = "no run is left"
+    elif faults and by == "strict":
+        problem = f"a run breaks {', '.join(sorted(faults))}; a submission may drop one that did not converge, no other"
+    scaling, rcp, verdict = 1.0, "not applied", "not applied: for closed runs"
+    if reference_applies(first.run, ruleset) and (len(batches) > 1 or batch is None):
+        rcp, verdict = "fail", f"failed: no one global_batch_size ({printable(', '.join(sorted(batches)))})"
+        problem = problem or (verdict if by == "strict" else "")
+    elif reference_applies(first.run, ruleset) and batch is not None and benchmark.reference_points:
+        points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
+        judged = convergence.against_points(
+            [epochs_to_target(one.run) for one in checked], batch, points, benchmark.runs
+        )
+        scaling, rcp = judged.scaling, "pass" if judged.passed else "fail"
+        verdict = f"{rcp}ed: {judged.reason}"
+        if judged.point and judged.mean_epochs is not None:
+            verdict += f"; {judged.mean_epochs:.4f} epochs, reference {judged.point.mean_epochs:.4f}"
+            verdict += f" (least {judged.point.least_epochs:.4f})"
+        if not judged.passed and len(runs) >= benchmark.runs:
+            problem = problem or "fails the test against the reference convergence points"
+    return Score(
+        benchmark=benchmark.name,
+        division=printable(first.run.said(schema.SUBMISSION_DIVISION), 20),
+        by=by,
+        global_batch=batch,
+        minutes=None if mean is None or problem else mean * scaling,
+        unscaled_minutes=mean,
+        scaling=scaling,
+        runs_wanted=benchmark.runs,
+        provisional=len(runs) != benchmark.runs,
+        reduction=reduction,
+        rcp=rcp,
+        convergence=verdict,
+        problem=problem,
+        refused=tuple(sorted(faults)),
+        runs=tuple(runs),
+    )
+
+
+def _runs(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> tuple[list[ScoredRun], set[str]]:
+    """Each run with what drops it, and the rules that leave no strict score."""
+    faults: set[str] = set()
+    runs = []
+    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
+        errors = [f for f in (*one.findings, *others) if f.severity == "error" and f.rule != "rcp-convergence"]
+        faults |= {f.rule for f in errors} - NOT_CONVERGED
+        rules = sorted({f.rule for f in errors if by == "strict" or f.official})
+        epochs = epochs_to_target(one.run)
+        runs.append(
+            ScoredRun(
+                file=printable(str(one.path), 4096),
+                minutes=one.run.minutes,
+                epochs=None if epochs == convergence.NOT_CONVERGED else epochs,
+                dropped=f"fails {', '.join(rules)}" if rules else "",
+            )
+        )
+    return runs, faults
+
+
+def _one_submission(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> Benchmark:
+    """The benchmark that all logs are runs of. Raises ValueError if they are not of one submission."""
+    first = checked[0]
+    benchmark = benchmark_of(first.run, ruleset)
+    if benchmark is None:
+        name = printable(first.run.said(schema.SUBMISSION_BENCHMARK))
+        raise ValueError(f"{first.path}: benchmark {name}: no rules for it in ruleset {ruleset.version}")
+    for other in checked[1:]:
+        if submission_of(other.run) != submission_of(first.run):
+            mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
+            raise ValueError(f"{other.path}: of another submission ({theirs}) than {first.path} ({mine})")
+    batches = _batches(checked)
+    if by == "strict" and len(batches) > 1:
+        shown = printable(", ".join(sorted(batches)))
+        raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
+    return benchmark
+
+
+def _batches(checked: Sequence[Checked]) -> set[str]:
+    """The global batches of the runs; what is none, as the log says it."""
+    return {json.dumps(global_batch(one.run) or one.run.said(schema.GLOBAL_BATCH_SIZE)) for one in checked}
+
+
+def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
+    if len(minutes) + dropped >= 3:
+        mean = convergence.olympic_mean(minutes, dropped) if dropped <= 1 else None
+        return mean, "olympic mean"
+    return (sum(minutes) / len(minutes) if minutes else None), "mean (an olympic mean takes 3 runs)"
+
+
+def as_json(score: Score) -> str:
+    return json.dumps(asdict(score), indent=2) + "\n"
+
+
+def as_text(score: Score) -> str:
+    said = score.global_batch or "not stated"
+    lines = [f"{score.benchmark}, {score.division}, global batch {said}, by the {score.by} rules"]
+    for run in score.runs:
+        shown = "no time" if run.minutes is None else f"{run.minutes:.6f} min"
+        epochs = "" if run.epochs is None else f", {run.epochs:g} epochs"
+        lines.append(f"  {run.file}: {shown}{epochs}{f' (dropped: {run.dropped})' if run.dropped else ''}")
+    lines.append(f"  reference convergence points: {score.convergence}")
+    if score.unscaled_minutes is not None:
+        lines.append(f"  {score.reduction}: {score.unscaled_minutes!r} min; scaling {score.scaling!r}")
+    if score.provisional:
+        lines.append(f"  provisional: {len(score.runs)} runs; a submission has {score.runs_wanted}")
+    but = f", refused by the strict rules: {', '.join(score.refused)}" if score.refused else ""
+    lines.append(f"score: {score.minutes!r} min{but}" if score.minutes is not None else f"no score: {score.problem}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,236 @@
+"""The system description of MLPerf: 33 fields, by a log, and by this machine where the log was written on it.
+
+The machine says what no log has. What neither has is asked for.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from compliance.check import LoggedRun, check_file
+from compliance.findings import printable
+from compliance.rules import load, read_rules
+from compliance.submission.runs import STATUS_WORDS, gpu_names, hardware_nodes
+
+FIELDS = tuple(read_rules("system_description.yaml")["fields"])
+NOTES = ("hw_notes", "sw_notes")  # free text: no note is a fact too
+NOT_STATED = "not stated"  # what a log says where SUBMISSION_ORG was left unset
+
+
+def command(options: argparse.Namespace) -> int:
+    """`python -m compliance system`. Raises ValueError if a field is unknown, naming all that are."""
+    out: Path = options.out
+    if out.exists() and not options.force:
+        raise ValueError(f"{out}: exists; --force replaces it")
+    given = _given(options.set)
+    found: dict[str, str] = {"system_name": out.stem, **dict.fromkeys(NOTES, "")}
+    _, run = check_file(options.log, load("4.0.0"))
+    found |= from_log(run)
+    if _is_here(run):
+        found = from_machine(Path("/")) | found
+    fields = found | given
+    missing = [name for name in FIELDS if name not in fields]
+    if missing:
+        raise ValueError(
+            f"cannot be found out here: {', '.join(missing)}; "
+            "give each by --set FIELD=VALUE, or FIELD= where there is none"
+        )
+    if fields["status"] not in STATUS_WORDS.values():
+        raise ValueError(f"status {fields['status']!r}: must be one of {', '.join(map(repr, STATUS_WORDS.values()))}")
+    if fields["division"] not in ("closed", "open"):
+        raise ValueError(f"division {fields['division']!r}: must be closed or open")
+    for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
+        if not fields[name].isdecimal():  # the official summarizer computes with them
+            raise ValueError(f"{name} {fields[name]!r}: must be a whole number")
+    description = {name: fields[name] for name in FIELDS}
+    for name, value in description.items():
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError(f"{name} {printable(value)}: is no text in UTF-8; give it by --set {name}=VALUE")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(description, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.json:
+        origins = {name: "given" if name in given else "found" for name in FIELDS}
+        print(json.dumps({"file": str(out), "fields": description, "origins": origins}, indent=2))
+    else:
+        print(f"{out}: {len(FIELDS)} fields, {len(set(given) & set(FIELDS))} of them given")
+        for name in FIELDS:
+            print(f"  {name}: {printable(description[name], 1000)}")
+    return 0
+
+
+def _given(settings: list[str]) -> dict[str, str]:
+    given = {}
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator or name not in FIELDS:
+            raise ValueError(f"--set {setting}: must be FIELD=VALUE with a field of the system description")
+        given[name] = value
+    return given
+
+
+def from_log(run: LoggedRun) -> dict[str, str]:
+    """The fields that a log says: submission, nodes, devices and software."""
+    values, summary = run.values, run.summary
+    found: dict[str, str] = {}
+    for name, key in (("submitter", "submission_org"), ("division", "submission_division")):
+        if isinstance(values.get(key), str) and values[key] != NOT_STATED:
+            found[name] = values[key]
+    status = values.get("submission_status")
+    if isinstance(status, str) and status in STATUS_WORDS:
+        found["status"] = STATUS_WORDS[status]
+    machine = next(iter(hardware_nodes(run)), {})
+    gpus = gpu_names(machine)
+    if summary:
+        found["framework"] = summary.framework
+    if summary and 0 < summary.nodes < 2**63 and summary.devices < 2**63:
+        found["number_of_nodes"] = str(summary.nodes)
+        if "gpus" in machine:
+            found["accelerators_per_node"] = str(summary.devices // summary.nodes if gpus else 0)
+    if gpus:
+        found["accelerator_model_name"] = gpus[0]
+        card = machine["gpus"][0]
+        if isinstance(card, dict) and card.get("memory_gib"):
+            found["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
+    elif "gpus" in machine:
+        found |= _no_accelerator()
+    if machine.get("cpu"):
+        found["host_processor_model_name"] = str(machine["cpu"])
+    if machine.get("memory_gib"):
+        found["host_memory_capacity"] = f"{machine['memory_gib']} GiB"
+    packages = run.headers.get("packages")
+    if isinstance(packages, dict):
+        found["other_software_stack"] = "; ".join(f"{name} {version}" for name, version in packages.items())
+    source = run.headers.get("source")
+    if isinstance(source, dict) and source.get("image_digest"):
+        found["sw_notes"] = f"image {source['image_digest']}"
+    return found
+
+
+def _is_here(run: LoggedRun) -> bool:
+    """Whether the log was written on this machine, so that it may be asked for what the log lacks."""
+    names = [machine.get("host") for machine in hardware_nodes(run)]
+    return socket.gethostname() in names
+
+
+def from_machine(root: Path) -> dict[str, str]:
+    """The fields that no log has and this machine says: /proc, /sys and /etc below `root`, and the driver."""
+    found = _processor(root) | _storage(root) | _network(root) | _accelerators() | _operating_system(root)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _processor(root: Path) -> dict[str, str | None]:
+    cpus: list[dict[str, str]] = []
+    for block in (_read(root / "proc/cpuinfo") or "").split("\n\n"):
+        fields = dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", block, re.MULTILINE))
+        if fields:
+            cpus.append(fields)
+    if not cpus:
+        return {}
+    sockets = {cpu.get("physical id") for cpu in cpus}
+    if None in sockets:
+        return {}
+    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
+    virtual = "hypervisor" in cpus[0].get("flags", "").split()
+    highest = _read(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    caches = []
+    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
+        if level and kind and size:
+            caches.append(f"L{level}{'' if kind == 'Unified' else kind[0].lower()} {size}iB")
+    return {
+        "host_processors_per_node": str(len(sockets)),
+        "host_processor_core_count": str(len(cores) // len(sockets)),
+        "host_processor_vcpu_count": str(len(cpus)) if virtual else "",
+        "host_processor_frequency": f"{int(highest) / 1000:.0f} MHz (highest)" if highest else None,
+        "host_processor_caches": ", ".join(caches) or None,
+        "host_processor_interconnect": "" if len(sockets) == 1 else None,
+    }
+
+
+def _storage(root: Path) -> dict[str, str | None]:
+    disks = []
+    for disk in sorted((root / "sys/block").glob("*")):
+        size = _read(disk / "size")
+        if (disk / "device").exists() and size and int(size) and _read(disk / "removable") == "0":
+            disks.append((disk.name, int(size) * 512))
+    if not disks:
+        return {}
+    # a virtual disk's `rotational` says nothing; NVMe names itself
+    kind = "NVMe SSD" if all(name.startswith("nvme") for name, _ in disks) else None
+    sizes = ", ".join(f"{size / 1e9:.0f} GB" for _, size in disks)
+    return {"host_storage_type": kind, "host_storage_capacity": sizes}
+
+
+def _network(root: Path) -> dict[str, str | None]:
+    found: dict[str, int] = {}
+    for port in (root / "sys/class/infiniband").glob("*/ports/*"):
+        rate = _read(port / "rate")
+        if rate and "ACTIVE" in (_read(port / "state") or ""):
+            found[f"InfiniBand or RoCE {rate}"] = found.get(f"InfiniBand or RoCE {rate}", 0) + 1
+    for card in (root / "sys/class/net").glob("*"):
+        speed = _read(card / "speed")
+        if (card / "device").exists() and speed and speed.isdecimal():
+            name = f"Ethernet {int(speed) / 1000:g} Gb/s"
+            found[name] = found.get(name, 0) + 1
+    shown = ", ".join(f"{count}x {name}" for name, count in sorted(found.items()))
+    return {"host_networking": shown or None}
+
+
+def _no_accelerator() -> dict[str, str]:
+    names = [name for name in FIELDS if name.startswith("accelerator_")]
+    return {"accelerators_per_node": "0", **dict.fromkeys(names, "")}
+
+
+def _accelerators() -> dict[str, str | None]:
+    import pynvml
+
+    unanswered = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
+
+    def ask(question: Callable[..., Any], *about: Any) -> Any:
+        try:
+            return question(*about)
+        except unanswered:
+            return None
+
+    try:
+        pynvml.nvmlInit()
+    except unanswered:
+        return {}
+    try:
+        card = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
+        if card is None:
+            return {}
+        link = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card), ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
+        clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, card, pynvml.NVML_CLOCK_SM)
+        alone = {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
+        return {
+            "accelerator_host_interconnect": None if None in link else "PCIe gen {} x{}".format(*link),
+            "accelerator_frequency": None if clock_mhz is None else f"{clock_mhz} MHz (highest)",
+            **(alone if ask(pynvml.nvmlDeviceGetCount) == 1 else {}),
+        }
+    finally:
+        ask(pynvml.nvmlShutdown)
+
+
+def _operating_system(root: Path) -> dict[str, str | None]:
+    system = re.search(r'^PRETTY_NAME="?(.*?)"?$', _read(root / "etc/os-release") or "", re.MULTILINE)
+    return {"operating_system": f"{system[1]}, {os.uname().sysname} {platform.release()}" if system else None}
+
+
+def faults(fields: Mapping[str, Any]) -> list[str]:
+    """What the official checkers would find wrong with a description: missing fields, and values that are no text."""
+    missing = [f"{name} is missing" for name in FIELDS if name not in fields]
+    return missing + [f"{name} is no text" for name in FIELDS if name in fields and not isinstance(fields[name], str)]

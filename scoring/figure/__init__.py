@@ -1,0 +1,1 @@
+"""From records to figures: protocols, one run, several runs, intervals, comparison, history, warnings."""

@@ -1,0 +1,351 @@
+"""One run's figure under a protocol, and the windows that it is made of."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from scoring.figure import spread
+from scoring.figure.protocols import Protocol
+from scoring.importers.checks import AGREES, set_back
+from scoring.importers.text import even_groups, work
+from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
+
+_T = TypeVar("_T", Window, Epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFigure:
+    """One run under the protocol, with the lines that it comes from."""
+
+    file: str
+    value: float  # in the score's unit; infinite for a run that did not converge
+    windows: int  # printed rows that went in
+    first_line: int
+    last_line: int
+    # images/s of each window; of a very long log, of each group of as many rows
+    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    interval_95: tuple[float, float] | None = None  # from the windows
+    median_window_rate: float | None = None  # which a few stalled windows hardly move
+
+
+def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
+    """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
+    for check in record.checks:
+        if check.refused and protocol.figure == "throughput":
+            given = f", {' and '.join(record.from_options)} from the options" if record.from_options else ""
+            raise InputError(f"{record.file}: no figure, as two ways to it contradict each other{given}: {check}")
+    if protocol.over_steps == "run_time":
+        return _run_time(record, protocol, skip)
+    if protocol.over_steps == "own_summary":
+        return _own_summary(record, protocol, skip)
+    if protocol.over_steps == "between_stamps":
+        return _between_stamps(record, protocol, skip)
+    chosen = select(record, protocol, skip=skip)
+    scale = devices_in_rate(record) or 1
+    kind = protocol.over_steps
+    rows = [_rows(item) for item in chosen]
+    even = even_groups(rows)
+    if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
+        rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
+        value = statistics.fmean(rates, rows)
+        rates = [statistics.fmean(rates[group], rows[group]) for group in even]
+        interval = spread.series_interval(rates)
+    else:
+        images, seconds = _work(record, chosen, scale, kind)
+        times = [s / i for i, s in zip(images, seconds, strict=True)]
+        if kind == "images_over_time":
+            value = math.fsum(images) / math.fsum(seconds)
+        else:  # mean of times: every printed row weighs the same
+            value = 1 / statistics.fmean(times, rows)
+        times = [statistics.fmean(times[group], rows[group]) for group in even]
+        rates = [1 / time for time in times]
+        inverse = spread.series_interval(times)
+        interval = (1 / inverse[1], 1 / inverse[0]) if inverse else None
+        if interval is not None:  # centred where the figure is: windows may hold unequal work
+            centre = len(times) / math.fsum(times)
+            interval = (interval[0] * value / centre, interval[1] * value / centre)
+    return RunFigure(
+        file=record.file,
+        value=value,
+        windows=sum(rows),
+        first_line=chosen[0].line,
+        last_line=chosen[-1].line,
+        rates=tuple(rates),
+        interval_95=interval,
+        median_window_rate=statistics.median(rates),
+    )
+
+
+def _rows(item: Window | Epoch) -> int:
+    return item.rows if isinstance(item, Window) else 1
+
+
+def _unit_s(item: Window | Epoch) -> float | None:
+    if isinstance(item, Window):
+        return item.printed_unit_s
+    return 1 / item.printed_rate if item.printed_rate else None
+
+
+def devices_in_rate(record: Record) -> int | None:
+    """What a printed rate is multiplied by to be that of all devices; None if the log does not say."""
+    return 1 if record.rate_scope == "global" else record.devices
+
+
+def _rate(record: Record, item: Window | Epoch, scale: int, *, printed: bool) -> float:
+    own = item.images / item.seconds if item.images is not None and item.seconds else None
+    shown = item.printed_rate * scale if item.printed_rate is not None else None
+    rate = (shown or own) if printed else (own or shown)
+    if rate is None and isinstance(item, Window) and item.printed_step_time_s is not None:
+        rate = _images_a_step(record) / item.printed_step_time_s
+    if rate is None:
+        raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
+    return rate
+
+
+def _images_a_step(record: Record) -> int:
+    """Of all devices; of one where the log does not say how many there are (the unit then says so)."""
+    if record.devices is None and record.rate_scope == "global":
+        raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
+    if record.batch_per_device is None:
+        raise InputError(f"{record.file}: the log does not say the batch of one device; give --batch")
+    return record.batch_per_device * (record.devices or 1)
+
+
+def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: str) -> tuple[list[float], list[float]]:
+    """Images and seconds of each window; from the one kind of column that every chosen window has."""
+    windows = [item for item in chosen if isinstance(item, Window)]
+    weights = work(windows) if len(windows) == len(chosen) else [_rows(item) for item in chosen]
+    if kind == "images_over_time" and len(windows) == len(chosen):
+        own = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
+        if len(own) == len(chosen):
+            return [float(images) for images, _ in own], [float(seconds) for _, seconds in own]
+        counted = [(w.steps, w.seconds) for w in windows if w.steps and w.seconds]
+        if len(counted) == len(chosen):
+            batch = _images_a_step(record)
+            return [float(steps * batch) for steps, _ in counted], [float(seconds) for _, seconds in counted]
+    told_by_rate = record.rate_scope == "global" and all(item.printed_rate is not None for item in chosen)
+    if kind != "epoch_rates" and not told_by_rate:
+        times = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
+        if len(times) == len(chosen):
+            batch = _images_a_step(record)
+            return [float(batch * w) for w in weights], [time * w for time, w in zip(times, weights, strict=True)]
+    unit_s = [time for item in chosen if (time := _unit_s(item)) is not None]
+    if len(unit_s) == len(chosen):
+        return [float(scale * w) for w in weights], [time * w for time, w in zip(unit_s, weights, strict=True)]
+    rates = [_rate(record, item, scale, printed=False) for item in chosen]
+    return [float(w) for w in weights], [w / rate for rate, w in zip(rates, weights, strict=True)]
+
+
+def positions(record: Record) -> list[int | None]:
+    """How many steps were done at the end of each window, warm-up included; None where the log cannot say."""
+    done: list[int | None] = []
+    base = 0
+    last_epoch: int | None = None
+    for window in record.windows:
+        if window.step is None:  # rows of whole epochs
+            base = base + window.steps if window.steps else 0
+            done.append(base or None)
+            continue
+        if window.epoch != last_epoch and last_epoch is not None and done:
+            previous = done[-1]
+            restarted = previous is not None and window.step - record.first_step + 1 + base <= previous
+            if restarted and previous is not None:  # counters that start anew in each epoch
+                base = previous
+        last_epoch = window.epoch
+        done.append(base + window.step - record.first_step + 1)
+    return done
+
+
+def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window | Epoch]:
+    """What the protocol measures of a run. Raises InputError if warm-up leaves nothing."""
+    if protocol.skip_unit == "epoch":
+        dropped = protocol.skip if skip is None else skip
+        epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
+        return _rest(record, epochs, dropped, "epochs")
+    windows = [window for window in record.windows if window.phase != "warmup"]
+    if not windows:
+        what = "warm-up windows only" if record.windows else "no windows"
+        raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
+    measured_only = any(window.phase == "measured" for window in windows)
+    if skip is not None:
+        chosen = _rest(record, windows, skip, "windows")
+    elif protocol.skip_unit == "window":
+        apart = sum(map(_rows, record.windows)) - sum(
+            map(_rows, windows)
+        )  # the run's own warm-up is the first of what the protocol drops
+        chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
+    elif measured_only:
+        chosen = windows  # the run itself has set its warm-up apart
+    else:
+        chosen = _after_steps(record, protocol)
+    if protocol.take_steps is not None:
+        chosen = _take(record, chosen, protocol.take_steps)
+    return chosen
+
+
+def _rest(record: Record, items: Sequence[_T], dropped: int, what: str) -> Sequence[_T]:
+    ends = [0, *itertools.accumulate(_rows(item) for item in items)]
+    if dropped >= ends[-1]:
+        raise NothingMeasuredError(
+            f"{record.file}: warm-up is {dropped} {what} and the run has {ends[-1]}: nothing is left to measure; "
+            f"take a longer run or a smaller --skip"
+        )
+    return items[_after(record, ends, dropped) :]
+
+
+def _after(record: Record, ends: Sequence[int], dropped: int) -> int:
+    """Where the rows after the first `dropped` begin. `ends` are the rows before each item, and in all."""
+    at = bisect.bisect_left(ends, dropped)
+    if ends[at] != dropped:
+        raise InputError(
+            f"{record.file}: row {dropped} is merged with its neighbours, as the log is very long; "
+            f"give --skip {ends[at - 1]} or {ends[at]}"
+        )
+    return at
+
+
+def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
+    done = positions(record)
+    if any(position is None for position in done):
+        raise InputError(
+            f"{record.file}: protocol {protocol.name} skips {protocol.skip} steps and the log's rows carry no step; "
+            "give --skip N windows"
+        )
+    chosen = [
+        window
+        for window, position in zip(record.windows, done, strict=True)
+        if position is not None and position - (window.steps or 0) >= protocol.skip and window.steps
+    ]
+    if not chosen:
+        raise NothingMeasuredError(
+            f"{record.file}: warm-up is {protocol.skip} steps and the run has {done[-1]} printed: "
+            "nothing is left to measure; take a longer run or a smaller --skip"
+        )
+    return chosen
+
+
+def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
+    """Windows whose steps lie within the next `steps`. Raises InputError if the run is shorter."""
+    taken: list[Window] = []
+    total = 0
+    for window in chosen:
+        size = window.steps or 1
+        if total + size > steps:
+            if not taken:
+                raise InputError(
+                    f"{record.file}: the row of line {window.line} holds {size} steps and the protocol takes {steps}; "
+                    "take a protocol without `take`, such as window"
+                )
+            return taken
+        taken.append(window)
+        total += size
+        if total == steps:
+            return taken
+    return _too_short(record, steps, total)
+
+
+def _too_short(record: Record, steps: int, total: int) -> Sequence[Window]:
+    raise InputError(
+        f"{record.file}: the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
+    )
+
+
+def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+    """devices * batch * steps / (stamp at the end - stamp at the start), over the steps between two rows."""
+    stamped = [
+        (window, position)
+        for window, position in zip(record.windows, positions(record), strict=True)
+        if window.end_s is not None and position is not None
+    ]
+    if not stamped:
+        raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
+    if skip == 0:
+        raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
+    first = record.first_step
+    ends = [0, *itertools.accumulate(window.rows for window, _ in stamped)]
+    if skip is not None:
+        start = stamped[_after(record, ends, skip) - 1] if skip <= ends[-1] else None
+    else:
+        # The row of that many steps done; of logs that print every 10th row from 0, the row of that number.
+        start = (
+            next((row for row in stamped if row[1] == protocol.skip), None)
+            or next((row for row in stamped if first == 0 and row[0].step == protocol.skip), None)
+            or next((row for row in stamped if row[1] > protocol.skip), None)
+        )
+    if start is None:
+        raise NothingMeasuredError(
+            f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
+            f"{'windows' if skip is not None else 'steps'} and the run has {ends[-1]} stamped rows, the last after "
+            f"{stamped[-1][1]} steps: nothing is left to measure"
+        )
+    later = [row for row in stamped if row[1] > start[1]]
+    if protocol.take_steps is not None:
+        if not later or later[-1][1] < start[1] + protocol.take_steps - 1:  # the last of N batches is N - 1
+            _too_short(record, protocol.take_steps, later[-1][1] - start[1] if later else 0)
+        later = [row for row in later if row[1] <= start[1] + protocol.take_steps]
+    if not later:
+        _too_short(record, protocol.take_steps or 1, 0)
+    end = later[-1]
+    assert start[0].end_s is not None and end[0].end_s is not None
+    _refuse_set_back(record, [window for window in record.windows if start[0].line <= window.line <= end[0].line])
+    seconds, steps = end[0].end_s - start[0].end_s, end[1] - start[1]
+    if seconds <= 0:
+        raise InputError(
+            f"{record.file}: the time stamps of lines {start[0].line} and {end[0].line} do not advance; "
+            "they are too coarse, or the clock was set"
+        )
+    value = _images_a_step(record) * steps / seconds
+    rows = sum(window.rows for window, _ in later)
+    return RunFigure(file=record.file, value=value, windows=rows, first_line=start[0].line, last_line=end[0].line)
+
+
+def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
+    for before, row in set_back(windows):
+        raise InputError(
+            f"{record.file}: no figure, as the clock was set: the time stamp of line {row.line} lies before that of "
+            f"line {before.line}; take a protocol that reads the rows' own times"
+        )
+
+
+def _own_summary(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+    if skip:
+        raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
+    if record.summary_rate is None:
+        raise InputError(
+            f"{record.file}: the log closes with no figure of its own; take a protocol that counts its rows"
+        )
+    line = record.field_lines["summary_rate"]
+    value = record.summary_rate * (devices_in_rate(record) or 1)
+    return RunFigure(file=record.file, value=value, windows=1, first_line=line, last_line=line)
+
+
+def _run_time(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+    if skip:
+        raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
+    if record.run_start_s is None:
+        raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
+    seconds = record.run_time_s  # None: it began and never stopped, so it did not converge
+    if seconds is not None and seconds <= 0:
+        raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
+    windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
+    if seconds is not None:
+        _refuse_set_back(record, record.windows)
+    if seconds is not None and seconds * (1 + AGREES) < windows_s:
+        raise InputError(
+            f"{record.file}: run_start to run_stop are {seconds:.6g} s and the windows alone {windows_s:.6g} s: "
+            "the clock was set, or the log edited"
+        )
+    return RunFigure(
+        file=record.file,
+        value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,
+        windows=1,  # the run itself
+        first_line=record.field_lines["run_start_s"],
+        last_line=record.field_lines.get("run_stop_s", record.lines),
+    )

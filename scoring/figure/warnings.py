@@ -1,0 +1,356 @@
+"""Warnings about a figure: what makes it less than it looks. Pure functions; thresholds stand above their use."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scoring.figure.spread import outlier
+from scoring.importers.checks import REFUSED, row_s
+from scoring.importers.text import even_groups, merged, work
+from scoring.record import Record, Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warning_:
+    """One reason for doubt. `rule` is its stable name."""
+
+    rule: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The step in a series that explains it best."""
+
+    index: int  # first value after it
+    before: float
+    after: float
+    strength: float  # in standard errors
+
+
+def change_point(values: Sequence[float], first: int, last: int) -> Change | None:
+    """The best split of `values` into two levels with `first` <= index <= last; None without any.
+
+    Least squares on values clipped at 8 deviations (one spike is no level). Noise is the scaled median absolute
+    difference of neighbours, which a change of level or a slow drift hardly touches.
+    """
+    if len(values) < 6 or first > last:
+        return None
+    differences = [b - a for a, b in itertools.pairwise(values)]
+    noise = 1.4826 * statistics.median([abs(d) for d in differences]) / math.sqrt(2)
+    middle = statistics.median(values)
+    noise = max(noise, 1e-4 * abs(middle))  # printed digits hide smaller noise
+    clipped = [min(max(value, middle - 8 * noise), middle + 8 * noise) for value in values]
+    total, count = math.fsum(clipped), len(clipped)
+    best, best_index, left = 0.0, 0, 0.0
+    for index in range(1, count):
+        left += clipped[index - 1]
+        if not first <= index <= last:
+            continue
+        gap = left / index - (total - left) / (count - index)
+        strength = abs(gap) * math.sqrt(index * (count - index) / count) / noise
+        if strength > best:
+            best, best_index = strength, index
+    if best_index == 0:
+        return None
+    return Change(
+        index=best_index,
+        before=statistics.median(values[:best_index]),
+        after=statistics.median(values[best_index:]),
+        strength=best,
+    )
+
+
+# A split is searched over the whole series: its strength must pass what noise alone reaches (about
+# sqrt(2 ln n), 3.7 for a thousand windows) by a margin, and the levels must differ by what a user cares for.
+CHANGE_STRENGTH = 6.0
+WARM_UP_SHARE = 0.01
+THROTTLE_SHARE = 0.03
+DRIFT_SHARE = 0.02
+STALL_SHARE = 0.05
+RATE_GAP_SHARE = 0.001
+OUTLIER_SCORE = 3.5  # median absolute deviations: Iglewicz and Hoaglin's modified z-score
+OUTLIER_SHARE = 0.01
+OUTLYING_WINDOW_SHARE = 0.2
+UNSTEADY_SHARE = 0.02
+SWING = 1.25  # of the 95 % quantile of the step times to the 5 % one
+SUMMARY_SHARE = 0.02
+
+
+def step_times(windows: Iterable[Window]) -> list[float]:
+    """Seconds a step (or a printed unit of equal work) of each window, as far as the log has them."""
+    times = []
+    for window in windows:
+        if window.seconds is not None and window.steps:
+            times.append(window.seconds / window.steps)
+        elif window.seconds is not None and window.images:
+            times.append(window.seconds / window.images)
+        elif window.printed_step_time_s is not None:
+            times.append(window.printed_step_time_s)
+        elif window.printed_unit_s is not None:
+            times.append(window.printed_unit_s)
+    return times
+
+
+def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> list[Warning_]:
+    """Doubts about the measured windows of one run."""
+    found: list[Warning_] = []
+
+    def warn(rule: str, message: str, line: int | None = None) -> None:
+        found.append(Warning_(rule=rule, message=message, file=record.file, line=line))
+
+    if record.truncated:
+        end = record.segment[1] if record.segment else record.lines
+        warn("truncated", "the log ends before its run does: the figure is of the part that is there", end)
+    if record.cumulative and averages_rates:
+        warn(
+            "cumulative_windows",
+            "the printed rates are running averages of the epoch: their mean counts early steps many times",
+        )
+    rows = [window.rows for window in windows]
+    even = [merged(windows[group]) for group in even_groups(rows)]
+    times = step_times(even)
+    if len(times) == len(even) and len(times) >= 6:
+        found.extend(_levels(record, even, times) or _outlying(record, even, times))
+        if not record.cumulative and _looks_cumulative(times):
+            warn("cumulative_windows", "the windows look like running averages: ever smaller changes from row to row")
+    if len(times) == len(even) > 1:
+        low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
+        if high > SWING * low:
+            message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
+            warn("unsteady", message)
+    times = step_times(windows)
+    if averages_rates and len(times) == len(windows) >= 2:
+        gap = statistics.fmean([1 / time for time in times], rows) * statistics.fmean(times, work(windows)) - 1
+        if gap > RATE_GAP_SHARE:
+            message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
+            warn("rates_averaged", message)
+    waited = [(w.data_wait_s, w.seconds) for w in windows if w.data_wait_s is not None and w.seconds]
+    if waited:
+        share = math.fsum(wait for wait, _ in waited) / math.fsum(seconds for _, seconds in waited)
+        if share > STALL_SHARE:
+            warn("data_stall", f"{share:.1%} of the step time is waiting for data (over {STALL_SHARE:.0%})")
+    return found
+
+
+def _rows(windows: Iterable[Window]) -> int:
+    return sum(window.rows for window in windows)
+
+
+def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
+    """A few windows that move the figure: far from the median step time, and over 1 % of the mean by themselves."""
+    middle = statistics.median(times)
+    scale = 1.4826 * statistics.median([abs(time - middle) for time in times])  # a normal one's standard deviation
+    limit = max(OUTLIER_SCORE * scale, OUTLYING_WINDOW_SHARE * middle)
+    far = [index for index, time in enumerate(times) if abs(time - middle) > limit]
+    if not 0 < len(far) <= len(times) / 10:  # more of them are how the run goes: it is unsteady
+        return []
+    weights = work(windows)
+    near = [(time, w) for time, w in zip(times, weights, strict=True) if abs(time - middle) <= limit]
+    moved = statistics.fmean(times, weights) / statistics.fmean([t for t, _ in near], [w for _, w in near]) - 1
+    if abs(moved) <= OUTLIER_SHARE:
+        return []
+    worst = max(far, key=lambda index: abs(times[index] - middle))
+    message = (
+        f"{_rows(windows[at] for at in far)} of {_rows(windows)} windows, far from the others, make the mean step time "
+        f"{abs(moved):.1%} {'longer' if moved > 0 else 'shorter'}; the farthest takes {times[worst] / middle:.3g} "
+        "times the median: see the median of the window rates"
+    )
+    line = windows[worst].line
+    return [Warning_(rule="outlying_window", message=message, file=record.file, line=line)]
+
+
+def of_summary(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
+    """A figure that lies off the log's own, of all devices, by more than 2 %, or far off the rows that it is of."""
+    found = _of_rows(record, value, lines)
+    own = record.summary_rate if record.rate_scope == "global" else None
+    if own is None or abs(value / own - 1) <= SUMMARY_SHARE:
+        return found
+    message = (
+        f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own - 1:+.1%} off the log's own summary "
+        f"{own:.6g}, which has a rule of its own: see the protocol summary"
+    )
+    line = record.field_lines["summary_rate"]
+    return [*found, Warning_(rule="own_summary_differs", message=message, file=record.file, line=line)]
+
+
+def _of_rows(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
+    """A figure of time stamps between which the clock was set, or the run stood still."""
+    rows = [window for window in record.windows if lines[0] < window.line <= lines[1]]
+    times = [time for window in rows if window.steps and (time := row_s(record, window))]
+    batch = record.global_batch or (record.batch_per_device if record.rate_scope == "device" else None)
+    if not batch or not rows or len(times) < len(rows):
+        return []
+    own = sum(window.steps or 0 for window in rows) * batch / math.fsum(times)
+    if 1 / REFUSED <= value / own <= REFUSED:
+        return []
+    message = (
+        f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own:.3g} times what the same rows' own times "
+        f"make, {own:.6g}: the clock was set, or the run stood still in between"
+    )
+    return [Warning_(rule="rows_disagree", message=message, file=record.file, line=lines[1])]
+
+
+def of_interval(value: float, interval: tuple[float, float] | None) -> list[Warning_]:
+    """A figure that its own interval leaves open by more than 2 %."""
+    half = (interval[1] - interval[0]) / 2 / value if interval is not None else 0.0
+    if half <= UNSTEADY_SHARE:
+        return []
+    message = f"half the width of the 95 % interval is {half:.1%} of the figure (over {UNSTEADY_SHARE:.0%})"
+    return [Warning_(rule="unsteady", message=message)]
+
+
+def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
+    """Warm-up not over, throttling or drift: at most one of them explains a series."""
+
+    def warning(rule: str, message: str, index: int) -> list[Warning_]:
+        return [Warning_(rule=rule, message=message, file=record.file, line=windows[index].line)]
+
+    count = len(times)
+    early = change_point(times, 1, count // 2)
+    if early and early.strength > CHANGE_STRENGTH and early.before > early.after * (1 + WARM_UP_SHARE):
+        slower = early.before / early.after - 1
+        message = (
+            f"the first {_rows(windows[: early.index])} of {_rows(windows)} measured windows are {slower:.1%} slower "
+            f"than the rest: warm-up was not over at the cut; try to skip {_rows(windows[: early.index])} more"
+        )
+        return warning("warm_up_not_over", message, early.index)
+    compute = _compute_times(windows, times)
+    late = change_point(compute, max(1, count // 10), count - max(3, count // 5))
+    third = count // 3
+    if late and late.strength > CHANGE_STRENGTH and late.after > late.before * (1 + THROTTLE_SHARE):
+        # A step rather than a ramp: the levels hold on both sides of it.
+        head, tail = compute[: late.index], compute[late.index :]
+        if late.before > 0 and _ramp(head) < THROTTLE_SHARE / 2 and _ramp(tail) < THROTTLE_SHARE / 2:
+            slower = late.after / late.before - 1
+            power = _power_note(windows, late.index)
+            message = (
+                f"from window {_rows(windows[: late.index]) + 1} of {_rows(windows)} on steps take {slower:.1%} longer"
+                f", to the end: throttling, or another job on the machine{power}"
+            )
+            return warning("throttling", message, late.index)
+    first, last = statistics.median(times[:third]), statistics.median(times[-third:])
+    if abs(last / first - 1) > DRIFT_SHARE and _monotone(times):
+        message = f"step time drifts by {last / first - 1:+.1%} from the first to the last third of the run"
+        return warning("drift", message, count - third)
+    return []
+
+
+def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
+    """Step times without the wait for data, where the log has it: a stall is not throttling."""
+    shares = [
+        window.data_wait_s / window.seconds if window.data_wait_s is not None and window.seconds else 0.0
+        for window in windows
+    ]
+    return [time * (1 - min(share, 1.0)) for time, share in zip(times, shares, strict=True)]
+
+
+def _ramp(values: Sequence[float]) -> float:
+    """How much the second half of a stretch differs from the first, as a share."""
+    half = len(values) // 2
+    if half == 0:
+        return 0.0
+    first, second = statistics.median(values[:half]), statistics.median(values[half:])
+    return abs(second / first - 1) if first else 0.0
+
+
+def _monotone(values: Sequence[float]) -> bool:
+    """Mann-Kendall's test on at most 200 evenly chosen values: a trend at 1 %."""
+    stride = max(1, len(values) // 200)
+    chosen = values[::stride]
+    count = len(chosen)
+    sign = sum((b > a) - (b < a) for i, a in enumerate(chosen) for b in chosen[i + 1 :])
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return abs(sign) > 2.576 * deviation
+
+
+def _looks_cumulative(times: Sequence[float]) -> bool:
+    """Running averages change ever less, and little from row to row beside their whole range."""
+    if len(times) < 20:
+        return False
+    differences = [abs(b - a) for a, b in itertools.pairwise(times)]
+    quarter = len(differences) // 4
+    early, late = statistics.fmean(differences[:quarter]), statistics.fmean(differences[-quarter:])
+    variance = statistics.pvariance(times)
+    if variance == 0 or early == 0:
+        return False
+    ratio = statistics.fmean([d * d for d in differences]) / variance  # von Neumann's; 2 for independent values
+    return ratio < 0.3 and late < early / 3
+
+
+def _power_note(windows: Sequence[Window], index: int) -> str:
+    before = [w.power_w for w in windows[:index] if w.power_w is not None]
+    after = [w.power_w for w in windows[index:] if w.power_w is not None]
+    if not before or not after:
+        return ""
+    return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"
+
+
+def of_record(record: Record) -> list[Warning_]:
+    """Doubts about a run as a whole."""
+    found = []
+    for problem in record.problems[:3]:
+        rule = "option_contradicts_log" if "the options" in problem else "log_problem"
+        found.append(Warning_(rule=rule, message=problem, file=record.file))
+    for check in record.checks:
+        if not check.agree:
+            found.append(Warning_(rule="ways_disagree", message=str(check), file=record.file))
+    if record.math_mode == "tf32" and record.precision == "fp32":
+        found.append(
+            Warning_(
+                rule="tf32",
+                message="FP32 here is TF32: not to be compared with FP32 of older devices",
+                file=record.file,
+                line=record.field_lines.get("math_mode"),
+            )
+        )
+    return found
+
+
+def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> list[Warning_]:
+    """The run that does not belong to the others by Grubbs' test, if it is over 1 % off the median too."""
+    finite = [(record, value) for record, value in zip(records, values, strict=True) if math.isfinite(value)]
+    at = outlier([value for _, value in finite])
+    if at is None:
+        return []
+    record, value = finite[at]
+    middle = statistics.median(value for _, value in finite)
+    if abs(value - middle) <= OUTLIER_SHARE * abs(middle):
+        return []
+    message = f"{value:.6g} {unit} lies far from the median {middle:.6g} of the runs"
+    return [Warning_(rule="outlying_run", message=message, file=record.file)]
+
+
+def of_mixture(records: Sequence[Record]) -> list[Warning_]:
+    """Models, batches, software, math modes and precisions that differ between runs that are set side by side."""
+    found = []
+    models = {"".join(filter(str.isalnum, r.model.lower())): r.model for r in records if r.model}
+    if len(models) > 1:
+        found.append(Warning_(rule="mixed_model", message=f"model differs: {', '.join(sorted(models.values()))}"))
+    batches = {r.batch_per_device for r in records if r.batch_per_device}
+    if len(batches) > 1:
+        message = f"batch of one device differs: {', '.join(map(str, sorted(batches)))}"
+        found.append(Warning_(rule="mixed_batch", message=message))
+    for rule, name, values in (
+        ("mixed_precision", "precision", {r.precision for r in records if r.precision}),
+        ("mixed_math_mode", "math mode", {r.math_mode for r in records if r.math_mode}),
+    ):
+        if len(values) > 1:
+            found.append(Warning_(rule=rule, message=f"{name} differs: {', '.join(sorted(values))}"))
+    versions: dict[str, set[str]] = {}
+    for record in records:
+        if record.framework and " " in record.framework:
+            name, version = record.framework.rsplit(" ", 1)
+            versions.setdefault(name, set()).add(version)
+        for package, version in record.software.items():
+            versions.setdefault(package, set()).add(version)
+    different = [f"{name} {' and '.join(sorted(given))}" for name, given in sorted(versions.items()) if len(given) > 1]
+    if different:
+        found.append(Warning_(rule="mixed_software", message=f"software differs: {'; '.join(different[:5])}"))
+    return found

@@ -1,0 +1,1 @@
+"""Throughput and time to train at node counts that are not at hand."""

@@ -1,0 +1,205 @@
+"""Throughput and time to train at node counts that are not at hand.
+
+    images/s of M nodes = images/s of M0 nodes * M / M0 * exp(-loss * (1/M0 - 1/M))
+
+M0 is the next smaller measured node count. (M-1)/M is the share of a ring all-reduce's traffic that leaves a node.
+`loss` is the mean over the published figures, and their scatter about it, as it grows with each doubling of the nodes,
+makes the interval. docs/scale-model.md has what did no better on figures that it had not seen.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scoring.figure import spread
+from scoring.published.table import Published
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """What the way out of a node takes from its rate, as a logarithm."""
+
+    mean: float
+    spread: float  # standard deviation of a figure's logarithm about the model at twice the nodes
+    tables: int  # that they are of: figures of one table are no independent witnesses
+
+    def ratio(self, base: int, nodes: int) -> float:
+        """Throughput on `nodes` as a multiple of that on `base`."""
+        return nodes / base * math.exp(-self.mean * (1 / base - 1 / nodes))
+
+    def relative_interval_95(self, base: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
+        """Factors on the throughput that bound it: the published scatter and the error of the measured figure."""
+        doublings = abs(math.log2(nodes / base))
+        scatter = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
+        half = spread.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
+        return math.exp(-half), math.exp(half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """Published throughput of one system over its node counts, of as many devices a node."""
+
+    name: str
+    report: str
+    images_per_s: dict[int, float]  # by nodes, ascending
+
+
+def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
+    """Tables with figures on several nodes; a report's copy of another's figures is left out."""
+    found: dict[tuple[object, ...], dict[int, Published]] = {}
+    for row in rows:
+        copied = row.note is not None and row.note.startswith("copied")
+        if row.metric != "throughput" or not row.nodes or not row.devices or copied:
+            continue
+        family = row.framework.split(" 2.5")[0]
+        key = (row.table, family, row.accelerator, row.precision, row.strategy, row.batch_per_device, row.model)
+        found.setdefault(key, {})[row.devices] = row
+    tables = []
+    for system, by_devices in found.items():
+        most = by_devices[max(by_devices)]
+        assert most.nodes and most.devices
+        same = {
+            row.nodes: row.value
+            for n, row in sorted(by_devices.items())
+            if row.nodes and n * most.nodes == most.devices * row.nodes
+        }
+        if len(same) > 1:
+            name = " ".join(str(part) for part in system[:5] if part) + f" bs{most.batch_per_device}"
+            tables.append(PublishedTable(name=name, report=most.table, images_per_s=same))
+    return tables
+
+
+def learn(tables: Sequence[PublishedTable]) -> Loss:
+    """The loss of every published figure from its table's fewest nodes."""
+    figures = []  # share of the traffic that leaves a node more, logarithm of what is lost, doublings
+    for table in tables:
+        (base, base_rate), *more = table.images_per_s.items()
+        for nodes, rate in more:
+            lost = math.log(nodes / base * base_rate / rate)
+            figures.append((1 / base - 1 / nodes, lost, math.log2(nodes / base)))
+    mean = statistics.fmean(lost / share for share, lost, _ in figures)
+    squares = math.fsum((lost - mean * share) ** 2 / doublings for share, lost, doublings in figures)
+    return Loss(mean=mean, spread=math.sqrt(squares / (len(figures) - 1)), tables=len(tables))
+
+
+# ---------------------------------------------------------------------------------------------- back-test
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackTest:
+    """One published figure against its prediction from the fewest nodes of its table."""
+
+    table: str
+    report: str
+    nodes: int
+    published: float  # images/s
+    predicted: float
+    low: float
+    high: float
+    linear: float  # the baseline: as many times the images/s as nodes
+
+    @property
+    def error(self) -> float:
+        """Predicted against published, as a share."""
+        return self.predicted / self.published - 1
+
+    @property
+    def covered(self) -> bool:
+        """Whether the 95 % interval holds the published figure."""
+        return self.low <= self.published <= self.high
+
+
+def back_test(tables: Sequence[PublishedTable]) -> list[BackTest]:
+    """Predictions of all figures but those of the fewest nodes, each with the loss of the other reports alone."""
+    results = []
+    for table in tables:
+        loss = learn([other for other in tables if other.report != table.report])
+        (base, base_rate), *more = table.images_per_s.items()
+        for nodes, rate in more:
+            predicted = base_rate * loss.ratio(base, nodes)
+            low, high = loss.relative_interval_95(base, nodes)
+            results.append(
+                BackTest(
+                    table=table.name,
+                    report=table.report,
+                    nodes=nodes,
+                    published=rate,
+                    predicted=predicted,
+                    low=predicted * low,
+                    high=predicted * high,
+                    linear=base_rate * nodes / base,
+                )
+            )
+    return results
+
+
+def median_errors(results: Sequence[BackTest]) -> dict[str, float]:
+    """Median of the absolute errors, as a share: of the model and of its baselines."""
+    ways = {
+        "loss over (M-1)/M": lambda result: result.predicted,
+        "0.95 x linear": lambda result: 0.95 * result.linear,
+        "linear": lambda result: result.linear,
+    }
+    return {
+        name: statistics.median(abs(way(result) / result.published - 1) for result in results)
+        for name, way in ways.items()
+    }
+
+
+# ------------------------------------------------------------------------------------------- time to train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What training to the target takes beside the step time."""
+
+    epochs: float | None  # None: the reference convergence points of ResNet-50 at the global batch
+    train_samples: int
+    eval_samples: int
+    epochs_per_eval: int
+    eval_images_per_s_device: float
+    imagenet: bool  # the reference convergence points hold for ResNet on ImageNet only
+
+
+def reference_epochs(global_batch: int) -> float | None:
+    """Epochs to 75.9 % top-1 at a global batch: mlperf-logging's reference convergence points, ruleset 4.0.0.
+
+    Linear between two points, as its rcp_checker; the smallest point's below it; None above the largest.
+    """
+    package = importlib.resources.files("mlperf_logging.rcp_checker")
+    text = (package / "training_4.0.0" / "rcps_resnet.json").read_text(encoding="utf-8")
+    points: dict[int, float] = {}
+    for reference in json.loads(text).values():
+        runs = sorted(reference["Epochs to converge"])
+        points[reference["BS"]] = min(points.get(reference["BS"], math.inf), statistics.mean(runs[1:-1]))
+    batches = sorted(points)
+    if global_batch > batches[-1]:
+        return None
+    above = next(batch for batch in batches if batch >= global_batch)
+    if above == batches[0]:
+        return points[above]
+    below = batches[batches.index(above) - 1]
+    share = (global_batch - below) / (above - below)
+    return points[below] + share * (points[above] - points[below])
+
+
+def time_to_train_s(
+    training: Training, *, devices: int, global_batch: int, step_time_s: float
+) -> tuple[float | None, float | None, str]:
+    """(seconds, epochs, why not): steps of all epochs and the evaluations between them."""
+    epochs = training.epochs
+    if epochs is None and not training.imagenet:
+        return None, None, "epochs to the target are not known for this model and data set: give --epochs"
+    if epochs is None:
+        epochs = reference_epochs(global_batch)
+    if epochs is None:
+        return None, None, f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
+    steps = math.ceil(training.train_samples / global_batch) * epochs
+    evaluations = math.ceil(epochs / training.epochs_per_eval)
+    per_device = math.ceil(training.eval_samples / devices)
+    return steps * step_time_s + evaluations * per_device / training.eval_images_per_s_device, epochs, ""

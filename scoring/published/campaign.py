@@ -1,0 +1,115 @@
+"""Which runs a campaign still lacks, and the report's own table with our figures beside the published ones.
+
+`launch/campaign.sh` is the door: it asks `plan` for the missing jobs, runs each as one call of `run_and_time.sh`,
+and ends with `table`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runlog.text import safe_lines
+from scoring.importers import count
+from scoring.predict import estimate
+from scoring.published.campaign_plan import (
+    ASSUMED_SHRUNK_RUN_S,
+    ASSUMED_START_UP_S,
+    CAMPAIGNS,
+    SHRUNK_NOTE,
+    Campaign,
+    Job,
+    machine,
+    plan,
+    read_campaign,
+)
+from scoring.published.campaign_table import write_tables
+from scoring.published.table import read_published, select
+from scoring.record import InputError
+
+
+def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
+    """The plan for a reader: a line for the trials of a run that fare alike; what all jobs export stands once."""
+    shared = dict(set.intersection(*(set(job.exports.items()) for job in jobs)))
+    shared = {name: value for name, value in jobs[0].exports.items() if name in shared and name != "LOGDIR"}
+    lines = [f"Every job: {_words(shared)} LOGDIR={jobs[0].folder.parents[1]}/RUN/trial_N"]
+    for (run, state, reason), group in itertools.groupby(jobs, key=lambda job: (job.run, job.state, job.reason)):
+        alike = list(group)
+        first = alike[0]
+        trials = f"trials {first.trial} to {alike[-1].trial}" if len(alike) > 1 else f"trial {first.trial}"
+        own = {name: value for name, value in first.exports.items() if name not in shared and name != "LOGDIR"}
+        does = "" if state == "done" else f": {_words(own)} {first.command}"
+        why = f" ({reason})" if reason else ""
+        each = f"about {first.estimate_s:.0f} s" + " each" * (len(alike) > 1)
+        lines.append(f"{state:<4} {run.name} {trials}, {each}{does}{why}")
+        if state == "skip" and not shrink and run.nodes == 1 and not run.strategy:
+            lines += [f"     predicted images/s, not measured: {text}" for text in _predicted(first, campaign)]
+    jobs_of = {state: sum(job.state == state for job in jobs) for state in ("done", "run", "skip")}
+    minutes = {state: sum(job.estimate_s for job in jobs if job.state == state) / 60 for state in jobs_of}
+    lines.append(
+        f"{campaign.name}: {len(jobs)} jobs, {jobs_of['done']} done, {jobs_of['run']} to run in about "
+        f"{minutes['run']:.0f} min, {jobs_of['skip']} skipped (about {minutes['skip']:.0f} min where they can run)"
+    )
+    assumed = (
+        f"assumed, {ASSUMED_SHRUNK_RUN_S:.0f} s a run"
+        if shrink
+        else f"from the published rates and {ASSUMED_START_UP_S:.0f} s a start-up, assumed"
+    )
+    lines.append(f"The time is that of earlier runs here where there are any, else {assumed}.")
+    if shrink:
+        lines.append(SHRUNK_NOTE)
+    return "\n".join(lines)
+
+
+def _predicted(job: Job, campaign: Campaign) -> list[str]:
+    """What a run that is not possible here would do, by the other published figures (docs/estimate.md)."""
+    (model,) = {estimate.key(row)[0] for row in select(read_published(), table=campaign.published_table)}
+    return estimate.of_run(model, job.run.precision, job.run.batch, job.run.devices)
+
+
+def _words(exports: dict[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in exports.items())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`plan` prints the jobs, `table` the report's table. Returns 0, or 2 for wrong use with one line on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m scoring.published.campaign", description=__doc__)
+    parser.add_argument("action", choices=["plan", "table"])
+    parser.add_argument("name", help="a campaign of campaigns/")
+    parser.add_argument("--results", type=Path, required=True, help="folder of all campaigns' runs and tables")
+    parser.add_argument("--shrink", action="store_true", help="the grid tiny on CPU ranks")
+    parser.add_argument("--repeats", type=count, help="trials of a run (default: the campaign's; shrunk: 1)")
+    parser.add_argument("--variables", default="", help="that a job reads, by spaces; others are not exported")
+    parser.add_argument("--runner", default="", help="command of one job, instead of this project's")
+    parser.add_argument("--jobs", action="store_true", help="plan: tab-separated run, trial, folder, command, exports")
+    parser.add_argument("--campaigns", type=Path, default=CAMPAIGNS, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    try:
+        campaign = read_campaign(args.name, args.campaigns)
+        repeats = args.repeats or (1 if args.shrink else campaign.repeats)
+        rows = read_published()
+        here = machine(frozenset(args.variables.split()))
+        jobs = plan(campaign, args.results, here, shrink=args.shrink, rows=rows, repeats=repeats, runner=args.runner)
+        if args.action == "table":
+            write_tables(campaign, args.results, jobs, rows, shrink=args.shrink, repeats=repeats)
+        elif args.jobs:
+            wanted = [job for job in jobs if job.state == "run"]
+            if wanted and not args.shrink and not here.system:
+                raise InputError("DGXSYSTEM is not set: name the config_<SYSTEM>.sh of a node, e.g. DGXSYSTEM=DGX1")
+            for job in wanted:
+                exports = " ".join(f"{name}={value}" for name, value in job.exports.items() if name != "LOGDIR")
+                print(job.run.name, job.trial, job.folder, job.command, exports, sep="\t")
+        else:
+            print(_plan_text(jobs, campaign, shrink=args.shrink))
+    except (InputError, OSError) as error:
+        print(safe_lines([f"python -m scoring.published.campaign: {error}"]), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The check of an acceptance that compares a captured step with a launched one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import paddle
+from paddle import static
+
+from harness import loader, state
+from harness.capture import CapturedStep
+from harness.loader import Batch
+from harness.watchdog import WATCHDOG
+from paddle_rn50 import train
+from program.ops import LOSS_VALUE
+from tools.acceptance.__main__ import NotPossible, Outcome
+from tools.acceptance.images import as_fed
+from tools.acceptance.machine import Machine
+from tools.acceptance.reference import BATCH, SEED, Images, first_weights
+
+# Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
+# filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
+REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
+
+
+def captured(machine: Machine, steps: int) -> Outcome:
+    """Losses of the recorded job's first steps, launched operator by operator, against those of a replayed graph.
+
+    The last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream capturing.
+    """
+    if machine.job.device == "cpu":
+        raise NotPossible("a CPU has no CUDA graphs: DEVICE=cpu")
+    recipe, images, _ = machine.recorded()
+    read, weights = machine.batches(images, recipe, steps), first_weights(recipe)  # by the CPU, before it is bound
+    paddle.set_flags(REPEATABLE)
+    launched = _losses(machine, read, weights, strategy="")
+    return same_bits(launched, _losses(machine, read, weights, strategy="cuda_graph=1"))
+
+
+def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, strategy: str) -> np.ndarray:
+    """Losses [ranks, steps] of the recorded job by a strategy, each read after its step."""
+    recipe, _, schedule = machine.recorded()
+    plan = machine.plan(strategy=strategy, loss_scale=1)  # another scale is refused beside a capture
+    _, fed = train.model_and_image(recipe, plan)
+    executor, found = machine.executor, []
+    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+        training = train.training_program(replace(machine.job, batchsize=BATCH), recipe, plan, schedule, seed=SEED)
+        executor.run(training.startup)
+        batches = [loader.resident(_batch(as_fed(image, fed), label), executor.place) for image, label in read]
+        step = CapturedStep(executor, training) if plan.strategy.cuda_graph else None
+        if step:
+            step.begin()
+            for _ in range(step.RUNS_BEFORE):
+                step.run(batches[0])
+            executor.run(training.startup)  # what they trained
+        state.set_weights(training.main, weights)
+        if step:
+            WATCHDOG.beat("capturing the recorded step")
+            step.capture()
+            step.begin()
+        for batch in batches:
+            WATCHDOG.beat(f"training the recorded steps {'by a graph' if step else 'operator by operator'}")
+            if step:
+                step.run(batch)
+            else:
+                training.schedule.send(executor.place)
+                executor.run(training.main, feed={"image": batch.image, "label": batch.label}, fetch_list=[])
+                training.schedule.step()
+            found.append(float(np.mean(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))))
+    return np.array(machine.me.gather(found), np.float32)
+
+
+def _batch(image: np.ndarray, label: np.ndarray) -> Batch:
+    return Batch(image=image, label=label, valid=np.ones(len(label), np.float32), ids=np.arange(len(label)))
+
+
+def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Outcome:
+    """Losses [ranks, steps] of the one against those of the other."""
+    steps = launched.shape[1]
+    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
+    still = bool((launched[:, 1:] == launched[:, :-1]).all())
+    if not np.isfinite(launched).all():
+        found = "a launched step's loss is not finite"
+    elif differ.any():
+        first = int(np.argmax(differ))
+        off = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
+        found = f"{differ.sum()} of {steps} losses differ, first at step {first + 1}, by {off:.1e} of it"
+    elif still:
+        found = f"{steps} losses are alike, and none differs from the one before: nothing was trained"
+    else:
+        found = f"{steps} of {steps} losses alike bit for bit"
+    return Outcome(
+        bool(np.isfinite(launched).all()) and not differ.any() and not still,
+        found,
+        "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms",
+        {"launched": launched.tolist(), "replayed": replayed.tolist()},
+    )

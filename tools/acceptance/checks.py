@@ -1,0 +1,328 @@
+"""The checks of a machine's acceptance, on each of its ranks: __main__.py has their list and the report.
+
+The reference is a CPU in FP32: losses and accuracy in paddle_rn50/golden.json, recorded once, and what a CPU computes
+here and now. Weights come from the CPU's start-up program, as a GPU draws others from the same seed. Each rank trains
+on the same images, so that the mean of the gradients is that of one rank: the recorded losses hold at any number of
+ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import static
+
+from harness import memory, nvidia, ranks, sampling, state
+from harness.env import Job, Origins
+from harness.loop import COUNTED, Evaluator
+from harness.watchdog import WATCHDOG
+from paddle_rn50 import config, data, train
+from program import build, count, ops, passes, precision
+from runlog.json_schema import as_json
+from tools.acceptance import captured as acceptance_captured
+from tools.acceptance import speed as acceptance_speed
+from tools.acceptance.__main__ import CHECKS, Lines, NotPossible, Outcome, on_all
+from tools.acceptance.images import GREY_LEVELS, WHY_GREY_LEVELS, as_fed, grey_levels, one_batch_each, pictures, reader
+from tools.acceptance.machine import Machine
+from tools.acceptance.reference import (
+    BATCH,
+    CPU,
+    GPU_FP32,
+    GPU_HALF,
+    GPU_TF32,
+    LAYOUT,
+    SEED,
+    SIDE,
+    Tolerance,
+    first_weights,
+    fitted_weights,
+    outcome_of_losses,
+)
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
+STEPS, SHORT_STEPS = 20, 4
+SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
+FIT_BATCHES = 16  # of training images that the evaluated weights are fitted to
+POOLING = {"float32": 2**-23, "float16": 2**-10}  # two roundings, each half a unit in the last place
+COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # operators that open one
+EVALUATION_DIFFERS = 4
+WHY_EVALUATION = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
+
+
+def sensors(machine: Machine) -> Outcome:
+    """What NVML says of this rank's GPU, as the telemetry of a run reads it."""
+    if machine.job.device == "cpu":
+        raise NotPossible("no GPU: DEVICE=cpu")
+    index = machine.me.local_rank
+    with nvidia.opened() as (handles, _):
+        told, sample = nvidia.gpu_of(handles[index]), nvidia.sample(handles[index])
+    same = told.name == paddle.device.cuda.get_device_name(index)
+    silent = [sensor for sensor in SENSORS if sample[sensor] is None]
+    found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
+    others = sum(not rank["same"] for rank in found)
+    absent = sorted({sensor for rank in found for sensor in rank["silent"]})
+    return Outcome(
+        not others and not absent,
+        f"{len(found)} GPUs answer, "
+        + (f"without {', '.join(absent)}" if absent else f"all of {len(SENSORS)} sensors")
+        + (f"; {others} are not the GPU that computes" if others else ""),
+        "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS),
+        {"gpus": found},
+    )
+
+
+def losses(machine: Machine) -> Outcome:
+    """Losses of the first steps on every rank against the recorded ones."""
+    machine.measured["losses"] = found = _train(machine, machine.plan())
+    return outcome_of_losses(found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
+
+
+def layout(machine: Machine) -> Outcome:
+    """The same in NHWC against NCHW here."""
+    nchw = machine.of_earlier("losses")[0]
+    return outcome_of_losses(_train(machine, machine.plan("NHWC")), nchw, LAYOUT)
+
+
+def pooling(machine: Machine) -> Outcome:
+    """Gradient of the last pooling, which `passes.spread_mean` makes a pooling of 7 x 7 with padding 6."""
+    plan = machine.plan()
+    dtype, side, channels = plan.precision.input_dtype, 7, 2048
+    whole = [BATCH, channels, side, side] if plan.layout == "NCHW" else [BATCH, side, side, channels]
+    mean = [1 if n == side else n for n in whole]
+    main = static.Program()
+    with static.program_guard(main), static.scope_guard(static.Scope()):
+        image, gradient = static.data("x", whole, dtype), static.data("gradient", mean, dtype)
+        image.stop_gradient = False
+        pooled = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
+        (spread,) = static.gradients([pooled], [image], [gradient])
+        assert passes.spread_mean(main) == 1
+        given = np.random.default_rng(SEED).uniform(1, 2, mean).astype(dtype)  # no quotient is subnormal
+        feed = {"x": np.zeros(whole, dtype), "gradient": given}
+        (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
+    wanted = given.astype(np.float64) / side**2
+    off = float(max(machine.me.gather(np.max(np.abs(found - wanted) / wanted))))
+    return Outcome(
+        off <= POOLING[dtype],
+        f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed",
+        "at most two roundings: one of 1 / 49, one of the quotient",
+        {"off": off},
+    )
+
+
+def _tolerance(machine: Machine) -> Tolerance:
+    """That of this job's losses against the recorded ones."""
+    if machine.job.device == "cpu":
+        return CPU
+    return {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.precision, GPU_HALF)
+
+
+def _train(machine: Machine, plan: build.Plan) -> np.ndarray:
+    """Losses [ranks, steps] of the recorded job's first steps."""
+    recipe, images, schedule = machine.recorded()
+    _, fed = train.model_and_image(recipe, plan)
+    found = []
+    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+        training = train.training_program(replace(machine.job, batchsize=BATCH), recipe, plan, schedule, seed=SEED)
+        machine.executor.run(training.startup)
+        state.set_weights(training.main, first_weights(recipe))
+        for image, label in machine.batches(images, recipe, _steps(machine)):
+            WATCHDOG.beat("training the recorded steps")
+            feed = {"image": as_fed(image, fed), "label": label}
+            training.schedule.send(machine.executor.place)
+            found.append(float(np.mean(machine.executor.run(training.main, feed=feed, fetch_list=[training.loss])[0])))
+            training.schedule.step()
+    return np.array(machine.me.gather(found))
+
+
+def _steps(machine: Machine) -> int:
+    return SHORT_STEPS if machine.short else STEPS
+
+
+def captured(machine: Machine) -> Outcome:
+    """Losses of the same steps, launched and as replays of a captured graph."""
+    return acceptance_captured.captured(machine, _steps(machine))
+
+
+def input_pipeline(machine: Machine) -> Outcome:
+    """Images of the GPU's pipeline, as a program on the GPU reads them, against the CPU's, in the job's format."""
+    if machine.job.device == "cpu":
+        raise NotPossible("no GPU: DEVICE=cpu")
+    recipe = config.nvidia_cosine(BATCH)
+    _, fed = train.model_and_image(recipe, machine.plan())
+    with tempfile.TemporaryDirectory() as folder:
+        images = pictures(Path(folder))
+        readers = {
+            device: reader(
+                replace(fed, layout="NHWC"),
+                threads=machine.job.data_threads_per_rank,
+                device=device,
+                device_id=machine.me.local_rank,
+            )
+            for device in ("gpu", "cpu")
+        }
+        to_host = functools.partial(copied, machine)
+        read = {device: one_batch_each(images, recipe, readers[device], to_host) for device in readers}
+    found = machine.me.gather([grey_levels(a, b) for a, b in zip(read["gpu"], read["cpu"], strict=True)])
+    mean = float(np.max(found))
+    return Outcome(
+        mean <= GREY_LEVELS,
+        f"images differ by {mean:.2f} of 255 levels in the mean",
+        f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}",
+        {"mean_grey_levels": mean},
+    )
+
+
+def copied(machine: Machine, image: Any) -> np.ndarray:
+    """A batch's images as an operator of a program finds them, of whichever device they come from.
+
+    Where Paddle has no kernels for the GPU: as its copy to the host finds them.
+    """
+    if not machine.kernels:
+        return np.array(image, dtype=np.float32)
+    if isinstance(image, np.ndarray):
+        shape, kind = image.shape, image.dtype.name
+    else:  # nothing here may wait for the device before the program does
+        shape, kind = image.shape(), paddle.base.data_feeder.convert_dtype(image._dtype())
+    main = static.Program()
+    with static.program_guard(main), static.scope_guard(static.Scope()):
+        x = static.data("x", shape, kind)
+        (found,) = machine.executor.run(main, feed={"x": image}, fetch_list=[paddle.assign(x)])
+    return np.array(found, dtype=np.float32)
+
+
+def all_reduce(machine: Machine) -> Outcome:
+    """Sums of the gradients' buckets over the ranks by NCCL, or gloo, against MPI's on the host."""
+    if machine.me.size == 1:
+        raise NotPossible("one rank has nothing to sum: set DGXNGPU")
+    found, wrong, total_mib = _open_communicator(machine), 0, 0.0
+    for index, bucket in enumerate(found):
+        elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
+        # Whole numbers this small have no rounding in any order of summing, so the sums must be the same.
+        values = np.random.default_rng([SEED, machine.me.rank, index]).integers(-4, 5, elements, dtype=np.int32)
+        wanted = np.empty_like(values)
+        machine.me.comm.Allreduce(values, wanted)
+        summed = _sum(machine, values.astype(bucket["dtype"]))
+        wrong += int(np.count_nonzero(summed != wanted.astype(bucket["dtype"])))
+        total_mib += bucket["mib"]
+    wrong = int(machine.me.sum(wrong))
+    buckets = len(found)
+    return Outcome(
+        wrong == 0,
+        f"{wrong} sums differ of {buckets} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
+        "no sum differs: whole numbers below 256 add up without rounding",
+        {"wrong": wrong, "buckets": buckets, "mib": total_mib},
+    )
+
+
+def _open_communicator(machine: Machine) -> list[dict[str, Any]]:
+    """The buckets of the recorded job's program, whose start-up program runs as far as it opens a communicator."""
+    recipe, _, schedule = machine.recorded()
+    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+        training = train.training_program(
+            replace(machine.job, batchsize=BATCH), recipe, machine.plan(), schedule, seed=SEED
+        )
+        passes.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
+        if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
+            machine.executor.run(training.startup)
+    return count.buckets(training.main)
+
+
+def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
+    """`values` summed over the ranks by the operator that sums the gradients."""
+    main = static.Program()
+    with static.program_guard(main), static.scope_guard(static.Scope()):
+        static.data("x", values.shape, str(values.dtype))
+        passes.insert(
+            main.global_block(),
+            0,
+            "c_allreduce_sum",
+            {"X": ["x"]},
+            {"Out": ["x"]},
+            ring_id=0,
+            use_calc_stream=True,
+        )
+        (summed,) = machine.executor.run(main, feed={"x": values}, fetch_list=["x"])
+    return np.array(summed)
+
+
+def evaluation(machine: Machine) -> Outcome:
+    """Right answers on the embedded evaluation set, by weights that the CPU computes."""
+    recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
+    weights = machine.me.broadcast(
+        fitted_weights(machine.batches(machine.images("train", recipe), recipe, FIT_BATCHES), recipe)
+        if machine.me.is_first
+        else None
+    )
+    plan, images = machine.plan(), machine.images("val", recipe)
+    model, fed = train.model_and_image(recipe, plan)
+    main = static.Program()
+    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+        with static.program_guard(main, static.Program()):
+            train.evaluation_totals(fed, BATCH, recipe, model)
+            precision.cast_evaluation(main, plan.precision)
+        for variable in main.list_vars():
+            if variable.name in weights:
+                kind = paddle.base.data_feeder.convert_dtype(variable.dtype)
+                value = state.padded(weights[variable.name], variable.shape).astype(kind)
+                static.global_scope().var(variable.name).get_tensor().set(value, machine.executor.place)
+        evaluator = Evaluator(
+            executor=machine.executor,
+            main=main,
+            totals=(train.CORRECT, COUNTED),
+            feed=lambda b: {"image": as_fed(np.asarray(b.image), fed), "label": b.label, "valid": b.valid},
+            ranks=machine.me,
+        )
+        order = sampling.evaluation_plan(len(images), batch=BATCH, rank=machine.me.rank, ranks=machine.me.size)
+        source = data.Loader(images, order, machine.reader, resize=recipe.eval_resize)
+        steps = sampling.evaluation_steps(len(images), BATCH * machine.me.size)
+        totals = evaluator.run(source, steps=steps)
+        source.close()
+    correct, counted = int(totals[train.CORRECT]), int(totals[COUNTED])
+    wanted, most = GOLDEN["evaluation"]["correct"], EVALUATION_DIFFERS
+    return Outcome(
+        counted == len(images) and abs(correct - wanted) <= most,
+        f"{correct} of {counted} images right, recorded {wanted}",
+        f"differs by at most {most} images: {WHY_EVALUATION}",
+        {"correct": correct, "of": counted, "recorded": wanted},
+    )
+
+
+def main(job: Job, origins: Origins, *, short: bool = False) -> None:
+    """Runs the checks of the job's precision on this rank."""
+    me = ranks.start(job)
+    lines = Lines(Path(job.result_file) if me.is_first else None, job.precision)
+    ranks.connect(job, me)
+    paddle.enable_static()
+    machine = Machine(job, origins, me, short=short)
+    lines.note({"nodes": as_json(machine.nodes)})
+    checks: dict[str, Callable[[Machine], Outcome]] = {
+        "sensors": sensors,
+        "losses": losses,
+        "throughput": acceptance_speed.throughput,
+        "memory": acceptance_speed.peak_memory,
+        "layout": layout,
+        "pooling": pooling,
+        "all-reduce": all_reduce,
+        "evaluation": evaluation,
+        "input": input_pipeline,
+        "captured": captured,
+    }
+
+    def checked(name: str) -> Outcome:
+        machine.possible(name)
+        with memory.explained(job), ranks.lost_peer():
+            return checks[name](machine)
+
+    for name in CHECKS[job.precision]:
+        WATCHDOG.beat(f"checking {name}")
+        # Its own communicator: what one rank left unread in a check that failed is not read in the next.
+        machine.me = replace(me, comm=me.comm.Dup())
+        lines.run(name, functools.partial(on_all, me, functools.partial(checked, name)))

@@ -1,0 +1,1 @@
+"""Which node of a fleet is slow?"""

@@ -1,0 +1,329 @@
+"""What a fleet's acceptance measures on each rank: alone and at once, then in pairs of nodes, then all together.
+
+Where the job has one node its ranks take the nodes' place, so that the GPUs of one machine are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from mpi4py import MPI
+from paddle import static
+
+from harness import loader, nvidia, provenance, ranks, sampling, state
+from harness.env import Job, Origins
+from harness.watchdog import WATCHDOG
+from paddle_rn50 import config, data, train
+from program import passes
+from runlog.json_schema import as_json
+from tools.acceptance.__main__ import NOT_POSSIBLE, NotPossible
+from tools.acceptance.machine import Machine
+from tools.doctor.__main__ import clock_offset_s, judge_node
+from tools.doctor.checks import FATAL
+from tools.doctor.node import probe
+from tools.fleet import drift as fleet_drift
+from tools.fleet import rounds as fleet_rounds
+from tools.fleet.__main__ import FORMAT
+
+SEED = 1
+STEP_S, LEAST_STEPS, MOST_STEPS = 2.0, 3, 200  # of a turn
+LEAST_TURNS = 6  # also where they take longer than they should: five have an interval
+COPY_MIB, DISK_MIB, DISK_S = 128, 32, 1.0
+FILES = 5000  # of DATADIR that are looked at
+BATCHES = 6  # of the input pipeline, a turn
+PINGS, EXCHANGES = 50, 2  # of a pair, a turn
+WHOLE_S = 5.0
+# What decides how long a step and the input take: another record with other values is no baseline.
+JOB = ("workload", "recipe", "precision", "layout", "batchsize", "image_size", "device", "dgxngpu")
+
+
+class Alone:
+    """This rank's measurements that need no other rank."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.job = machine, machine.job
+        self.leads = machine.me.local_rank == 0 or machine.job.dgxnnodes == 1
+        self.values: dict[str, list[float]] = {}
+        self.failed: dict[str, str] = {}  # metric: why
+        self.steps: list[float] = []  # seconds of each, for the jitter
+        self.copied = [np.ones(COPY_MIB * 2**18, np.float32) for _ in range(2)]
+        self.files = itertools.cycle(self._files())
+
+    def _files(self) -> list[Path]:
+        if not self.job.datadir:
+            return []
+        walk = (Path(folder) / name for folder, _, names in os.walk(self.job.datadir) for name in sorted(names))
+        return list(itertools.islice(walk, FILES))
+
+    def take(self, measure: Callable[[], dict[str, float]], *metrics: str) -> None:
+        """Notes what a turn measured; what failed once is not tried again."""
+        if metrics[0] in self.failed:
+            return
+        WATCHDOG.beat(f"measuring {metrics[0]}")
+        try:
+            for metric, value in measure().items():
+                self.values.setdefault(metric, []).append(value)
+        except NotPossible as reason:
+            self.failed |= dict.fromkeys(metrics, f"{NOT_POSSIBLE}: {reason}")
+        except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
+            self.failed |= dict.fromkeys(metrics, " ".join(str(error).split()) or type(error).__name__)
+
+    def turn(self, step: Callable[[], float]) -> None:
+        """All measurements once."""
+        self.take(lambda: self._steps(step), "step_s", "step_mean_s")
+        self.take(self._clock, "clock_ns")
+        self.take(self._memory, "memory_s_per_gib")
+        if self.leads:
+            self.take(self._disk, "disk_s_per_gib")
+        self.take(self._input, "input_s")
+
+    def _steps(self, step: Callable[[], float]) -> dict[str, float]:
+        taken, until = [step() for _ in range(LEAST_STEPS)], time.perf_counter() + STEP_S
+        while time.perf_counter() + taken[-1] < until and len(taken) < MOST_STEPS:
+            taken.append(step())
+        self.steps += taken
+        return {"step_s": statistics.median(taken), "step_mean_s": statistics.fmean(taken)}
+
+    def _clock(self) -> dict[str, float]:
+        with nvidia.opened() as (handles, why):
+            mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"] if handles else None
+        if self.job.device == "cpu" or not mhz:
+            raise NotPossible("no GPU: DEVICE=cpu" if self.job.device == "cpu" else why or "NVML does not tell it")
+        return {"clock_ns": 1000 / mhz}
+
+    def _memory(self) -> dict[str, float]:
+        began = time.perf_counter()
+        np.copyto(self.copied[1], self.copied[0])
+        return {"memory_s_per_gib": (time.perf_counter() - began) * 1024 / COPY_MIB}
+
+    def _disk(self) -> dict[str, float]:
+        """Files of DATADIR, which the page cache is asked to forget first."""
+        if not self.job.datadir:
+            raise NotPossible("no DATADIR")
+        read, took = 0, 0.0
+        for path in itertools.islice(self.files, FILES):
+            with path.open("rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                began = time.perf_counter()
+                read += len(file.read(DISK_MIB * 2**20))
+                took += time.perf_counter() - began
+            if read >= DISK_MIB * 2**20 or took > DISK_S:
+                break
+        if not read:
+            raise NotPossible(f"DATADIR={self.job.datadir} holds no data")
+        return {"disk_s_per_gib": took * 2**30 / read}
+
+    def _input(self) -> dict[str, float]:
+        """A batch of the job's own input pipeline, which a step would wait for if it took no time itself."""
+        job, me = self.job, self.machine.me
+        recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+        images = data.find(Path(job.datadir) if job.datadir else self.machine.root, "train", recipe.classes)
+        _, fed = train.model_and_image(recipe, self.machine.plan())
+        batch = min(job.batchsize, len(images))
+        order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
+        reader = loader.ReaderConfig(
+            batch=batch,
+            image=fed,
+            device=job.device,
+            device_id=me.local_rank,
+            threads=job.data_threads_per_rank,
+            seed=SEED,
+        )
+        source = data.Loader(images, order, reader, augment=recipe.augmentation)
+        try:
+            batches: Iterator[Any] = iter(source)
+            next(batches)
+            began = time.perf_counter()
+            taken = sum(1 for _ in itertools.islice(batches, BATCHES))
+            return {"input_s": (time.perf_counter() - began) / taken}
+        finally:
+            source.close()
+
+
+def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]]:
+    """A step of the job's program by the default strategy, without its all-reduces and with them; its seconds."""
+    job, me = machine.job, machine.me
+    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    schedule = recipe.make_schedule(
+        samples=job.global_batch, global_batch=job.global_batch, epochs=math.ceil(recipe.epochs)
+    )
+    plan = machine.plan()
+    _, fed = train.model_and_image(recipe, plan)
+    training = train.training_program(job, recipe, plan, schedule, seed=SEED)
+    machine.executor.run(training.startup)
+    state.broadcast_parameters(training.main, me)
+    training.schedule.send(machine.executor.place)
+    alone = training.main.clone()
+    passes.remove(alone, lambda op: op.type.startswith("c_allreduce"))
+    made = data.synthetic(fed, batch=job.batchsize, classes=recipe.classes, seed=SEED + me.rank)
+    batch = loader.resident(made, machine.executor.place)
+
+    def step(main: static.Program) -> float:
+        began = time.perf_counter()
+        machine.executor.run(main, feed={"image": batch.image, "label": batch.label}, fetch_list=[])
+        np.array(static.global_scope().find_var(training.loss.name).get_tensor())  # waits for the device
+        return time.perf_counter() - began
+
+    return lambda: step(alone), lambda: step(training.main)
+
+
+def wait(comm: MPI.Comm) -> None:
+    """A barrier that leaves the cores to those who still measure."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.001)
+
+
+def resent() -> int:
+    """Segments that TCP has sent again on this node."""
+    try:
+        names, values = (
+            line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line.startswith("Tcp:")
+        )
+    except (OSError, ValueError):
+        return 0
+    return int(dict(zip(names, values, strict=True))["RetransSegs"])
+
+
+def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
+    """Seconds of an exchange of 8 bytes (median), and of an all-reduce of EXCHANGE_MIB between two (mean)."""
+    small, answer = np.zeros(1), np.zeros(1)
+    mine = np.ones(fleet_rounds.EXCHANGE_MIB * 2**18, np.float32)
+    theirs = np.empty_like(mine)
+    before, pings = resent(), []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        comm.Sendrecv(small, other, recvbuf=answer, source=other)
+        pings.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    for _ in range(EXCHANGES):
+        comm.Sendrecv(mine, other, recvbuf=theirs, source=other)
+        mine += theirs
+    took = (time.perf_counter() - began) / EXCHANGES
+    return {"latency_s": statistics.median(pings), "transfer_s": took, "resent": float(resent() - before)}
+
+
+def pairs(comm: MPI.Comm, groups: list[str]) -> list[dict[str, Any]]:
+    """Every link of the rounds, LINK_TURNS times, on all leaders at once; whole on the first one."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    me = comm.Get_rank()
+    for _, of_round in itertools.product(range(fleet_rounds.LINK_TURNS + 1), fleet_rounds.rounds(groups)):
+        WATCHDOG.beat("exchanging data in pairs")
+        wait(comm)
+        for pair in of_round:
+            if me in (pair.a, pair.b):
+                values = exchange(comm, pair.b if me == pair.a else pair.a)
+                link = found.setdefault((pair.a, pair.b), {"a": pair.a, "b": pair.b, "across": pair.across})
+                for name, value in values.items():
+                    link.setdefault(name, []).append(value)
+    links: dict[tuple[int, int], dict[str, Any]] = {}
+    for link in itertools.chain.from_iterable(comm.allgather(list(found.values()))):
+        link = {name: value[1:] if isinstance(value, list) else value for name, value in link.items()}  # 1st: warm-up
+        first = links.setdefault((link["a"], link["b"]), link)
+        if first is not link:  # the other end's
+            first["resent"] = [a + b for a, b in zip(first["resent"], link["resent"], strict=True)]
+    return list(links.values())
+
+
+def units_of(job: Job, me: ranks.Ranks) -> tuple[list[str], int]:
+    """Names of what is compared, and which of them this rank belongs to."""
+    if job.dgxnnodes == 1:
+        return [f"{me.node}:{rank}" for rank in range(me.size)], me.rank
+    return job.hosts.split(","), me.rank // job.dgxngpu
+
+
+def joined(hosts: list[str], found: list[tuple[int, dict[str, list[float]], dict[str, str]]]) -> dict[str, Any]:
+    """{metric: {"series", "reasons"}} of what each rank measured; a node is as slow as the slowest of its ranks."""
+    metrics: dict[str, Any] = {}
+    for metric in dict.fromkeys(name for _, values, failed in found for name in (*values, *failed)):
+        series: list[list[float] | None] = []
+        reasons: dict[str, str] = {}
+        for unit in range(len(hosts)):
+            mine = [(values, failed) for of, values, failed in found if of == unit]
+            why = [failed[metric] for _, failed in mine if metric in failed]
+            taken = [values[metric] for values, _ in mine if metric in values]
+            series.append(None if why or not taken else [max(turn) for turn in zip(*taken, strict=True)])
+            if why:
+                reasons[str(unit)] = why[0]
+        metrics[metric] = {"series": series, "reasons": reasons}
+    return metrics
+
+
+def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
+    """What the doctor calls fatal on each node, its facts, and how far its clock is ahead; on the first leader."""
+    probed = probe(job)
+    failed = [f"{r.check}: {r.found}" for r in judge_node(probed, job) if r.status == FATAL]
+    offsets = [0.0, *(clock_offset_s(leaders, other) for other in range(1, leaders.Get_size()))]
+    nodes = leaders.gather({"failed": failed, "facts": fleet_drift.facts(job, probed)})
+    return nodes and [node | {"clock_offset_s": offset} for node, offset in zip(nodes, offsets, strict=True)]
+
+
+def together(me: ranks.Ranks, alone: Alone, step: Callable[[], float]) -> list[float]:
+    """Seconds of the steps that all ranks take together; nothing where a rank took none alone."""
+    took = max(me.gather(statistics.median(alone.steps) if alone.steps else math.inf))
+    steps = 0 if math.isinf(took) else max(LEAST_STEPS, min(MOST_STEPS, round(WHOLE_S / took)))
+    taken = []
+    for _ in range(steps):
+        WATCHDOG.beat("computing a step together")
+        taken.append(step())
+    return [max(turn) for turn in zip(*me.gather(taken), strict=True)]
+
+
+def main(job: Job, origins: Origins) -> None:
+    """Measures on this rank; rank 0 writes the record beside RESULT_FILE."""
+    began = time.monotonic()
+    me = ranks.start(job)
+    groups = fleet_rounds.groups_of(job.switch_groups, job.dgxnnodes)
+    ranks.connect(job, me)
+    paddle.enable_static()
+    hosts, unit = units_of(job, me)
+    machine = Machine(job, origins, me, short=True)
+    alone = Alone(machine)
+    step: Callable[[], float] = float  # never called where there is no program
+    whole = step
+    if machine.job.device == "cpu" or all(me.gather(machine.kernels)):
+        step, whole = programs(machine)
+        step(), whole()
+    else:
+        alone.failed |= dict.fromkeys(
+            ("step_s", "step_mean_s"), f"{NOT_POSSIBLE}: this Paddle has no kernels for a GPU"
+        )
+    turns_began = time.monotonic()
+    for turn in range(fleet_rounds.TURNS + 1):
+        wait(me.comm)
+        alone.turn(step)
+        if turn == 0:  # warms caches up, and is no turn
+            alone.values, alone.steps = {}, []
+        late = time.monotonic() - turns_began > fleet_rounds.TURNS * fleet_rounds.TURN_S
+        if me.broadcast(late) and turn >= LEAST_TURNS:
+            break
+    metrics = joined(hosts, me.gather((unit, alone.values, alone.failed)))
+    leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
+    links = pairs(leaders, groups if job.dgxnnodes > 1 else [""] * len(hosts)) if alone.leads else []
+    wait(me.comm)
+    record = FORMAT | {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "system": job.dgxsystem,
+        "job": {name: getattr(job, name) for name in JOB},
+        "source": as_json(provenance.source(job.source_commit, job.image_digest)),
+        "hosts": hosts,
+        "groups": groups,
+        "metrics": metrics,
+        "links": links,
+        "whole_s": together(me, alone, whole),
+        "steps_s": me.gather(alone.steps),
+        "nodes": nodes_of(job, leaders) if alone.leads else None,
+        "took_s": round(time.monotonic() - began, 1),
+    }
+    if me.is_first:
+        Path(job.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")

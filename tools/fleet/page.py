@@ -1,0 +1,122 @@
+"""The page on a fleet: who is named, a map of bandwidth and latency from node to node, and what differs."""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scoring.report import brief, render
+from scoring.report.blocks import Table
+from scoring.report.text import number
+from tools.fleet import drift as fleet_drift
+from tools.fleet import rounds as fleet_rounds
+from tools.fleet import verdicts as fleet_verdicts
+from tools.fleet.verdicts import FAILED, LINK_METRICS, NOT_POSSIBLE, SLOW, FleetVerdict
+
+UNITS = {  # of a verdict's figure, and how many make its own
+    **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
+    **dict.fromkeys(("memory", "disk"), (1.0, "s/GiB")),
+    **{"GPU clock": (1.0, "ns"), "latency": (1e6, "us")},
+}
+SHADES = (1.05, 1.2, 1.5, 2.0)  # of a link's time over the median of its kind: inside a switch group, or across
+MOST_WITH_FIGURES = 16  # nodes; the cells of a larger map are shaded only
+MAPS: dict[str, tuple[str, Callable[[float], float]]] = {
+    "transfer_s": ("bandwidth, MiB/s", lambda s: fleet_rounds.EXCHANGE_MIB / s),
+    "latency_s": ("latency, us", lambda s: s * 1e6),
+}
+
+
+def _more(verdict: FleetVerdict) -> str:
+    return verdict.status if verdict.slower is None else f"{verdict.slower:+.1%}"
+
+
+def _figures(links: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
+    values = [MAPS[metric][1](statistics.median(link[metric])) for link in links]
+    return [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in values]
+
+
+def _map(
+    record: Mapping[str, Any], metric: str, by_link: Sequence[FleetVerdict]
+) -> list[dict[int, tuple[str, int, str]]]:
+    """Of each node, each other that it was measured with: the figure, the shade, and the verdict if it is a bad one."""
+    hosts, links = record["hosts"], record["links"]
+    times = [(link["across"], statistics.median(link[metric])) for link in links]
+    usual = {across: statistics.median(t for of, t in times if of == across) for across, _ in times}
+    named = {v.what: v.status for v in by_link if v.metric == LINK_METRICS[metric]}
+    rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in hosts]
+    for link, (across, time_s), figure in zip(links, times, _figures(links, metric), strict=True):
+        a, b = link["a"], link["b"]
+        status = named.get(f"{hosts[a]} - {hosts[b]}", "")
+        rows[a][b] = rows[b][a] = figure, bisect.bisect_left(SHADES, time_s / usual[across]), status
+    return rows
+
+
+def _named(verdicts: Sequence[FleetVerdict]) -> Table:
+    rows = []
+    for v in verdicts:
+        scale, unit = UNITS.get(v.metric, (1.0, "of the fleet's median"))
+        figure = "" if v.value is None else f"{number(v.value * scale)} {unit}"
+        between = "{:+.1%} to {:+.1%}".format(*v.interval_95) if v.interval_95 else ""
+        slower = "" if v.slower is None else _more(v)
+        rows.append((v.what, v.metric, slower, between, figure, f"{v.status}{v.said and ': '}{v.said}"))
+    head = ("node or link", "by", "slower", "95 % interval", "median", "verdict")
+    return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
+
+
+def _nodes(statuses: Mapping[str, str], verdicts: Sequence[FleetVerdict]) -> Table:
+    metrics = list(dict.fromkeys(v.metric for v in verdicts if v.metric != "doctor"))
+    of = {(v.what, v.metric): _more(v) for v in verdicts}
+    rows = [(str(i), h, s, *(of.get((h, m), "") for m in metrics)) for i, (h, s) in enumerate(statuses.items())]
+    head = ("number", "node", "verdict", *metrics)
+    return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
+
+
+def _links(record: Mapping[str, Any]) -> Table:
+    names = [f"{record['hosts'][link['a']]} - {record['hosts'][link['b']]}" for link in record["links"]]
+    rows = list(zip(names, *(_figures(record["links"], metric) for metric in MAPS), strict=True))
+    head = ("link", *(title for title, _ in MAPS.values()))
+    return Table(caption="Each link's medians", head=head, rows=rows, numeric=(1, 2))
+
+
+def _differences(record: Mapping[str, Any]) -> Table:
+    found = fleet_drift.differences(record["hosts"], record["nodes"])
+    rows = [(d.fact, d.usual, "; ".join(f"{v}: {', '.join(of)}" for v, of in d.others.items())) for d in found]
+    return Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=rows)
+
+
+def html(
+    record: Mapping[str, Any],
+    statuses: Mapping[str, str],
+    verdicts: Sequence[FleetVerdict],
+    by_link: Sequence[FleetVerdict],
+) -> str:
+    """The page, of what tools/fleet/__main__.py has judged."""
+    named = [v for v in [*verdicts, *by_link] if v.status in (SLOW, FAILED)]
+    nodes, links = ([v.what for v in named if (v.what in statuses) == is_node] for is_node in (True, False))
+    state, said = "good", "No node and no link is named."
+    if named:
+        texts = (", ".join(dict.fromkeys(names)) or "none" for names in (nodes, links))
+        state, said = "bad", "Nodes left out: {}. Links named: {}.".format(*texts)
+    elif set(statuses.values()) == {NOT_POSSIBLE}:
+        state, said = "unknown", "Nobody could be told from the others here."
+    doubts = fleet_verdicts.doubts(verdicts)
+    if doubts:
+        state, said = state if named else "unknown", " ".join([said, *(f"Doubt: {doubt}." for doubt in doubts)])
+    tables = [_differences(record), _nodes(statuses, verdicts), _links(record)]
+    page = {
+        "record": record,
+        "said": said,
+        "state": state,
+        "mark": brief.STATES[state][0],
+        "named": [_named(named)] if named else [],
+        "statuses": statuses,
+        "bad": (SLOW, FAILED),
+        "maps": {title: _map(record, metric, by_link) for metric, (title, _) in MAPS.items()},
+        "figures": len(statuses) <= MOST_WITH_FIGURES,
+        "shades": SHADES,
+        "tables": [table for table in tables if table.rows],
+    }
+    return render.html(page, Path(__file__).with_name("page.html"))

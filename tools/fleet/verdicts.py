@@ -1,0 +1,299 @@
+"""Which nodes and links of a fleet are slower than the others, by how much, and whether that can be chance.
+
+Every figure is a time, measured in turns that all nodes take at once, and becomes the logarithm of its quotient by
+the fleet's median of that turn: what slows all nodes alike goes out. A node's place is its median over the turns.
+Who does not belong is found by Rosner's generalized test (Technometrics 25, 1983): the farthest from the median are
+set aside one after the other, so that several do not hide each other, and each is held against mean and standard
+deviation of those left. A table in docs/scale.md has why it is not the MAD that gives the scale. Three or five others
+tell little of how healthy ones differ, so that test is weak where few are; hence a second way to be named: a minority
+that takes over twice the time of all others.
+
+Those of all nodes, links and metrics together that are named by chance are one in 1 / ALPHA healthy fleets, where the
+nodes of a healthy fleet differ as a normal distribution does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scoring.figure import spread
+
+ALPHA = 0.002  # of all tests of a fleet together
+LEAST_NODES = 4  # of three the odd one cannot be told
+STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normal places)
+STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
+DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
+LEAST_SLOWER = 0.01  # a difference below is no reason to leave a node out, certain as it may be
+APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
+PASS, SLOW, FAILED, NOT_POSSIBLE = "pass", "slow", "failed", "not possible here"
+STEP, STALLS = "step_s", "step_mean_s"
+NODE_METRICS = {
+    STEP: "step",
+    "memory_s_per_gib": "memory",
+    "disk_s_per_gib": "disk",
+    "input_s": "input",
+    "clock_ns": "GPU clock",
+}
+LINK_METRICS = {"latency_s": "latency", "transfer_s": "transfer"}
+# Half of ALPHA is the step's, which decides what a job takes; the others, and links beside nodes, share the rest.
+OTHERS_ALPHA = ALPHA / 2 / (len(NODE_METRICS) + 2 * len(LINK_METRICS))
+
+Series = Sequence[Sequence[float] | None]  # of each node or link: a value a turn; None: not measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetVerdict:
+    """Of one node or link by one metric."""
+
+    what: str  # a host, or "host - host"
+    metric: str
+    status: str  # pass | slow | failed | not possible here
+    value: float | None = None  # median over the turns, in the metric's unit
+    slower: float | None = None  # than the median of the fleet: 0.05 is 5 % more time
+    interval_95: tuple[float, float] | None = None
+    said: str = ""  # why it failed or is not possible
+
+    def __str__(self) -> str:
+        if self.slower is None:
+            return f"{self.what}: {self.metric}: {self.status}: {self.said}"
+        between = "" if self.interval_95 is None else " ({:.1%} to {:.1%})".format(*self.interval_95)
+        more = f"{self.said and '; '}{self.said}"
+        return f"{self.what}: {self.metric}: {self.slower:.1%}{between} slower than the fleet's median{more}"
+
+
+def slow(places: Sequence[float], *, noise: float, alpha: float) -> list[int]:
+    """Those far above the others, by their places on a scale of logarithms; `noise` is the error of a place."""
+    n = len(places)
+    if n < LEAST_NODES:
+        return []
+    centre = statistics.median(places)
+    order = sorted(range(n), key=lambda i: abs(places[i] - centre))
+    total, squares = [0.0], [0.0]
+    for i in order:
+        total.append(total[-1] + places[i] - centre)
+        squares.append(squares[-1] + (places[i] - centre) ** 2)
+    aside = 0
+    for left in range(n - 1, n // 2, -1):
+        mean = total[left] / left
+        sd = max(math.sqrt(max(squares[left] - left * mean * mean, 0.0) / (left - 1)), noise, 1e-9)
+        t = (places[order[left]] - centre - mean) / (sd * math.sqrt(1 + 1 / left))
+        if t > 3 and (1 - spread.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
+            aside = n - left
+    unlike = {i for i in order[n - aside :] if places[i] - centre > math.log1p(LEAST_SLOWER)}
+    return sorted(unlike | set(_apart(places, noise)))
+
+
+def _apart(places: Sequence[float], noise: float) -> list[int]:
+    """The largest minority whose fastest takes over APART times the slowest other's time, three errors granted."""
+    falling = sorted(range(len(places)), key=lambda i: -places[i])
+    gap = math.log(APART) + 3 * noise
+    sizes = (k for k in range(1, (len(places) + 1) // 2) if places[falling[k - 1]] - places[falling[k]] > gap)
+    return falling[: max(sizes, default=0)]
+
+
+def _relative(series: Series, classes: Sequence[Any]) -> list[list[float] | None]:
+    """Logarithms of each value over the median of its class and turn."""
+    medians = {
+        c: [
+            statistics.median(values)
+            for values in zip(*(s for s, of in zip(series, classes, strict=True) if s and of == c), strict=True)
+        ]
+        for c in set(classes)
+    }
+    return [
+        [math.log(value / median) for value, median in zip(s, medians[c], strict=True)] if s else None
+        for s, c in zip(series, classes, strict=True)
+    ]
+
+
+def _place(logs: Sequence[float]) -> float:
+    """Hodges and Lehmann's estimate: the median of the means of two turns, which varies less than theirs."""
+    return statistics.median((a + b) / 2 for a, b in itertools.combinations_with_replacement(logs, 2))
+
+
+def _error(logs: Sequence[float]) -> float:
+    """Standard error of a place, by the MAD of the turns."""
+    centre = statistics.median(logs)
+    mad = statistics.median(abs(value - centre) for value in logs)
+    return math.sqrt(math.pi / 3) * 1.4826 * mad / math.sqrt(len(logs))
+
+
+def judge_metric(
+    names: Sequence[str],
+    metric: str,
+    series: Series,
+    *,
+    alpha: float,
+    classes: Sequence[Any] = (),
+    reasons: Mapping[int, str] = {},
+) -> list[FleetVerdict]:
+    """Each one's verdict by one metric; only those of a class are of one kind, as links inside a switch group."""
+    relative = _relative(series, classes or [0] * len(series))
+    there = [i for i, logs in enumerate(relative) if logs]
+    places = {i: _place(relative[i] or ()) for i in there}
+    noise = statistics.median(_error(relative[i] or ()) for i in there) if there else 0.0
+    named = {there[k] for k in slow([places[i] for i in there], noise=noise, alpha=alpha)}
+    centre = statistics.median(places.values()) if there else 0.0
+    widened = math.sqrt(1 + math.pi / 2 / max(1, len(there)))  # the fleet's median has an error too
+    few = f"{len(there)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    found = []
+    for i, name in enumerate(names):
+        logs = relative[i]
+        if logs is None or len(there) < LEAST_NODES:
+            said = reasons.get(i) or few
+            status = FAILED if i in reasons and not said.startswith(NOT_POSSIBLE) else NOT_POSSIBLE
+            found.append(
+                FleetVerdict(what=name, metric=metric, status=status, said=said.removeprefix(f"{NOT_POSSIBLE}: "))
+            )
+            continue
+        between = spread.median_interval(logs)
+        wider = [places[i] + (end - places[i]) * widened - centre for end in between or ()]
+        found.append(
+            FleetVerdict(
+                what=name,
+                metric=metric,
+                status=SLOW if i in named else PASS,
+                value=statistics.median(series[i] or ()),
+                slower=math.expm1(places[i] - centre),
+                interval_95=(math.expm1(wider[0]), math.expm1(wider[1])) if between else None,
+            )
+        )
+    return found
+
+
+def of_nodes(links: Sequence[Mapping[str, Any]], metric: str, nodes: int) -> Series:
+    """What each node's links have in common: the median over them, turn by turn, as a quotient by the fleet's."""
+    relative = _relative([link[metric] for link in links], [link["across"] for link in links])
+    of: list[list[list[float]]] = [[] for _ in range(nodes)]
+    for link, logs in zip(links, relative, strict=True):
+        if logs:
+            of[link["a"]].append(logs)
+            of[link["b"]].append(logs)
+    return [[math.exp(statistics.median(turn)) for turn in zip(*logs, strict=True)] or None for logs in of]
+
+
+def judge_links(
+    hosts: Sequence[str], links: Sequence[Mapping[str, Any]]
+) -> tuple[list[FleetVerdict], list[FleetVerdict]]:
+    """Verdicts on nodes by all their links, and on the links between the others: a slow node's are not at fault."""
+    by_node: list[FleetVerdict] = []
+    by_link: list[FleetVerdict] = []
+    for metric, title in LINK_METRICS.items():
+        of = judge_metric(hosts, f"network {title}", of_nodes(links, metric, len(hosts)), alpha=OTHERS_ALPHA)
+        guilty = {i for i, verdict in enumerate(of) if verdict.status == SLOW}
+        left = [link for link in links if not guilty & {link["a"], link["b"]}]
+        names = [f"{hosts[link['a']]} - {hosts[link['b']]}" for link in left]
+        found = judge_metric(
+            names,
+            title,
+            [link[metric] for link in left],
+            alpha=OTHERS_ALPHA,
+            classes=[link["across"] for link in left],
+            reasons={i: link["said"] for i, link in enumerate(left) if link.get("said")},
+        )
+        by_node += of
+        by_link += found
+    return by_node, by_link
+
+
+def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[FleetVerdict]:
+    """Whether a node's turns have stalls more often than the others' do, by Fisher's exact test, and what they cost."""
+    pairs = {i: list(zip(a, b, strict=True)) for i, (a, b) in enumerate(zip(medians, means, strict=True)) if a and b}
+    if len(pairs) < LEAST_NODES:
+        return []
+    stalled = {i: sum(mean > STALLED * median for median, mean in turns) for i, turns in pairs.items()}
+    cost = {i: statistics.fmean(mean / median for median, mean in turns) for i, turns in pairs.items()}
+    usual, total = statistics.median(cost.values()), sum(stalled.values())
+    everywhere = sum(map(len, pairs.values()))
+    found = []
+    for i, turns in pairs.items():
+        ways = sum(
+            math.comb(len(turns), k) * math.comb(everywhere - len(turns), total - k)
+            for k in range(stalled[i], min(len(turns), total) + 1)
+        )
+        chance = ways / math.comb(everywhere, total)  # of whole numbers, however large
+        slower = cost[i] / usual - 1
+        status = SLOW if chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER else PASS
+        said = f"{stalled[i]} of {len(turns)} turns have a stall"
+        found.append(FleetVerdict(what=hosts[i], metric="stalls", status=status, slower=slower, said=said))
+    return found
+
+
+def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> list[FleetVerdict]:
+    """Verdicts on nodes by what each measured alone: {metric: {"series": [...], "reasons": {number: why}}}."""
+    found = [
+        verdict
+        for metric, title in NODE_METRICS.items()
+        if metric in metrics
+        for verdict in judge_metric(
+            hosts,
+            title,
+            metrics[metric]["series"],
+            alpha=ALPHA / 2 if metric == STEP else OTHERS_ALPHA,
+            reasons={int(i): said for i, said in metrics[metric]["reasons"].items()},
+        )
+    ]
+    return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
+
+
+def doubts(verdicts: Sequence[FleetVerdict]) -> list[str]:
+    """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
+    steps = [v for v in verdicts if v.metric == NODE_METRICS[STEP] and v.slower is not None]
+    if not steps or any(v.status == SLOW for v in steps):
+        return []
+    fastest, slowest = (found(steps, key=lambda v: v.slower or 0.0) for found in (min, max))
+    apart = (1 + (slowest.slower or 0.0)) / (1 + (fastest.slower or 0.0)) - 1
+    if apart <= DOUBTFUL:
+        return []
+    return [
+        f"a step of {slowest.what} takes {apart:.1%} longer than one of {fastest.what}, and nobody is told from the "
+        "others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Of one metric since a baseline."""
+
+    metric: str
+    nodes: int  # in both
+    fleet: float  # median over the nodes: 0.02 is 2 % more time than then
+    interval_95: tuple[float, float] | None
+    slower: dict[str, float]  # nodes that lost more than the others did, and how much
+
+
+def changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Change]:
+    """What became slower on the nodes of both records, each beside itself: how nodes differ by make goes out."""
+    found = []
+    for metric, title in NODE_METRICS.items():
+        pairs = {}
+        for host in now["hosts"]:
+            values = [
+                record["metrics"][metric]["series"][record["hosts"].index(host)]
+                if host in record["hosts"] and metric in record["metrics"]
+                else None
+                for record in (now, then)
+            ]
+            if all(values):
+                pairs[host] = [[math.log(value) for value in series] for series in values if series]
+        if not pairs:
+            continue
+        moved = [_place(a) - _place(b) for a, b in pairs.values()]
+        noise = statistics.median(math.hypot(_error(a), _error(b)) for a, b in pairs.values())
+        centre, interval = statistics.median(moved), spread.median_interval(moved)
+        named = slow(moved, noise=noise, alpha=ALPHA / 2 if metric == STEP else OTHERS_ALPHA)
+        found.append(
+            Change(
+                metric=title,
+                nodes=len(pairs),
+                fleet=math.expm1(centre),
+                interval_95=interval and (math.expm1(interval[0]), math.expm1(interval[1])),
+                slower={list(pairs)[i]: math.expm1(moved[i] - centre) for i in named},
+            )
+        )
+    return found

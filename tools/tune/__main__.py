@@ -1,0 +1,212 @@
+"""Which strategy is fastest on this machine, measured in turns by the command of a real run.
+
+    python -m tools.tune [--repeats N] [--only NAME,...] [--name SYSTEM] [--dry-run]
+    python -m tools.tune --batches [32,64,...] [--dry-run]
+
+The job is the environment's, as for ./run_and_time.sh; each measurement is one such run of MODE=throughput. The first
+form takes the strategies below one by one against the base, in turns. What is really faster (95 % interval of the
+ratios, formed within each turn) is measured again with the combination of all that is, and only what wins there, on
+runs that had no part in choosing it, becomes `config_<SYSTEM>_tuned.sh`; otherwise the base stays, and the file says
+so. A strategy whose losses differ from the base's by more than a control's is never chosen: the control is the base
+with each input value moved by one rounding. Paddle's automatic mode is one of the strategies where it can run.
+
+The second form measures the base at each batch size; one that does not fit is shown with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import env
+from runlog.errors import RunError
+from scoring.figure import spread
+from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates, left_out
+from tools.tune.config import config_text, machine, provenance
+from tools.tune.runs import ROOT, Measured, Runner, runner_of
+from tools.tune.verdicts import CandidateVerdict, allowed_loss, finalists, judge_candidate, shown
+
+BATCHES = "32,64,96,128,160,192,224,256"
+LEAST_REPEATS = 3
+
+
+def tune(args: argparse.Namespace, job: env.Job) -> int:
+    """Measures the strategies and writes the config file."""
+    name = args.name or f"{job.dgxsystem}_tuned"
+    path = args.folder / f"config_{name}.sh"
+    _check_writable(args.folder, path)
+    ways = _asked(args.only, candidates(job), left_out(job))
+    runner = runner_of(job)
+    if args.dry_run:
+        commands = [shlex.join(runner.command(way, "screen_1")) for way in (BASE_WAY, CONTROL_WAY, *ways)]
+        print("\n".join([*commands, *left_out(job)]))
+        print(
+            f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
+            f"what was faster (at most 3 runs); writes {path}"
+        )
+        return 0
+    verdicts, of_base, allowed, lines = _screen(runner, ways, args.repeats)
+    again = finalists(verdicts)
+    confirmed: dict[Candidate, CandidateVerdict] = {}
+    if again:
+        confirmed, of_base, more = _confirm(runner, again, allowed, args.repeats)
+        lines += more
+    better = [way for way, verdict in confirmed.items() if verdict.is_better]
+    winner = max(better, key=lambda way: confirmed[way].ratio, default=None)
+    if winner:
+        images_per_s = confirmed[winner].images_per_s
+        lines.append(f"chosen: {winner.name}")
+    else:
+        images_per_s = tuple(run.images_per_s for run in of_base)
+        lines.append("chosen: the base; nothing was really better, so this file changes nothing")
+    print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
+    mean = statistics.fmean(images_per_s)
+    expect = f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings."
+    evidence = [expect, *provenance(job, args.repeats, runner.records[0]), *left_out(job), *lines]
+    path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
+    print(f"config  {path}\nlogs    {runner.folder}")
+    return 0
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    """Says before hours of measuring that the config file could not be written after them.
+
+    Raises:
+        ValueError: it is there already, or the folder takes no file.
+    """
+    if path.exists():
+        raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
+
+
+def _asked(only: str, ways: list[Candidate], left: list[str]) -> list[Candidate]:
+    """Those of the strategies that --only names; all where it names none.
+
+    Raises:
+        ValueError: it names another.
+    """
+    if not only:
+        return ways
+    wanted = only.split(",")
+    unknown = set(wanted) - {way.name for way in ways}
+    if unknown:
+        said = "; ".join([f"must be of {','.join(way.name for way in ways)}", *left])
+        raise ValueError(f"--only {','.join(sorted(unknown))}: {said}")
+    return [way for way in ways if way.name in wanted]
+
+
+def _screen(
+    runner: Runner, ways: Sequence[Candidate], repeats: int
+) -> tuple[dict[Candidate, CandidateVerdict], list[Measured], list[float], list[str]]:
+    """Each strategy beside the base: verdicts, the base's runs, the allowed differences of losses, lines of evidence.
+
+    Raises:
+        RunError: the base or the control does not run.
+    """
+    runs, failed = runner.take("screen", [BASE_WAY, CONTROL_WAY, *ways], repeats)
+    if CONTROL in failed:
+        raise RunError(f"the control does not run: {failed[CONTROL]}")
+    controls, of_base = runs.pop(CONTROL_WAY), runs.pop(BASE_WAY)
+    allowed = allowed_loss(of_base, controls)
+    verdicts = {way: judge_candidate(found, of_base, allowed) for way, found in runs.items()}
+    lines = [f"{BASE:34} {shown([run.images_per_s for run in of_base])}", *_lines(verdicts, failed)]
+    return verdicts, of_base, allowed, lines
+
+
+def _confirm(
+    runner: Runner, again: Sequence[Candidate], allowed: Sequence[float], repeats: int
+) -> tuple[dict[Candidate, CandidateVerdict], list[Measured], list[str]]:
+    """What was better, beside the base anew: verdicts, the base's runs, lines of evidence.
+
+    Raises:
+        RunError: the base does not run.
+    """
+    runs, failed = runner.take("confirm", [BASE_WAY, *again], repeats)
+    of_base = runs.pop(BASE_WAY)
+    verdicts = {way: judge_candidate(found, of_base, allowed) for way, found in runs.items()}
+    return verdicts, of_base, ["measured again, on runs that had no part in the choice:", *_lines(verdicts, failed)]
+
+
+def _lines(verdicts: dict[Candidate, CandidateVerdict], failed: dict[str, str]) -> list[str]:
+    return [f"{way.name:34} {verdict}" for way, verdict in verdicts.items()] + [
+        f"{way:34} refused: {reason}" for way, reason in failed.items()
+    ]
+
+
+def sweep(args: argparse.Namespace, job: env.Job) -> int:
+    """Measures the base at each batch size and prints the table."""
+    texts = args.batches.split(",")
+    if not all(text.isdecimal() and int(text) > 0 for text in texts):
+        raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
+    ways = [Candidate(name=f"BATCHSIZE={text}", variables=(("BATCHSIZE", text),)) for text in texts]
+    runner = runner_of(job)
+    if args.dry_run:
+        for way in ways:
+            print(shlex.join(runner.command(way, "batch_1")))
+        print(f"{args.repeats} turns of {len(ways)} runs; one that fails is not run again")
+        return 0
+    runs, failed = runner.take("batch", ways, args.repeats)
+    if runner.records:
+        print(f"machine {machine(runner.records[0])}")
+    print("images a device  images/s      95 % interval over the turns   GPU memory, MiB")
+    for way in ways:
+        text = way.name.partition("=")[2]
+        if way.name in failed:
+            print(f"{text:>15}  not measured: {failed[way.name]}")
+            continue
+        images_per_s = [run.images_per_s for run in runs[way]]
+        interval = spread.t_interval(images_per_s)
+        within = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "none: one turn"
+        memory = max((run.gpu_memory_mib for run in runs[way] if run.gpu_memory_mib is not None), default=None)
+        held = "not measured" if memory is None else f"{memory:.0f}"
+        print(f"{text:>15}  {statistics.fmean(images_per_s):12.2f}  {within:29}  {held}")
+    print(f"logs    {runner.folder}")
+    return 0 if runs else 1
+
+
+def _stop(number: int, _frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    """`python -m tools.tune`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5, help=f"turns, at least {LEAST_REPEATS} for strategies")
+    parser.add_argument("--only", default="", help="names of strategies, as --dry-run and a wrong name show them")
+    parser.add_argument("--name", default="", help="SYSTEM of the config file; <SYSTEM>_tuned if not given")
+    parser.add_argument("--folder", type=Path, default=ROOT, help="where to write it; the repository if not given")
+    parser.add_argument("--batches", nargs="?", const=BATCHES, help=f"sweep these batch sizes instead ({BATCHES})")
+    parser.add_argument("--dry-run", action="store_true", help="print each run's command, run nothing")
+    args = parser.parse_args()
+    try:
+        least = 1 if args.batches else LEAST_REPEATS
+        if args.repeats < least:
+            raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
+        job, _ = env.describe(env.resolve())
+        if job.dgxnnodes > 1:
+            raise ValueError(f"DGXNNODES={job.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
+        return (sweep if args.batches else tune)(args, job)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)  # not in main: a test calls it in a process of its own signals
+    sys.exit(main())
