@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compliance.findings import printable
-from compliance.rules import RULES
+from compliance.official import rule_files
+from compliance.official.rule_files import RULES
 
 TIMEOUT_S = 600  # the official parser's time grows with the square of a line's length
 
@@ -94,13 +95,25 @@ def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -
     return _answer("result_summarizer", good, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
 
 
+def config_of_ours(ruleset: str, folder: Path) -> Path:
+    """Writes the rules common to all benchmarks and those of ours into `folder`, and gives the first one's path.
+
+    The official checker looks for the files that a rule names in its own package, but where their paths are absolute.
+    """
+    names = [f"training_{ruleset}/{name}common.yaml" for name in ("", "closed_", "open_")]
+    for name in [*names, *(str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml"))]:
+        text = rule_files.text_of(name).replace(f"training_{ruleset}/", f"{folder}/")
+        (folder / Path(name).name).write_text(text, encoding="utf-8")
+    return folder / "common.yaml"
+
+
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
     """The official checker's verdict on one log, and its first messages."""
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
-    config = RULES / f"training_{ruleset}" / f"official_{benchmark}.yaml"
-    if re.fullmatch(r"\w+", benchmark) and config.is_file():
-        arguments += ["--config", str(config.resolve())]
-    status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
+    with tempfile.TemporaryDirectory() as folder:
+        if re.fullmatch(r"\w+", benchmark) and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():
+            arguments += ["--config", str(config_of_ours(ruleset, Path(folder)))]
+        status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
     if status is None:
         return False, [f"no verdict within {TIMEOUT_S} s"]
     if status == 0 and "INFO - SUCCESS" in text:

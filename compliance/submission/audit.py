@@ -18,7 +18,8 @@ from typing import Any, Self
 
 from compliance.check import NOTHING, check_file
 from compliance.findings import FileReport, Finding, check_replaceable, printable
-from compliance.rules import Ruleset, load, versions
+from compliance.official.rule_files import versions
+from compliance.rules import Ruleset, load
 from compliance.submission.runs import Checked, benchmark_of, check_between
 from compliance.submission.score import score_runs
 from runlog.reader import HeldLog

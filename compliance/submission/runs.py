@@ -10,9 +10,9 @@ from typing import Any
 
 from compliance.check import NOTHING, LoggedRun, check_file
 from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
+from compliance.first_values import COUNT, has_type
 from compliance.official import convergence
-from compliance.official import rules as newer
-from compliance.rows import COUNT, has_type
+from compliance.official.rule_files import benchmarks
 from compliance.rules import Benchmark, Ruleset, StrictRule
 from runlog import schema
 from runlog.reader import open_log, parse_json
@@ -86,9 +86,8 @@ def check_logs(
     `official` runs mlperf-logging's checker on a log, by ruleset and benchmark: its verdict and messages stand beside.
     `verdict` is the one that counts; None: strict for logs of this project, official for others.
     """
-    names = newer.benchmarks(ruleset.version) if ruleset.newer else list(ruleset.benchmarks)
-    if benchmark is not None and benchmark not in names:
-        known = ", ".join(names)
+    if benchmark is not None and benchmark not in benchmarks(ruleset.version):
+        known = ", ".join(benchmarks(ruleset.version))
         raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {known}")
     description = read_description(system) if system else None
     checked = [Checked(path=log, findings=(), run=NOTHING) for log in logs]
