@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runlog.run import real
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import RunFigure, Score
 from scoring.figure.warnings import Warning_
-from scoring.importers.mllog import real
 from scoring.importers.text import work
 from scoring.published.table import Published
 from scoring.record import Record, Window

@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runlog.run import real
 from runlog.text import visible
 from scoring.figure.score import positions
-from scoring.importers.mllog import real
 from scoring.record import Record, Window
 from scoring.report import plots
 from scoring.report.blocks import (

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scoring.importers.mllog import real
+from runlog.run import real
 from scoring.importers.text import work
 from scoring.record import Record
 from scoring.report.content import Group, StepTime, section
