@@ -109,7 +109,7 @@ class _Header(tarfile.TarInfo):
     """A damaged header is an error: tarfile takes one that is not the first for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
