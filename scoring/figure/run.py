@@ -14,7 +14,7 @@ from typing import TypeVar
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.importers.checks import AGREES, set_back
-from scoring.importers.text import even_groups, work
+from scoring.importers.text import even_groups, weighted_mean, work
 from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
 
 _T = TypeVar("_T", Window, Epoch)
@@ -54,17 +54,16 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     even = even_groups(rows)
     if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
         rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
-        value = statistics.fmean(rates, rows)
-        rates = [statistics.fmean(rates[group], rows[group]) for group in even]
+        value = weighted_mean(rates, rows)
+        rates = [weighted_mean(rates[group], rows[group]) for group in even]
         interval = spread.series_interval(rates)
     else:
         images, seconds = _work(record, chosen, scale, kind)
         times = [s / i for i, s in zip(images, seconds, strict=True)]
-        if kind == "images_over_time":
-            value = math.fsum(images) / math.fsum(seconds)
-        else:  # mean of times: every printed row weighs the same
-            value = 1 / statistics.fmean(times, rows)
-        times = [statistics.fmean(times[group], rows[group]) for group in even]
+        # For the mean of times every printed row weighs the same.
+        over_time = kind == "images_over_time"
+        value = math.fsum(images) / math.fsum(seconds) if over_time else 1 / weighted_mean(times, rows)
+        times = [weighted_mean(times[group], rows[group]) for group in even]
         rates = [1 / time for time in times]
         inverse = spread.series_interval(times)
         interval = (1 / inverse[1], 1 / inverse[0]) if inverse else None

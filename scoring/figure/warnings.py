@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scoring.figure.spread import outlier
 from scoring.importers.checks import REFUSED, row_s
-from scoring.importers.text import even_groups, merged, work
+from scoring.importers.text import even_groups, merged, weighted_mean, work
 from scoring.record import Record, Window
 
 
@@ -127,7 +127,7 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
             warn("unsteady", message)
     times = step_times(windows)
     if averages_rates and len(times) == len(windows) >= 2:
-        gap = statistics.fmean([1 / time for time in times], rows) * statistics.fmean(times, work(windows)) - 1
+        gap = weighted_mean([1 / time for time in times], rows) * weighted_mean(times, work(windows)) - 1
         if gap > RATE_GAP_SHARE:
             message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
             warn("rates_averaged", message)
@@ -153,7 +153,7 @@ def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float])
         return []
     weights = work(windows)
     near = [(time, w) for time, w in zip(times, weights, strict=True) if abs(time - middle) <= limit]
-    moved = statistics.fmean(times, weights) / statistics.fmean([t for t, _ in near], [w for _, w in near]) - 1
+    moved = weighted_mean(times, weights) / weighted_mean([t for t, _ in near], [w for _, w in near]) - 1
     if abs(moved) <= OUTLIER_SHARE:
         return []
     worst = max(far, key=lambda index: abs(times[index] - middle))

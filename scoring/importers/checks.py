@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from scoring.importers.text import weighted_mean
 from scoring.record import Check, Record, Window
 
 AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
@@ -166,8 +167,8 @@ def _summary(record: Record) -> Check | None:
     if own is None or len(rates) < 2:
         return None
     ways = {
-        "mean": statistics.fmean(rates, rows),
-        "harmonic mean": 1 / statistics.fmean([window.printed_unit_s or 0.0 for window in rated], rows),
+        "mean": weighted_mean(rates, rows),
+        "harmonic mean": 1 / weighted_mean([window.printed_unit_s or 0.0 for window in rated], rows),
         "median": statistics.median(rates),
     }
     name = min(ways, key=lambda way: abs(ways[way] - own))

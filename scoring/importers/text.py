@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -234,6 +235,11 @@ def work(windows: Sequence[Window]) -> list[int]:
     """What each weighs in a mean over time: its steps, where all say them, else its rows."""
     steps = [window.steps for window in windows if window.steps]
     return steps if len(steps) == len(windows) else [window.rows for window in windows]
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """As statistics.fmean with weights, which Python has from 3.11 on."""
+    return math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
 
 
 def even_groups(rows: Sequence[int]) -> list[slice]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from runlog.run import real
 from runlog.text import visible
 from scoring.figure.score import positions
+from scoring.importers.text import weighted_mean
 from scoring.record import Record, Window
 from scoring.report import plots
 from scoring.report.blocks import (
@@ -138,7 +138,7 @@ def telemetry(report: Report) -> Section:
         used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
         most, at = max(used, default=(None, None))
         watts = [(w.power_w, w.rows) for w in run.measured if w.power_w is not None]
-        mean_w = statistics.fmean(*zip(*watts, strict=True)) if watts else None
+        mean_w = weighted_mean(*zip(*watts, strict=True)) if watts else None
         degrees = real(run.record.telemetry.get("peak_gpu_temperature_c"))
         rows.append(
             [
