@@ -8,6 +8,7 @@ Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submi
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,10 +45,10 @@ def read(lines: Lines) -> Draft:
         elif isinstance(entry, Header) and entry.section in _FIRST_SECTIONS:
             lines.start(entry.line, "header")
         told.take(entry)
+        if told.windows:  # each is held once
+            _window(draft, told.windows.pop())
     _headers(draft, told)
     _facts(draft, told)
-    for step_window in told.windows:
-        _window(draft, step_window)
     of_steps = draft.has_rows
     for window, epoch in _epochs(draft, told):
         draft.epochs.append(epoch)
@@ -211,7 +212,7 @@ def _blocks(draft: Draft, told: Run) -> Iterator[Window]:
     ends = [block.stop for block in told.blocks if block.stop] + [e.start for e in told.evaluations if e.start]
     ends.sort(key=lambda end: end.line)
     samples = _samples(told)
-    for start, following in zip(starts, [*starts[1:], None], strict=True):
+    for start, following in itertools.zip_longest(starts, starts[1:]):
         first, epochs = _count(start.number), _count(start.count)
         at = bisect.bisect(ends, start.line, key=lambda end: end.line)
         if not first or not epochs or at == len(ends) or (following and ends[at].line > following.line):
