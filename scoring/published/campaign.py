@@ -15,7 +15,6 @@ from pathlib import Path
 
 from runlog.text import safe_lines
 from scoring.importers import count
-from scoring.predict import estimate
 from scoring.published.campaign_plan import (
     ASSUMED_SHRUNK_RUN_S,
     ASSUMED_START_UP_S,
@@ -23,16 +22,18 @@ from scoring.published.campaign_plan import (
     SHRUNK_NOTE,
     Campaign,
     Job,
+    RunSpec,
+    like,
     machine,
     plan,
     read_campaign,
 )
 from scoring.published.campaign_table import write_tables
-from scoring.published.table import read_published, select
+from scoring.published.table import Published, nearest, read_published, select
 from scoring.record import InputError
 
 
-def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
+def _plan_text(jobs: Sequence[Job], campaign: Campaign, rows: Sequence[Published], *, shrink: bool) -> str:
     """The plan for a reader: a line for the trials of a run that fare alike; what all jobs export stands once."""
     shared = dict(set.intersection(*(set(job.exports.items()) for job in jobs)))
     shared = {name: value for name, value in jobs[0].exports.items() if name in shared and name != "LOGDIR"}
@@ -47,7 +48,7 @@ def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
         each = f"about {first.estimate_s:.0f} s" + " each" * (len(alike) > 1)
         lines.append(f"{state:<4} {run.name} {trials}, {each}{does}{why}")
         if state == "skip" and not shrink and run.nodes == 1 and not run.strategy:
-            lines += [f"     predicted images/s, not measured: {text}" for text in _predicted(first, campaign)]
+            lines += [f"     nearest published: {text}" for text in _published(run, campaign, rows)]
     jobs_of = {state: sum(job.state == state for job in jobs) for state in ("done", "run", "skip")}
     minutes = {state: sum(job.estimate_s for job in jobs if job.state == state) / 60 for state in jobs_of}
     lines.append(
@@ -65,10 +66,16 @@ def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
     return "\n".join(lines)
 
 
-def _predicted(job: Job, campaign: Campaign) -> list[str]:
-    """What a run that is not possible here would do, by the other published figures (docs/estimate.md)."""
-    (model,) = {estimate.key(row)[0] for row in select(read_published(), table=campaign.published_table)}
-    return estimate.of_run(model, job.run.precision, job.run.batch, job.run.devices)
+def _published(run: RunSpec, campaign: Campaign, rows: Sequence[Published]) -> list[str]:
+    """The report's own figure that is nearest to a run, on each card that it has some of."""
+    alike = [row for row in like(run, campaign, rows) if row.framework.startswith(campaign.frameworks[0])]
+    cards = sorted({row.accelerator or "" for row in alike})
+    found = [nearest(select(alike, accelerator=card), batch=run.batch, devices=run.devices) for card in cards]
+    return [
+        f"{row.printed} {row.unit}, {row.accelerator}, batch {row.batch_per_device} x {row.devices} ({row.source})"
+        for row in found
+        if row
+    ]
 
 
 def _words(exports: dict[str, str]) -> str:
@@ -104,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 exports = " ".join(f"{name}={value}" for name, value in job.exports.items() if name != "LOGDIR")
                 print(job.run.name, job.trial, job.folder, job.command, exports, sep="\t")
         else:
-            print(_plan_text(jobs, campaign, shrink=args.shrink))
+            print(_plan_text(jobs, campaign, rows, shrink=args.shrink))
     except (InputError, OSError) as error:
         print(safe_lines([f"python -m scoring.published.campaign: {error}"]), file=sys.stderr)
         return 2

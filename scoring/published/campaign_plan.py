@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from scoring.importers import read_record
-from scoring.published.table import Published
+from scoring.published.table import Published, nearest, select
 from scoring.record import InputError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -394,17 +394,16 @@ def _estimate_s(
         return median(timed)
     if shrink:
         return ASSUMED_SHRUNK_RUN_S
-    rates = [
-        (abs(row.batch_per_device - run.batch), abs(row.devices - run.devices), row.value / row.devices)
-        for row in rows
-        if row.table == campaign.published_table
-        and row.metric == "throughput"
-        and row.batch_per_device
-        and row.devices
-        and _family(row.precision) in (None, _family(run.precision))
-    ]
+    row = nearest(like(run, campaign, rows), batch=run.batch, devices=run.devices)
+    assert row and row.devices, f"{run.name}: {campaign.published_table} has no figure of the like"
     steps = int(campaign.environment["WARMUP_STEPS"]) + int(campaign.environment["MEASURED_STEPS"])
-    return ASSUMED_START_UP_S + steps * run.batch / min(rates)[2]
+    return ASSUMED_START_UP_S + steps * run.batch * row.devices / row.value
+
+
+def like(run: RunSpec, campaign: Campaign, rows: Sequence[Published]) -> list[Published]:
+    """The report's throughput in the run's precision; a row that does not say its own may be of any."""
+    own = select(rows, table=campaign.published_table, metric="throughput")
+    return [row for row in own if _family(row.precision) in (None, _family(run.precision))]
 
 
 def _family(precision: str | None) -> str | None:

@@ -165,6 +165,18 @@ def test_the_machine_is_what_nvidia_smi_and_the_hosts_say(
     assert campaign_plan.machine(frozenset()).hosts == ("a", "b", "c")
 
 
+def test_a_skipped_run_stands_beside_the_reports_nearest_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(["plan", "perf_rn50", "--results", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = (i for i, line in enumerate(lines) if line.startswith("skip 1n8g_b256_amp_o2 "))
+    assert lines[at + 1 : at + 3] == [
+        "     nearest published: 17587.654 images/s, A100, batch 256 x 8 (PaddlePaddle/Perf ResNet50V1.5)",
+        "     nearest published: 10936.815 images/s, V100, batch 256 x 8 (PaddlePaddle/Perf ResNet50V1.5)",
+    ]
+
+
 def test_a_strategy_that_a_job_does_not_read_is_skipped_never_ignored(tmp_path: Path) -> None:
     deaf = replace(CLUSTER, variables=frozenset())
     found = states("fleetx", deaf, tmp_path)
