@@ -74,7 +74,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, 
         "infiniband": _infiniband(Path("/sys/class/infiniband")),
         "drop_caches": os.access(DROP, os.W_OK),
         "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
-        "imports": {name: (error := _imported(process), package_of(error)) for name, process in importing.items()},
+        "imports": {name: (said := _imported(process), package_of(said)) for name, process in importing.items()},
     }
 
 
