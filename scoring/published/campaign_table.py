@@ -53,9 +53,13 @@ def figures(
         read += records
         try:
             found[run] = score(records, protocol, skip=skip)
-        except (InputError, TooFewRunsError) as error:
-            partial = getattr(error, "partial", None)  # of fewer runs than the protocol asks for
-            (found if partial else missing)[run] = partial or str(error)
+        except InputError as error:
+            missing[run] = str(error)
+        except TooFewRunsError as error:
+            if error.partial:
+                found[run] = error.partial
+            else:
+                missing[run] = str(error)
     return found, missing, read
 
 
