@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compliance.findings import Collected, Finding, breach, breach_of_key, printable
+from compliance.findings import Collected, Finding, breach, breach_of_key
 from compliance.first_values import FirstValues
 from compliance.official.checker import Judge
 from compliance.official.parser import official_findings
@@ -23,6 +23,7 @@ from compliance.strict.run_order import HANDLERS, Course, Evaluation
 from compliance.strict.windows import Windows
 from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
+from runlog.text import printable
 
 SECTIONS_KEPT = 100
 REFUSED_READ = 10_000  # damaged lines; a log with more is judged by these alone

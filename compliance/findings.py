@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.rules import StrictRule
+from runlog.text import printable
 
 SEVERITIES = ("error", "warning", "info")
 FINDINGS_PER_RULE = 10
@@ -160,22 +161,6 @@ class FileReport:
 
 def _verdict(passed: bool) -> str:
     return "pass" if passed else "fail"
-
-
-def printable(value: object, limit: int = 160) -> str:
-    """`value` as text that is safe for a terminal, XML and JSON: control characters escaped, cut at `limit`."""
-    if isinstance(value, str):
-        text = value[: limit + 1]
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError):
-            text = f"a {type(value).__name__}"
-        text = text[: limit + 1]
-    shown = text
-    if not text.isprintable():
-        shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
-    return shown if len(text) <= limit else shown[:limit] + "..."
 
 
 def check_replaceable(path: Path, start: str) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compliance.findings import Collected, printable
+from compliance.findings import Collected
 from runlog import schema
 from runlog.reader import Event
+from runlog.text import printable
 
 TEXT = "a name"
 COUNT = "a whole number above 0"

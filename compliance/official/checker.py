@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_key, printable
+from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_key
 from compliance.first_values import is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, keys, load, names
 from runlog import schema
 from runlog.reader import Event
+from runlog.text import printable
 
 _AGGREGATED = "aggregated_eval_accuracy"
 _MINUTE_MS = 60_000

@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from compliance.findings import printable
 from compliance.official import rule_files
 from compliance.official.rule_files import RULES
+from runlog.text import printable
+from runlog.verdict import UNKNOWN, Verdict, judged
 
 TIMEOUT_S = 600  # the official parser's time grows with the square of a line's length
 
@@ -36,10 +37,6 @@ def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float = TIMEOUT_
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
-def _answer(tool: str, accepted: bool, message: str) -> dict[str, str]:
-    return {"tool": tool, "accepted": "yes" if accepted else "no", "message": message}
-
-
 def _complaints(text: str) -> str:
     """The lines of a tool's text that complain, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -47,37 +44,37 @@ def _complaints(text: str) -> str:
     return printable("; ".join((bad or lines[-1:] or ["no text"])[:3]), 500)
 
 
-def package(folder: Path, ruleset: str) -> dict[str, str]:
+def package(folder: Path, ruleset: str) -> Verdict:
     """package_checker; it always exits with 0, and passes over a benchmark that it does not know."""
     _, text = run_tool("package_checker", [str(folder), "training", ruleset])
     good = "PACKAGE CHECKER FOUND NO ERRORS" in text and "Skipping benchmark" not in text
-    return _answer("package_checker", good, "PACKAGE CHECKER FOUND NO ERRORS" if good else _complaints(text))
+    return judged("package_checker", good, "PACKAGE CHECKER FOUND NO ERRORS" if good else _complaints(text))
 
 
-def system_description(file: Path, ruleset: str) -> dict[str, str]:
+def system_description(file: Path, ruleset: str) -> Verdict:
     """system_desc_checker; it always exits with 0."""
     _, text = run_tool("system_desc_checker", [str(file), "training", ruleset])
     good = "System description checker passed" in text
-    return _answer("system_desc_checker", good, "passed" if good else _complaints(text))
+    return judged("system_desc_checker", good, "passed" if good else _complaints(text))
 
 
-def repository(folder: Path, ruleset: str) -> dict[str, str]:
+def repository(folder: Path, ruleset: str) -> Verdict:
     """repo_checker; it always exits with 0."""
     _, text = run_tool("repo_checker", [str(folder), "training", ruleset])
     good = "ALL CHECKS PASSED" in text
-    return _answer("repo_checker", good, "ALL CHECKS PASSED" if good else _complaints(text))
+    return judged("repo_checker", good, "ALL CHECKS PASSED" if good else _complaints(text))
 
 
-def convergence(results: Path, ruleset: str, *, closed: bool) -> dict[str, str]:
+def convergence(results: Path, ruleset: str, *, closed: bool) -> Verdict:
     """rcp_checker; its points are for the closed division, so package_checker does not ask it for others."""
     if not closed:
-        return {"tool": "rcp_checker", "accepted": "not applied", "message": "not applied: not a closed submission"}
+        return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
     status, text = run_tool("rcp_checker", [str(results), "--rcp_version", ruleset])
     good = status == 0 and "RCP test PASSED" in text
-    return _answer("rcp_checker", good, "RCP test PASSED" if good else _complaints(text))
+    return judged("rcp_checker", good, "RCP test PASSED" if good else _complaints(text))
 
 
-def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> dict[str, str]:
+def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """result_summarizer; it must print the score that we have, in its second run.
 
     The first lacks the convergence scaling, which that run itself writes into the folder.
@@ -88,11 +85,11 @@ def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -
             table.unlink(missing_ok=True)
             status, text = run_tool("result_summarizer", [str(folder), "training", ruleset, "-csv", str(table)])
         if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
-            return _answer("result_summarizer", False, _complaints(text))
+            return judged("result_summarizer", False, _complaints(text))
         with table.open(encoding="utf-8", newline="") as stream:
             scores = [row[benchmark] for row in csv.DictReader(stream)]
     good = len(scores) == 1 and scores[0] != "" and minutes is not None and float(scores[0]) == minutes
-    return _answer("result_summarizer", good, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
+    return judged("result_summarizer", good, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
 
 
 def config_of_ours(ruleset: str, folder: Path) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.findings import Collected, breach_of_key, printable
+from compliance.findings import Collected, breach_of_key
 from compliance.first_values import COUNT, FirstValues, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
@@ -13,6 +13,7 @@ from compliance.strict import project_log as own
 from compliance.strict.run_order import EVENTS_KEPT, Course
 from runlog import schema
 from runlog.reader import Event, table_of
+from runlog.text import printable
 
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start at most
 _NEVER_OURS = ("exactly-once", "block-order")  # others may write so

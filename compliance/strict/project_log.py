@@ -7,11 +7,11 @@ from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import Annotated, Any
 
-from compliance.findings import printable
 from compliance.first_values import FirstValues
 from compliance.strict.run_order import Course
 from compliance.strict.windows import settings
 from runlog import schema
+from runlog.text import printable
 
 _OF_A_RUN = (
     *(schema.SEED, schema.GLOBAL_BATCH_SIZE, schema.GRADIENT_ACCUMULATION_STEPS, schema.MODEL_BN_SPAN),

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from compliance.findings import FINDINGS_PER_RULE, Collected, printable
+from compliance.findings import FINDINGS_PER_RULE, Collected
 from compliance.first_values import COUNT, FirstValues, has_type, is_number, own_metadata
 from compliance.strict.windows import CLOCK_MS, TIME_TOLERANCE, Windows
 from runlog import schema
 from runlog.reader import Event, table_of
+from runlog.text import printable
 
 EVENTS_KEPT = 100_000  # evaluations, seeds or cache_clear: 15 MB
 SHORTEST_EPOCH = 1 / 50  # of the run's longest; the least of 700 published logs is 1/34

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from compliance.findings import FINDINGS_PER_RULE, printable
+from compliance.findings import FINDINGS_PER_RULE
 from compliance.first_values import COUNT, FirstValues, has_type, is_number
 from runlog import schema
 from runlog.reader import Event, table_of
+from runlog.text import printable
 
 CLOCK_MS = 2  # two readings of a clock of 1 ms
 TIME_TOLERANCE = 0.01  # of a time by the log's own clock

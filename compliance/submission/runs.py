@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import NOTHING, LoggedRun, check_file
-from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
+from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note
 from compliance.first_values import COUNT, has_type
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
 from compliance.rules import Benchmark, Ruleset, StrictRule
 from runlog import schema
 from runlog.reader import open_log, parse_json
+from runlog.text import printable
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
