@@ -410,7 +410,7 @@ def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path, capsys) -
     assert main(["verify", str(folder)]) == 1
     out = capsys.readouterr()
     assert out.err == ""
-    assert says.replace("differs from the report that the logs give", "README.md: differs from the report") in out.out
+    assert says in out.out
 
 
 def test_verify_takes_the_working_folder_and_a_link_to_a_package(copy: Path, tmp_path: Path, monkeypatch) -> None:
