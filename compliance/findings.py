@@ -89,10 +89,14 @@ class Collected:
         self._counts: dict[str, int] = {}
 
     def breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
-        """A breach of a strict rule."""
+        """A breach of a strict rule; a note where its text is not in force."""
+        text = self._strict[rule]
+        if not text.in_force:
+            return self.note(rule, f"not applied: in force from ruleset {text.since} on; {actual}")
         count = self._counts[rule] = self._counts.get(rule, 0) + 1
         if count <= FINDINGS_PER_RULE:
-            self.found.append(breach(self._strict[rule], actual, line=line, expected=expected))
+            self.found.append(breach(text, actual, line=line, expected=expected))
+        return None
 
     def drop(self, rules: Collection[str]) -> None:
         """Takes back the breaches of strict rules that turn out not to apply."""

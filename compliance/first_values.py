@@ -7,7 +7,7 @@ from typing import Any
 from compliance.findings import Collected
 from runlog import schema
 from runlog.reader import Event
-from runlog.text import printable
+from runlog.text import as_json, visible
 
 TEXT = "a name"
 COUNT = "a whole number above 0"
@@ -78,7 +78,7 @@ class FirstValues:
             state.value, state.metadata, state.line = value, event.metadata, event.line
         wanted, kind = state.value_type, state.event_type
         if wanted is not None and not has_type(value, wanted):
-            actual = f"{key} is {printable(value) or 'empty'}"
+            actual = f"{key} is {visible(as_json(value), 160)}"
             self._collected.breach("value-type", event.line, actual, expected=f"{key} is {wanted}")
         if event.event_type not in ("", kind):  # the reader told of an unknown one
             actual = f"{key} is of type {event.event_type}"

@@ -40,6 +40,8 @@ class StrictRule:
     fix: str
     source: str
     severity: str = "error"
+    since: str = ""  # the first ruleset in which its text is in force; empty: all
+    in_force: bool = True
     when: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -79,14 +81,15 @@ def load(version: str) -> Ruleset:
         if version in fields.pop("rulesets"):
             points = None if version in without else fields.pop("reference_points", None)
             benchmarks[name] = Benchmark(name=name, **fields | {"reference_points": points})
-    strict = {name: _strict(name, fields) for name, fields in read_rules("strict.yaml").items()}
+    strict = {name: _strict(name, fields, version) for name, fields in read_rules("strict.yaml").items()}
     written = tuple(WrittenRule(**fields) for fields in read_rules("written.yaml"))
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=written)
 
 
-def _strict(name: str, fields: dict[str, Any]) -> StrictRule:
+def _strict(name: str, fields: dict[str, Any], version: str) -> StrictRule:
     kind = fields.pop("class")
     if kind not in KINDS:
         raise ValueError(f"strict.yaml: {name}: class {kind} is none of {', '.join(KINDS)}")
     severity = fields.pop("severity", "warning" if kind == "form" else "error")
-    return StrictRule(name=name, kind=kind, severity=severity, **fields)
+    in_force = version >= fields.get("since", "")
+    return StrictRule(name=name, kind=kind, severity=severity, in_force=in_force, **fields)

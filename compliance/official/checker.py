@@ -1,5 +1,6 @@
 """The official verdict on the events of a log, by mlperf-logging's rule files, as its mlp_compliance.py comes to it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,10 +9,10 @@ from typing import Any
 from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_key
 from compliance.first_values import is_number, own_metadata
 from compliance.official.language import State, holds
-from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, keys, load, names
+from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
 from runlog import schema
 from runlog.reader import Event
-from runlog.text import printable
+from runlog.text import as_json, printable, visible
 
 _AGGREGATED = "aggregated_eval_accuracy"
 _MINUTE_MS = 60_000
@@ -49,7 +50,9 @@ class Judge:
 
     def _refuse(self, key: "_Key", by: Event, name: str) -> None:
         if by.key == schema.SUBMISSION_BENCHMARK.key:
-            actual = f"{by.key} {printable(by.value, 60)}: mlperf-logging {VERSION} has no {printable(name)}"
+            having = [version for version in versions() if by.value in benchmarks(version)]
+            others = f"rulesets {', '.join(having)} have it" if having else "no ruleset has it"
+            actual = f"{by.key} {printable(by.value, 60)}: mlperf-logging {VERSION} has no {printable(name)}; {others}"
             self._collected.breach("known-benchmark", by.line, actual)
         elif not key.failed:
             key.fail(by, "value", "a value that has rules of its own", printable(by.value))
@@ -108,7 +111,8 @@ def _shown(event: Event, aspect: str) -> str:
     if aspect == "metadata":
         metadata = own_metadata(event.metadata) if isinstance(event.metadata, dict) else event.metadata
         return f"metadata {printable(metadata)}"
-    return printable(event.value) or "empty"
+    plain = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)  # "0.33" keeps its quotes
+    return printable(event.value) if plain else visible(as_json(event.value), 160)
 
 
 class _Key:

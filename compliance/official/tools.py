@@ -1,6 +1,7 @@
 """mlperf-logging's own tools, each run in a process of its own, its text read and not its exit status alone."""
 
 import csv
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compliance.official import rule_files
-from compliance.official.rule_files import RULES
+from compliance.official.rule_files import RULES, VERSION
 from runlog.text import printable
 from runlog.verdict import UNKNOWN, Verdict, judged
 
@@ -19,8 +20,18 @@ TIMEOUT_S = 600  # the official parser's time grows with the square of a line's 
 def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> tuple[int | None, str]:
     """Exit status (None: no end within `timeout_s`) and all text of `python -m mlperf_logging.<tool>`.
 
-    It runs in a folder of its own, since the tools write into the working directory.
+    It runs in a folder of its own, since the tools write into the working directory. Raises ValueError where
+    mlperf-logging is not the release whose rules this project has.
     """
+    try:
+        installed = importlib.metadata.version("mlperf-logging")
+    except importlib.metadata.PackageNotFoundError:
+        installed = "none"
+    if installed != VERSION:
+        raise ValueError(
+            f"the official tools are those of mlperf-logging {VERSION}, {installed} is installed: "
+            f"pip install --no-deps mlperf-logging=={VERSION}, or install locks/run.lock"
+        )
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
         try:
