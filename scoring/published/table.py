@@ -88,7 +88,7 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
                 found = {name: _typed(name, cells[name], hints[name]) for name in columns}
             except ValueError as error:
                 raise InputError(f"{path}:{reader.line_num}: {error}; correct the row") from None
-            rows.append(kind(line=reader.line_num, **found))
+            rows.append(kind(**found | {"line": reader.line_num}))
     return rows
 
 
