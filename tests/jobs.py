@@ -38,6 +38,18 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
+def standing_in(folder: Path) -> Path:
+    """Makes a checkout whose ranks train nothing (tests/stand_in.py), of links to this one."""
+    package = folder / "paddle_rn50"
+    package.mkdir(parents=True)
+    for path in REPOSITORY.iterdir():
+        if path.name != package.name:
+            (folder / path.name).symlink_to(path)
+    for path in (REPOSITORY / package.name).iterdir():
+        (package / path.name).symlink_to(path if path.name != "train.py" else STAND_IN)
+    return folder
+
+
 def run(
     command: Sequence[str], *, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,7 @@
-"""What breaks in a job of several containers ends it everywhere, in time, with a reason, and leaves nothing."""
+"""What breaks in a job of several containers ends it everywhere, in time, with a reason, and leaves nothing.
+
+Ranks train only where it matters (image=IMAGE), else they stand in for such (tests/stand_in.py).
+"""
 
 import signal
 import subprocess
@@ -9,7 +12,7 @@ import pytest
 
 from harness import checkpoint
 from tests import jobs
-from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, Nodes, docker, run
 from tests.faults.test_kill import PHASES
 from tests.harness import small
 
@@ -41,7 +44,8 @@ def assert_aborted(nodes: Nodes, reason: str) -> None:
 def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) -> None:
     data = small.data_set(nodes.logdir / "data")
     job = {name: str(value) for name, value in small.TRAINING.items()} | {"CHECKPOINT_EPOCHS": "1"}
-    second, first = (nodes.start(rank, 2, DATADIR=str(data), **job) for rank in (1, 0))
+    image = IMAGE if phase == "checkpoint's write" else STANDS_IN
+    second, first = (nodes.start(rank, 2, image=image, DATADIR=str(data), **job) for rank in (1, 0))
     deadline = time.monotonic() + STARTS_WITHIN_S
     while not PHASES[phase](nodes.log(2)):
         assert time.monotonic() < deadline, nodes.output(first)
@@ -118,8 +122,8 @@ def test_an_sshd_that_cannot_bind_its_port_says_so(nodes: Nodes) -> None:
 
 def test_a_rank_that_cannot_bind_its_port_ends_the_job(nodes: Nodes) -> None:
     job = {**GOLDEN_JOB, "GLOO_PORT": "80"}
-    second = nodes.start(1, 2, options=PRIVILEGED, **job)
-    first = nodes.start(0, 2, options=PRIVILEGED, **job)
+    second = nodes.start(1, 2, image=IMAGE, options=PRIVILEGED, **job)
+    first = nodes.start(0, 2, image=IMAGE, options=PRIVILEGED, **job)
     assert nodes.wait(first, timeout_s=2 * ENDS_WITHIN_S) != 0
     assert "GLOO_PORT=80" in nodes.output(first)
     assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) != 0
