@@ -38,16 +38,24 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
-def standing_in(folder: Path) -> Path:
-    """Makes a checkout whose ranks train nothing (tests/stand_in.py), of links to this one."""
+def checkout(folder: Path, **changed: str) -> Path:
+    """Makes a checkout of links to this one; modules of paddle_rn50 that are named in `changed` have another text."""
     package = folder / "paddle_rn50"
     package.mkdir(parents=True)
     for path in REPOSITORY.iterdir():
         if path.name != package.name:
             (folder / path.name).symlink_to(path)
     for path in (REPOSITORY / package.name).iterdir():
-        (package / path.name).symlink_to(path if path.name != "train.py" else STAND_IN)
+        if path.stem in changed:
+            (package / path.name).write_text(changed[path.stem])
+        else:
+            (package / path.name).symlink_to(path)
     return folder
+
+
+def standing_in(folder: Path) -> Path:
+    """Makes a checkout whose ranks train nothing (tests/stand_in.py)."""
+    return checkout(folder, train=STAND_IN.read_text())
 
 
 def run(
@@ -126,15 +134,16 @@ def mpirun(ranks: int, *command: str) -> list[str]:
 
 
 def on_ranks(
-    ranks: int, *command: str, timeout_s: float = 300, **variables: str | int
+    ranks: int, *command: str, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
-    return run(mpirun(ranks, *command), timeout_s=timeout_s, DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    whole = mpirun(ranks, *command)
+    return run(whole, timeout_s=timeout_s, cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
 
 
-def begin_on_ranks(ranks: int, *command: str, **variables: str | int) -> subprocess.Popen[str]:
+def begin_on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
     """The same, begun."""
-    return begin(mpirun(ranks, *command), DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    return begin(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
 
 
 def processes(logdir: Path) -> list[psutil.Process]:

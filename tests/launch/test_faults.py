@@ -48,8 +48,8 @@ def ended(job: subprocess.Popen[str], logdir: Path, within_s: float) -> str:
 
 @pytest.fixture(params=["trains", "stands_in"])
 def checkout(request: pytest.FixtureRequest, standing_in: Path) -> Path:
-    """Where the job is started: in this checkout, and where no rank trains."""
-    return jobs.REPOSITORY if request.param == "trains" else standing_in
+    """Where the job is started: with a small network, and where no rank trains."""
+    return small.checkout() if request.param == "trains" else standing_in
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
     for listed in data.glob("*_list.txt"):  # one class is learnt in an epoch; of more steps than the score leaves out
         listed.write_text(re.sub(r"\d+$", "0", listed.read_text(), flags=re.M) * 2)
     settings = {**small.TRAINING, "DGXNGPU": 1, "DATADIR": data}
-    job = start(jobs.REPOSITORY, logdir, **settings)
+    job = start(small.checkout(), logdir, **settings)
     job.send_signal(signal.SIGTERM)
     ended(job, logdir, within_s=60)
     assert "RESUME=auto goes on" in aborted(logdir)
-    done = jobs.run_and_time(**settings, LOGDIR=str(logdir), RESUME="auto")
+    done = jobs.run_and_time(cwd=small.checkout(), **settings, LOGDIR=str(logdir), RESUME="auto")
     resumed = logdir / "CPU/rn50/result_0.resumed_1.txt"
     assert re.search(r"^quality +1\.0000 top-1 *$", done.stdout, re.M), done.stdout + done.stderr
     assert re.search(rf"^log +{resumed} *$", done.stdout, re.M), done.stdout
