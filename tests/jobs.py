@@ -110,18 +110,31 @@ def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> sub
     return begin([str(cwd / "run_and_time.sh")], cwd=cwd, **variables)
 
 
-def until(met: Callable[[], bool], job: subprocess.Popen[str], *, within_s: float = 300, every_s: float = 0.05) -> None:
-    """Waits for a job that is under way to come so far; it must neither end before nor take longer."""
+def until(
+    met: Callable[[], bool],
+    job: subprocess.Popen[str] | None = None,
+    *,
+    within_s: float = 300,
+    every_s: float = 0.05,
+    why: Callable[[], object] = str,
+) -> None:
+    """Waits for what must come in time, and before `job` ends; where it does not come `why` is said."""
     deadline = time.monotonic() + within_s
     while not met():
-        assert job.poll() is None, f"it ended with status {job.returncode}: {job.stderr.read() if job.stderr else ''}"
-        assert time.monotonic() < deadline, f"not within {within_s} s"
+        if job and job.poll() is not None:
+            raise AssertionError(f"it ended with status {job.returncode}: {job.communicate()}")
+        assert time.monotonic() < deadline, f"not within {within_s} s: {why()}"
         time.sleep(every_s)
 
 
 def text(log: Path) -> str:
     """Of a log so far; one that is not there yet has none."""
     return log.read_text(errors="replace") if log.is_file() else ""
+
+
+def trains(log: Path) -> bool:
+    """Whether the first steps are in the log."""
+    return "step_window" in text(log)
 
 
 def mpirun(ranks: int, *command: str) -> list[str]:

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from tests import jobs, needs
@@ -133,10 +132,10 @@ class Nodes:
 
     def wait(self, name: str, *, timeout_s: float) -> int:
         """Exit status of a container, which must end in time."""
-        deadline = time.monotonic() + timeout_s
-        while docker("inspect", "--format", "{{.State.Running}}", name) == "true":
-            assert time.monotonic() < deadline, f"{name} still runs after {timeout_s} s: {self.output(name)}"
-            time.sleep(0.2)
+        ended = ("inspect", "--format", "{{.State.Running}}", name)
+        jobs.until(
+            lambda: docker(*ended) == "false", within_s=timeout_s, every_s=0.2, why=lambda: name + self.output(name)
+        )
         return int(docker("inspect", "--format", "{{.State.ExitCode}}", name))
 
     def output(self, name: str) -> str:
@@ -149,11 +148,8 @@ class Nodes:
 
     def until_trains(self, count: int, *, timeout_s: float = 240) -> None:
         """Waits for the first steps in the log."""
-        deadline = time.monotonic() + timeout_s
-        while not (self.log(count).is_file() and "step_window" in self.log(count).read_text(errors="replace")):
-            running = docker("ps", "--quiet", "--filter", f"name={self.network}-")
-            assert running and time.monotonic() < deadline, "\n".join(self.output(name) for name in self.names)
-            time.sleep(0.2)
+        why = lambda: "\n".join(map(self.output, self.names))  # noqa: E731
+        jobs.until(lambda: jobs.trains(self.log(count)), within_s=timeout_s, every_s=0.2, why=why)
 
     def close(self) -> None:
         """Removes what was made."""

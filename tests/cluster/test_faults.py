@@ -5,7 +5,6 @@ Ranks train only where it matters (image=IMAGE), else they stand in for such (te
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,8 @@ def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) 
     job = {name: str(value) for name, value in small.TRAINING.items()} | {"CHECKPOINT_EPOCHS": "1"}
     image = IMAGE if phase == "checkpoint's write" else STANDS_IN
     second, first = (nodes.start(rank, 2, image=image, DATADIR=str(data), **job) for rank in (1, 0))
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    while not PHASES[phase](nodes.log(2)):
-        assert time.monotonic() < deadline, nodes.output(first)
-        time.sleep(0.01)
+    reached = PHASES[phase]
+    jobs.until(lambda: reached(nodes.log(2)), within_s=STARTS_WITHIN_S, every_s=0.01, why=lambda: nodes.output(first))
     run("docker", "kill", second, check=phase != "last log line")  # after that it may have ended by itself
     assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
     assert_aborted(nodes, "below the target" if phase == "last log line" else "")
@@ -146,10 +143,7 @@ def ssh(nodes: Nodes, *arguments: str, key: Path) -> subprocess.CompletedProcess
 def waiting(nodes: Nodes) -> str:
     """A node above 0 that waits for a first node."""
     name = nodes.start(1, 2, NODE_WAIT_S="600")
-    deadline = time.monotonic() + 60
-    while "waiting on port" not in nodes.output(name):
-        assert time.monotonic() < deadline, nodes.output(name)
-        time.sleep(0.2)
+    jobs.until(lambda: "waiting on port" in nodes.output(name), within_s=60, why=lambda: nodes.output(name))
     return name
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,10 +100,9 @@ def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, h
     nodes.until_trains(2)
     head.send_signal(signal.SIGKILL)
     head.wait()
-    deadline = time.monotonic() + 60
-    while (left := in_hosts(nodes, NOTHING_LEFT)) != ["", ""]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.5)
+    jobs.until(
+        lambda: in_hosts(nodes, NOTHING_LEFT) == ["", ""], within_s=60, why=lambda: in_hosts(nodes, NOTHING_LEFT)
+    )
     (stop,) = [event for event in jobs.mllog(nodes.log(2)) if event["key"] == "run_stop"]
     assert stop["metadata"]["status"] == "aborted"
 
@@ -146,9 +144,7 @@ def test_spares_take_the_places_of_killed_nodes(
     ) as head:
         for trial in killed:
             log = nodes.log(2, trial)
-            while not (log.is_file() and "step_window" in log.read_text(errors="replace")):
-                assert head.poll() is None, head.communicate()
-                time.sleep(0.1)
+            jobs.until(lambda log=log: jobs.trains(log), head)
             found = docker("ps", "--quiet", "--filter", "name=paddle-reference-.*-1$")
             run("docker", "kill", found)
         said, _ = head.communicate(timeout=900)

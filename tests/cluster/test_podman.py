@@ -1,7 +1,6 @@
 """Podman without root: the default job, two nodes from one head, and a node that is killed, as a user made for it."""
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -57,10 +56,7 @@ def test_a_node_killed_without_root_ends_the_job(rootless: Rootless) -> None:
         text=True,
     )
     log = logs / "2xCPU" / "rn50" / "result_0.txt"
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    while not (log.is_file() and "step_window" in log.read_text(errors="replace")):
-        assert time.monotonic() < deadline and head.poll() is None
-        time.sleep(0.2)
+    jobs.until(lambda: jobs.trains(log), head, within_s=STARTS_WITHIN_S)
     (second,) = (name for name in rootless.containers() if name.endswith("-1"))
     rootless("podman", "kill", second)
     said, _ = head.communicate(timeout=ENDS_WITHIN_S)

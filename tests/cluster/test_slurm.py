@@ -6,7 +6,6 @@ Two trials train; elsewhere ranks stand in for such that do (tests/stand_in.py),
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,25 +80,21 @@ def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, cont
 
 def until_trains(slurm: Slurm, number: str, log: Path) -> None:
     """Waits for the first steps in a job's log."""
-    deadline = time.monotonic() + 240
-    while not (log.is_file() and "step_window" in log.read_text(errors="replace")):
-        assert time.monotonic() < deadline, slurm.output(number)
-        time.sleep(0.2)
+    jobs.until(lambda: jobs.trains(log), within_s=240, why=lambda: slurm.output(number))
 
 
 def until_nothing_is_left(slurm: Slurm, number: str, results: Path) -> None:
-    deadline = time.monotonic() + 60
-    while left := key_and_ranks_left(results):
-        assert time.monotonic() < deadline, f"{left}\n{slurm.output(number)}\n{slurm.log()}"
-        time.sleep(0.5)
+    def why() -> str:
+        return f"{key_and_ranks_left(results)}\n{slurm.output(number)}\n{slurm.log()}"
+
+    jobs.until(lambda: key_and_ranks_left(results) == [], within_s=60, every_s=0.5, why=why)
 
 
 def start_again(slurm: Slurm, number: str) -> None:
     """After a requeue, at once: SLURM itself would wait two minutes."""
-    deadline = time.monotonic() + 60
-    while slurm.facts(number)["JobState"] != "PENDING":
-        assert time.monotonic() < deadline, slurm.output(number)
-        time.sleep(0.2)
+    jobs.until(
+        lambda: slurm.facts(number)["JobState"] == "PENDING", within_s=60, every_s=0.2, why=lambda: slurm.output(number)
+    )
     slurm.command("scontrol", "update", f"JobId={number}", "StartTime=now")
 
 

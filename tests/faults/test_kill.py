@@ -7,7 +7,6 @@ is killed once in each phase, and each victim twice.
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,10 +72,7 @@ def test_kill_9(tmp_path, standing_in, phase, victim, trains):
     kill(victim, logdir)
     _, said = job.communicate(timeout=60)
 
-    until = time.monotonic() + 30
-    while jobs.processes(logdir) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert jobs.processes(logdir) == [], "no orphan"
+    jobs.until(lambda: not jobs.processes(logdir), within_s=30, why=lambda: jobs.processes(logdir))  # no orphan
     assert job.returncode == (-9 if victim == "node" else 1)
     if victim != "node":
         assert said.startswith("error: ") and said.count("\n") == 1, said

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
 def start(checkout: Path, logdir: Path, **variables: str | int) -> subprocess.Popen[str]:
     """A job under way: its first step is in the log."""
     job = jobs.begin_run_and_time(cwd=checkout, **{**ENDLESS, "LOGDIR": logdir, **variables})
-    jobs.until(lambda: "step_window" in jobs.text(logdir / "CPU/rn50/result_0.txt"), job)
+    jobs.until(lambda: jobs.trains(logdir / "CPU/rn50/result_0.txt"), job)
     return job
 
 
@@ -37,11 +36,8 @@ def aborted(logdir: Path) -> str:
 
 def ended(job: subprocess.Popen[str], logdir: Path, within_s: float) -> str:
     """What a job that was hurt said on stderr; it has ended, and all its processes, within the time."""
-    before = time.monotonic()
     stderr = job.communicate(timeout=within_s)[1]
-    while jobs.processes(logdir) and time.monotonic() - before < within_s:
-        time.sleep(0.1)
-    assert not jobs.processes(logdir)
+    jobs.until(lambda: not jobs.processes(logdir), within_s=within_s, why=lambda: jobs.processes(logdir))
     assert stderr.count("\n") == 1, stderr
     return stderr
 
