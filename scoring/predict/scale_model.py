@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compliance.official import convergence
@@ -49,7 +49,7 @@ class PublishedTable:
 
     name: str
     report: str
-    images_per_s: dict[int, float]  # by nodes, ascending
+    images_per_s: Mapping[int, float]  # by nodes, ascending
 
 
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
