@@ -12,7 +12,6 @@ import traceback
 from typing import Any
 
 from harness import env, memory, nvidia
-from program import strategy
 from runlog.errors import RunError
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
@@ -63,7 +62,7 @@ def _check_precision(job: env.Job) -> None:
     Raises:
         ValueError: a GPU of this node lacks the job's precision.
     """
-    fused = strategy.parse(job.strategy).resnet_unit
+    fused = job.knobs.resnet_unit
     if job.device == "cpu" or not (fused or job.precision in ("tf32", "bf16")):
         return
     with nvidia.opened() as (handles, _):

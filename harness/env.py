@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import importlib
 import json
 import os
@@ -138,9 +139,28 @@ class Job:
         """Python package of the workload."""
         return WORKLOADS[self.workload]
 
+    @functools.cached_property
+    def knobs(self) -> strategy.Strategy:
+        """STRATEGY, parsed once.
+
+        Raises:
+            ValueError: it names an unknown or refused knob, or gives one a wrong value.
+        """
+        return strategy.parse(self.strategy)
+
+    @functools.cached_property
+    def hyperparameters(self) -> Any:
+        """The recipe: a frozen dataclass of `paddle_<workload>/config.py`, looked up once.
+
+        Raises:
+            ValueError: there is no such recipe, or it does not take the batch.
+        """
+        config = importlib.import_module(f"{self.package}.config")
+        return config.recipe(self.recipe, global_batch=self.global_batch, image_size=self.image_size)
+
 
 def _check(job: Job) -> None:
-    """What no single value shows."""
+    """Checks that involve more than one setting."""
     if job.device == "cpu" and job.precision != "fp32":
         raise ValueError(f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu")
     if job.loss_scale and job.precision not in ("amp_o1", "amp_o2"):
@@ -273,9 +293,7 @@ def describe(environ: Mapping[str, str]) -> tuple[Job, Origins]:
         ValueError: as `read`; there is no such knob or recipe, or the recipe does not take the batch.
     """
     job, origins = read(environ)
-    strategy.parse(job.strategy)
-    config = importlib.import_module(f"{job.package}.config")
-    config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    _ = job.knobs, job.hyperparameters  # what is wrong in them is said now
     return job, origins
 
 

@@ -68,7 +68,7 @@ def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.PairList, 
     Raises:
         ValueError: the job asks for what cannot be done.
     """
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    recipe = job.hyperparameters
     plan = in_nchw(job, plans.of_job(job))
     name, root = session.data_set(job, me, embedded=scenes.NAME, prepare=scenes.prepare)
     train_pairs = data.read_list(root, "train", recipe.classes)

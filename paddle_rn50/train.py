@@ -65,7 +65,7 @@ def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.Images, da
     Raises:
         ValueError: the job asks for what cannot be done.
     """
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    recipe = job.hyperparameters
     plan = plans.of_job(job)
     name, root = session.data_set(job, me, embedded=digits.NAME, prepare=digits.prepare)
     train_images = data.find(root, "train", recipe.classes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import env
-from program import kernels, strategy
+from program import kernels
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
 from scoring.predict.estimate import Demand, predict
@@ -190,7 +190,7 @@ def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
     for device in DEVICES:
         roofline = estimate(operators, tf32=job.precision == "tf32", batch=batch, ranks=ranks, device=device)
         figures = []
-        if not strategy.parse(job.strategy).auto:  # Paddle chose that program, not who published
+        if not job.knobs.auto:  # Paddle chose that program, not who published
             figures = published(device, workload=job.workload, precision=job.precision, batch=batch, ranks=ranks)
         name = f"{device.name} {device.memory_gib} GB"
         if roofline:
@@ -232,9 +232,8 @@ def build(job: env.Job) -> Any:
         raise ValueError(f"BATCHSIZE={job.batchsize}: cuDNN takes images up to {kernels.MOST_ELEMENTS}: lower it")
     env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])
     train = importlib.import_module(f"{job.package}.train")
-    config = importlib.import_module(f"{job.package}.config")
     train.paddle.enable_static()
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    recipe = job.hyperparameters
     plan = dataclasses.replace(train.plans.of_job(job), ranks_listen=False)
     schedule = recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch, epochs=recipe.epochs)
     training = train.training_program(job, recipe, plan, schedule, seed=1)
@@ -259,7 +258,7 @@ def inspect(job: env.Job) -> dict[str, Any]:
         "batch_per_device": job.batchsize,
         "ranks": job.world_size,
         "strategy": job.strategy,
-        "micro_steps": strategy.parse(job.strategy).gradient_merge,
+        "micro_steps": job.knobs.gradient_merge,
     }
     return head | counts_of(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
 

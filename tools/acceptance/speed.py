@@ -31,7 +31,7 @@ NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
 def throughput(machine: Machine) -> Outcome:
     """One minute of the job's own program on synthetic data, with a log as MODE=throughput writes it."""
     job, me = machine.job, machine.me
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    recipe = job.hyperparameters
     # So many images that the rate stays low, as in a run's first minute.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     schedule = recipe.make_schedule(samples=images, global_batch=job.global_batch, epochs=math.ceil(recipe.epochs))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness import env, memory, nvidia
-from program import strategy
 from tools.doctor.checks import FATAL, WARNING, Result, ranges, verdict
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
@@ -132,7 +131,7 @@ def _judge_memory(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Result]:
     has_gib = gpu.memory_gib
     if has_gib is None:
         return
-    set_mib = strategy.parse(job.strategy).conv_workspace_size_limit
+    set_mib = job.knobs.conv_workspace_size_limit
     if set_mib is None:
         set_mib = int(env.libraries().get(memory.WORKSPACE_LIMIT, memory.workspace_limit_mib(has_gib)))
     need = memory.need(job, workspace_mib=set_mib)

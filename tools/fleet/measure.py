@@ -23,7 +23,7 @@ from paddle import static
 from harness import loader, nvidia, provenance, ranks, sampling, state
 from harness.env import Job, Origins
 from harness.watchdog import WATCHDOG
-from paddle_rn50 import config, data, train
+from paddle_rn50 import data, train
 from program import passes
 from runlog.json_schema import as_json
 from tools.acceptance.__main__ import NOT_POSSIBLE, NotPossible
@@ -126,7 +126,7 @@ class Alone:
     def _input(self) -> dict[str, float]:
         """A batch of the job's own input pipeline, which a step would wait for if it took no time itself."""
         job, me = self.job, self.machine.me
-        recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+        recipe = job.hyperparameters
         images = data.find(Path(job.datadir) if job.datadir else self.machine.root, "train", recipe.classes)
         _, fed = train.model_and_image(recipe, self.machine.plan())
         batch = min(job.batchsize, len(images))
@@ -153,7 +153,7 @@ class Alone:
 def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]]:
     """A step of the job's program by the default strategy, without its all-reduces and with them; its seconds."""
     job, me = machine.job, machine.me
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    recipe = job.hyperparameters
     schedule = recipe.make_schedule(
         samples=job.global_batch, global_batch=job.global_batch, epochs=math.ceil(recipe.epochs)
     )
