@@ -28,7 +28,7 @@ def main(module: str = "", **options: Any) -> int:
         if not module:  # an acceptance says which of its checks a GPU cannot do
             _check_precision(job)
         # Imported now: Paddle takes its settings from the environment when it is loaded.
-        importlib.import_module(module or f"{job.package}.train").main(job, origins, **options)
+        importlib.import_module(module or "harness.train").main(job, origins, **options)
     except ValueError as error:
         return _abort(error, 2)
     except RunError as error:

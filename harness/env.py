@@ -24,7 +24,7 @@ from typing import Any
 
 from harness import config_file
 from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, mkl_settings
-from program import strategy
+from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published/published.csv names them
@@ -140,13 +140,13 @@ class Job:
         return WORKLOADS[self.workload]
 
     @functools.cached_property
-    def knobs(self) -> strategy.Strategy:
+    def knobs(self) -> Strategy:
         """STRATEGY, parsed once.
 
         Raises:
             ValueError: it names an unknown or refused knob, or gives one a wrong value.
         """
-        return strategy.parse(self.strategy)
+        return parse(self.strategy)
 
     @functools.cached_property
     def hyperparameters(self) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from harness.env import Job
-from harness.watchdog import WATCHDOG
+from harness.hooks.watchdog import WATCHDOG
 from runlog.errors import RunError
 
 GIB = 2**30

