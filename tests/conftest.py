@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
+from tests.needs import need
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _SKIPPED = pytest.StashKey[Counter[str]]()
@@ -18,7 +19,7 @@ def _folder(variable: str, *defaults: Path, fix: str) -> Path:
     """The folder that `variable` names, or the first of the defaults that is there; there must be one."""
     candidates = [Path(os.environ[variable])] if variable in os.environ else list(defaults)
     folder = next((path for path in candidates if path.is_dir()), candidates[-1])
-    jobs.need(folder.is_dir(), f"{folder} is absent: {fix}")
+    need(folder.is_dir(), f"{folder} is absent: {fix}")
     return folder
 
 
@@ -69,3 +70,19 @@ def published_reports() -> Path:
     """Folder of the texts of the five published reports."""
     fix = "set PUBLISHED_REPORTS to the folder of the five reports' texts"
     return _folder("PUBLISHED_REPORTS", REPOSITORY.parent / "shared" / "seeds", fix=fix)
+
+
+@pytest.fixture(scope="session")
+def standing_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose ranks train nothing (tests/stand_in.py): `jobs.run_and_time(cwd=standing_in, ...)` takes 4 s.
+
+    It is made of links to this one, and one file of its package rn50 is another.
+    """
+    made = tmp_path_factory.mktemp("standing_in")
+    for path in REPOSITORY.iterdir():
+        if path.name != "paddle_rn50":
+            (made / path.name).symlink_to(path)
+    (made / "paddle_rn50").mkdir()
+    for path in (REPOSITORY / "paddle_rn50").iterdir():
+        (made / "paddle_rn50" / path.name).symlink_to(path if path.name != "train.py" else jobs.STAND_IN)
+    return made

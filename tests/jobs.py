@@ -7,14 +7,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+STAND_IN = REPOSITORY / "tests" / "stand_in.py"  # of a rank's training
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
 TINY = {
     "MODE": "throughput",
@@ -37,14 +38,6 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
-def need(found: bool, what: str) -> None:
-    """Skips a test where a tool is absent, and fails it where skips are failures (TESTS_MUST_NOT_SKIP=1)."""
-    if not found:
-        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
-            pytest.fail(what)
-        pytest.skip(what)
-
-
 def run(
     command: Sequence[str], *, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
@@ -61,7 +54,7 @@ def run(
     )
 
 
-def begin(command: Sequence[str], **variables: str | int) -> subprocess.Popen[str]:
+def begin(command: Sequence[str], *, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
     """A command, begun; in a session of its own, so that a test can end all of it.
 
     It heeds SIGINT also where the tests run in a shell's background, which ignores it.
@@ -69,7 +62,7 @@ def begin(command: Sequence[str], **variables: str | int) -> subprocess.Popen[st
     return subprocess.Popen(
         ["env", "--default-signal=INT", *command],
         env=environment(**variables),
-        cwd=REPOSITORY,
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -90,6 +83,25 @@ def run_and_time(
 ) -> subprocess.CompletedProcess[str]:
     """`./run_and_time.sh` as a user starts it."""
     return run([str(cwd / "run_and_time.sh"), *arguments], timeout_s=timeout_s, cwd=cwd, **variables)
+
+
+def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
+    """The same, begun."""
+    return begin([str(cwd / "run_and_time.sh")], cwd=cwd, **variables)
+
+
+def until(met: Callable[[], bool], job: subprocess.Popen[str], *, within_s: float = 300, every_s: float = 0.05) -> None:
+    """Waits for a job that is under way to come so far; it must neither end before nor take longer."""
+    deadline = time.monotonic() + within_s
+    while not met():
+        assert job.poll() is None, f"it ended with status {job.returncode}: {job.stderr.read() if job.stderr else ''}"
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        time.sleep(every_s)
+
+
+def text(log: Path) -> str:
+    """Of a log so far; one that is not there yet has none."""
+    return log.read_text(errors="replace") if log.is_file() else ""
 
 
 def mpirun(ranks: int, *command: str) -> list[str]:

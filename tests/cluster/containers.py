@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests import jobs
+from tests import jobs, needs
 
 IMAGE = "paddle-reference:test"
 USER = 12345  # no user of the image: any --user must do
@@ -19,8 +19,8 @@ ENDLESS_JOB = {**GOLDEN_JOB, "MEASURED_STEPS": "1000000"}
 
 
 def need(found: bool, what: str) -> None:
-    """As `jobs.need`, for Debian's packages."""
-    jobs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")
+    """As the tests' own, for Debian's packages."""
+    needs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")
 
 
 def run(

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests import jobs
+from tests.needs import need
 
 
 class Pair:
@@ -56,8 +57,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     private = subprocess.run(
         ["unshare", "--mount", "mount", "-t", "tmpfs", "t", "/mnt"], capture_output=True, check=False
     )
-    jobs.need(bool(sshd) and shutil.which("ssh") is not None, "openssh-client and openssh-server are absent")
-    jobs.need(private.returncode == 0, "this user cannot give a process a /tmp of its own: run as root")
+    need(bool(sshd) and shutil.which("ssh") is not None, "openssh-client and openssh-server are absent")
+    need(private.returncode == 0, "this user cannot give a process a /tmp of its own: run as root")
     made = Pair(tmp_path)
     yield made
     for process in made.processes:
