@@ -19,11 +19,10 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from harness import config_file
-from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, mkl_settings
+from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, settings_of
 from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
@@ -328,26 +327,7 @@ def refusal(**changed: str) -> str:
 
 def runtime(job: Job) -> dict[str, str]:
     """Settings that Paddle and its libraries read from the environment when they are loaded."""
-    settings = {
-        "OMP_NUM_THREADS": str(job.threads_per_rank),
-        "MKL_NUM_THREADS": str(job.threads_per_rank),
-        "FLAGS_paddle_num_threads": str(job.threads_per_rank),
-        "GLOG_minloglevel": "2",  # Paddle's C++ chatter below errors
-    }
-    if job.device == "cpu":
-        # The parallel executor's scheduling costs more than it gains on a few cores.
-        settings["FLAGS_new_executor_serial_run"] = "1"
-        if job.workload == "hrnet":  # a sixth faster, having many small tensors; ResNet-50 gains nothing
-            settings["FLAGS_eager_delete_tensor_gb"] = "1"
-        settings |= mkl_settings(Path("/proc/cpuinfo").read_text())
-        return settings
-    settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
-    settings["FLAGS_selected_gpus"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")  # else GPU 0
-    if job.precision == "fp32":
-        settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
-    if job.workload == "hrnet":
-        settings["FLAGS_dynamic_static_unified_comm"] = "0"  # program/sync_bn.py says why, and refuses another value
-    return settings
+    return settings_of(job, gpu=os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
 
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
