@@ -387,8 +387,11 @@ def whole_losses(log: Path) -> list[float]:
 def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     data = small.data_set(tmp_path / "data")
     straight = tmp_path / "straight" / "result_0.txt"
-    done = small.train(straight, data, CHECKPOINT_EPOCHS=1)
+    done = small.train(straight, data, CHECKPOINT_EPOCHS=1, PROFILE="steps:19-40")
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
+    assert "warning: PROFILE=steps:19-40: the run had no step 40: the trace ends before it" in done.stderr
+    traced = json.loads(straight.with_name("result_0.trace.json").read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in traced} == {19, 20}
     last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
     assert f"the last good checkpoint is {last}" in done.stderr
     checkpoint.read(last)  # the end did not overtake its writing
