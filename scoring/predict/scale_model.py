@@ -9,15 +9,18 @@ makes the interval. docs/scale-model.md has what did no better on figures that i
 
 from __future__ import annotations
 
-import importlib.resources
-import json
+import functools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compliance.official import convergence
 from scoring.figure import spread
 from scoring.published.table import Published
+from scoring.record import InputError
+
+RUNS = 5  # of a submission of ResNet-50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,26 +169,19 @@ class Training:
     imagenet: bool  # the reference convergence points hold for ResNet on ImageNet only
 
 
+@functools.cache
 def reference_epochs(global_batch: int) -> float | None:
-    """Epochs to 75.9 % top-1 at a global batch: mlperf-logging's reference convergence points, ruleset 4.0.0.
+    """Epochs to 75.9 % top-1 at a global batch by MLPerf's reference convergence points of ruleset 4.0.0.
 
-    Linear between two points, as its rcp_checker; the smallest point's below it; None above the largest.
+    The points are pruned and interpolated as the checker does; None above the largest. Raises InputError where
+    mlperf-logging, which holds them, is not installed.
     """
-    package = importlib.resources.files("mlperf_logging.rcp_checker")
-    text = (package / "training_4.0.0" / "rcps_resnet.json").read_text(encoding="utf-8")
-    points: dict[int, float] = {}
-    for reference in json.loads(text).values():
-        runs = sorted(reference["Epochs to converge"])
-        points[reference["BS"]] = min(points.get(reference["BS"], math.inf), statistics.mean(runs[1:-1]))
-    batches = sorted(points)
-    if global_batch > batches[-1]:
-        return None
-    above = next(batch for batch in batches if batch >= global_batch)
-    if above == batches[0]:
-        return points[above]
-    below = batches[batches.index(above) - 1]
-    share = (global_batch - below) / (above - below)
-    return points[below] + share * (points[above] - points[below])
+    try:
+        points = convergence.reference_points("rcps_resnet.json", "4.0.0", RUNS)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    found = convergence.point_at(global_batch, points, RUNS)
+    return found[0].mean_epochs if found else None
 
 
 def time_to_train_s(

@@ -1,7 +1,7 @@
 """`python -m scoring time-to-train`: minutes to 0.759 by recipe `mlperf_lars` on nodes of 8 x A100, and MLPerf's.
 
 Epochs are MLPerf's reference convergence points; the rate is the fastest published of Paddle on one such node, on more
-by the scaling model (scale_model.py); evaluations are those of `python -m scoring scale`. Limits: docs/estimate.md.
+by the scaling model (scale_model.py); evaluations are those of `python -m scoring scale`. Limits: docs/scale-model.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ holds what they give and `log_note` says how. An empty field means that the sour
 """
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -93,6 +94,20 @@ def _row(cells: dict[str, str], line: int) -> Published:
     return Published(**known, printed=cells["value"], line=line)  # type: ignore[arg-type]
 
 
-def select(rows: list[Published], **conditions: object) -> list[Published]:
+def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
     """Rows whose fields equal every one of `conditions`, e.g. `select(rows, table="oneflow", devices=8)`."""
     return [row for row in rows if all(getattr(row, name) == value for name, value in conditions.items())]
+
+
+def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
+    """Of the throughput in `rows` the one of the nearest batch a device, then of the nearest number of devices.
+
+    Of several the least a device; None where there is none.
+    """
+
+    def distance(row: Published) -> tuple[float, ...]:
+        assert row.batch_per_device and row.devices
+        return abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices
+
+    of_a_size = (row for row in rows if row.metric == "throughput" and row.batch_per_device and row.devices)
+    return min(of_a_size, key=distance, default=None)

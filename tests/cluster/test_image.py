@@ -15,7 +15,7 @@ from tests import jobs
 from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, need, run
 from tests.harness import small
 from tools.acceptance.__main__ import CHECKS
-from tools.doctor import gpu as doctor_gpu
+from tools.doctor.checks import CAPABILITIES
 
 LIMIT_BYTES = 7.6e9
 # A third epoch, so that the second one's checkpoint is whole: the end of a run below its target may cut one short.
@@ -37,7 +37,7 @@ def test_size_and_labels(image: str) -> None:
     assert facts["Config"]["User"] not in ("", "root", "0")
     environment = dict(pair.split("=", 1) for pair in facts["Config"]["Env"])
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == doctor_gpu.CAPABILITIES
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == CAPABILITIES
 
 
 # Of every file its kind, mode, owner, size and path, but for those that Docker writes when a container starts.

@@ -112,10 +112,11 @@ def test_a_copy_of_another_report_counts_once() -> None:
 # ------------------------------------------------------------------------------------------- time to train
 
 
-# Mean epochs of the reference convergence points, ruleset 4.0.0, as the MLPerf reference page lists them.
+# Mean epochs of the reference convergence points, ruleset 4.0.0. 1,632, 3,264, 32,768 and 67,840 are points; those of
+# 4,096 to 16,384 and 65,536 the official tool prunes, as the line between their neighbours lies below them.
 @pytest.mark.parametrize(
     "batch, epochs",
-    [(1000, 35.0), (1632, 35.0), (3264, 35.15), (4096, 39.88), (32768, 56.0), (65536, 84.5), (67840, 85.85)],
+    [(1000, 35.0), (1632, 35.0), (3264, 35.15), (8192, 38.64), (32768, 56.0), (65536, 83.65), (67840, 85.85)],
 )
 def test_reference_epochs_are_mlperfs(batch: int, epochs: float) -> None:
     assert scale_model.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
