@@ -16,7 +16,7 @@ from paddle_rn50 import data, digits
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
 from runlog.errors import RunError
 from tests import jobs
-from tests.harness import test_records
+from tests.harness import small, test_records
 from tools import pack
 
 WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0, flip=0.0)
@@ -350,7 +350,7 @@ def header_of(log: Path) -> dict[str, Any]:
 def test_a_job_of_packed_images_says_so(embedded: Path, tmp_path: Path) -> None:
     log, folder = tmp_path / "result.txt", packed("recordio", tmp_path / "packed", embedded)
     job = {**jobs.TINY, "BATCHSIZE": "4", "DATADIR": str(folder), "RESULT_FILE": str(log)}
-    done = jobs.on_ranks(1, "-m", "harness", **job)
+    done = jobs.on_ranks(1, "-m", "harness", cwd=small.checkout(), **job)
     assert done.returncode == 0, done.stderr[-2000:]
     dataset = header_of(log)["dataset"]
     assert (dataset["form"], dataset["train_samples"], dataset["eval_samples"]) == ("recordio", 1437, 360)
@@ -364,7 +364,7 @@ def test_synthetic_data_reads_no_image(tmp_path: Path) -> None:
     (tmp_path / "bad.jpeg").write_text("no image")
     log = tmp_path / "result.txt"
     job = {**jobs.TINY, "BATCHSIZE": "2", "DATADIR": str(tmp_path), "RESULT_FILE": str(log)}
-    done = jobs.on_ranks(1, "-m", "harness", **job, DATA="synthetic", FLAGS_some_setting="3")
+    done = jobs.on_ranks(1, "-m", "harness", cwd=small.checkout(), **job, DATA="synthetic", FLAGS_some_setting="3")
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(jobs.losses(log)) == 4
     header = header_of(log)
@@ -372,9 +372,9 @@ def test_synthetic_data_reads_no_image(tmp_path: Path) -> None:
     assert header["environment"]["FLAGS_new_executor_serial_run"] == "1"  # set by harness/libraries.py on a CPU
     fused, operators = header["program"]["fused"], header["program"]["operators"]
     assert fused == {kind: n for kind, n in operators.items() if kind.startswith(("fused", "merged"))}
-    assert fused["fused_elemwise_add_activation"] == 16  # one a residual block
+    assert fused["fused_elemwise_add_activation"] == 4  # one a residual block
     log.unlink()
-    done = jobs.on_ranks(1, "-m", "harness", **job, DATA="real")
+    done = jobs.on_ranks(1, "-m", "harness", cwd=small.checkout(), **job, DATA="real")
     assert done.returncode == 1
     assert "bad.jpeg: cannot be decoded" in done.stderr
 
