@@ -165,7 +165,7 @@ def trained_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Log of a short training of two ranks on this host; its data set lies beside it."""
     folder = tmp_path_factory.mktemp("host")
     data = small.data_set(folder / "data")
-    done = small.train(folder / "result_0.txt", data, **SHORT_TRAINING)
+    done = small.train(folder / "result_0.txt", data, cwd=jobs.REPOSITORY, **SHORT_TRAINING)
     assert "below the target" in done.stderr, done.stderr[-2000:]  # it learns noise
     return folder / "result_0.txt"
 

@@ -60,16 +60,8 @@ def _named(verdicts: Sequence[Verdict]) -> Table:
         value, interval = v.figures.get("value"), v.figures.get("interval_95")
         figure = "" if value is None else f"{number(value * scale)} {unit}"
         between = "{:+.1%} to {:+.1%}".format(*interval) if interval else ""
-        rows.append(
-            (
-                v.where,
-                v.check,
-                _slower(v, ""),
-                between,
-                figure,
-                v.status if "value" in v.figures else f"{v.status}: {v.found}",
-            )
-        )
+        verdict = v.status if "value" in v.figures else f"{v.status}: {v.found}"
+        rows.append((v.where, v.check, _slower(v, ""), between, figure, verdict))
     head = ("node or link", "by", "slower", "95 % interval", "median", "verdict")
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
