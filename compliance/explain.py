@@ -29,13 +29,11 @@ def explain(name: str, ruleset: Ruleset) -> str:
         lines = [f"{key} (ruleset {ruleset.version})"]
         for source, words in rules_in_words(ruleset.version, key):
             lines.append(f"  {words} (official)\n      source: {source}")
-        for rule in ruleset.written:
-            if rule.key == key:
-                where = f"closed resnet{f', {rule.opt_name}' if rule.opt_name else ''}"
-                words = (
-                    f"{read_check('written.yaml', key, rule.check).words} ({where}; stricter than the official checker)"
-                )
-                lines.append(f"  {words}\n      source: {rule.source}")
+        for written in ruleset.written:
+            if written.key == key:
+                where = f"closed resnet{f', {written.opt_name}' if written.opt_name else ''}"
+                words = read_check("written.yaml", key, written.check).words
+                lines.append(f"  {words} ({where}; stricter than the official checker)\n      source: {written.source}")
         return "\n".join(lines) + "\n"
     near = get_close_matches(name, [*known, *ruleset.strict], n=3, cutoff=0.4)
     hint = f"; near it: {', '.join(near)}" if near else ""

@@ -143,8 +143,8 @@ class Course:
 
     def _number(self, rule: str, event: Event, name: str) -> int | None:
         """A number of epochs in the metadata of `event`."""
-        value = event.metadata.get(name)
-        if type(value) in (int, float) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
+        value: Any = event.metadata.get(name)
+        if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
         wanted = f"{event.key} has {name}, a whole number"
         self.collected.breach(rule, event.line, f"{event.key} has {name} {printable(value)}", wanted)
