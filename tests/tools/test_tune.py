@@ -133,10 +133,20 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
         (("--folder", "/proc"), {}, "--folder /proc: "),  # where not even root may write
     ],
 )
-def test_wrong_use_ends_in_one_line(arguments: tuple[str, ...], variables: dict[str, str], reason: str) -> None:
-    done = command("--dry-run", *arguments, **variables)
-    assert done.returncode == 2, done.stdout
-    assert done.stderr.startswith("error: ") and reason in done.stderr and done.stderr.count("\n") == 1
+def test_wrong_use_ends_in_one_line(
+    arguments: tuple[str, ...],
+    variables: dict[str, str],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["tune", "--dry-run", *arguments])
+    assert tune.main() == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ") and reason in said.err and said.err.count("\n") == 1
 
 
 def test_a_dry_run_prints_each_command_and_runs_nothing(tmp_path: Path) -> None:

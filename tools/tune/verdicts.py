@@ -35,7 +35,7 @@ def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured
     """A candidate's runs beside the base's of the same turns: ok if it is faster beyond doubt and trains the same.
 
     Its figures: `ratio`, the geometric mean over the turns of its images/s over the base's, with its `interval_95`;
-    `loss_excess`, the largest difference of a loss over the allowed one, above 1, as inf of a NaN, if it trains wrongly.
+    `loss_excess`, the largest difference of a loss over the allowed one: above 1, inf of a NaN, it trains wrongly.
     """
     rates = [run.images_per_s for run in runs]
     logs = [math.log(rate / of_base.images_per_s) for rate, of_base in zip(rates, base, strict=True)]
