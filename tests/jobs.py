@@ -38,6 +38,26 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
+def checkout(folder: Path, room: str = "paddle_rn50", **changed: str) -> Path:
+    """Makes a checkout of links to this one; modules of `room` that are named in `changed` have another text."""
+    package = folder / room
+    package.mkdir(parents=True)
+    for path in REPOSITORY.iterdir():
+        if path.name != package.name:
+            (folder / path.name).symlink_to(path)
+    for path in (REPOSITORY / package.name).iterdir():
+        if path.stem in changed:
+            (package / path.name).write_text(changed[path.stem])
+        else:
+            (package / path.name).symlink_to(path)
+    return folder
+
+
+def standing_in(folder: Path) -> Path:
+    """Makes a checkout whose ranks train nothing (tests/stand_in.py)."""
+    return checkout(folder, "harness", train=STAND_IN.read_text())
+
+
 def run(
     command: Sequence[str], *, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
@@ -90,18 +110,31 @@ def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> sub
     return begin([str(cwd / "run_and_time.sh")], cwd=cwd, **variables)
 
 
-def until(met: Callable[[], bool], job: subprocess.Popen[str], *, within_s: float = 300, every_s: float = 0.05) -> None:
-    """Waits for a job that is under way to come so far; it must neither end before nor take longer."""
+def until(
+    met: Callable[[], bool],
+    job: subprocess.Popen[str] | None = None,
+    *,
+    within_s: float = 300,
+    every_s: float = 0.05,
+    why: Callable[[], object] = str,
+) -> None:
+    """Waits for what must come in time, and before `job` ends; where it does not come `why` is said."""
     deadline = time.monotonic() + within_s
     while not met():
-        assert job.poll() is None, f"it ended with status {job.returncode}: {job.stderr.read() if job.stderr else ''}"
-        assert time.monotonic() < deadline, f"not within {within_s} s"
+        if job and job.poll() is not None:
+            raise AssertionError(f"it ended with status {job.returncode}: {job.communicate()}")
+        assert time.monotonic() < deadline, f"not within {within_s} s: {why()}"
         time.sleep(every_s)
 
 
 def text(log: Path) -> str:
     """Of a log so far; one that is not there yet has none."""
     return log.read_text(errors="replace") if log.is_file() else ""
+
+
+def trains(log: Path) -> bool:
+    """Whether the first steps are in the log."""
+    return "step_window" in text(log)
 
 
 def mpirun(ranks: int, *command: str) -> list[str]:
@@ -114,15 +147,28 @@ def mpirun(ranks: int, *command: str) -> list[str]:
 
 
 def on_ranks(
-    ranks: int, *command: str, timeout_s: float = 300, **variables: str | int
+    ranks: int, *command: str, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
-    return run(mpirun(ranks, *command), timeout_s=timeout_s, DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    whole = mpirun(ranks, *command)
+    return run(whole, timeout_s=timeout_s, cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
 
 
-def begin_on_ranks(ranks: int, *command: str, **variables: str | int) -> subprocess.Popen[str]:
+def begin_on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
     """The same, begun."""
-    return begin(mpirun(ranks, *command), DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    return begin(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
+
+
+def script(path: Path, text: str) -> Path:
+    """A program of a test."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def local_ssh(path: Path, *, unless: str = "false") -> Path:
+    """An ssh that takes this machine for every host, but where the shell's condition `unless` holds."""
+    return script(path, f'#!/usr/bin/env bash\nif {unless}; then exit 255; fi\nexec bash -c "${{@: -1}}"\n')
 
 
 def processes(logdir: Path) -> list[psutil.Process]:

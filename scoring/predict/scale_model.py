@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from compliance.official import convergence
 from scoring.figure import spread
@@ -25,7 +26,7 @@ RUNS = 5  # of a submission of ResNet-50
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What the way out of a node takes from its rate, as a logarithm."""
+    """Log of the throughput lost to communication between nodes."""
 
     mean: float
     spread: float  # standard deviation of a figure's logarithm about the model at twice the nodes
@@ -41,6 +42,65 @@ class Loss:
         scatter = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
         half = spread.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
         return math.exp(-half), math.exp(half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One measured shape."""
+
+    nodes: int
+    devices_per_node: int
+    images_per_s: float
+    relative_error: float | None  # standard error, as a share
+
+    @property
+    def devices(self) -> int:
+        """Devices of all nodes."""
+        return self.nodes * self.devices_per_node
+
+
+def predict(
+    base: Point,
+    loss: Loss,
+    *,
+    nodes: int,
+    batch_per_device: int,
+    input_images_per_s_node: float | None = None,
+    training: Training | None = None,
+) -> dict[str, Any]:
+    """Throughput and time to train at one node count, as plain values.
+
+    Where a node's input cannot feed its devices the step waits for it: `input_images_per_s_node` is its limit.
+    The interval is of the throughput at the batch of the base; where nothing is known of its error there is none. Time
+    to train has one on the base's own nodes alone: on others the published times lay outside.
+    """
+    devices = nodes * base.devices_per_node
+    global_batch = devices * batch_per_device
+    free = base.images_per_s * loss.ratio(base.nodes, nodes)
+    images_per_s = min(free, nodes * input_images_per_s_node) if input_images_per_s_node else free
+    low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    step_s = global_batch / images_per_s
+    found: dict[str, Any] = {
+        "nodes": nodes,
+        "devices": devices,
+        "global_batch": global_batch,
+        "images_per_s": images_per_s,
+        "interval_95": [images_per_s * low, images_per_s * high] if high > low else None,
+        "step_time_s": step_s,
+        "input_wait_s": step_s - global_batch / free,
+    }
+    if training:
+        seconds, epochs, why_not = time_to_train_s(
+            training, devices=devices, global_batch=global_batch, step_time_s=step_s
+        )
+        known = seconds is not None and nodes == base.nodes and high > low
+        found |= {
+            "epochs": epochs,
+            "time_to_train_min": seconds / 60 if seconds is not None else None,
+            "time_to_train_95_min": [seconds / 60 / high, seconds / 60 / low] if seconds and known else None,
+            "time_to_train_note": why_not,
+        }
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,8 @@ import sys
 import time
 from pathlib import Path
 import numpy as np
-from harness import checkpoint
-from harness.telemetry import Sampler
+from harness.hooks import checkpoint
+from harness.hooks.telemetry import Sampler
 from runlog.schema import ENVIRONMENT
 from runlog.writer import open_log
 folder = Path(sys.argv[1])
@@ -86,7 +86,7 @@ def test_a_checkpoint_without_room_costs_no_run(tmp_path):
 def test_a_log_folder_that_is_removed_ends_the_run(tmp_path, standing_in):
     logdir = tmp_path / "logs"
     job = start(logdir, tmp_path, cwd=standing_in, MODE="throughput", MEASURED_STEPS=100_000)
-    jobs.until(lambda: "step_window" in jobs.text(logdir / "CPU/rn50/result_0.txt"), job)
+    jobs.until(lambda: jobs.trains(logdir / "CPU/rn50/result_0.txt"), job)
     shutil.rmtree(logdir)
     _, said = job.communicate(timeout=60)
     assert job.returncode == 1

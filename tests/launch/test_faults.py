@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
 def start(checkout: Path, logdir: Path, **variables: str | int) -> subprocess.Popen[str]:
     """A job under way: its first step is in the log."""
     job = jobs.begin_run_and_time(cwd=checkout, **{**ENDLESS, "LOGDIR": logdir, **variables})
-    jobs.until(lambda: "step_window" in jobs.text(logdir / "CPU/rn50/result_0.txt"), job)
+    jobs.until(lambda: jobs.trains(logdir / "CPU/rn50/result_0.txt"), job)
     return job
 
 
@@ -37,19 +36,16 @@ def aborted(logdir: Path) -> str:
 
 def ended(job: subprocess.Popen[str], logdir: Path, within_s: float) -> str:
     """What a job that was hurt said on stderr; it has ended, and all its processes, within the time."""
-    before = time.monotonic()
     stderr = job.communicate(timeout=within_s)[1]
-    while jobs.processes(logdir) and time.monotonic() - before < within_s:
-        time.sleep(0.1)
-    assert not jobs.processes(logdir)
+    jobs.until(lambda: not jobs.processes(logdir), within_s=within_s, why=lambda: jobs.processes(logdir))
     assert stderr.count("\n") == 1, stderr
     return stderr
 
 
 @pytest.fixture(params=["trains", "stands_in"])
 def checkout(request: pytest.FixtureRequest, standing_in: Path) -> Path:
-    """Where the job is started: in this checkout, and where no rank trains."""
-    return jobs.REPOSITORY if request.param == "trains" else standing_in
+    """Where the job is started: with a small network, and where no rank trains."""
+    return small.checkout() if request.param == "trains" else standing_in
 
 
 @pytest.mark.parametrize(
@@ -97,8 +93,7 @@ def test_a_rank_killed_for_want_of_memory_is_told_from_others(standing_in: Path,
     count, awk = tmp_path / "oom_kill", tmp_path / "bin" / "awk"
     awk.parent.mkdir()
     pass_on = f'[ "$last" = /proc/vmstat ] && exec cat {count}\nexec {shutil.which("awk")} "$@"\n'
-    awk.write_text(f"#!/bin/sh\nfor last; do :; done\n{pass_on}")
-    awk.chmod(0o755)
+    jobs.script(awk, f"#!/bin/sh\nfor last; do :; done\n{pass_on}")
     count.write_text("3\n")
     job = start(standing_in, tmp_path, PATH=f"{awk.parent}:{os.environ['PATH']}")
     count.write_text("4\n")
@@ -118,11 +113,11 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
     for listed in data.glob("*_list.txt"):  # one class is learnt in an epoch; of more steps than the score leaves out
         listed.write_text(re.sub(r"\d+$", "0", listed.read_text(), flags=re.M) * 2)
     settings = {**small.TRAINING, "DGXNGPU": 1, "DATADIR": data}
-    job = start(jobs.REPOSITORY, logdir, **settings)
+    job = start(small.checkout(), logdir, **settings)
     job.send_signal(signal.SIGTERM)
     ended(job, logdir, within_s=60)
     assert "RESUME=auto goes on" in aborted(logdir)
-    done = jobs.run_and_time(**settings, LOGDIR=str(logdir), RESUME="auto")
+    done = jobs.run_and_time(cwd=small.checkout(), **settings, LOGDIR=str(logdir), RESUME="auto")
     resumed = logdir / "CPU/rn50/result_0.resumed_1.txt"
     assert re.search(r"^quality +1\.0000 top-1 *$", done.stdout, re.M), done.stdout + done.stderr
     assert re.search(rf"^log +{resumed} *$", done.stdout, re.M), done.stdout
@@ -137,7 +132,8 @@ def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
     victim = sorted((folder / "train").rglob("*.jpeg"))[700]
     victim.write_bytes(victim.read_bytes()[:200])
     done = jobs.run_and_time(
-        **{**ENDLESS, "MEASURED_STEPS": "200", "LOGDIR": str(tmp_path / "logs"), "DATADIR": str(folder)}
+        cwd=small.checkout(),
+        **{**ENDLESS, "MEASURED_STEPS": "200", "LOGDIR": str(tmp_path / "logs"), "DATADIR": str(folder)},
     )
     assert done.returncode == 1
     assert str(victim) in done.stderr

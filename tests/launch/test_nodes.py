@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,13 +75,6 @@ def said(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, stderr
 
 
-def until(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.1)
-
-
 def test_the_command_has_mpiruns_settings_and_both_nodes_end_as_it_ends(tmp_path: Path, pair: Pair) -> None:
     script = 'env >"$0"; cat "${PRTE_MCA_prte_default_hostfile}" >"$0.hosts"; exit 3'
     lead, serve = pair.both("bash", "-c", script, str(tmp_path / "env"))
@@ -100,7 +92,7 @@ LOOP = 'trap "cat ${ABORT_REASON_FILE} >$0.reason; exit 1" TERM; touch "$0"; whi
 
 def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair) -> None:
     lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
-    until(tmp_path / "runs")
+    jobs.until((tmp_path / "runs").exists, within_s=60)
     root = psutil.Process(serve.pid)
     jobs.kill_at_once(lambda: [root, *root.children(recursive=True)])
     status, stderr = said(lead)
@@ -111,7 +103,7 @@ def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair
 
 def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> None:
     lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
-    until(tmp_path / "runs")
+    jobs.until((tmp_path / "runs").exists, within_s=60)
     lead.send_signal(signal.SIGTERM)
     assert said(lead)[0] == 143
     assert said(serve)[0] == 143

@@ -61,7 +61,7 @@ def test_every_line_of_a_training_run_meets_the_schema(log: Path, printed: dict[
 def throughput_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log of a run of a few steps."""
     log = tmp_path_factory.mktemp("throughput") / "log.txt"
-    done = jobs.on_ranks(2, "-m", "harness", RESULT_FILE=log, BATCHSIZE=2, **jobs.TINY)
+    done = jobs.on_ranks(2, "-m", "harness", cwd=small.checkout(), RESULT_FILE=log, BATCHSIZE=2, **jobs.TINY)
     assert done.returncode == 0, done.stderr
     return log
 

@@ -204,6 +204,7 @@ def test_the_command_plans_from_the_logs(logs: list[Path]) -> None:
     assert one["devices"] == 8 and many["devices"] == 8192
     low, high = two["interval_95"]
     assert low < two["images_per_s"] < 2 * one["images_per_s"] and high / low > 1.05
+    assert one["interval_95"] is None and two["time_to_train_95_min"] is None, "nothing known, and none that held"
     assert many["time_to_train_min"] < two["time_to_train_min"] < one["time_to_train_min"]
     assert any("published tables" in text for text in found["assumptions"])
 
@@ -266,7 +267,7 @@ def test_a_data_set_that_says_no_numbers_says_nothing(logs: list[Path], dataset:
         (["--measured", "{one}", "--protocol", "mlperf"], "measures no throughput"),
         (["--measured", "{one}", "{one}", "--nodes", "2"], "the same run"),
         ([], "give --measured"),
-        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no node count"),
+        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no list of node counts"),
         (["--measured", "{one}", "{other}"], "different batch_per_device"),
         (["--measured", "{one}", "{absent}"], "absent"),
     ],

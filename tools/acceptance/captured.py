@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import paddle
 from paddle import static
 
 from harness import loader, state
-from harness.capture import CapturedStep
+from harness.hooks.capture import CapturedStep
+from harness.hooks.watchdog import WATCHDOG
 from harness.loader import Batch
-from harness.watchdog import WATCHDOG
-from paddle_rn50 import train
+from paddle_rn50.train import ResNet50
 from program.ops import LOSS_VALUE
-from tools.acceptance.__main__ import NotPossible, Outcome
+from runlog.verdict import Verdict, judged
 from tools.acceptance.images import as_fed
+from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
 from tools.acceptance.reference import BATCH, SEED, Images, first_weights
 
@@ -24,7 +23,7 @@ from tools.acceptance.reference import BATCH, SEED, Images, first_weights
 REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
 
 
-def captured(machine: Machine, steps: int) -> Outcome:
+def captured(machine: Machine, steps: int) -> Verdict:
     """Losses of the recorded job's first steps, launched operator by operator, against those of a replayed graph.
 
     The last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream capturing.
@@ -42,30 +41,30 @@ def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, s
     """Losses [ranks, steps] of the recorded job by a strategy, each read after its step."""
     recipe, _, schedule = machine.recorded()
     plan = machine.plan(strategy=strategy, loss_scale=1)  # another scale is refused beside a capture
-    _, fed = train.model_and_image(recipe, plan)
-    executor, found = machine.executor, []
+    model, executor, found = ResNet50(recipe, plan, batch=BATCH), machine.executor, []
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = train.training_program(replace(machine.job, batchsize=BATCH), recipe, plan, schedule, seed=SEED)
+        training = model.training_program(schedule, seed=SEED)
         executor.run(training.startup)
-        batches = [loader.resident(_batch(as_fed(image, fed), label), executor.place) for image, label in read]
+        batches = [loader.resident(_batch(as_fed(image, model.image), label), executor.place) for image, label in read]
+        feeds = [{"image": batch.image, "label": batch.label} for batch in batches]
         step = CapturedStep(executor, training) if plan.strategy.cuda_graph else None
         if step:
             step.begin()
             for _ in range(step.RUNS_BEFORE):
-                step.run(batches[0])
+                step.run(training.main, feeds[0])
             executor.run(training.startup)  # what they trained
         state.set_weights(training.main, weights)
         if step:
             WATCHDOG.beat("capturing the recorded step")
             step.capture()
             step.begin()
-        for batch in batches:
+        for feed in feeds:
             WATCHDOG.beat(f"training the recorded steps {'by a graph' if step else 'operator by operator'}")
             if step:
-                step.run(batch)
+                step.run(training.main, feed)
             else:
                 training.schedule.send(executor.place)
-                executor.run(training.main, feed={"image": batch.image, "label": batch.label}, fetch_list=[])
+                executor.run(training.main, feed=feed, fetch_list=[])
                 training.schedule.step()
             found.append(float(np.mean(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))))
     return np.array(machine.me.gather(found), np.float32)
@@ -75,7 +74,7 @@ def _batch(image: np.ndarray, label: np.ndarray) -> Batch:
     return Batch(image=image, label=label, valid=np.ones(len(label), np.float32), ids=np.arange(len(label)))
 
 
-def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Outcome:
+def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Verdict:
     """Losses [ranks, steps] of the one against those of the other."""
     steps = launched.shape[1]
     differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
@@ -90,9 +89,10 @@ def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Outcome:
         found = f"{steps} losses are alike, and none differs from the one before: nothing was trained"
     else:
         found = f"{steps} of {steps} losses alike bit for bit"
-    return Outcome(
+    return judged(
+        "captured",
         bool(np.isfinite(launched).all()) and not differ.any() and not still,
         found,
         "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms",
-        {"launched": launched.tolist(), "replayed": replayed.tolist()},
+        figures={"launched": launched.tolist(), "replayed": replayed.tolist()},
     )

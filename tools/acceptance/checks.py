@@ -22,15 +22,17 @@ from paddle import static
 
 from harness import memory, nvidia, ranks, sampling, state
 from harness.env import Job, Origins
+from harness.hooks.watchdog import WATCHDOG
 from harness.loop import COUNTED, Evaluator
-from harness.watchdog import WATCHDOG
-from paddle_rn50 import config, data, train
+from paddle_rn50 import config, data
+from paddle_rn50.train import ResNet50
 from program import build, count, ops, passes, precision
 from runlog.json_schema import as_json
+from runlog.verdict import Verdict, judged
 from tools.acceptance import captured as acceptance_captured
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.__main__ import CHECKS, Lines, NotPossible, Outcome, on_all
 from tools.acceptance.images import GREY_LEVELS, WHY_GREY_LEVELS, as_fed, grey_levels, one_batch_each, pictures, reader
+from tools.acceptance.lines import CHECKS, Lines, NotPossible, on_all
 from tools.acceptance.machine import Machine
 from tools.acceptance.reference import (
     BATCH,
@@ -44,7 +46,7 @@ from tools.acceptance.reference import (
     Tolerance,
     first_weights,
     fitted_weights,
-    outcome_of_losses,
+    judge_losses,
 )
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
@@ -57,7 +59,7 @@ EVALUATION_DIFFERS = 4
 WHY_EVALUATION = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
 
 
-def sensors(machine: Machine) -> Outcome:
+def sensors(machine: Machine) -> Verdict:
     """What NVML says of this rank's GPU, as the telemetry of a run reads it."""
     if machine.job.device == "cpu":
         raise NotPossible("no GPU: DEVICE=cpu")
@@ -69,29 +71,30 @@ def sensors(machine: Machine) -> Outcome:
     found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
     others = sum(not rank["same"] for rank in found)
     absent = sorted({sensor for rank in found for sensor in rank["silent"]})
-    return Outcome(
+    return judged(
+        "sensors",
         not others and not absent,
         f"{len(found)} GPUs answer, "
         + (f"without {', '.join(absent)}" if absent else f"all of {len(SENSORS)} sensors")
         + (f"; {others} are not the GPU that computes" if others else ""),
         "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS),
-        {"gpus": found},
+        figures={"gpus": found},
     )
 
 
-def losses(machine: Machine) -> Outcome:
+def losses(machine: Machine) -> Verdict:
     """Losses of the first steps on every rank against the recorded ones."""
     machine.measured["losses"] = found = _train(machine, machine.plan())
-    return outcome_of_losses(found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
+    return judge_losses("losses", found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
 
 
-def layout(machine: Machine) -> Outcome:
+def layout(machine: Machine) -> Verdict:
     """The same in NHWC against NCHW here."""
     nchw = machine.of_earlier("losses")[0]
-    return outcome_of_losses(_train(machine, machine.plan("NHWC")), nchw, LAYOUT)
+    return judge_losses("layout", _train(machine, machine.plan("NHWC")), nchw, LAYOUT)
 
 
-def pooling(machine: Machine) -> Outcome:
+def pooling(machine: Machine) -> Verdict:
     """Gradient of the last pooling, which `passes.spread_mean` makes a pooling of 7 x 7 with padding 6."""
     plan = machine.plan()
     dtype, side, channels = plan.precision.input_dtype, 7, 2048
@@ -109,11 +112,12 @@ def pooling(machine: Machine) -> Outcome:
         (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
     wanted = given.astype(np.float64) / side**2
     off = float(max(machine.me.gather(np.max(np.abs(found - wanted) / wanted))))
-    return Outcome(
+    return judged(
+        "pooling",
         off <= POOLING[dtype],
         f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed",
         "at most two roundings: one of 1 / 49, one of the quotient",
-        {"off": off},
+        figures={"off": off},
     )
 
 
@@ -127,15 +131,14 @@ def _tolerance(machine: Machine) -> Tolerance:
 def _train(machine: Machine, plan: build.Plan) -> np.ndarray:
     """Losses [ranks, steps] of the recorded job's first steps."""
     recipe, images, schedule = machine.recorded()
-    _, fed = train.model_and_image(recipe, plan)
-    found = []
+    model, found = ResNet50(recipe, plan, batch=BATCH), []
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = train.training_program(replace(machine.job, batchsize=BATCH), recipe, plan, schedule, seed=SEED)
+        training = model.training_program(schedule, seed=SEED)
         machine.executor.run(training.startup)
         state.set_weights(training.main, first_weights(recipe))
         for image, label in machine.batches(images, recipe, _steps(machine)):
             WATCHDOG.beat("training the recorded steps")
-            feed = {"image": as_fed(image, fed), "label": label}
+            feed = {"image": as_fed(image, model.image), "label": label}
             training.schedule.send(machine.executor.place)
             found.append(float(np.mean(machine.executor.run(training.main, feed=feed, fetch_list=[training.loss])[0])))
             training.schedule.step()
@@ -146,17 +149,17 @@ def _steps(machine: Machine) -> int:
     return SHORT_STEPS if machine.short else STEPS
 
 
-def captured(machine: Machine) -> Outcome:
+def captured(machine: Machine) -> Verdict:
     """Losses of the same steps, launched and as replays of a captured graph."""
     return acceptance_captured.captured(machine, _steps(machine))
 
 
-def input_pipeline(machine: Machine) -> Outcome:
+def input_pipeline(machine: Machine) -> Verdict:
     """Images of the GPU's pipeline, as a program on the GPU reads them, against the CPU's, in the job's format."""
     if machine.job.device == "cpu":
         raise NotPossible("no GPU: DEVICE=cpu")
     recipe = config.nvidia_cosine(BATCH)
-    _, fed = train.model_and_image(recipe, machine.plan())
+    fed = ResNet50(recipe, machine.plan(), batch=BATCH).image
     with tempfile.TemporaryDirectory() as folder:
         images = pictures(Path(folder))
         readers = {
@@ -172,11 +175,12 @@ def input_pipeline(machine: Machine) -> Outcome:
         read = {device: one_batch_each(images, recipe, readers[device], to_host) for device in readers}
     found = machine.me.gather([grey_levels(a, b) for a, b in zip(read["gpu"], read["cpu"], strict=True)])
     mean = float(np.max(found))
-    return Outcome(
+    return judged(
+        "input",
         mean <= GREY_LEVELS,
         f"images differ by {mean:.2f} of 255 levels in the mean",
         f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}",
-        {"mean_grey_levels": mean},
+        figures={"mean_grey_levels": mean},
     )
 
 
@@ -198,7 +202,7 @@ def copied(machine: Machine, image: Any) -> np.ndarray:
     return np.array(found, dtype=np.float32)
 
 
-def all_reduce(machine: Machine) -> Outcome:
+def all_reduce(machine: Machine) -> Verdict:
     """Sums of the gradients' buckets over the ranks by NCCL, or gloo, against MPI's on the host."""
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
@@ -214,11 +218,12 @@ def all_reduce(machine: Machine) -> Outcome:
         total_mib += bucket["mib"]
     wrong = int(machine.me.sum(wrong))
     buckets = len(found)
-    return Outcome(
+    return judged(
+        "all-reduce",
         wrong == 0,
         f"{wrong} sums differ of {buckets} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
         "no sum differs: whole numbers below 256 add up without rounding",
-        {"wrong": wrong, "buckets": buckets, "mib": total_mib},
+        figures={"wrong": wrong, "buckets": buckets, "mib": total_mib},
     )
 
 
@@ -226,9 +231,7 @@ def _open_communicator(machine: Machine) -> list[dict[str, Any]]:
     """The buckets of the recorded job's program, whose start-up program runs as far as it opens a communicator."""
     recipe, _, schedule = machine.recorded()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = train.training_program(
-            replace(machine.job, batchsize=BATCH), recipe, machine.plan(), schedule, seed=SEED
-        )
+        training = ResNet50(recipe, machine.plan(), batch=BATCH).training_program(schedule, seed=SEED)
         passes.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
         if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
             machine.executor.run(training.startup)
@@ -253,7 +256,7 @@ def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
     return np.array(summed)
 
 
-def evaluation(machine: Machine) -> Outcome:
+def evaluation(machine: Machine) -> Verdict:
     """Right answers on the embedded evaluation set, by weights that the CPU computes."""
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
     weights = machine.me.broadcast(
@@ -262,11 +265,11 @@ def evaluation(machine: Machine) -> Outcome:
         else None
     )
     plan, images = machine.plan(), machine.images("val", recipe)
-    model, fed = train.model_and_image(recipe, plan)
+    model = ResNet50(recipe, plan, batch=BATCH)
     main = static.Program()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         with static.program_guard(main, static.Program()):
-            train.evaluation_totals(fed, BATCH, recipe, model)
+            model.evaluation_totals(model.image, BATCH)
             precision.cast_evaluation(main, plan.precision)
         for variable in main.list_vars():
             if variable.name in weights:
@@ -276,8 +279,8 @@ def evaluation(machine: Machine) -> Outcome:
         evaluator = Evaluator(
             executor=machine.executor,
             main=main,
-            totals=(train.CORRECT, COUNTED),
-            feed=lambda b: {"image": as_fed(np.asarray(b.image), fed), "label": b.label, "valid": b.valid},
+            totals=(model.QUALITY, COUNTED),
+            feed=lambda b: {"image": as_fed(np.asarray(b.image), model.image), "label": b.label, "valid": b.valid},
             ranks=machine.me,
         )
         order = sampling.evaluation_plan(len(images), batch=BATCH, rank=machine.me.rank, ranks=machine.me.size)
@@ -285,13 +288,14 @@ def evaluation(machine: Machine) -> Outcome:
         steps = sampling.evaluation_steps(len(images), BATCH * machine.me.size)
         totals = evaluator.run(source, steps=steps)
         source.close()
-    correct, counted = int(totals[train.CORRECT]), int(totals[COUNTED])
+    correct, counted = int(totals[model.QUALITY]), int(totals[COUNTED])
     wanted, most = GOLDEN["evaluation"]["correct"], EVALUATION_DIFFERS
-    return Outcome(
+    return judged(
+        "evaluation",
         counted == len(images) and abs(correct - wanted) <= most,
         f"{correct} of {counted} images right, recorded {wanted}",
         f"differs by at most {most} images: {WHY_EVALUATION}",
-        {"correct": correct, "of": counted, "recorded": wanted},
+        figures={"correct": correct, "of": counted, "recorded": wanted},
     )
 
 
@@ -303,7 +307,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
     lines.note({"nodes": as_json(machine.nodes)})
-    checks: dict[str, Callable[[Machine], Outcome]] = {
+    checks: dict[str, Callable[[Machine], Verdict]] = {
         "sensors": sensors,
         "losses": losses,
         "throughput": acceptance_speed.throughput,
@@ -316,7 +320,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
         "captured": captured,
     }
 
-    def checked(name: str) -> Outcome:
+    def checked(name: str) -> Verdict:
         machine.possible(name)
         with memory.explained(job), ranks.lost_peer():
             return checks[name](machine)
