@@ -18,8 +18,9 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import env
 from paddle_rn50.model import ModelConfig, resnet50
-from program import contexts, count, passes, precision, resnet_unit
+from program import contexts, count, precision
 from program.optimizers import is_decayed
+from program.passes import resnet_unit, updates
 from tools import inspect
 
 # isort: split
@@ -131,7 +132,7 @@ def baidu() -> None:
     scaling = {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False, "use_pure_fp16": True}
     sums = {"gradient_scale_configs": {"scale_strategy": "sum"}, "fuse_grad_size_in_MB": 32}
     minimize(loss, optimizer, fused=True, amp=True, amp_configs=scaling | {"use_fp16_guard": True}, **sums)
-    passes.merge_lars(main)
+    updates.merge_lars(main)
     precision.feed_half(main, precision.PRECISIONS["amp_o2"])  # its pipeline emits FP16
 
 

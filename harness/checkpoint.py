@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness import state
-from program import build, resnet_unit
+from program import build
+from program.passes import resnet_unit
 from runlog import schema
 from runlog.errors import RunError
 

@@ -19,8 +19,9 @@ from harness.ranks import Ranks
 from harness.telemetry import Sampler
 from harness.tracing import Tracer
 from harness.watchdog import WATCHDOG, Clock
-from program import build, kernels
+from program import build
 from program.capture import RATES_AT_ONCE
+from program.proof import kernels
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog

@@ -17,7 +17,8 @@ from harness.env import Job, Origins
 from harness.loop import COUNTED
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
-from program import build, precision, sync_bn
+from program import build, precision
+from program.passes import sync_bn
 from program.schedules import Schedule
 
 CONFUSION = "eval.confusion"

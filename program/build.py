@@ -21,16 +21,17 @@ from paddle.base.framework import Block
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
-from program import buckets as reduces
-from program import capture, kernels, passes, resnet_unit, sync_bn, verify
-from program import knobs as knobs_of
+from program import capture
 from program import precision as precisions
 from program import strategy as strategies
 from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, is_decayed
+from program.passes import buckets, control, edit, gradients, merge, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
+from program.proof import kernels, verify
+from program.proof import knobs as knobs_of
 from program.schedules import Schedule
 from program.strategy import Strategy
 
@@ -186,11 +187,11 @@ def minimize(
     verified = _verify(update, startup, optimizer, knobs, plan, ranks=fleet.worker_num())
     if plan.device == "cpu":
         for program in programs:
-            passes.convolve_gradients(program)
+            gradients.convolve_gradients(program)
             sync_bn.on_cpu(program, fleet.worker_num())
-            reduces.thin_depends(program)
-            passes.remove(program, _is_nccl_only)
-        passes.remove(startup, _is_nccl_only)
+            buckets.thin_depends(program)
+            edit.remove(program, _is_nccl_only)
+        edit.remove(startup, _is_nccl_only)
     for program in programs:
         kernels.check(program, plan.device)
     return TrainingProgram(
@@ -213,7 +214,7 @@ def _optimizer_of(
 
 
 def _by_masters(plan: Plan) -> bool:
-    """Whether `passes.update_masters` makes the update: Paddle has no kernel of it."""
+    """Whether `updates.update_masters` makes the update: Paddle has no kernel of it."""
     return plan.precision.dtype == "bfloat16"
 
 
@@ -228,6 +229,7 @@ def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, knobs:
         elsewhere(),  # its sharding writes its programs to files
         _inserting_plainly(),
         contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
+        contextlib.nullcontext() if knobs.auto else of_paddle.chosen(knobs),
     ):
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
         fleet.distributed_optimizer(inner).minimize(loss, startup)
@@ -237,20 +239,20 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     """Changes what fleet built; returns the programs of an update, each once, `main` being the last."""
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
-        passes.perturb_input(main)
+        control.perturb_input(main)
     if knobs.fuse_elewise_add_act_ops:
-        passes.simplify_sums(main)
-    passes.spread_mean(main)
+        gradients.simplify_sums(main)
+    gradients.spread_mean(main)
     if _by_masters(plan) and not knobs.auto:
-        passes.update_masters(main, merged=bool(knobs.merged_optimizer))
+        updates.update_masters(main, merged=bool(knobs.merged_optimizer))
     if knobs.merged_lars:
-        passes.merge_lars(main)
+        updates.merge_lars(main)
     programs = [main]  # of an update, each once
     if knobs.gradient_merge > 1:
-        programs = [passes.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
+        programs = [merge.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
         _join_rings(startup, knobs.nccl_comm_num)
-        reduces.bucket_all_reduces(
+        buckets.bucket_all_reduces(
             main,
             limit_mib=knobs.fuse_grad_size_in_MB,
             half=knobs.fp16_allreduce,
@@ -262,7 +264,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     precisions.cast_startup(main, startup)
     if knobs.enable_inplace:
         for program in programs:
-            passes.share_buffers(program)
+            of_paddle.share_buffers(program)
     return programs
 
 
@@ -336,13 +338,6 @@ def _fleet_strategy(knobs: Strategy) -> Any:
         return strategy
     strategy.without_graph_optimization = True  # the program after this call is the program that runs
     strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
-    build = static.BuildStrategy()
-    build.fuse_bn_act_ops = knobs.fuse_bn_act_ops
-    build.fuse_bn_add_act_ops = knobs.fuse_bn_add_act_ops
-    build.fuse_elewise_add_act_ops = knobs.fuse_elewise_add_act_ops
-    build.enable_addto = knobs.enable_addto
-    build.enable_inplace = False  # our own call of the same pass, after all others
-    strategy.build_strategy = build
     return strategy
 
 
@@ -366,6 +361,6 @@ def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan
             resnet_unit.fuse(main)
         precisions.cast_evaluation(main, plan.precision)
     if resolve(plan).enable_inplace:
-        passes.share_buffers(main)
+        of_paddle.share_buffers(main)
     kernels.evaluation(main, training.main, plan.device)
     return main

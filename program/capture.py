@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from program.ops import OPTIMIZE, Refused
-from program.passes import insert
+from program.passes.edit import insert
 
 RATES, STEP = "captured.rates", "captured.step"  # a table of learning rates, and the number of the next one
 RATES_AT_ONCE = 4096  # steps

@@ -19,7 +19,7 @@ from paddle.base.framework import Block
 from paddle.static.amp import fp16_utils
 
 from program.contexts import replaced
-from program.passes import insert
+from program.passes.edit import insert
 
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
 # 0.8 after two steps with a gradient that is not finite.

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import env
-from program import kernels, strategy
+from program import strategy
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
+from program.proof import kernels
 from scoring.predict.estimate import Demand, predict
 from scoring.published.table import read_published, select
 

@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 from paddle import static
 
-from program.passes import insert
+from program.passes.edit import insert
 
 HALF = (paddle.float16, paddle.bfloat16)
 BN_ATTRIBUTES = ("epsilon", "momentum")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from paddle_rn50 import model
-from program import knobs as knobs_of
-from program import strategy, verify
+from program import strategy
+from program.proof import knobs as knobs_of
+from program.proof import verify
 from tests.program import lower, programs
 
 RANKS = 8

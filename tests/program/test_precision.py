@@ -128,7 +128,8 @@ def test_an_evaluation_program_takes_the_parameters_of_its_training_program() ->
 def test_statistics_over_the_ranks_stay_in_fp32() -> None:
     from unittest import mock
 
-    from program import build, sync_bn
+    from program import build
+    from program.passes import sync_bn
 
     minimize = build.minimize
 
@@ -137,7 +138,7 @@ def test_statistics_over_the_ranks_stay_in_fp32() -> None:
         return minimize(loss, *arguments, **settings)
 
     with mock.patch.object(build, "minimize", spanning):
-        built = programs.build(name="amp_o2", device="gpu", ranks=2)  # verified as it is built
+        built = programs.fresh(name="amp_o2", device="gpu", ranks=2)  # verified as it is built
     block = built.main.global_block()
     assert built.kinds("batch_norm", "fused_batch_norm_act", "sync_batch_norm") == [0, 0, 15]
     assert block.var("stem.bn.w").dtype == paddle.float32

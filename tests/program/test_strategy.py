@@ -13,7 +13,9 @@ from paddle.distributed.fleet.base import distributed_strategy
 
 from harness import env, loop
 from harness import plan as plans
-from program import build, strategy, verify
+from program import strategy
+from program.passes import of_paddle
+from program.proof import verify
 from tests.jobs import REPOSITORY
 from tests.program import programs
 
@@ -109,7 +111,7 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
     before = paddle.get_flags([*knobs.flags, "FLAGS_max_inplace_grad_add", "FLAGS_new_executor_serial_run"])
     try:
         paddle.set_flags({"FLAGS_conv_workspace_size_limit": 77, "FLAGS_cudnn_exhaustive_search": True})
-        programs.build(knobs="cudnn_exhaustive_search=0", device="gpu")
+        programs.fresh(knobs="cudnn_exhaustive_search=0", device="gpu")
         found = paddle.get_flags(list(knobs.flags))
     finally:
         paddle.set_flags(before)
@@ -195,20 +197,17 @@ def test_a_default_that_finds_nothing_is_said() -> None:
         ("amp_o2", "enable_addto", "4 sum of the gradient of a convolution's input"),
     ],
 )
-def test_a_setting_that_does_not_reach_fleet_is_found(
-    name: str, knob: str, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_knobs = build._fleet_strategy
-    monkeypatch.setattr(build, "_fleet_strategy", lambda knobs: of_knobs(replace(knobs, **{knob: False})))
+def test_a_pass_that_did_not_run_is_found(name: str, knob: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(of_paddle.FUSIONS, knob)
     reason = f"{knob} is on and the program has {left}: Paddle dropped the setting .*: set {knob}=0 to train without it"
     with pytest.raises(verify.Refused, match=reason):
-        programs.build(name=name, device="gpu", ranks=8)
+        programs.fresh(name=name, device="gpu", ranks=8)
 
 
 def test_what_auto_chose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     # Paddle leaves its automatic mode for good once a process has set any other knob, as tests before this one did.
     monkeypatch.setattr(distributed_strategy, "non_auto_func_called", True)
-    built = programs.build(device="gpu", ranks=8, knobs="auto")
+    built = programs.fresh(device="gpu", ranks=8, knobs="auto")
     said = list(built.verified)
     assert said[0].startswith("STRATEGY=auto chose ")
     assert any("the program updates" in line and "lars_momentum" in line for line in said)

@@ -8,7 +8,7 @@ import paddle
 import pytest
 from paddle import static
 
-from program import sync_bn
+from program.passes import sync_bn
 from tests import jobs
 
 NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")

@@ -25,7 +25,8 @@ from harness.env import Job, Origins
 from harness.loop import COUNTED, Evaluator
 from harness.watchdog import WATCHDOG
 from paddle_rn50 import config, data, train
-from program import build, count, ops, passes, precision
+from program import build, count, ops, precision
+from program.passes import edit, gradients
 from runlog.json_schema import as_json
 from tools.acceptance import captured as acceptance_captured
 from tools.acceptance import speed as acceptance_speed
@@ -92,7 +93,7 @@ def layout(machine: Machine) -> Outcome:
 
 
 def pooling(machine: Machine) -> Outcome:
-    """Gradient of the last pooling, which `passes.spread_mean` makes a pooling of 7 x 7 with padding 6."""
+    """Gradient of the last pooling, which `gradients.spread_mean` makes a pooling of 7 x 7 with padding 6."""
     plan = machine.plan()
     dtype, side, channels = plan.precision.input_dtype, 7, 2048
     whole = [BATCH, channels, side, side] if plan.layout == "NCHW" else [BATCH, side, side, channels]
@@ -103,7 +104,7 @@ def pooling(machine: Machine) -> Outcome:
         image.stop_gradient = False
         pooled = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (spread,) = static.gradients([pooled], [image], [gradient])
-        assert passes.spread_mean(main) == 1
+        assert gradients.spread_mean(main) == 1
         given = np.random.default_rng(SEED).uniform(1, 2, mean).astype(dtype)  # no quotient is subnormal
         feed = {"x": np.zeros(whole, dtype), "gradient": given}
         (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
@@ -229,7 +230,7 @@ def _open_communicator(machine: Machine) -> list[dict[str, Any]]:
         training = train.training_program(
             replace(machine.job, batchsize=BATCH), recipe, machine.plan(), schedule, seed=SEED
         )
-        passes.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
+        edit.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
         if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
             machine.executor.run(training.startup)
     return count.buckets(training.main)
@@ -240,7 +241,7 @@ def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
         static.data("x", values.shape, str(values.dtype))
-        passes.insert(
+        edit.insert(
             main.global_block(),
             0,
             "c_allreduce_sum",

@@ -24,7 +24,7 @@ from harness import loader, nvidia, provenance, ranks, sampling, state
 from harness.env import Job, Origins
 from harness.watchdog import WATCHDOG
 from paddle_rn50 import config, data, train
-from program import passes
+from program.passes import edit
 from runlog.json_schema import as_json
 from tools.acceptance.__main__ import NOT_POSSIBLE, NotPossible
 from tools.acceptance.machine import Machine
@@ -164,7 +164,7 @@ def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]
     state.broadcast_parameters(training.main, me)
     training.schedule.send(machine.executor.place)
     alone = training.main.clone()
-    passes.remove(alone, lambda op: op.type.startswith("c_allreduce"))
+    edit.remove(alone, lambda op: op.type.startswith("c_allreduce"))
     made = data.synthetic(fed, batch=job.batchsize, classes=recipe.classes, seed=SEED + me.rank)
     batch = loader.resident(made, machine.executor.place)
 
