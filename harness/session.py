@@ -128,8 +128,6 @@ class Run:
             feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
             ranks=self.ranks,
         )
-        if self.task.plan.strategy.preallocate:
-            preallocate(self.job, self.executor.place)
         self.executor.run(training.startup)
         trainer.warm_up(synthetic)
         if self.job.mode == "train":
@@ -284,20 +282,6 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 def executor(job: Job, me: Ranks) -> build.Executor:
     """That of this rank's device."""
     return build.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
-
-
-def preallocate(job: Job, place: Any) -> None:
-    """Has Paddle's allocator take in one piece what the program and cuDNN's workspace are reckoned to take of a GPU.
-
-    Given up at once, the piece stays the allocator's. Parameters and temporaries are cut from it, so that it is never
-    whole again and given back.
-    """
-    WATCHDOG.beat("taking the run's memory in one piece")
-    need = memory.need(job, workspace_mib=paddle.get_flags([memory.WORKSPACE_LIMIT])[memory.WORKSPACE_LIMIT])
-    assert need, "harness/plan.py refuses what cannot be reckoned"
-    piece = paddle.base.core.LoDTensor()
-    piece._set_dims([round((need.program + need.workspace) * 2**20 / np.dtype(np.float32).itemsize)])
-    piece._alloc_float(place)
 
 
 def epoch_samples(job: Job, *, listed: int, nominal: int) -> int:

@@ -88,19 +88,11 @@ def test_synthetic_batches_take_two_copies_and_a_launch_a_step(precision: str, k
     (process,) = job.ranks
     *_, captured = (step for step in process.steps if not step.fed)
     assert captured.of("cudnn work") and not captured.of("sync") and not captured.of("graph")
+    # Temporaries of a replay: memory of the graph's own, which Paddle gives to nobody else.
+    assert captured.counts["alloc", "device, of a graph"] > 0 and not captured.counts["alloc", "device"]
     assert not captured.counts["copy", "host to device"]
     asked = dict(process.replayed[0].counts)
     assert asked == {("copy", "device to device"): 2, ("graph", "launch"): 1}, "host operations of a step: 3"
-
-
-def test_memory_in_one_piece_is_all_that_a_captured_run_takes(tmp_path: Path) -> None:
-    case = replace(CASE, mode="throughput", ranks=1, strategy=f"{CASE.strategy},preallocate=1")
-    size = {"LOSS_SCALE": "1", "BATCHSIZE": "32", "IMAGE_SIZE": "224"}
-    job = door.start(tmp_path, **case.variables(tmp_path) | size)
-    assert job.done.returncode == 0, job.explained
-    (process,) = job.ranks
-    assert len(process.steps) == 5 + 2 * cases.STEPS, "start-up and warm-ups, the capture, the steps"
-    assert [step.counts["alloc", "device"] for step in process.steps] == [0] * len(process.steps)
 
 
 @pytest.mark.slow

@@ -73,8 +73,6 @@ def test_what_does_not_go_with_the_job_is_refused() -> None:
         plans.of_job(env.Job(strategy="gradient_merge=3"))
     with pytest.raises(ValueError, match="perturb_input=1 is a control"):
         plans.of_job(env.Job(strategy="perturb_input=1"))
-    with pytest.raises(ValueError, match="preallocate=1: this recipe's peak of memory was never taken: leave it out"):
-        plans.of_job(env.Job(device="gpu", recipe="digits_small", strategy="preallocate=1"))
     assert plans.of_job(env.Job(strategy="gradient_merge=4")).micro_batch(16) == 4
 
 
@@ -128,7 +126,6 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
         ("conv_workspace_size_limit=512", "fp32", "cpu", "conv_workspace_size_limit: a CPU computes without cuDNN"),
         ("cudnn_exhaustive_search=0", "fp32", "cpu", "cudnn_exhaustive_search: a CPU computes without cuDNN"),
         ("cudnn_batchnorm_spatial_persistent=1", "fp32", "cpu", "a CPU computes without cuDNN: leave it out, or set"),
-        ("preallocate=1", "fp32", "cpu", "preallocate=1: it takes memory of a GPU: leave it out, or set DEVICE=gpu"),
         ("nccl_comm_num=2", "fp32", "cpu", "nccl_comm_num: ranks on CPUs have gloo's one communicator"),
     ],
 )

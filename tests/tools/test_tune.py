@@ -83,7 +83,7 @@ def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimiz
     found: dict[str, str] = {}  # strategy by the operators of its program
     for way in (BASE_WAY, CONTROL_WAY, *candidates(job)):
         knobs = strategy.parse(",".join(way.knobs))
-        of_program = not (way.variables or knobs.flags or knobs.preallocate or knobs.auto)
+        of_program = not (way.variables or knobs.flags or knobs.auto)
         if of_program and not way.name.startswith("fuse_grad_size_in_MB"):
             built = programs.build(
                 name=name,

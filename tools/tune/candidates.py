@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness import env, memory
+from harness import env
 from program import strategy
 
 BASE, CONTROL = "base", "control"
@@ -62,8 +62,6 @@ def candidates(job: env.Job) -> list[Candidate]:
         knobs.append("resnet_unit=1")
     if _may_capture(job, base) and not left_out(job):
         knobs.append("cuda_graph=1")
-    if gpu and memory.need(job, workspace_mib=0):
-        knobs.append("preallocate=1")
     if gpu:
         knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
         knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]
