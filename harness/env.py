@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -147,6 +148,11 @@ def _check(job: Job) -> None:
         raise ValueError(
             f"LOSS_SCALE={job.loss_scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
         )
+    if 0 < job.loss_scale < max(2, job.global_batch / IMAGES_TO_SCALE):
+        raise ValueError(
+            f"LOSS_SCALE={job.loss_scale}: FP16 cannot hold the gradients of a mean over {job.global_batch} images: "
+            f"set 0, or at least {max(2, math.ceil(job.global_batch / IMAGES_TO_SCALE))}"
+        )
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
     if job.profile:
@@ -183,6 +189,8 @@ def variable(name: str) -> str:
     return name.upper()
 
 
+# By a fixed loss scale of 1: at 224 px the gradients of ResNet-50 stored in FP16 are then still those of FP32.
+IMAGES_TO_SCALE = 32
 PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
 
 

@@ -64,17 +64,18 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
         there._copy_from(rate, place)
 
 
-def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
-    rate = StepSchedule(schedule)
+def _optimizer(
+    config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool, rescale: float
+) -> Any:
+    shared = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum, "rescale_grad": rescale}
     if config.kind == "sgd":
         for parameter in program.all_parameters():
             if config.decay_bn_and_bias or is_decayed(parameter.name):
                 parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
-        return paddle.optimizer.Momentum(learning_rate=rate, momentum=config.momentum, use_multi_tensor=merged)
+        return paddle.optimizer.Momentum(**shared, use_multi_tensor=merged)
     # What Paddle's LARS leaves without decay it also leaves without the trust ratio.
     return paddle.incubate.optimizer.LarsMomentumOptimizer(
-        learning_rate=rate,
-        momentum=config.momentum,
+        **shared,
         lars_coeff=config.lars_coefficient,
         lars_weight_decay=config.weight_decay,
         exclude_from_weight_decay=[
@@ -118,8 +119,15 @@ class Plan:
     precision: Precision = precisions.PRECISIONS["fp32"]
     strategy: Strategy = field(default_factory=Strategy)
     layout: str = "NCHW"
-    loss_scale: float = 0.0  # 0: dynamic
+    loss_scale: float = 0.0  # of FP16; 0: dynamic, and a fixed one of a captured step
     ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
+
+    @property
+    def fixed_scale(self) -> float:
+        """Where the gradients start, which the update takes off again; 0: the loss scale is dynamic."""
+        if self.strategy.auto or self.precision.dtype != "float16":
+            return 1.0
+        return self.loss_scale or (precisions.CAPTURED_LOSS_SCALE if self.strategy.cuda_graph else 0.0)
 
     def micro_batch(self, batch: int) -> int:
         """Images that a device computes at once, of `batch` for one update."""
@@ -209,8 +217,8 @@ def _optimizer_of(
 ) -> Any:
     """The recipe's optimizer as Paddle has it, with the loss scaling and casts of the plan's precision."""
     merged = bool(knobs.merged_optimizer) and not _by_masters(plan)
-    inner = _optimizer(optimizer, schedule, main, merged=merged)
-    return inner if knobs.auto else precisions.decorate(inner, plan.precision, loss_scale=plan.loss_scale)
+    inner = _optimizer(optimizer, schedule, main, merged=merged, rescale=1.0 / (plan.fixed_scale or 1.0))
+    return inner if knobs.auto else precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
 
 
 def _by_masters(plan: Plan) -> bool:
@@ -243,6 +251,8 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     if knobs.fuse_elewise_add_act_ops:
         gradients.simplify_sums(main)
     gradients.spread_mean(main)
+    if plan.fixed_scale:
+        gradients.start_at(main, plan.fixed_scale)
     if _by_masters(plan) and not knobs.auto:
         updates.update_masters(main, merged=bool(knobs.merged_optimizer))
     if knobs.merged_lars:
@@ -295,8 +305,8 @@ def _verify(
     main = update[-1]
     if knobs.auto:
         return _auto_chose(main, optimizer, ranks=ranks)
-    parts = knobs.gradient_merge
-    followed = verify.gradients(main, ranks=ranks, parts=parts)
+    parts, scale = knobs.gradient_merge, plan.fixed_scale or 1.0
+    followed = verify.gradients(main, ranks=ranks, parts=parts, scale=scale)
     updates = verify.optimizer(main, optimizer)
     verify.arithmetic(main, plan.precision.dtype)
     summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
@@ -304,8 +314,10 @@ def _verify(
         f"{len(followed)} gradients {summed}scaled by 1/{ranks * parts} once",
         f"{optimizer.kind} by {', '.join(f'{kind} of {n}' for kind, n in updates.items())}",
     ]
+    if scale != 1.0:
+        said.append(f"a fixed loss scale of {scale:g} taken off by the update")
     if parts > 1:
-        merged = verify.merged(update[0], main, ranks=ranks, parts=parts)
+        merged = verify.merged(update[0], main, ranks=ranks, parts=parts, scale=scale)
         said.append(f"{merged} gradients of {parts} micro-steps merged before their sum")
     if ranks > 1:
         verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)

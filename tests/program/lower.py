@@ -19,13 +19,15 @@ BN_ATTRIBUTES = ("epsilon", "momentum")
 BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistics": False}
 
 
-def lower(main: static.Program, startup: static.Program, *, ranks: int) -> None:
-    """Rewrites both programs in place."""
+def lower(main: static.Program, startup: static.Program, *, ranks: int, rounded: bool = False) -> None:
+    """Rewrites both programs in place; with `rounded` what lay in FP16 is rounded to it by each operator that writes it."""
+    half = {v.name for v in main.global_block().vars.values() if v.dtype == paddle.float16} if rounded else set()
     for program in (main, startup):
         _widen(program)
         _drop(program, ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_comm_stream", "c_sync_calc_stream"))
     _drop(startup, ("c_allreduce_sum",))  # fleet's first contact of the ranks
     _Lowering(main, ranks).run()
+    _round(main.global_block(), half)
 
 
 def _drop(program: static.Program, kinds: tuple[str, ...]) -> None:
@@ -45,6 +47,21 @@ def _widen(program: static.Program) -> None:
         for name in ("dtype", "in_dtype", "out_dtype"):
             if op.has_attr(name) and op.attr(name) in [int(h) for h in HALF]:
                 op.desc._set_attr(name, int(paddle.float32))
+
+
+def _round(block: Any, half: set[str]) -> None:
+    wide, narrow = int(paddle.float32), int(paddle.float16)
+    for index in reversed(range(len(block.ops))):
+        op = block.ops[index]
+        for name in half.intersection(() if op.type == "coalesce_tensor" else op.output_arg_names):
+            made = [f"{name}.in_fp16"]
+            block.create_var(name=made[0], shape=block.var(name).shape, dtype="float16")
+            for there, (x, out) in (((wide, narrow), ([name], made)), ((narrow, wide), (made, [name]))):
+                types = dict(zip(("in_dtype", "out_dtype"), there, strict=True))
+                index += 1
+                insert(block, index, "cast", {"X": x}, {"Out": out}, **types, op_role=op.attr("op_role"))
+            index -= 2
+    block._sync_with_cpp()
 
 
 Variables = dict[str, list[str]]

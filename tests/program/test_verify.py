@@ -91,6 +91,10 @@ def begin_with_two(block: Any) -> None:
     start.desc._set_float32_attr("value", 2.0)
 
 
+def rescale_once_more(block: Any) -> None:
+    ops(block, "merged_momentum")[0].desc._set_float32_attr("rescale_grad", 0.5)
+
+
 def _scale_of_ranks(block: Any) -> Any:
     (found,) = (op for op in ops(block, "scale") if op.attr("op_role") == BACKWARD)
     return found
@@ -133,7 +137,8 @@ def join_two_scales(block: Any) -> None:
         (sum_too_early, "is summed over the ranks before it is computed"),
         (reduce_to_one_rank, "goes through c_reduce_sum: this is not an all-reduce"),
         (broadcast_instead, "goes through c_broadcast: this is not an all-reduce"),
-        (begin_with_two, r"is scaled by 0\.25, not by 1/8"),
+        (begin_with_two, "the gradients start at 2, not at the loss scale 1"),
+        (rescale_once_more, r"is scaled by 0\.0625, not by 1/8"),
         (add_while_scaling, "scale of .* is more than a constant factor: bias 1"),
         (scale_by_a_variable, "scale of .* is more than a constant factor"),
         (leave_the_loss_scale, r"still has the loss scale on it \(\+1\)"),

@@ -41,7 +41,7 @@ def captured(machine: Machine, steps: int) -> Outcome:
 def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, strategy: str) -> np.ndarray:
     """Losses [ranks, steps] of the recorded job by a strategy, each read after its step."""
     recipe, _, schedule = machine.recorded()
-    plan = machine.plan(strategy=strategy, loss_scale=1)  # another scale is refused beside a capture
+    plan = machine.plan(strategy=strategy)
     _, fed = train.model_and_image(recipe, plan)
     executor, found = machine.executor, []
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
