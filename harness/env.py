@@ -57,7 +57,7 @@ class Job:
         "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`", 16, least=1
     )
     precision: str = _var("arithmetic of the training program", "fp32", choices=PRECISIONS)
-    loss_scale: int = _var("scale of the FP16 loss; 0: dynamic", 0, least=0)
+    loss_scale: int = _var("scale of the FP16 loss; 0: dynamic, and fixed for a captured step", 0, least=0)
     layout: str = _var("image layout of the program; empty: NHWC in half precision", "", choices=("", "NCHW", "NHWC"))
     strategy: str = _var("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
     device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
@@ -331,12 +331,13 @@ def runtime(job: Job) -> dict[str, str]:
             settings["FLAGS_eager_delete_tensor_gb"] = "1"
         settings |= mkl_settings(Path("/proc/cpuinfo").read_text())
         return settings
+    settings["CUDA_MODULE_LOADING"] = "LAZY"  # else the driver loads 1.8 GB of kernels, of which a run takes few
     settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
     settings["FLAGS_selected_gpus"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")  # else GPU 0
     if job.precision == "fp32":
         settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
     if job.workload == "hrnet":
-        settings["FLAGS_dynamic_static_unified_comm"] = "0"  # program/sync_bn.py says why, and refuses another value
+        settings["FLAGS_dynamic_static_unified_comm"] = "0"  # passes/sync_bn.py says why, and refuses another value
     return settings
 
 

@@ -132,6 +132,7 @@ class Run:
         trainer.warm_up(synthetic)
         if self.job.mode == "train":
             evaluator.warm_up(synthetic_eval)
+        build.keep_communicators(training.startup)
         self.executor.run(training.startup)
         if pretrained:
             state.set_weights(training.main, pretrained)
@@ -359,7 +360,7 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
         ("base_learning_rate", schedule.base),
         ("end_learning_rate", schedule.end),
         ("learning_rate_decay_poly_power", schedule.power),
-        ("learning_rate_decay_steps", schedule.total_steps),
+        ("learning_rate_decay_steps", schedule.decay_steps),
         ("momentum", optimizer.momentum),
         ("weight_decay", optimizer.weight_decay),
     ):

@@ -64,10 +64,8 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
         there._copy_from(rate, place)
 
 
-def _optimizer(
-    config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool, rescale: float
-) -> Any:
-    shared = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum, "rescale_grad": rescale}
+def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
+    shared = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
     if config.kind == "sgd":
         for parameter in program.all_parameters():
             if config.decay_bn_and_bias or is_decayed(parameter.name):
@@ -217,7 +215,7 @@ def _optimizer_of(
 ) -> Any:
     """The recipe's optimizer as Paddle has it, with the loss scaling and casts of the plan's precision."""
     merged = bool(knobs.merged_optimizer) and not _by_masters(plan)
-    inner = _optimizer(optimizer, schedule, main, merged=merged, rescale=1.0 / (plan.fixed_scale or 1.0))
+    inner = _optimizer(optimizer, schedule, main, merged=merged)
     return inner if knobs.auto else precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
 
 
@@ -251,8 +249,8 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     if knobs.fuse_elewise_add_act_ops:
         gradients.simplify_sums(main)
     gradients.spread_mean(main)
-    if plan.fixed_scale:
-        gradients.start_at(main, plan.fixed_scale)
+    if plan.fixed_scale not in (0.0, 1.0):
+        updates.scale_loss(main, plan.fixed_scale)
     if _by_masters(plan) and not knobs.auto:
         updates.update_masters(main, merged=bool(knobs.merged_optimizer))
     if knobs.merged_lars:
@@ -276,6 +274,15 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
         for program in programs:
             of_paddle.share_buffers(program)
     return programs
+
+
+def keep_communicators(startup: static.Program) -> None:
+    """Lets a start-up program that has run set all state anew on the communicators that there are.
+
+    It would open others beside them, on which some of a step's all-reduces would then run: by NCCL's guide two
+    communicators at once may wait for each other without an end.
+    """
+    edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
 
 def _join_rings(startup: static.Program, rings: int) -> None:

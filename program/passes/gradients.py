@@ -7,7 +7,7 @@ from typing import Any
 
 from paddle import static
 
-from program.ops import BACKWARD, EMPTY, LOSS, readers, writers
+from program.ops import BACKWARD, EMPTY, readers, writers
 from program.passes.edit import Step, insert, insert_all
 
 IMAGE_TO_CHANNELS = 1.5  # `convolve_gradients`: at 18 channels of 32 x 32 pixels it gains, at 72 of 8 x 8 it loses
@@ -83,16 +83,6 @@ def _last(joined: dict[str, str], name: str) -> str:
     while name in joined:
         name = joined[name]
     return name
-
-
-# ---- a fixed loss scale ---------------------------------------------------------------------------------------------
-
-
-def start_at(main: static.Program, scale: float) -> None:
-    """Lets the gradients start at `scale` times their value; the update, by its `rescale_grad`, takes it off."""
-    for op in main.global_block().ops:
-        if op.attr("op_role") == BACKWARD | LOSS and op.type == "fill_constant":
-            op.desc._set_float32_attr("value", scale)
 
 
 # ---- gradient of a mean over the image ----------------------------------------------------------------------------

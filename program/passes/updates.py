@@ -8,8 +8,23 @@ from typing import Any
 import paddle
 from paddle import static
 
-from program.ops import OPTIMIZE
+from program.ops import ALL_UPDATES, BACKWARD, LOSS, OPTIMIZE
 from program.passes.edit import insert
+
+# ---- a fixed loss scale ----------------------------------------------------------------------------------------------
+
+
+def scale_loss(main: static.Program, scale: float) -> None:
+    """Lets the gradients start at `scale` times their value, and the update take it off: attributes, no operator.
+
+    Must run before updates are merged.
+    """
+    for op in main.global_block().ops:
+        if op.attr("op_role") == BACKWARD | LOSS and op.type == "fill_constant":
+            op.desc._set_float32_attr("value", scale)
+        elif op.type in ALL_UPDATES:
+            op.desc._set_float32_attr("rescale_grad", 1.0 / scale)
+
 
 # ---- update by LARS -----------------------------------------------------------------------------------------------
 

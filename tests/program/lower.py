@@ -12,6 +12,7 @@ from typing import Any
 import paddle
 from paddle import static
 
+from program.ops import BACKWARD
 from program.passes.edit import insert
 
 HALF = (paddle.float16, paddle.bfloat16)
@@ -20,7 +21,7 @@ BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistic
 
 
 def lower(main: static.Program, startup: static.Program, *, ranks: int, rounded: bool = False) -> None:
-    """Rewrites both programs in place; with `rounded` what lay in FP16 is rounded to it by each operator that writes it."""
+    """Rewrites both programs; with `rounded` gradients that lay in FP16 are rounded to it where they are written."""
     half = {v.name for v in main.global_block().vars.values() if v.dtype == paddle.float16} if rounded else set()
     for program in (main, startup):
         _widen(program)
@@ -53,7 +54,11 @@ def _round(block: Any, half: set[str]) -> None:
     wide, narrow = int(paddle.float32), int(paddle.float16)
     for index in reversed(range(len(block.ops))):
         op = block.ops[index]
-        for name in half.intersection(() if op.type == "coalesce_tensor" else op.output_arg_names):
+        written = (
+            name for slot in op.output_names if slot not in ("ReserveSpace", "XShape") for name in op.output(slot)
+        )
+        computes = op.attr("op_role") & BACKWARD and op.type != "coalesce_tensor"
+        for name in half.intersection(written if computes else ()):
             made = [f"{name}.in_fp16"]
             block.create_var(name=made[0], shape=block.var(name).shape, dtype="float16")
             for there, (x, out) in (((wide, narrow), ([name], made)), ((narrow, wide), (made, [name]))):

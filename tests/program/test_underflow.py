@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from paddle_rn50 import model
+from program import precision
 from program.optimizers import OptimizerConfig
 from tests.program import lower, programs
 
@@ -43,7 +44,7 @@ def gradients(*, rounded: bool, **wanted: Any) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def exact() -> dict[str, np.ndarray]:
-    return gradients(rounded=False, knobs="cuda_graph=1")
+    return gradients(rounded=False, loss_scale=precision.CAPTURED_LOSS_SCALE)
 
 
 def cosines(found: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[str, float]:
@@ -52,12 +53,12 @@ def cosines(found: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[
     return {n: float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-300)) for n, (a, b) in pairs.items()}
 
 
-@pytest.mark.parametrize("scale", [0.0, 102.0])
+@pytest.mark.parametrize("scale", [precision.CAPTURED_LOSS_SCALE, 102.0])
 def test_gradients_stored_in_fp16_are_those_of_fp32(scale: float, exact: dict[str, np.ndarray]) -> None:
     """By a captured step's own scale, and by the least that LOSS_SCALE takes at this batch."""
-    found = cosines(gradients(rounded=True, knobs="cuda_graph=1", loss_scale=scale), exact)
+    found = cosines(gradients(rounded=True, loss_scale=scale), exact)
     assert len(found) == 53 and min(found.values()) >= 0.999, min(found.items(), key=lambda item: item[1])
 
 
 def test_without_a_scale_they_are_noise(exact: dict[str, np.ndarray]) -> None:
-    assert min(cosines(gradients(rounded=True, knobs="cuda_graph=1", loss_scale=1.0), exact).values()) < 0.9
+    assert min(cosines(gradients(rounded=True, loss_scale=1.0), exact).values()) < 0.9

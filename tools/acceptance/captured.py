@@ -13,6 +13,7 @@ from harness.capture import CapturedStep
 from harness.loader import Batch
 from harness.watchdog import WATCHDOG
 from paddle_rn50 import train
+from program import build
 from program.ops import LOSS_VALUE
 from tools.acceptance.__main__ import NotPossible, Outcome
 from tools.acceptance.images import as_fed
@@ -53,6 +54,7 @@ def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, s
             step.begin()
             for _ in range(step.RUNS_BEFORE):
                 step.run(batches[0])
+            build.keep_communicators(training.startup)
             executor.run(training.startup)  # what they trained
         state.set_weights(training.main, weights)
         if step:
