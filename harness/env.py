@@ -419,11 +419,10 @@ def main() -> int:
         "--shell", action="store_true", help="NAME=VALUE with a NUL after each: what run_and_time.sh exports"
     )
     form.add_argument("--launch", action="store_true", help="the same for a launcher, whose host has Python alone")
-    form.add_argument("--names", action="store_true", help="the variables that describe a job")
     form.add_argument("--table", action="store_true", help="the variables as a Markdown table")
     args = parser.parse_args()
-    if args.table or args.names:
-        print(table() if args.table else "\n".join(names()))
+    if args.table:
+        print(table())
         return 0
     try:
         environ = resolve(os.environ)

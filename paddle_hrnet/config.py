@@ -62,7 +62,7 @@ class Recipe:
 
     def total_steps(self, *, samples: int, global_batch: int) -> int:
         """Steps of the whole training."""
-        return self.iterations or round(self.epochs * steps_per_epoch(samples, global_batch))
+        return self.iterations or round((self.epochs or 0) * steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: float | None = None) -> Schedule:
         """Learning rate by step; over `epochs` epochs of `samples` images where they are given.

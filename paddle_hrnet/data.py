@@ -15,6 +15,7 @@ import math
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def inflated(content: bytes, rows: int) -> bytes:
     wanted = rows * (1 + width * (3 if colour_type == RGB else 1))  # a byte a row names its filter
     try:
         pixels = isal_zlib.decompressobj().decompress(b"".join(parts), wanted)
-    except isal_zlib.error:
+    except isal_zlib.error:  # type: ignore[misc]
         return content
     if len(pixels) < wanted or method != bytes(3):
         return content
@@ -200,7 +201,7 @@ def _cut(crop: ImageFormat) -> dict[str, Any]:
     }
 
 
-def _augmented(images: Any, labels: Any, drawn: list[Any], crop: ImageFormat) -> tuple[Any, Any, Any]:
+def _augmented(images: Any, labels: Any, drawn: Sequence[Any], crop: ImageFormat) -> tuple[Any, Any, Any]:
     """Windows of the images with other colours, those of the labels in the crop and flipped, and what flips the images.
 
     `drawn` is what `_draw` draws.

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any
 
 from compliance.check import NOTHING, check_file
 from compliance.findings import FileReport, Finding, check_replaceable, printable
@@ -109,7 +109,7 @@ class _Header(tarfile.TarInfo):
     """A damaged header is an error: tarfile takes one that is not the first for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:

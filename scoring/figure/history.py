@@ -69,7 +69,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     row = Row(
         sha256=record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
         file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
-        date=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
+        date=datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds"),
         date_of=date_of,
         revision=str(source["commit"]) if isinstance(source, dict) and source.get("commit") else None,
         system=f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}",

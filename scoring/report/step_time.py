@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scoring.importers.mllog import real
-from scoring.importers.text import work
+from runlog.run import real
+from scoring.importers.text import weighted_mean, work
 from scoring.record import Record
 from scoring.report.content import Group, StepTime, section
 
@@ -56,7 +55,7 @@ def _step_total(group: Group) -> tuple[float | None, float | None]:
         return math.fsum(seconds for seconds, _, _ in timed) / steps, wait
     printed = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
     if windows and len(printed) == len(windows):
-        return statistics.fmean(printed, work(windows)), None
+        return weighted_mean(printed, work(windows)), None
     batch = group.record.global_batch
     if group.score is not None and group.score.unit == "images/s" and batch and group.score.value > 0:
         return batch / group.score.value, None

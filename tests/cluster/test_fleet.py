@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.containers import Nodes, docker, need, run
+from tests.cluster.containers import IMAGE, Nodes, docker, need, run
 from tests.harness import small
 
 COUNT = 4
@@ -20,7 +20,9 @@ def measured(nodes: Nodes, *, cpus: dict[int, str], links: tuple[int, ...] = ())
     names = {}
     for rank in reversed(range(COUNT)):
         options = ("--cpus", cpus.get(rank, USUAL_CPUS))
-        names[rank] = nodes.start(rank, COUNT, options=options, arguments=("--fleet",), DATADIR=str(data), **JOB)
+        names[rank] = nodes.start(
+            rank, COUNT, image=IMAGE, options=options, arguments=("--fleet",), DATADIR=str(data), **JOB
+        )
     for other in links:
         for here, there in ((1, other), (other, 1)):
             slow_down(names[here], address(names[there]))

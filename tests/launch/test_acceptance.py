@@ -104,7 +104,7 @@ def checkout(copy: Path) -> Path:
 def test_a_captured_step_stands_beside_the_launched_one(tmp_path: Path) -> None:
     """On two null GPUs, which compute nothing: both have all of its steps, and what was not trained has not passed."""
     copy = checkout(tmp_path / "copy")
-    plan = copy / "tools" / "acceptance.py"
+    plan = copy / "tools" / "acceptance" / "__main__.py"
     plan.write_text(re.sub(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"amp_o2": ("captured",)}', plan.read_text()))
     settings = {"DGXNGPU": "2", "NULLGPU_OUT": str(tmp_path), "LOGDIR": str(tmp_path), "DATA_CACHE": str(tmp_path)}
     done = jobs.run([str(door.RUN), "./run_and_time.sh", "--acceptance"], cwd=copy, **(door.FEW | settings))
@@ -147,7 +147,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
 def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) -> None:
     """As that of TF32 on a V100; here a plan of the two checks that one rank of a CPU cannot do stands in for it."""
     copy = checkout(tmp_path / "copy")
-    plan = copy / "tools" / "acceptance.py"
+    plan = copy / "tools" / "acceptance" / "__main__.py"
     text, found = re.subn(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"fp32": ("input", "all-reduce")}', plan.read_text())
     assert found == 1
     plan.write_text(text)

@@ -24,9 +24,8 @@ import pytest
 
 from harness import nvidia
 from scoring.__main__ import main
-from scoring.importers import text as importers_text
 from scoring.report.text import markdown, number
-from tests import jobs
+from tests.needs import need
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -423,24 +422,6 @@ def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.Captu
     assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
 
 
-def test_merged_rows_weigh_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = write_log(tmp_path / "a.txt", windows=28)
-    for at, line in enumerate([line for line in log.read_text().splitlines() if "step_window" in line]):
-        changed = json.loads(line.removeprefix(":::MLLOG "))
-        changed["value"] |= {"time_s": 2.5 if at < 8 else 5.0, "power_w": 100.0 if at < 8 else 200.0}
-        changed["time_ms"] = 10_000_000 + 2500 * max(at, 2 * at - 7)
-        log.write_text(log.read_text().replace(line, f":::MLLOG {json.dumps(changed)}"))
-
-    def said() -> list[str]:
-        text = " ".join(page_of(tmp_path, log, "--skip", "0").text)
-        return [re.search(pattern, text)[0] for pattern in (r"[\d.,]+ / [\d.,]+ / [\d.,]+", r"[\d.]+ W,")]
-
-    whole = said()
-    monkeypatch.setattr(importers_text, "EXACT_ROWS", 8)
-    monkeypatch.setattr(importers_text, "FIRST_GROUP", 4)
-    assert said() == whole == ["500.00 / 1,000.0 / 1,000.0", "171.43 W,"]
-
-
 def test_two_machines_are_two_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = [write_log(tmp_path / f"{n}.txt") for n in range(4)]
     for log in logs[:2]:
@@ -805,7 +786,7 @@ class Browser:
 @pytest.fixture
 def browser(tmp_path: Path) -> Any:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    jobs.need(program is not None, "no Chromium: apt-get install chromium")
+    need(program is not None, "no Chromium: apt-get install chromium")
     started = Browser(program, tmp_path / "profile")
     yield started
     started.close()
@@ -831,6 +812,7 @@ CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
     found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
     logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=found)]
