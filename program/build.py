@@ -65,7 +65,7 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
 
 
 def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
-    shared = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
+    shared: dict[str, Any] = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
     if config.kind == "sgd":
         for parameter in program.all_parameters():
             if config.decay_bn_and_bias or is_decayed(parameter.name):

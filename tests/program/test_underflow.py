@@ -53,12 +53,13 @@ def cosines(found: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[
     return {n: float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-300)) for n, (a, b) in pairs.items()}
 
 
-@pytest.mark.parametrize("scale", [precision.CAPTURED_LOSS_SCALE, 102.0])
+@pytest.mark.parametrize("scale", [precision.CAPTURED_LOSS_SCALE, pytest.param(102.0, marks=pytest.mark.slow)])
 def test_gradients_stored_in_fp16_are_those_of_fp32(scale: float, exact: dict[str, np.ndarray]) -> None:
     """By a captured step's own scale, and by the least that LOSS_SCALE takes at this batch."""
     found = cosines(gradients(rounded=True, loss_scale=scale), exact)
     assert len(found) == 53 and min(found.values()) >= 0.999, min(found.items(), key=lambda item: item[1])
 
 
+@pytest.mark.slow
 def test_without_a_scale_they_are_noise(exact: dict[str, np.ndarray]) -> None:
     assert min(cosines(gradients(rounded=True, loss_scale=1.0), exact).values()) < 0.9
