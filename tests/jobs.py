@@ -159,6 +159,18 @@ def begin_on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, **variable
     return begin(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
 
 
+def script(path: Path, text: str) -> Path:
+    """A program of a test."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def local_ssh(path: Path, *, unless: str = "false") -> Path:
+    """An ssh that takes this machine for every host, but where the shell's condition `unless` holds."""
+    return script(path, f'#!/usr/bin/env bash\nif {unless}; then exit 255; fi\nexec bash -c "${{@: -1}}"\n')
+
+
 def processes(logdir: Path) -> list[psutil.Process]:
     """Living processes of the job that writes to `logdir`."""
     found = []

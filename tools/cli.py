@@ -9,33 +9,59 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from importlib import metadata
 
-# {command: (module with `main() -> int`, whether the module has commands of its own, of which this is one)}
-CHECKER, SCORER = ("compliance.__main__", True), ("scoring.__main__", True)
+from compliance.commands import COMMANDS as COMPLIANCE
+from scoring.commands import COMMANDS as SCORING
+
+# {command: (module with `main() -> int`, what it does)}; the first two modules have commands of their own
 PUBLISHING = {
-    **dict.fromkeys(("check", "system", "package", "verify"), CHECKER),
-    **dict.fromkeys(("score", "compare", "report", "reproduce", "scale", "import"), SCORER),
-    "watch": ("tools.watch", False),
+    **{name: ("compliance.__main__", what) for name, what in COMPLIANCE.items()},
+    **{name: ("scoring.__main__", what) for name, (_, what) in SCORING.items()},
+    "watch": ("tools.watch", "the newest run under a folder, while it goes on"),
 }
-TRAINING = {name: (f"tools.{name}", False) for name in ("doctor", "inspect", "tune", "acceptance", "fleet", "pack")}
+TRAINING = {
+    "doctor": ("tools.doctor.__main__", "what will fail in a run, before it"),
+    "inspect": ("tools.inspect", "the training program of a configuration, without a GPU"),
+    "tune": ("tools.tune.__main__", "search the fastest strategy of this machine"),
+    "acceptance": ("tools.acceptance.__main__", "report on what ./run_and_time.sh --acceptance ran"),
+    "fleet": ("tools.fleet.__main__", "name the slow node by what ./run_and_time.sh --fleet measured"),
+    "pack": ("tools.pack", "make RecordIO of an image folder"),
+}
+WITH_COMMANDS = ("compliance.__main__", "scoring.__main__")
+
+
+def usage() -> str:
+    """Every command with what it does."""
+    lines = ["usage: paddle-reference COMMAND ...       its options: paddle-reference COMMAND --help"]
+    for title, commands in (("", PUBLISHING), ("in a checkout, with the packages of [train]:", TRAINING)):
+        lines += ["", *filter(None, [title]), *(f"  {name:15}{what}" for name, (_, what) in commands.items())]
+    return "\n".join([*lines, "", "  --version", ""])
+
+
+def version() -> str:
+    """Of the installed package."""
+    try:
+        return metadata.version("paddle-reference-submission")
+    except metadata.PackageNotFoundError:
+        return "of a checkout that is not installed"
 
 
 def main() -> int:
     """Runs a command; its exit status, or 2 for wrong use or where its packages are missing."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    known = PUBLISHING | TRAINING
-    usage = (
-        f"usage: paddle-reference {{{','.join(PUBLISHING)}}} ...\n"
-        f"       paddle-reference {{{','.join(TRAINING)}}} ...    with the packages of [train]"
-    )
     if name in ("-h", "--help"):
-        print(usage)
+        print(usage(), end="")
         return 0
+    if name == "--version":
+        print(f"paddle-reference {version()}")
+        return 0
+    known = PUBLISHING | TRAINING
     if name not in known:
         print(f"error: {name}: no such command: use one of {', '.join(known)}", file=sys.stderr)
         return 2
-    module, has_commands = known[name]
-    if not has_commands:
+    module, _ = known[name]
+    if module not in WITH_COMMANDS:
         del sys.argv[1]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:

@@ -93,8 +93,7 @@ def test_a_rank_killed_for_want_of_memory_is_told_from_others(standing_in: Path,
     count, awk = tmp_path / "oom_kill", tmp_path / "bin" / "awk"
     awk.parent.mkdir()
     pass_on = f'[ "$last" = /proc/vmstat ] && exec cat {count}\nexec {shutil.which("awk")} "$@"\n'
-    awk.write_text(f"#!/bin/sh\nfor last; do :; done\n{pass_on}")
-    awk.chmod(0o755)
+    jobs.script(awk, f"#!/bin/sh\nfor last; do :; done\n{pass_on}")
     count.write_text("3\n")
     job = start(standing_in, tmp_path, PATH=f"{awk.parent}:{os.environ['PATH']}")
     count.write_text("4\n")
@@ -133,7 +132,8 @@ def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
     victim = sorted((folder / "train").rglob("*.jpeg"))[700]
     victim.write_bytes(victim.read_bytes()[:200])
     done = jobs.run_and_time(
-        **{**ENDLESS, "MEASURED_STEPS": "200", "LOGDIR": str(tmp_path / "logs"), "DATADIR": str(folder)}
+        cwd=small.checkout(),
+        **{**ENDLESS, "MEASURED_STEPS": "200", "LOGDIR": str(tmp_path / "logs"), "DATADIR": str(folder)},
     )
     assert done.returncode == 1
     assert str(victim) in done.stderr

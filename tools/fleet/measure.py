@@ -27,13 +27,14 @@ from paddle_rn50 import config, data, train
 from program.passes import edit
 from runlog.json_schema import as_json
 from runlog.verdict import FATAL
-from tools.acceptance.__main__ import NOT_POSSIBLE, NotPossible
+from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
 from tools.doctor.node import probe
 from tools.doctor.nodes import clock_offset_s, judge_node
 from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
-from tools.fleet.__main__ import FORMAT
+from tools.fleet.record import FORMAT
+from tools.fleet.verdicts import NOT_POSSIBLE
 
 SEED = 1
 STEP_S, LEAST_STEPS, MOST_STEPS = 2.0, 3, 200  # of a turn
