@@ -38,9 +38,9 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
-def checkout(folder: Path, **changed: str) -> Path:
-    """Makes a checkout of links to this one; modules of paddle_rn50 that are named in `changed` have another text."""
-    package = folder / "paddle_rn50"
+def checkout(folder: Path, room: str = "paddle_rn50", **changed: str) -> Path:
+    """Makes a checkout of links to this one; modules of `room` that are named in `changed` have another text."""
+    package = folder / room
     package.mkdir(parents=True)
     for path in REPOSITORY.iterdir():
         if path.name != package.name:
@@ -55,7 +55,7 @@ def checkout(folder: Path, **changed: str) -> Path:
 
 def standing_in(folder: Path) -> Path:
     """Makes a checkout whose ranks train nothing (tests/stand_in.py)."""
-    return checkout(folder, train=STAND_IN.read_text())
+    return checkout(folder, "harness", train=STAND_IN.read_text())
 
 
 def run(

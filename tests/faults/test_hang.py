@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from harness import watchdog
+from harness.hooks import watchdog
 from tests import jobs
 from tests.faults.test_kill import start
 from tests.harness import small

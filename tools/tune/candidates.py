@@ -44,7 +44,7 @@ def candidates(job: env.Job) -> list[Candidate]:
     Raises:
         ValueError: the base is Paddle's automatic mode.
     """
-    base = strategy.parse(job.strategy)
+    base = job.knobs
     if base.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
     gpu, half = job.device == "gpu", job.precision in ("amp_o1", "amp_o2")
