@@ -1,4 +1,4 @@
-"""Logs that the rules of the newer rounds pass, made from the rules themselves."""
+"""Logs that the official rules pass, made from the rules themselves."""
 
 import ast
 import itertools
@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from compliance.official import language as forms
-from compliance.official import rules as newer
-from compliance.official.language import State
+from compliance.official import checker, rule_files
+from compliance.official.language import State, UnknownFormError, expression
+from compliance.official.rule_files import Rule
 from runlog.reader import Event
 
 START_MS = 1_700_000_000_000
@@ -31,8 +31,8 @@ def _candidates(texts: list[str], state: State) -> list[Any]:
                 isinstance(n, ast.Name) and n.id in ("v", "ll") for n in ast.walk(node)
             ):
                 try:
-                    value = forms.expression(ast.unparse(node))(None, state)
-                except (forms.UnknownFormError, TypeError, KeyError, AttributeError):
+                    value = expression(ast.unparse(node))(None, state)
+                except (UnknownFormError, TypeError, KeyError, AttributeError):
                     continue
                 found += value if isinstance(value, list) else [value]
     plain = [value for value in found if type(value) in (int, float, str)]
@@ -45,7 +45,7 @@ class Writer:
 
     def __init__(self, version: str, division: str, benchmark: str) -> None:
         names = ("common", f"{division}_common", f"{division}_{benchmark}")
-        self.files = [(newer._load(f"training_{version}/{name}.yaml"), State()) for name in names]
+        self.files = [(rule_files.load(f"training_{version}/{name}.yaml"), State()) for name in names]
         self.said = {"submission_division": division, "submission_benchmark": benchmark}
         self.said |= {"submission_org": "Example", "submission_platform": "CPU"}
         self.lines: list[str] = []
@@ -55,7 +55,7 @@ class Writer:
 
     def text(self) -> str:
         named = list(dict.fromkeys(key for file, _ in self.files for key in file.rules))
-        between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", newer._AGGREGATED)]
+        between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", checker._AGGREGATED)]
         between.sort(key=lambda key: key != "global_batch_size")
         aggregates = any(file.aggregates for file, _ in self.files)
         for key in (*_FIRST, "init_start", *between, *_LAST):
@@ -63,10 +63,10 @@ class Writer:
                 self._metrics()
             elif key in named:
                 self._write(key)
-        self.line("seed", 1, {"file": "x.py", "lineno": 1})
+        self.line("seed", 1, {})
         return "\n".join(self.lines) + "\n"
 
-    def _rules(self, key: str) -> list[tuple[newer._Rule, State]]:
+    def _rules(self, key: str) -> list[tuple[Rule, State]]:
         return [(file.rules[key], state) for file, state in self.files if key in file.rules]
 
     def _write(self, key: str) -> None:
@@ -80,7 +80,7 @@ class Writer:
         values = [_WANTED[key]] if key in _WANTED else []
         for rule, state in self._rules(key):
             checks = [*rule.checks, *(check for check in (rule.first_check, rule.any_check) if check)]
-            values += _candidates([text for text, _ in checks], state)
+            values += _candidates([check.text for check in checks], state)
         if key in self.said:
             values = [self.said[key]]
         where: dict[str, Any] = {"epoch_num": 1, "epoch_count": 1, "first_epoch_num": 1}
@@ -93,7 +93,7 @@ class Writer:
         for rule, state in self._rules(key):
             try:
                 for check in (*rule.checks, rule.first_check, rule.any_check):
-                    if check and not check[1](event, state):
+                    if check and not check.code(event, state):
                         return False
             except (TypeError, ValueError):
                 return False
@@ -101,15 +101,15 @@ class Writer:
 
     def _metrics(self) -> None:
         """Two evaluations of stable_diffusion."""
-        [(rule, state)] = self._rules(newer._AGGREGATED)
+        [(rule, state)] = self._rules(checker._AGGREGATED)
         assert rule.any_check
-        values = _candidates([rule.any_check[0]], state)
+        values = _candidates([rule.any_check.text], state)
         for samples in (512, 1024):
             joined = next(
                 {"FID": fid, "CLIP": clip, "samples_count": samples}
                 for fid, clip in itertools.product(values, repeat=2)
                 if type(fid) is not str and type(clip) is not str
-                if rule.any_check[1](Event("", {"FID": fid, "CLIP": clip}, {}, 0, "", 1, 0), state)
+                if rule.any_check.code(Event("", {"FID": fid, "CLIP": clip}, {}, 0, "", 1, 0), state)
             )
             for metric in ("FID", "CLIP"):
                 where = {"metric": metric, "samples_count": samples, "epoch_num": 1}
@@ -119,4 +119,4 @@ class Writer:
         kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(key.rpartition("_")[2], "POINT_IN_TIME")
         time_ms = START_MS + 1000 * len(self.lines)
         fields = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
-        self.lines.append(f":::MLLOG {json.dumps(fields | {'metadata': metadata})}")
+        self.lines.append(f":::MLLOG {json.dumps(fields | {'metadata': metadata | {'file': 'x.py', 'lineno': 1}})}")
