@@ -24,6 +24,7 @@ MAX_NESTING = 50  # well below the recursion limit at which the official parser 
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
 _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
+_PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
 
@@ -197,7 +198,9 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     while chunk := stream.read(BLOCK_BYTES):
         if not saw_nul and (nul := chunk.find(b"\0")) >= 0:
             saw_nul = True
-            yield Problem("nul", "a NUL byte: the file is no text", line + chunk.count(b"\n", 0, nul), "")
+            packed = not offset and not rest and chunk.startswith(_PACKED)
+            message = "the file is packed: unpack it first" if packed else "a NUL byte: the file is no text"
+            yield Problem("nul", message, line + chunk.count(b"\n", 0, nul), "")
         if too_long is not None:
             end = min((at for at in (chunk.find(b"\n"), chunk.find(b"\r")) if at >= 0), default=len(chunk))
             held_event = held_event or TOKEN in tail + chunk[:end]
