@@ -3,8 +3,9 @@
 #   ./run_and_time.sh [--dry-run | --check | --fleet | --acceptance [--short]]        what may be set: docs/settings.md
 # --check: is the machine fit for the job?   --fleet: which node, or rank of one node, is slow?
 # --acceptance: does it compute right, and how fast? (15 minutes at most)
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # of `sh run_and_time.sh`
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
 # shellcheck source=launch/common.sh
 source launch/common.sh
 

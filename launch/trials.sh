@@ -2,7 +2,7 @@
 # Runs NEXP trials of a resolved job, one log each, and prints their table; called by run_and_time.sh on the first node only.
 # A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.sh).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
@@ -17,7 +17,11 @@ readonly FOLDER
 # Open MPI wants to be told twice that this is meant.
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # The ranks of one node talk through shared memory: then none of them listens on the network.
-((DGXNNODES > 1)) || export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm}"
+# What a cluster sets for its own Open MPI is not for this one.
+if ((DGXNNODES == 1)); then
+  unset "${!OMPI_MCA_@}"
+  export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm
+fi
 readonly SUCCESS='"key": "run_stop".*"status": "success"'
 mpirun_pid=""
 signal=""

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# All tests that need no Docker:  ./tests/run.sh [--slow] [--null-gpu | --cluster] [--coverage] [pytest's own arguments]
+# All tests that need no Docker:  ./tests/run.sh [--slow] [--null-gpu | --cluster | --bare] [--coverage] [pytest's own arguments]
 # --slow: also those marked slow, of whichever kind
 # --null-gpu: each recipe and precision by the GPU's path on null GPUs (tests/null_gpu/); with --slow the whole matrix
+# --bare: the README's commands on bare systems (tests/bare/)
 # --coverage: also which lines of harness/ and paddle_*/ no test executed, in any process that the tests start
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 kind="not cluster and not null_gpu"
 slow=""
@@ -15,6 +16,7 @@ for argument in "$@"; do
   case "${argument}" in
     --slow) slow=1 ;;
     --null-gpu) kind="null_gpu" ;;
+    --bare) exec tests/bare/run.sh ;;
     --cluster) kind="cluster" workers=0 ;; # one test at a time: its containers share the machine's cores
     --coverage) coverage=1 ;;
     *) arguments+=("${argument}") ;;
