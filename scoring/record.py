@@ -33,13 +33,6 @@ class Window:
     loss: float | None = None  # may be NaN
     gpu_memory_mib: float | None = None
     power_w: float | None = None
-    rows: int = 1  # printed rows it stands for; over 1 only in logs of over 16,384 rows
-    merged_unit_s: float | None = None  # of such rows: the mean of 1 / printed_rate over their steps
-
-    @property
-    def printed_unit_s(self) -> float | None:
-        """Seconds an image by the printed rate."""
-        return self.merged_unit_s or (1 / self.printed_rate if self.printed_rate else None)
 
     @property
     def images_per_s(self) -> float | None:

@@ -11,7 +11,6 @@ import math
 import os
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,16 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from runlog import schema
-from runlog.reader import Event, Header, read_text, table_of
+from runlog.reader import read_text
+from runlog.run import Run, Window
 
 REFRESH_S = 1.0
 SILENT_S = 10.0  # a node without a sample for so long is shown as silent
 MEAN_OF = 20  # windows of the mean throughput
-PHASES = {  # what begins with an event
-    schema.INIT_START.key: "preparing",
-    schema.EVAL_START.key: "evaluating",
-    **dict.fromkeys((mark.key for mark in (schema.RUN_START, schema.EVAL_STOP, schema.EPOCH_START)), "training"),
-}
+ENDED = ("finished", "aborted")  # phases of a run
 
 
 class Tail:
@@ -49,79 +45,49 @@ class Tail:
         return whole
 
 
-@dataclass(kw_only=True)
-class Said:
-    """What a log has said so far; None is what it has not."""
+def total_steps(run: Run) -> int | None:
+    """Steps of the whole run, as far as its configuration says."""
+    get = run.settings.get
+    if get("MODE") == "throughput":
+        warmup, measured = get("WARMUP_STEPS"), get("MEASURED_STEPS")
+        return int(warmup + measured) if _is_number(warmup) and _is_number(measured) else None
+    samples, batch = run.said(schema.TRAIN_SAMPLES), run.said(schema.GLOBAL_BATCH_SIZE)
+    epochs = get("MAX_EPOCHS") or get("RECIPE.epochs")
+    if not (_is_number(samples) and _is_number(batch) and _is_number(epochs) and batch):
+        return None
+    return math.ceil(epochs) * int(samples // batch)
 
-    config: dict[str, Any] = field(default_factory=dict)
-    events: dict[str, Any] = field(default_factory=dict)  # last value of each key
-    windows: list[tuple[schema.StepWindow, dict[str, Any]]] = field(default_factory=list)  # (value, metadata), the last
-    phase: str = "starting"
-    last_ms: float = 0.0  # Unix time of the last event
-    reason: str = ""
 
-    def take(self, data: bytes) -> None:
-        """Adds more of the log."""
-        for entry in read_text(data):
-            if isinstance(entry, Header) and entry.section == schema.CONFIG.name and isinstance(entry.value, dict):
-                self.config = {n: item.get("value") for n, item in entry.value.items() if isinstance(item, dict)}
-            elif isinstance(entry, Event):
-                self._take(entry)
+def state_of(run: Run) -> dict[str, Any]:
+    """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
+    windows = [window for window in run.windows[-MEAN_OF:] if _is_whole(window)]
+    last = windows[-1] if windows else None
+    time_s = sum(window.time_s for window in windows)
+    step, total = last.step if last else None, total_steps(run)
+    left_s = None
+    if _is_number(step) and total and time_s and run.phase not in ENDED:
+        left_s = round((total - step) * time_s / sum(window.steps for window in windows), 1)
+    reason = run.said(schema.ABORT_REASON)
+    return {
+        "phase": run.phase,
+        "reason": None if reason is None else str(reason),
+        "epoch": last.epoch if last else None,
+        "step": step,
+        "total_steps": total,
+        "loss": last.loss if last else None,
+        "images_per_s": sum(window.images for window in windows) / time_s if time_s else None,
+        "data_wait_share": sum(window.data_wait_s for window in windows) / time_s if time_s else None,
+        "quality": run.said(schema.EVAL_ACCURACY),
+        "target": next((v for k, v in run.settings.items() if k.startswith("RECIPE.target")), None),
+        "left_s": left_s,
+        "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
+        "checkpoint": run.said(schema.CHECKPOINT),
+        "summary": run.said(schema.TELEMETRY_SUMMARY),
+    }
 
-    def _take(self, event: Event) -> None:
-        self.events[event.key] = event.value
-        self.last_ms = float(event.time_ms)
-        if event.key == schema.STEP_WINDOW.key:
-            if window := table_of(schema.StepWindow, event.value):
-                self.windows = [*self.windows, (window, event.metadata)][-MEAN_OF:]
-        elif event.key == schema.ABORT_REASON.key:
-            self.reason = str(event.value)
-        elif event.key == schema.RUN_STOP.key:
-            self.phase = "finished" if event.metadata.get("status") == "success" else "aborted"
-        else:
-            self.phase = PHASES.get(event.key, self.phase)
 
-    def _last(self, point: schema.Point[Any]) -> Any:
-        return self.events.get(point.key)
-
-    @property
-    def total_steps(self) -> int | None:
-        """Steps of the whole run, as far as its configuration says."""
-        get = self.config.get
-        if get("MODE") == "throughput":
-            warmup, measured = get("WARMUP_STEPS"), get("MEASURED_STEPS")
-            return int(warmup + measured) if _is_number(warmup) and _is_number(measured) else None
-        samples, batch = self._last(schema.TRAIN_SAMPLES), self._last(schema.GLOBAL_BATCH_SIZE)
-        epochs = get("MAX_EPOCHS") or get("RECIPE.epochs")
-        if not (_is_number(samples) and _is_number(batch) and _is_number(epochs) and batch):
-            return None
-        return math.ceil(epochs) * int(samples // batch)
-
-    def state(self) -> dict[str, Any]:
-        """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
-        last, metadata = self.windows[-1] if self.windows else (None, {})
-        time_s = sum(w.time_s for w, _ in self.windows)
-        images_per_s = sum(w.images for w, _ in self.windows) / time_s if time_s else None
-        step, total = metadata.get("step"), self.total_steps
-        left_s = None
-        if _is_number(step) and total and time_s and self.phase not in ("finished", "aborted"):
-            left_s = round((total - step) * time_s / sum(w.steps for w, _ in self.windows), 1)
-        return {
-            "phase": self.phase,
-            "reason": self.reason or None,
-            "epoch": metadata.get("epoch_num"),
-            "step": step,
-            "total_steps": total,
-            "loss": last.loss if last else None,
-            "images_per_s": images_per_s,
-            "data_wait_share": sum(w.data_wait_s for w, _ in self.windows) / time_s if time_s else None,
-            "quality": self._last(schema.EVAL_ACCURACY),
-            "target": next((v for k, v in self.config.items() if k.startswith("RECIPE.target")), None),
-            "left_s": left_s,
-            "last_event_s": self.last_ms / 1000 or None,
-            "checkpoint": self._last(schema.CHECKPOINT),
-            "summary": self._last(schema.TELEMETRY_SUMMARY),
-        }
+def _is_whole(window: Window) -> bool:
+    return all(map(_is_number, (window.steps, window.images, window.time_s, window.data_wait_s)))
 
 
 class View:
@@ -130,7 +96,7 @@ class View:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log: Tail | None = None
-        self._run = Said()
+        self._run = Run()
         self._nodes: dict[Path, tuple[Tail, dict[str, Any]]] = {}
 
     def look(self) -> bool:
@@ -140,8 +106,9 @@ class View:
             return False
         newest = max(logs, key=lambda path: path.stat().st_mtime)
         if self._log is None or self._log.path != newest:
-            self._log, self._run, self._nodes = Tail(newest), Said(), {}
-        self._run.take(self._log.read())
+            self._log, self._run, self._nodes = Tail(newest), Run(), {}
+        for entry in read_text(self._log.read()):
+            self._run.take(entry)
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
             tail, last = self._nodes.get(path, (Tail(path), {}))
             for line in tail.read().splitlines()[-1:]:
@@ -156,7 +123,7 @@ class View:
         """The run and the last sample of each node."""
         assert self._log is not None
         nodes = [last for _, (_, last) in sorted(self._nodes.items()) if last]
-        return {"log": str(self._log.path), **self._run.state(), "nodes": nodes}
+        return {"log": str(self._log.path), **state_of(self._run), "nodes": nodes}
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -175,7 +142,7 @@ def _plain(text: Any) -> Text:
 def draw(state: dict[str, Any], now_s: float) -> Group:
     """A state as text."""
     run = Table(show_header=False, box=None, pad_edge=False)
-    running = state["phase"] not in ("finished", "aborted")
+    running = state["phase"] not in ENDED
     silent_s = now_s - (state["last_event_s"] or now_s)
     run.add_row("log", _plain(state["log"]))
     silent = f", nothing new for {silent_s:.0f} s" if running and silent_s > SILENT_S else ""
@@ -244,11 +211,11 @@ def main() -> int:
             print(json.dumps(view.state(), indent=1))
             return 0
         console = Console(highlight=False)
-        if args.once or not console.is_terminal or view.state()["phase"] in ("finished", "aborted"):
+        if args.once or not console.is_terminal or view.state()["phase"] in ENDED:
             console.print(draw(view.state(), time.time()))
             return 0
         with Live(draw(view.state(), time.time()), console=console, auto_refresh=False) as live:
-            while view.state()["phase"] not in ("finished", "aborted"):
+            while view.state()["phase"] not in ENDED:
                 time.sleep(REFRESH_S)
                 view.look()
                 live.update(draw(view.state(), time.time()), refresh=True)

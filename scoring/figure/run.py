@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from typing import TypeVar
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.importers.checks import AGREES, set_back
-from scoring.importers.text import even_groups, weighted_mean, work
+from scoring.importers.text import work
 from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
 
 _T = TypeVar("_T", Window, Epoch)
@@ -29,8 +27,7 @@ class RunFigure:
     windows: int  # printed rows that went in
     first_line: int
     last_line: int
-    # images/s of each window; of a very long log, of each group of as many rows
-    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
     interval_95: tuple[float, float] | None = None  # from the windows
     median_window_rate: float | None = None  # which a few stalled windows hardly move
 
@@ -50,20 +47,16 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     chosen = select(record, protocol, skip=skip)
     scale = devices_in_rate(record) or 1
     kind = protocol.over_steps
-    rows = [_rows(item) for item in chosen]
-    even = even_groups(rows)
     if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
         rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
-        value = weighted_mean(rates, rows)
-        rates = [weighted_mean(rates[group], rows[group]) for group in even]
+        value = statistics.fmean(rates)
         interval = spread.series_interval(rates)
     else:
         images, seconds = _work(record, chosen, scale, kind)
         times = [s / i for i, s in zip(images, seconds, strict=True)]
         # For the mean of times every printed row weighs the same.
         over_time = kind == "images_over_time"
-        value = math.fsum(images) / math.fsum(seconds) if over_time else 1 / weighted_mean(times, rows)
-        times = [weighted_mean(times[group], rows[group]) for group in even]
+        value = math.fsum(images) / math.fsum(seconds) if over_time else 1 / statistics.fmean(times)
         rates = [1 / time for time in times]
         inverse = spread.series_interval(times)
         interval = (1 / inverse[1], 1 / inverse[0]) if inverse else None
@@ -73,23 +66,13 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     return RunFigure(
         file=record.file,
         value=value,
-        windows=sum(rows),
+        windows=len(chosen),
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
         rates=tuple(rates),
         interval_95=interval,
         median_window_rate=statistics.median(rates),
     )
-
-
-def _rows(item: Window | Epoch) -> int:
-    return item.rows if isinstance(item, Window) else 1
-
-
-def _unit_s(item: Window | Epoch) -> float | None:
-    if isinstance(item, Window):
-        return item.printed_unit_s
-    return 1 / item.printed_rate if item.printed_rate else None
 
 
 def devices_in_rate(record: Record) -> int | None:
@@ -120,7 +103,7 @@ def _images_a_step(record: Record) -> int:
 def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: str) -> tuple[list[float], list[float]]:
     """Images and seconds of each window; from the one kind of column that every chosen window has."""
     windows = [item for item in chosen if isinstance(item, Window)]
-    weights = work(windows) if len(windows) == len(chosen) else [_rows(item) for item in chosen]
+    weights = work(windows) if len(windows) == len(chosen) else [1] * len(chosen)
     if kind == "images_over_time" and len(windows) == len(chosen):
         own = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
         if len(own) == len(chosen):
@@ -135,7 +118,7 @@ def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: st
         if len(times) == len(chosen):
             batch = _images_a_step(record)
             return [float(batch * w) for w in weights], [time * w for time, w in zip(times, weights, strict=True)]
-    unit_s = [time for item in chosen if (time := _unit_s(item)) is not None]
+    unit_s = [1 / item.printed_rate for item in chosen if item.printed_rate]
     if len(unit_s) == len(chosen):
         return [float(scale * w) for w in weights], [time * w for time, w in zip(unit_s, weights, strict=True)]
     rates = [_rate(record, item, scale, printed=False) for item in chosen]
@@ -176,9 +159,7 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
     if skip is not None:
         chosen = _rest(record, windows, skip, "windows")
     elif protocol.skip_unit == "window":
-        apart = sum(map(_rows, record.windows)) - sum(
-            map(_rows, windows)
-        )  # the run's own warm-up is the first of what the protocol drops
+        apart = len(record.windows) - len(windows)  # the run's own warm-up is the first of what the protocol drops
         chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
     elif measured_only:
         chosen = windows  # the run itself has set its warm-up apart
@@ -190,24 +171,12 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 
 def _rest(record: Record, items: Sequence[_T], dropped: int, what: str) -> Sequence[_T]:
-    ends = [0, *itertools.accumulate(_rows(item) for item in items)]
-    if dropped >= ends[-1]:
+    if dropped >= len(items):
         raise NothingMeasuredError(
-            f"{record.file}: warm-up is {dropped} {what} and the run has {ends[-1]}: nothing is left to measure; "
+            f"{record.file}: warm-up is {dropped} {what} and the run has {len(items)}: nothing is left to measure; "
             f"take a longer run or a smaller --skip"
         )
-    return items[_after(record, ends, dropped) :]
-
-
-def _after(record: Record, ends: Sequence[int], dropped: int) -> int:
-    """Where the rows after the first `dropped` begin. `ends` are the rows before each item, and in all."""
-    at = bisect.bisect_left(ends, dropped)
-    if ends[at] != dropped:
-        raise InputError(
-            f"{record.file}: row {dropped} is merged with its neighbours, as the log is very long; "
-            f"give --skip {ends[at - 1]} or {ends[at]}"
-        )
-    return at
+    return items[dropped:]
 
 
 def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
@@ -268,9 +237,8 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     if skip == 0:
         raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
     first = record.first_step
-    ends = [0, *itertools.accumulate(window.rows for window, _ in stamped)]
     if skip is not None:
-        start = stamped[_after(record, ends, skip) - 1] if skip <= ends[-1] else None
+        start = stamped[skip - 1] if skip <= len(stamped) else None
     else:
         # The row of that many steps done; of logs that print every 10th row from 0, the row of that number.
         start = (
@@ -281,7 +249,7 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     if start is None:
         raise NothingMeasuredError(
             f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
-            f"{'windows' if skip is not None else 'steps'} and the run has {ends[-1]} stamped rows, the last after "
+            f"{'windows' if skip is not None else 'steps'} and the run has {len(stamped)} stamped rows, the last after "
             f"{stamped[-1][1]} steps: nothing is left to measure"
         )
     later = [row for row in stamped if row[1] > start[1]]
@@ -301,8 +269,7 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
             "they are too coarse, or the clock was set"
         )
     value = _images_a_step(record) * steps / seconds
-    rows = sum(window.rows for window, _ in later)
-    return RunFigure(file=record.file, value=value, windows=rows, first_line=start[0].line, last_line=end[0].line)
+    return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
 
 
 def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:

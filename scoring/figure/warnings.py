@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scoring.figure.spread import outlier
 from scoring.importers.checks import REFUSED, row_s
-from scoring.importers.text import even_groups, merged, weighted_mean, work
+from scoring.importers.text import weighted_mean, work
 from scoring.record import Record, Window
 
 
@@ -93,8 +93,8 @@ def step_times(windows: Iterable[Window]) -> list[float]:
             times.append(window.seconds / window.images)
         elif window.printed_step_time_s is not None:
             times.append(window.printed_step_time_s)
-        elif window.printed_unit_s is not None:
-            times.append(window.printed_unit_s)
+        elif window.printed_rate:
+            times.append(1 / window.printed_rate)
     return times
 
 
@@ -113,21 +113,18 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
             "cumulative_windows",
             "the printed rates are running averages of the epoch: their mean counts early steps many times",
         )
-    rows = [window.rows for window in windows]
-    even = [merged(windows[group]) for group in even_groups(rows)]
-    times = step_times(even)
-    if len(times) == len(even) and len(times) >= 6:
-        found.extend(_levels(record, even, times) or _outlying(record, even, times))
+    times = step_times(windows)
+    if len(times) == len(windows) and len(times) >= 6:
+        found.extend(_levels(record, windows, times) or _outlying(record, windows, times))
         if not record.cumulative and _looks_cumulative(times):
             warn("cumulative_windows", "the windows look like running averages: ever smaller changes from row to row")
-    if len(times) == len(even) > 1:
+    if len(times) == len(windows) > 1:
         low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
         if high > SWING * low:
             message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
             warn("unsteady", message)
-    times = step_times(windows)
     if averages_rates and len(times) == len(windows) >= 2:
-        gap = weighted_mean([1 / time for time in times], rows) * weighted_mean(times, work(windows)) - 1
+        gap = statistics.fmean(1 / time for time in times) * weighted_mean(times, work(windows)) - 1
         if gap > RATE_GAP_SHARE:
             message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
             warn("rates_averaged", message)
@@ -137,10 +134,6 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         if share > STALL_SHARE:
             warn("data_stall", f"{share:.1%} of the step time is waiting for data (over {STALL_SHARE:.0%})")
     return found
-
-
-def _rows(windows: Iterable[Window]) -> int:
-    return sum(window.rows for window in windows)
 
 
 def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
@@ -158,7 +151,7 @@ def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float])
         return []
     worst = max(far, key=lambda index: abs(times[index] - middle))
     message = (
-        f"{_rows(windows[at] for at in far)} of {_rows(windows)} windows, far from the others, make the mean step time "
+        f"{len(far)} of {len(windows)} windows, far from the others, make the mean step time "
         f"{abs(moved):.1%} {'longer' if moved > 0 else 'shorter'}; the farthest takes {times[worst] / middle:.3g} "
         "times the median: see the median of the window rates"
     )
@@ -217,8 +210,8 @@ def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -
     if early and early.strength > CHANGE_STRENGTH and early.before > early.after * (1 + WARM_UP_SHARE):
         slower = early.before / early.after - 1
         message = (
-            f"the first {_rows(windows[: early.index])} of {_rows(windows)} measured windows are {slower:.1%} slower "
-            f"than the rest: warm-up was not over at the cut; try to skip {_rows(windows[: early.index])} more"
+            f"the first {early.index} of {len(windows)} measured windows are {slower:.1%} slower "
+            f"than the rest: warm-up was not over at the cut; try to skip {early.index} more"
         )
         return warning("warm_up_not_over", message, early.index)
     compute = _compute_times(windows, times)
@@ -231,7 +224,7 @@ def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -
             slower = late.after / late.before - 1
             power = _power_note(windows, late.index)
             message = (
-                f"from window {_rows(windows[: late.index]) + 1} of {_rows(windows)} on steps take {slower:.1%} longer"
+                f"from window {late.index + 1} of {len(windows)} on steps take {slower:.1%} longer"
                 f", to the end: throttling, or another job on the machine{power}"
             )
             return warning("throttling", message, late.index)

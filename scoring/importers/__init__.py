@@ -129,7 +129,10 @@ def read_record(
     with _opened(path) as raw:
         stream = HashingStream(raw)
         lines = Lines(stream)
-        draft = FORMATS[name].read(lines)
+        try:
+            draft = FORMATS[name].read(lines)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
     span = _one_run(path, lines.runs(draft.restarts), stream.lines, segment)
     if span != lines.span:
         with _opened(path) as raw:
@@ -295,11 +298,10 @@ def record_lines(record: Record) -> list[str]:
             where = "by its format"
         shown = "not said" if value is None else f"{str(value)!a}"[1:-1] + f"  ({where})"
         lines.append(f"  {name:17}{shown}")
-    rows = sum(window.rows for window in record.windows)
     span = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
     kind = "running averages of the epoch" if record.cumulative else "each of its own steps"
     scope = "one device" if record.rate_scope == "device" else "all devices"
-    lines.append(f"  {'windows':17}{rows}{span}; {kind}; rates of {scope}")
+    lines.append(f"  {'windows':17}{len(record.windows)}{span}; {kind}; rates of {scope}")
     if record.run_time_s is not None:
         lines.append(f"  {'run time':17}{record.run_time_s / 60:.3f} min")
     if record.quality:

@@ -8,7 +8,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scoring.importers.text import weighted_mean
 from scoring.record import Check, Record, Window
 
 AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
@@ -56,7 +55,7 @@ def row_s(record: Record, window: Window) -> float | None:
     if window.seconds:
         return window.seconds
     images = window.images if record.rate_scope == "global" else _images(record, window)
-    return images * window.printed_unit_s if images and window.printed_unit_s else None
+    return images / window.printed_rate if images and window.printed_rate else None
 
 
 def _images(record: Record, window: Window) -> int | None:
@@ -139,7 +138,7 @@ def _printed(record: Record) -> Check | None:
 
 def _batch(record: Record) -> Check | None:
     """The batch that the options say against rate x step time of the rows, where rates are of one device."""
-    rows = [w for w in record.windows if w.printed_rate and w.printed_step_time_s and w.rows == 1]
+    rows = [w for w in record.windows if w.printed_rate and w.printed_step_time_s]
     batch = record.batch_per_device
     if record.rate_scope != "device" or not rows or not batch:
         return None
@@ -162,13 +161,13 @@ def _batch(record: Record) -> Check | None:
 def _summary(record: Record) -> Check | None:
     """The closing figure against the mean, the harmonic mean or the median of the rows' rates: it has its own rule."""
     rated = [window for window in record.windows if window.printed_rate]
-    rates, rows = [window.printed_rate or 0.0 for window in rated], [window.rows for window in rated]
+    rates = [window.printed_rate or 0.0 for window in rated]
     own = record.summary_rate
     if own is None or len(rates) < 2:
         return None
     ways = {
-        "mean": weighted_mean(rates, rows),
-        "harmonic mean": 1 / weighted_mean([window.printed_unit_s or 0.0 for window in rated], rows),
+        "mean": statistics.fmean(rates),
+        "harmonic mean": 1 / statistics.fmean(1 / rate for rate in rates),
         "median": statistics.median(rates),
     }
     name = min(ways, key=lambda way: abs(ways[way] - own))

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from scoring.importers.lines import Lines
-from scoring.record import Check, Epoch, Quality, Window
+from scoring.record import Check, Epoch, InputError, Quality, Window
 
 MAX_ROW_CHARS = 2_048  # no row is longer; a search over more could take very long
-EXACT_ROWS = 16_384  # rows of the start of a run that are kept one by one: the warm-up is cut there
-MERGED_ROWS = 4_096  # windows of several rows each that the later ones become, so that memory stays bounded
-FIRST_GROUP = 16  # rows that one of them stands for at first; it doubles as often as there is no more room
-MAX_ROWS = EXACT_ROWS + MERGED_ROWS
+MAX_ROWS = 1_000_000  # of a run, about 300 MB; public logs have some thousand
 MAX_PROBLEMS = 20
 MAX_RESTARTS = 1_000
 HALF_ROW_LINES = 5  # a row that foreign text broke in two goes on within so many lines
@@ -126,11 +123,7 @@ class Draft:
         self.header: dict[str, object] = {}
         self.checks: list[Check] = []
         self.truncated: bool | None = None
-        self._first: list[Window] = []
-        self._merged: list[Window] = []  # of the rows after the first EXACT_ROWS
-        self._waiting: list[Window] = []  # to be merged
-        self._group = FIRST_GROUP
-        self._last: Window | None = None
+        self.windows: list[Window] = []
 
     def fact(self, name: str, value: object, line: int = 0) -> None:
         """The log says `value` of `name`; its first word stands."""
@@ -174,11 +167,11 @@ class Draft:
     @property
     def has_rows(self) -> bool:
         """Whether a row was met."""
-        return self._last is not None
+        return bool(self.windows)
 
     def row(self, window: Window) -> None:
         """One printed row; a copy of the last one (a log written twice) is passed over."""
-        last, step = self._last, window.step
+        last, step = self.windows[-1] if self.windows else None, window.step
         if last is None or step is None or last.step is None:
             pass
         elif window.epoch != last.epoch or step <= last.step:
@@ -187,83 +180,22 @@ class Draft:
                 return
             if (window.epoch or 0, step) < (last.epoch or 0, last.step) and len(self.restarts) < MAX_RESTARTS:
                 self.restarts.append((last.line, window.line))
-        self._last = window
-        if len(self._first) < EXACT_ROWS:
-            self._first.append(window)
-            return
-        self._waiting.append(window)
-        if len(self._waiting) == self._group:
-            self._merged.append(merged(self._waiting))
-            self._waiting.clear()
-            if len(self._merged) == MERGED_ROWS:
-                self._merged = [merged(self._merged[at : at + 2]) for at in range(0, MERGED_ROWS, 2)]
-                self._group *= 2
-
-    @property
-    def windows(self) -> list[Window]:
-        """The rows so far."""
-        return [*self._first, *self._merged, *([merged(self._waiting)] if self._waiting else [])]
-
-
-def merged(rows: Sequence[Window]) -> Window:
-    """Rows that follow one another as one: sums stay sums, means stay means, all else is that of the last."""
-    last = rows[-1]
-    if len(rows) == 1:
-        return last
-    weights = [row.rows for row in rows]
-    return Window(
-        line=last.line,
-        step=last.step,
-        epoch=last.epoch,
-        steps=_sum([row.steps for row in rows]),
-        images=_sum([row.images for row in rows]),
-        seconds=_sum([row.seconds for row in rows]),
-        data_wait_s=_sum([row.data_wait_s for row in rows]),
-        printed_rate=_mean([row.printed_rate for row in rows], weights),
-        printed_step_time_s=_mean([row.printed_step_time_s for row in rows], weights),
-        end_s=last.end_s,
-        phase=last.phase,
-        loss=last.loss,
-        gpu_memory_mib=last.gpu_memory_mib,
-        power_w=_mean([row.power_w for row in rows], weights),
-        rows=sum(weights),
-        merged_unit_s=_mean([row.printed_unit_s for row in rows], work(rows)),
-    )
+        if len(self.windows) == MAX_ROWS:
+            raise InputError(
+                f"line {window.line}: over {MAX_ROWS:,} rows in one run; print rarer rows, or score a part of the log"
+            )
+        self.windows.append(window)
 
 
 def work(windows: Sequence[Window]) -> list[int]:
-    """What each weighs in a mean over time: its steps, where all say them, else its rows."""
+    """What each weighs in a mean over time: its steps, where all say them, else all alike."""
     steps = [window.steps for window in windows if window.steps]
-    return steps if len(steps) == len(windows) else [window.rows for window in windows]
+    return steps if len(steps) == len(windows) else [1] * len(windows)
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     """As statistics.fmean with weights, which Python has from 3.11 on."""
     return math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
-
-
-def even_groups(rows: Sequence[int]) -> list[slice]:
-    """The items that stand for `rows`, cut into groups of about as many rows as the largest item."""
-    most, start, total = max(rows, default=0), 0, 0
-    groups: list[slice] = []
-    for end, count in enumerate(rows, 1):
-        total += count
-        if total >= most:
-            groups.append(slice(start, end))
-            start, total = end, 0
-    if total:
-        groups[-1] = slice(groups[-1].start, len(rows))
-    return groups
-
-
-def _sum(values: Sequence[_N | None]) -> _N | None:
-    known = [value for value in values if value is not None]
-    return sum(known[1:], known[0]) if len(known) == len(values) else None
-
-
-def _mean(values: Sequence[float | None], weights: Sequence[int]) -> float | None:
-    known = [value * weight for value, weight in zip(values, weights, strict=True) if value is not None]
-    return math.fsum(known) / sum(weights) if len(known) == len(values) else None
 
 
 def wait_within(wait_s: float | None, seconds: float | None) -> float | None:

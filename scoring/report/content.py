@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runlog.run import real
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import RunFigure, Score
 from scoring.figure.warnings import Warning_
-from scoring.importers.mllog import real
 from scoring.importers.text import work
 from scoring.published.table import Published
 from scoring.record import Record, Window
@@ -193,11 +192,10 @@ def seconds_per_step(window: Window) -> float | None:
     return window.printed_step_time_s
 
 
-def quantiles(values: Sequence[tuple[float, int]]) -> tuple[float, float, float]:
-    """5, 50 and 95 % quantile, of values that each stand for so many printed rows."""
+def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """5, 50 and 95 % quantile."""
     ordered = sorted(values)
-    ends = list(itertools.accumulate(rows for _, rows in ordered))
-    low, middle, high = (ordered[bisect.bisect(ends, int(share * ends[-1]))][0] for share in (0.05, 0.5, 0.95))
+    low, middle, high = (ordered[int(share * len(ordered))] for share in (0.05, 0.5, 0.95))
     return low, middle, high
 
 

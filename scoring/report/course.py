@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runlog.run import real
 from runlog.text import visible
 from scoring.figure.score import positions
-from scoring.importers.mllog import real
-from scoring.importers.text import weighted_mean
 from scoring.record import Record, Window
 from scoring.report import plots
 from scoring.report.blocks import (
@@ -137,8 +137,8 @@ def telemetry(report: Report) -> Section:
     for run in report.runs:
         used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
         most, at = max(used, default=(None, None))
-        watts = [(w.power_w, w.rows) for w in run.measured if w.power_w is not None]
-        mean_w = weighted_mean(*zip(*watts, strict=True)) if watts else None
+        watts = [w.power_w for w in run.measured if w.power_w is not None]
+        mean_w = statistics.fmean(watts) if watts else None
         degrees = real(run.record.telemetry.get("peak_gpu_temperature_c"))
         rows.append(
             [
@@ -202,7 +202,7 @@ def _variance_row(group: Group) -> list[Inline]:
     result = group.score
     assert result is not None
     finite = [run.figure.value for run in group.runs if run.figure and math.isfinite(run.figure.value)]
-    times = [(t, w.rows) for run in group.runs for w in run.measured if (t := seconds_per_step(w)) is not None]
+    times = [t for run in group.runs for w in run.measured if (t := seconds_per_step(w)) is not None]
     spread = result.spread
     return [
         group.name,

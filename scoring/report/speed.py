@@ -41,7 +41,7 @@ def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis:
     span = ""
     if measured:
         span = f"; measured from {_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)} {axis}"
-    windows = sum(window.rows for point in points for window in point.windows)
+    windows = sum(len(point.windows) for point in points)
     caption = f"Run {run.number}: {number(min(rates))} to {number(max(rates))} {unit} over {windows} windows{span}."
     rows: list[list[Inline]] = [
         [

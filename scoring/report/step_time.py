@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scoring.importers.mllog import real
+from runlog.run import real
 from scoring.importers.text import weighted_mean, work
 from scoring.record import Record
 from scoring.report.content import Group, StepTime, section

@@ -15,7 +15,7 @@ import pytest
 from scoring.figure.protocols import find
 from scoring.figure.score import run_figure
 from scoring.importers import FORMATS, read_record, recognise
-from scoring.importers.text import MAX_ROWS
+from scoring.importers import text as importers_text
 from scoring.record import InputError, Record
 from tests.scoring import samples
 
@@ -498,7 +498,7 @@ from scoring.importers import read_record
 record = read_record(sys.argv[1], devices=8, batch_per_device=32)
 # VmHWM: ru_maxrss would include the parent's, before exec
 peak_kib = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-print(sum(window.rows for window in record.windows), peak_kib / 1024)
+print(len(record.windows), peak_kib / 1024)
 """
 
 
@@ -519,20 +519,16 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     assert float(done.stdout.split()[1]) < 150
 
 
-def test_merged_rows_keep_the_figure(tmp_path: Path) -> None:
-    rates = [400 + (at * at) % 97 for at in range(50_000)]
-    path = tmp_path / "long.log"
-    path.write_text(
-        "".join(
-            f"train: epoch 0, iter {20 * at + 20}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {rate}.000\n"
-            for at, rate in enumerate(rates)
-        )
-    )
-    record = read_record(path)
-    assert len(record.windows) <= MAX_ROWS and sum(window.rows for window in record.windows) == len(rates)
-    figure = run_figure(record, find("oneflow"))
-    assert figure.value == pytest.approx(sum(rates[1:]) / len(rates[1:]), rel=1e-12)
-    assert figure.windows == len(rates) - 1
+def test_more_rows_than_a_run_may_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = samples.paddleseg(run())
+    count = len(read(tmp_path, text).windows)
+    monkeypatch.setattr(importers_text, "MAX_ROWS", count)
+    assert len(read(tmp_path, text).windows) == count
+    monkeypatch.setattr(importers_text, "MAX_ROWS", count - 1)
+    with pytest.raises(
+        InputError, match=rf"log: line \d+: over {count - 1} rows in one run; print rarer rows, or score"
+    ):
+        read(tmp_path, text)
 
 
 MMENGINE = """\

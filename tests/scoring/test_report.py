@@ -24,7 +24,6 @@ import pytest
 
 from harness import nvidia
 from scoring.__main__ import main
-from scoring.importers import text as importers_text
 from scoring.report.text import markdown, number
 from tests import jobs
 
@@ -421,24 +420,6 @@ def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.Captu
     doubts = " ".join(page_of(tmp_path, *logs).text)
     assert "the slow windows take 2.04 times as long as the fast ones" in doubts
     assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
-
-
-def test_merged_rows_weigh_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = write_log(tmp_path / "a.txt", windows=28)
-    for at, line in enumerate([line for line in log.read_text().splitlines() if "step_window" in line]):
-        changed = json.loads(line.removeprefix(":::MLLOG "))
-        changed["value"] |= {"time_s": 2.5 if at < 8 else 5.0, "power_w": 100.0 if at < 8 else 200.0}
-        changed["time_ms"] = 10_000_000 + 2500 * max(at, 2 * at - 7)
-        log.write_text(log.read_text().replace(line, f":::MLLOG {json.dumps(changed)}"))
-
-    def said() -> list[str]:
-        text = " ".join(page_of(tmp_path, log, "--skip", "0").text)
-        return [re.search(pattern, text)[0] for pattern in (r"[\d.,]+ / [\d.,]+ / [\d.,]+", r"[\d.]+ W,")]
-
-    whole = said()
-    monkeypatch.setattr(importers_text, "EXACT_ROWS", 8)
-    monkeypatch.setattr(importers_text, "FIRST_GROUP", 4)
-    assert said() == whole == ["500.00 / 1,000.0 / 1,000.0", "171.43 W,"]
 
 
 def test_two_machines_are_two_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
