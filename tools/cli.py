@@ -7,34 +7,60 @@ checkout and the packages of [train]. Each is also to be had as `python -m MODUL
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 
-# {command: (module with `main() -> int`, whether the module has commands of its own, of which this is one)}
+# {command: (what it does, module with `main() -> int`, whether that has commands of its own, of which this is one)}
 CHECKER, SCORER = ("compliance.__main__", True), ("scoring.__main__", True)
 PUBLISHING = {
-    **dict.fromkeys(("check", "system", "package", "verify"), CHECKER),
-    **dict.fromkeys(("score", "compare", "report", "reproduce", "scale", "import"), SCORER),
-    "watch": ("tools.watch", False),
+    "check": ("may these logs be published", *CHECKER),
+    "system": ("write the system description", *CHECKER),
+    "package": ("build the submission package", *CHECKER),
+    "verify": ("re-check a published package", *CHECKER),
+    "audit": ("check a whole results repository", *CHECKER),
+    "score": ("the figure of one system's runs under a protocol", *SCORER),
+    "compare": ("two or more systems: ratio, and whether they really differ", *SCORER),
+    "report": ("one self-contained page from runs", *SCORER),
+    "reproduce": ("recompute published figures from published logs", *SCORER),
+    "history": ("runs kept in a file: their trend, and whether a new one is lower", *SCORER),
+    "scale": ("throughput and time to train at node counts not at hand", *SCORER),
+    "time-to-train": ("minutes to the target on nodes of A100", *SCORER),
+    "import": ("what a log says, as a record", *SCORER),
+    "watch": ("follow a run that goes on", "tools.watch", False),
 }
-TRAINING = {name: (f"tools.{name}", False) for name in ("doctor", "inspect", "tune", "acceptance", "fleet", "pack")}
+TRAINING = {
+    "doctor": ("is the machine fit for the job", "tools.doctor", False),
+    "inspect": ("the training program without a GPU", "tools.inspect", False),
+    "tune": ("the fastest strategy and batch size of this machine", "tools.tune", False),
+    "acceptance": ("does the machine compute right, and how fast", "tools.acceptance", False),
+    "fleet": ("which node, or rank of one node, is slow", "tools.fleet", False),
+    "pack": ("an image folder as RecordIO", "tools.pack", False),
+}
+
+
+def usage() -> str:
+    """Every command with what it does."""
+    lines = ["usage: paddle-reference COMMAND ...    (COMMAND --help; --version)"]
+    for title, commands in (("from a log:", PUBLISHING), ("in a checkout, with the packages of [train]:", TRAINING)):
+        lines += ["", title, *(f"  {name:13}  {says}" for name, (says, *_) in commands.items())]
+    return "\n".join(lines)
 
 
 def main() -> int:
     """Runs a command; its exit status, or 2 for wrong use or where its packages are missing."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     known = PUBLISHING | TRAINING
-    usage = (
-        f"usage: paddle-reference {{{','.join(PUBLISHING)}}} ...\n"
-        f"       paddle-reference {{{','.join(TRAINING)}}} ...    with the packages of [train]"
-    )
     if name in ("-h", "--help"):
-        print(usage)
+        print(usage())
+        return 0
+    if name == "--version":
+        print(importlib.metadata.version("paddle-reference-submission"))
         return 0
     if name not in known:
         print(f"error: {name}: no such command: use one of {', '.join(known)}", file=sys.stderr)
         return 2
-    module, has_commands = known[name]
+    _, module, has_commands = known[name]
     if not has_commands:
         del sys.argv[1]
     try:
