@@ -80,7 +80,7 @@ make_venv() {
 explain() { # LOCK LOG
   local index="${PIP_INDEX_URL:-of pip}" said
   said="$(grep -m 1 ERROR "$2" || tail -n 1 "$2")"
-  if grep -q "CERTIFICATE_VERIFY_FAILED" "$2"; then
+  if grep -q "CERTIFICATE_VERIFY_FAILED\|SSLError" "$2"; then
     said="the certificate of the package index is not trusted here, as behind a proxy: set PIP_CERT to the site's CA file"
   elif grep -qi "ProxyError\|Cannot connect to proxy" "$2"; then
     said="the proxy ${HTTPS_PROXY:-${https_proxy:-}} does not answer: set HTTPS_PROXY to the right one, or unset it"

@@ -24,7 +24,8 @@ make_root() { # SUITE PACKAGES...
   local root="${work}/$1"
   launch/base_image.sh --suite "$1" --mirror "${mirror}" --root "${root}"
   cp /etc/resolv.conf "${root}/etc/"
-  in_root "$1" root "apt-get -qq update && apt-get -qq install --no-install-recommends ${*:2} >/dev/null 2>&1"
+  in_root "$1" root "apt-get -qq update && apt-get -qq install --no-install-recommends ${*:2}" >"${work}/apt" 2>&1 ||
+    { cat "${work}/apt" >&2; die "apt-get fails in ${root}"; }
   in_root "$1" root "useradd --create-home --shell /bin/bash user"
   git clone --quiet . "${root}/home/user/checkout"
   git ls-files -z | xargs -0 cp --parents -t "${root}/home/user/checkout" --
@@ -75,7 +76,7 @@ step "the first command, before what it needs is there"
 said="$(in_root bookworm user 'cd checkout && ./run_and_time.sh 2>&1')" && die "it ran without libgomp1"
 asked="$(sed -n 's/^error: .*libgomp.so.1.*: \(apt-get install .*\)$/\1/p' <<<"${said}")"
 [[ -n "${asked}" && "$(wc -l <<<"${said}")" == 1 ]] || die "no line that says what to install: ${said}"
-in_root bookworm root "${asked} -y -qq >/dev/null 2>&1"
+in_root bookworm root "${asked} -y -qq" >/dev/null 2>&1
 
 step "the first command"
 PIP_NO_INDEX=1 in_root bookworm user 'cd checkout && ./run_and_time.sh'
