@@ -24,6 +24,7 @@ make_root() { # SUITE PACKAGES...
   local root="${work}/$1"
   launch/base_image.sh --suite "$1" --mirror "${mirror}" --root "${root}"
   cp /etc/resolv.conf "${root}/etc/"
+  [[ -z "${PIP_CERT:-}" ]] || cp "${PIP_CERT}" "${root}/etc/site-ca.crt" # of a site behind a proxy
   in_root "$1" root "apt-get -qq update && apt-get -qq install --no-install-recommends ${*:2}" >"${work}/apt" 2>&1 ||
     { cat "${work}/apt" >&2; die "apt-get fails in ${root}"; }
   in_root "$1" root "useradd --create-home --shell /bin/bash user"
@@ -36,9 +37,10 @@ make_root() { # SUITE PACKAGES...
 # COMMAND by bash as USER, in a system whose processes all end with it.
 in_root() { # SUITE USER COMMAND
   local root="${work}/$1" variables=() variable
-  for variable in PIP_CERT PIP_INDEX_URL PIP_NO_INDEX HTTPS_PROXY https_proxy; do
+  for variable in PIP_INDEX_URL PIP_NO_INDEX HTTPS_PROXY https_proxy; do
     [[ -z "${!variable:-}" ]] || variables+=("${variable}=${!variable}")
   done
+  [[ -z "${PIP_CERT:-}" ]] || variables+=(PIP_CERT=/etc/site-ca.crt)
   # shellcheck disable=SC2016 # for the inner shell
   unshare --mount --pid --fork --kill-child bash -c '
     set -e
@@ -50,9 +52,6 @@ in_root() { # SUITE USER COMMAND
     mkdir "${root}/dev/shm"
     mount -t tmpfs -o size=64m,mode=1777 tmpfs "${root}/dev/shm"
     mkdir -p "${root}/wheels" && mount --bind "${wheels}" "${root}/wheels"
-    if [[ -f "${PIP_CERT:-}" ]]; then # of a site behind a proxy
-      mkdir -p "${root}$(dirname "${PIP_CERT}")" && touch "${root}${PIP_CERT}" && mount --bind "${PIP_CERT}" "${root}${PIP_CERT}"
-    fi
     exec chroot --userspec="$3" "${root}" /usr/bin/env -i "${@:5}" bash -c "cd; $4"
     ' _ "${root}" "${wheels}" "$2" "$3" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin DEBIAN_FRONTEND=noninteractive \
     "HOME=$([[ "$2" == root ]] && echo /root || echo "/home/$2")" PIP_FIND_LINKS=/wheels "${variables[@]}" </dev/null
