@@ -30,7 +30,7 @@ make_root() { # SUITE PACKAGES...
   in_root "$1" root "useradd --create-home --shell /bin/bash user"
   git clone --quiet . "${root}/home/user/checkout"
   git ls-files -z | xargs -0 cp --parents -t "${root}/home/user/checkout" --
-  mkdir "${root}/wheels"
+  mkdir -p "${root}/wheels"
   in_root "$1" root "chown -R user: /home/user"
 }
 
