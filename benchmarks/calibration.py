@@ -9,7 +9,7 @@ difference is found. A/A: all pairs of repeats of one MLPerf system, each judged
 
 Targets: coverage 93 to 97 % (more is conservative, and said), false "different" and `outlying_run` at most 5 %, A/A at
 most 7 %, each but for two standard errors of the simulation. Skewness 2 is shown and no target for means: Student's t
-misses it, and published repeats do not show it (`skewness.py`). Exit 1 on a miss.
+misses it, and published repeats do not show it (docs/scoring.md). Exit 1 on a miss.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance import findings, rules
+from compliance.commands import COMMANDS
 from compliance.submission.runs import check_logs, expand
 
 
@@ -20,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    check = commands.add_parser("check", help="may these logs be published", description=_CHECK)
+    check = commands.add_parser("check", help=COMMANDS["check"], description=_CHECK)
     check.add_argument("logs", nargs="*", metavar="LOG", type=Path, help="log of a run, or a folder of result_*.txt")
     _ruleset(check)
     check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
     _json(check)
 
-    score_ = commands.add_parser("score", help="minutes of a submission", description=_SCORE)
+    score_ = commands.add_parser("score", help=COMMANDS["score"], description=_SCORE)
     score_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     _ruleset(score_)
     _verdict(score_)
@@ -57,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _add_submission(commands: Any) -> None:
     """The commands that are of a whole submission, or of several."""
-    system_ = commands.add_parser("system", help="write the system description", description=_SYSTEM)
+    system_ = commands.add_parser("system", help=COMMANDS["system"], description=_SYSTEM)
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
     system_.add_argument(
         "--log", type=Path, required=True, help="take the machine, the packages and the submission from this log"
@@ -72,7 +73,7 @@ def _add_submission(commands: Any) -> None:
     system_.add_argument("--force", action="store_true", help="replace FILE")
     _json(system_)
 
-    package_ = commands.add_parser("package", help="build the submission package", description=_PACKAGE)
+    package_ = commands.add_parser("package", help=COMMANDS["package"], description=_PACKAGE)
     package_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     package_.add_argument("--org", required=True, help="organisation: the package's top folder")
     package_.add_argument(
@@ -82,12 +83,12 @@ def _add_submission(commands: Any) -> None:
     _ruleset(package_)
     _json(package_)
 
-    verify_ = commands.add_parser("verify", help="re-check a published package", description=_VERIFY)
+    verify_ = commands.add_parser("verify", help=COMMANDS["verify"], description=_VERIFY)
     verify_.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package")
     verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
     _json(verify_)
 
-    audit_ = commands.add_parser("audit", help="a whole results repository", description=_AUDIT)
+    audit_ = commands.add_parser("audit", help=COMMANDS["audit"], description=_AUDIT)
     audit_.add_argument(
         "path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or a tar"
     )

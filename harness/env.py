@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import config_file
-from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, mkl_settings
+from harness.libraries import FORWARDED, LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings
 from program import strategy
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
@@ -147,6 +147,10 @@ def _check(job: Job) -> None:
         raise ValueError(
             f"LOSS_SCALE={job.loss_scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
         )
+    if not job.logdir:
+        raise ValueError("LOGDIR is empty: set it to the folder of the results, or unset it")
+    if job.dgxnnodes == 1 and (named := job.hosts.count(",") + 1) > 1:
+        raise ValueError(f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS")
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
     if job.profile:
@@ -295,7 +299,11 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A warning for each variable that nobody reads and whose name is nearly that of one of the job's."""
     known = names()
     long = [name for name in known if len(name) >= LEAST_LETTERS]
-    near = {name: difflib.get_close_matches(name, long, n=1, cutoff=ALIKE) for name in environ if name not in known}
+    near = {
+        name: [name.upper()] if name.upper() in known else difflib.get_close_matches(name, long, n=1, cutoff=ALIKE)
+        for name in environ
+        if name not in known
+    }
     return [f"{name}={environ[name]} is read by nothing: is it {found[0]}?" for name, found in near.items() if found]
 
 
@@ -335,7 +343,11 @@ def runtime(job: Job) -> dict[str, str]:
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The libraries' variables as this process has them, `runtime`'s and the config file's among them."""
     environ = os.environ if environ is None else environ
-    return {name: value for name, value in sorted(environ.items()) if name.startswith(LIBRARIES)}
+    return {
+        name: "not logged, by its name a secret" if SECRET.search(name) else value
+        for name, value in sorted(environ.items())
+        if name.startswith(LIBRARIES)
+    }
 
 
 def export(settings: Mapping[str, str]) -> None:
@@ -410,11 +422,10 @@ def main() -> int:
         "--shell", action="store_true", help="NAME=VALUE with a NUL after each: what run_and_time.sh exports"
     )
     form.add_argument("--launch", action="store_true", help="the same for a launcher, whose host has Python alone")
-    form.add_argument("--names", action="store_true", help="the variables that describe a job")
     form.add_argument("--table", action="store_true", help="the variables as a Markdown table")
     args = parser.parse_args()
-    if args.table or args.names:
-        print(table() if args.table else "\n".join(names()))
+    if args.table:
+        print(table())
         return 0
     try:
         environ = resolve(os.environ)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 0: no library of CUDA's computes in TF32
 
 # Those that go with the job to every node. Of NVIDIA_* only one does: the container runtime owns the others.
@@ -9,6 +11,8 @@ TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 0: no library of CUDA's computes in TF
 FORWARDED = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "UCX_", "OMP_", "MKL_")
 # NULL_GPU says that the libraries are stand-ins which compute nothing (tests/null_gpu/).
 LIBRARIES = (*FORWARDED, "CUDA_", "CUBLAS_", "CUDNN_", "GLOO_", "DALI_", "NULL_GPU")
+
+SECRET = re.compile("SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)  # no log has the value of one
 
 MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what its kernels for Skylake use
 

@@ -30,11 +30,9 @@ done
 
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run
-variables=$(.venv/bin/python -m harness.env --names)
 campaign() {
   .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" "${shrink[@]}" \
-    --variables "$(paste -sd ' ' <<<"$variables")" ${REPEATS:+--repeats "$REPEATS"} \
-    ${RUNNER:+--runner "$RUNNER"} "${@:2}"
+    ${REPEATS:+--repeats "$REPEATS"} ${RUNNER:+--runner "$RUNNER"} "${@:2}"
 }
 
 if [[ -n $dry_run ]]; then

@@ -71,6 +71,8 @@ if [[ ${ENGINE} == apptainer ]]; then
 else
   run=("${ENGINE}" run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
     --read-only --tmpfs /tmp:exec --security-opt no-new-privileges)
+  # Root needs no more of a container than to read and write its files; sshd, between nodes, needs more.
+  [[ $(id -u) != 0 || ${DGXNNODES} -gt 1 ]] || run+=(--cap-drop ALL --cap-add DAC_OVERRIDE)
   # Rootless: the caller keeps its number inside, so that files are read and written as on the host.
   [[ ${ENGINE} != podman || $(id -u) == 0 ]] || run+=(--userns keep-id)
   host=${CONT_HOST:-${name}}

@@ -3,7 +3,7 @@
 Bytes are the inputs of an operator, each once, and its outputs (a variable that it changes in place is read and
 written), and what passes between the kernels of one operator; views and operators without data count as none and are
 no kernel operators; what a convolution reads of the gradient that it adds to (addto) is left out and shown by itself;
-what a kernel transposes inside itself is counted. Traffic adds what the kernels read more than once; docs/estimate.md
+what a kernel transposes inside itself is counted. Traffic adds what the kernels read more than once; docs/program.md
 has the source for each class. FLOPs are those of convolutions and matrix products, a multiply-add being two.
 """
 
@@ -72,12 +72,10 @@ class Work:
     is_kernel: bool
     turned_bytes: int = 0  # of transposes inside the kernel, which are in `moved_bytes` too
     extra_bytes: int = 0  # read by a second kernel of the operator, or added to
-    launches: int = 0  # kernels and collectives that it starts
-    on_tensor_cores: bool = True  # of a product in half precision: its channels allow them
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels that docs/estimate.md counts it in."""
+        """The class of kernels that docs/program.md counts it in."""
         kind = self.kind.removesuffix("_grad")
         if self.role & OPTIMIZE:
             return "optimizer"
@@ -197,29 +195,6 @@ def _extra(op: Any, block: Any) -> int:
     return sum(_again(op, block)) if op.type == "sync_batch_norm_grad" else 0
 
 
-def _launches(op: Any, turned: list[str]) -> int:
-    """Kernels and collectives that a kernel operator starts, as Paddle and cuDNN call them; else 1."""
-    count = 1
-    if op.type in ("conv2d_grad", "depthwise_conv2d_grad"):
-        count = sum(1 for slot in op.output_names if op.output(slot))
-    elif op.type in SYNCHRONIZED:  # local sums, all-reduce, sums of all or of scale and bias, output
-        count = 4
-    elif op.type.removesuffix("_grad") == "resnet_unit":  # by its kernel's source
-        convolutions = sum(len(op.input(f"Filter{side}")) for side in "XZ")
-        count = 2 * convolutions + 1 if op.type == "resnet_unit" else 3 * convolutions
-    elif op.type == "merged_momentum" and op.attr("regularization_method"):  # one call a parameter
-        count = len(op.input("Param"))
-    return count + len(turned)
-
-
-def _on_tensor_cores(op: Any, block: Any) -> bool:
-    """Whether a convolution's channels are those that tensor cores take: multiples of 8, or an image of 3 or 4."""
-    if op.type.removesuffix("_grad") not in CONVOLUTIONS:
-        return True
-    out_channels, in_channels = block.var(op.input("Filter")[0]).shape[:2]
-    return bool(out_channels % 8 == 0 and (in_channels % 8 == 0 or in_channels <= 4))
-
-
 def _unit_flops(op: Any, block: Any) -> int:
     flops, backward = 0, op.type != "resnet_unit"
     for side in "XZ":
@@ -238,8 +213,7 @@ def works(main: Any) -> list[Work]:
     found = []
     for index, op in enumerate(block.ops):
         is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
-        images = _turned(op, block) if is_kernel else []
-        turned = 2 * sum(size_bytes(block.var(name)) for name in images)
+        turned = 2 * sum(size_bytes(block.var(name)) for name in _turned(op, block)) if is_kernel else 0
         moved = _bytes(op, block, members) + turned + _inside(op, block) if is_kernel else 0
         flops, dtype = _product(op, block)
         found.append(
@@ -254,8 +228,6 @@ def works(main: Any) -> list[Work]:
                 is_kernel=is_kernel,
                 turned_bytes=turned,
                 extra_bytes=_extra(op, block) if is_kernel else 0,
-                launches=_launches(op, images) if is_kernel else 0,
-                on_tensor_cores=_on_tensor_cores(op, block),
             )
         )
     return found

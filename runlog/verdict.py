@@ -36,11 +36,11 @@ class Verdict:
 
 
 def judged(
-    check: str, good: bool, found: str, wanted: str = "", fix: str = "", *, bad: str = FATAL, where: str = ""
+    check: str, good: bool, found: str, wanted: str = "", fix: str = "", *, bad: str = FATAL, **more: Any
 ) -> Verdict:
-    """Ok, or `bad` with what to do."""
+    """Ok, or `bad` with what to do; `more` are `where` and `figures`."""
     status, fix = (OK, "") if good else (bad, fix)
-    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=fix, where=where)
+    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=fix, **more)
 
 
 def worst(verdicts: Iterable[Verdict]) -> str:

@@ -9,20 +9,8 @@ import os
 import sys
 
 from runlog.text import MOST_OF_A_LINE, visible
+from scoring.commands import COMMANDS
 from scoring.record import InputError
-
-# command: (module with `add_arguments(parser)` and `main(args) -> int`, help). A module is imported only
-# when its command is called, so that `score` does not pay for the plots of `report`.
-COMMANDS = {
-    "score": ("scoring.figure.score", "the figure of one system's runs under a protocol"),
-    "import": ("scoring.importers", "what a log says, as a record"),
-    "compare": ("scoring.figure.compare", "two or more systems: ratio, speedup, and whether they really differ"),
-    "report": ("scoring.report", "one self-contained page from runs"),
-    "reproduce": ("scoring.published.reproduce", "recompute published figures from published logs"),
-    "history": ("scoring.figure.history", "runs kept in a file: their trend, and whether a new result is lower"),
-    "scale": ("scoring.predict.scale", "throughput and time to train at node counts not at hand"),
-    "time-to-train": ("scoring.predict.time_to_train", "minutes to 0.759 on nodes of A100, beside the published logs"),
-}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
+from tests.needs import need
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _SKIPPED = pytest.StashKey[Counter[str]]()
@@ -18,7 +19,7 @@ def _folder(variable: str, *defaults: Path, fix: str) -> Path:
     """The folder that `variable` names, or the first of the defaults that is there; there must be one."""
     candidates = [Path(os.environ[variable])] if variable in os.environ else list(defaults)
     folder = next((path for path in candidates if path.is_dir()), candidates[-1])
-    jobs.need(folder.is_dir(), f"{folder} is absent: {fix}")
+    need(folder.is_dir(), f"{folder} is absent: {fix}")
     return folder
 
 
@@ -69,3 +70,9 @@ def published_reports() -> Path:
     """Folder of the texts of the five published reports."""
     fix = "set PUBLISHED_REPORTS to the folder of the five reports' texts"
     return _folder("PUBLISHED_REPORTS", REPOSITORY.parent / "shared" / "seeds", fix=fix)
+
+
+@pytest.fixture(scope="session")
+def standing_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose ranks train nothing: `jobs.run_and_time(cwd=standing_in, ...)` takes 4 s."""
+    return jobs.standing_in(tmp_path_factory.mktemp("checkouts") / "standing_in")

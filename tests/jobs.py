@@ -7,14 +7,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+STAND_IN = REPOSITORY / "tests" / "stand_in.py"  # of a rank's training
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
 TINY = {
     "MODE": "throughput",
@@ -37,12 +38,24 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
-def need(found: bool, what: str) -> None:
-    """Skips a test where a tool is absent, and fails it where skips are failures (TESTS_MUST_NOT_SKIP=1)."""
-    if not found:
-        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
-            pytest.fail(what)
-        pytest.skip(what)
+def checkout(folder: Path, **changed: str) -> Path:
+    """Makes a checkout of links to this one; modules of paddle_rn50 that are named in `changed` have another text."""
+    package = folder / "paddle_rn50"
+    package.mkdir(parents=True)
+    for path in REPOSITORY.iterdir():
+        if path.name != package.name:
+            (folder / path.name).symlink_to(path)
+    for path in (REPOSITORY / package.name).iterdir():
+        if path.stem in changed:
+            (package / path.name).write_text(changed[path.stem])
+        else:
+            (package / path.name).symlink_to(path)
+    return folder
+
+
+def standing_in(folder: Path) -> Path:
+    """Makes a checkout whose ranks train nothing (tests/stand_in.py)."""
+    return checkout(folder, train=STAND_IN.read_text())
 
 
 def run(
@@ -61,7 +74,7 @@ def run(
     )
 
 
-def begin(command: Sequence[str], **variables: str | int) -> subprocess.Popen[str]:
+def begin(command: Sequence[str], *, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
     """A command, begun; in a session of its own, so that a test can end all of it.
 
     It heeds SIGINT also where the tests run in a shell's background, which ignores it.
@@ -69,7 +82,7 @@ def begin(command: Sequence[str], **variables: str | int) -> subprocess.Popen[st
     return subprocess.Popen(
         ["env", "--default-signal=INT", *command],
         env=environment(**variables),
-        cwd=REPOSITORY,
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -92,6 +105,38 @@ def run_and_time(
     return run([str(cwd / "run_and_time.sh"), *arguments], timeout_s=timeout_s, cwd=cwd, **variables)
 
 
+def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
+    """The same, begun."""
+    return begin([str(cwd / "run_and_time.sh")], cwd=cwd, **variables)
+
+
+def until(
+    met: Callable[[], bool],
+    job: subprocess.Popen[str] | None = None,
+    *,
+    within_s: float = 300,
+    every_s: float = 0.05,
+    why: Callable[[], object] = str,
+) -> None:
+    """Waits for what must come in time, and before `job` ends; where it does not come `why` is said."""
+    deadline = time.monotonic() + within_s
+    while not met():
+        if job and job.poll() is not None:
+            raise AssertionError(f"it ended with status {job.returncode}: {job.communicate()}")
+        assert time.monotonic() < deadline, f"not within {within_s} s: {why()}"
+        time.sleep(every_s)
+
+
+def text(log: Path) -> str:
+    """Of a log so far; one that is not there yet has none."""
+    return log.read_text(errors="replace") if log.is_file() else ""
+
+
+def trains(log: Path) -> bool:
+    """Whether the first steps are in the log."""
+    return "step_window" in text(log)
+
+
 def mpirun(ranks: int, *command: str) -> list[str]:
     """A Python command on so many ranks of this machine."""
     return [
@@ -102,15 +147,16 @@ def mpirun(ranks: int, *command: str) -> list[str]:
 
 
 def on_ranks(
-    ranks: int, *command: str, timeout_s: float = 300, **variables: str | int
+    ranks: int, *command: str, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
-    return run(mpirun(ranks, *command), timeout_s=timeout_s, DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    whole = mpirun(ranks, *command)
+    return run(whole, timeout_s=timeout_s, cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
 
 
-def begin_on_ranks(ranks: int, *command: str, **variables: str | int) -> subprocess.Popen[str]:
+def begin_on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
     """The same, begun."""
-    return begin(mpirun(ranks, *command), DGXNGPU=ranks, PYTHONPATH=str(REPOSITORY), **variables)
+    return begin(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
 
 
 def processes(logdir: Path) -> list[psutil.Process]:

@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
-# All tests that need no Docker:  ./tests/run.sh [--slow] [--null-gpu | --cluster | --bare] [--coverage] [pytest's own arguments]
-# --slow: also those marked slow, of whichever kind
+# All tests that need no Docker:  ./tests/run.sh [--bare] [--ci | --slow] [--cluster] [--null-gpu] [--coverage] [pytest's own arguments]
+# --bare: the README's commands on bare systems, and nothing else (tests/bare/run.sh)
+# --slow: also those marked slow, of whichever kind; --ci: of these those marked ci too, as .ci/run does
 # --null-gpu: each recipe and precision by the GPU's path on null GPUs (tests/null_gpu/); with --slow the whole matrix
-# --bare: the README's commands on bare systems (tests/bare/)
+# --cluster: on containers as nodes and on a SLURM; with --null-gpu both, one test at a time
 # --coverage: also which lines of harness/ and paddle_*/ no test executed, in any process that the tests start
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
-kind="not cluster and not null_gpu"
-slow=""
+kinds=()
+slow="not slow and "
 arguments=()
 workers=2
 coverage=""
 for argument in "$@"; do
   case "${argument}" in
-    --slow) slow=1 ;;
-    --null-gpu) kind="null_gpu" ;;
     --bare) exec tests/bare/run.sh ;;
-    --cluster) kind="cluster" workers=0 ;; # one test at a time: its containers share the machine's cores
+    --slow) slow="" ;;
+    --ci) slow="(not slow or ci) and " ;;
+    --null-gpu) kinds+=(null_gpu) ;;
+    --cluster) kinds+=(cluster) workers=0 ;; # one test at a time: its containers share the machine's cores
     --coverage) coverage=1 ;;
     *) arguments+=("${argument}") ;;
   esac
@@ -26,7 +28,7 @@ done
 launch/setup.sh run dev peers
 PATH="${PWD}/.venv/bin:${PATH}"
 
-if [[ "${kind}" == "not cluster"* && ${#arguments[@]} -eq 0 ]]; then
+if ((${#kinds[@]} == 0 && ${#arguments[@]} == 0)); then
   echo "== linters"
   ruff check --quiet .
   ruff format --quiet --check .
@@ -36,9 +38,12 @@ if [[ "${kind}" == "not cluster"* && ${#arguments[@]} -eq 0 ]]; then
 fi
 echo "== tests"
 # A test that starts ranks has both cores of a small machine to itself: it is in the group "ranks".
-markers="${kind}"
-[[ -n "${slow}" ]] || markers="not slow and ${kind}"
-tests=(pytest -n "${workers}" --dist loadgroup -m "${markers}" --durations 8 --durations-min 10 "${arguments[@]}")
+case "${kinds[*]}" in
+  "") kind="not cluster and not null_gpu" ;;
+  *\ *) kind="(cluster or null_gpu)" ;;
+  *) kind="${kinds[0]}" ;;
+esac
+tests=(pytest -n "${workers}" --dist loadgroup -m "${slow}${kind}" --durations 8 --durations-min 10 "${arguments[@]}")
 [[ -n "${coverage}" ]] || exec "${tests[@]}"
 folder="$(mktemp -d)"
 trap 'rm -rf "${folder}"' EXIT

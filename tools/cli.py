@@ -7,61 +7,61 @@ checkout and the packages of [train]. Each is also to be had as `python -m MODUL
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import sys
+from importlib import metadata
 
-# {command: (what it does, module with `main() -> int`, whether that has commands of its own, of which this is one)}
-CHECKER, SCORER = ("compliance.__main__", True), ("scoring.__main__", True)
+from compliance.commands import COMMANDS as COMPLIANCE
+from scoring.commands import COMMANDS as SCORING
+
+# {command: (module with `main() -> int`, what it does)}; the first two modules have commands of their own
 PUBLISHING = {
-    "check": ("may these logs be published", *CHECKER),
-    "system": ("write the system description", *CHECKER),
-    "package": ("build the submission package", *CHECKER),
-    "verify": ("re-check a published package", *CHECKER),
-    "audit": ("check a whole results repository", *CHECKER),
-    "score": ("the figure of one system's runs under a protocol", *SCORER),
-    "compare": ("two or more systems: ratio, and whether they really differ", *SCORER),
-    "report": ("one self-contained page from runs", *SCORER),
-    "reproduce": ("recompute published figures from published logs", *SCORER),
-    "history": ("runs kept in a file: their trend, and whether a new one is lower", *SCORER),
-    "scale": ("throughput and time to train at node counts not at hand", *SCORER),
-    "time-to-train": ("minutes to the target on nodes of A100", *SCORER),
-    "import": ("what a log says, as a record", *SCORER),
-    "watch": ("follow a run that goes on", "tools.watch", False),
+    **{name: ("compliance.__main__", what) for name, what in COMPLIANCE.items()},
+    **{name: ("scoring.__main__", what) for name, (_, what) in SCORING.items()},
+    "watch": ("tools.watch", "the newest run under a folder, while it goes on"),
 }
 TRAINING = {
-    "doctor": ("is the machine fit for the job", "tools.doctor", False),
-    "inspect": ("the training program without a GPU", "tools.inspect", False),
-    "tune": ("the fastest strategy and batch size of this machine", "tools.tune", False),
-    "acceptance": ("does the machine compute right, and how fast", "tools.acceptance", False),
-    "fleet": ("which node, or rank of one node, is slow", "tools.fleet", False),
-    "pack": ("an image folder as RecordIO", "tools.pack", False),
+    "doctor": ("tools.doctor.__main__", "what will fail in a run, before it"),
+    "inspect": ("tools.inspect", "the training program of a configuration, without a GPU"),
+    "tune": ("tools.tune.__main__", "search the fastest strategy of this machine"),
+    "acceptance": ("tools.acceptance.__main__", "report on what ./run_and_time.sh --acceptance ran"),
+    "fleet": ("tools.fleet.__main__", "name the slow node by what ./run_and_time.sh --fleet measured"),
+    "pack": ("tools.pack", "make RecordIO of an image folder"),
 }
+WITH_COMMANDS = ("compliance.__main__", "scoring.__main__")
 
 
 def usage() -> str:
     """Every command with what it does."""
-    lines = ["usage: paddle-reference COMMAND ...    (COMMAND --help; --version)"]
-    for title, commands in (("from a log:", PUBLISHING), ("in a checkout, with the packages of [train]:", TRAINING)):
-        lines += ["", title, *(f"  {name:13}  {says}" for name, (says, *_) in commands.items())]
-    return "\n".join(lines)
+    lines = ["usage: paddle-reference COMMAND ...       its options: paddle-reference COMMAND --help"]
+    for title, commands in (("", PUBLISHING), ("in a checkout, with the packages of [train]:", TRAINING)):
+        lines += ["", *filter(None, [title]), *(f"  {name:15}{what}" for name, (_, what) in commands.items())]
+    return "\n".join([*lines, "", "  --version", ""])
+
+
+def version() -> str:
+    """Of the installed package."""
+    try:
+        return metadata.version("paddle-reference-submission")
+    except metadata.PackageNotFoundError:
+        return "of a checkout that is not installed"
 
 
 def main() -> int:
     """Runs a command; its exit status, or 2 for wrong use or where its packages are missing."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    known = PUBLISHING | TRAINING
     if name in ("-h", "--help"):
-        print(usage())
+        print(usage(), end="")
         return 0
     if name == "--version":
-        print(importlib.metadata.version("paddle-reference-submission"))
+        print(f"paddle-reference {version()}")
         return 0
+    known = PUBLISHING | TRAINING
     if name not in known:
         print(f"error: {name}: no such command: use one of {', '.join(known)}", file=sys.stderr)
         return 2
-    _, module, has_commands = known[name]
-    if not has_commands:
+    module, _ = known[name]
+    if module not in WITH_COMMANDS:
         del sys.argv[1]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:

@@ -16,15 +16,14 @@ from harness import env
 from program import kernels, strategy
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
-from scoring.predict.estimate import Demand, predict
-from scoring.published.table import read_published, select
+from scoring.published.table import Published, nearest, read_published, select
 
 KIB = 2**10
 FIRST_PORT = 6170  # Paddle's
 MOST_RANKS = 2**16 - FIRST_PORT
 
-# Names of a model in published tables that leave its version open, by the model's name with it.
-UNVERSIONED = {"resnet50_v1.5": {"resnet50": "v1 or v1.5 not stated"}}
+# A model in published tables that leaves its version open: the one that it is taken for, and what is noted.
+UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,6 @@ class Device:
     name: str
     memory_gib: int
     flops_per_s: dict[str, float]  # by arithmetic of the product
-    vector_flops_per_s: float  # of FP16 outside the tensor cores
     memory_bytes_per_s: float
     on_chip_bytes: int  # registers, shared memory and L2 cache, by the architecture's white paper
     link_bytes_per_s: float
@@ -54,7 +52,6 @@ DEVICES = (
             name="V100",
             memory_gib=memory_gib,
             flops_per_s={"float32": 15.7e12, "float16": 125e12},
-            vector_flops_per_s=31.4e12,
             memory_bytes_per_s=900e9,
             on_chip_bytes=(80 * (256 + 96) + 6144) * KIB,
             link_bytes_per_s=150e9,
@@ -67,7 +64,6 @@ DEVICES = (
             name="A100",
             memory_gib=memory_gib,
             flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
-            vector_flops_per_s=78e12,
             memory_bytes_per_s=memory_bytes_per_s,
             on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
             link_bytes_per_s=300e9,
@@ -88,7 +84,7 @@ def in_order(update: Sequence[Any]) -> list[tuple[Work, float | None]]:
     return [(work, sizes.get(work.index) if program is main else None) for program in update for work in works(program)]
 
 
-def estimate(
+def roofline(
     operators: list[tuple[Work, float | None]], *, tf32: bool, batch: int, ranks: int, device: Device
 ) -> dict[str, Any] | None:
     """Roofline of a step on `device`: an upper bound on its images/s; None where it lacks the arithmetic.
@@ -120,7 +116,7 @@ def estimate(
         flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
         compute_s += max(by_flops_s, by_bytes_s)
     return {
-        "images_per_s": batch * ranks / compute_s,
+        "roofline_images_per_s": batch * ranks / compute_s,
         "step_time_s": compute_s,
         "flops_time_s": flops_s,
         "bytes_time_s": bytes_s,
@@ -131,79 +127,59 @@ def estimate(
     }
 
 
-def demand(operators: list[tuple[Work, float | None]], *, tf32: bool, ranks: int, device: Device) -> Demand | None:
-    """What a step asks of `device`, for the estimate; None where it lacks the arithmetic, or beyond one node.
+def figures_of(device: Device, *, workload: str, precision: str) -> list[Published]:
+    """Published throughput of the workload by Paddle on the same device and precision.
 
-    A product in half precision whose channels the tensor cores do not take runs outside them.
+    A table that does not say the device's memory, the model's version or the level of AMP is of any.
     """
-    flops: Counter[str] = Counter()
-    product_s = traffic_s = all_reduce_s = 0.0
-    for work, summed_bytes in operators:
-        if summed_bytes is not None:
-            all_reduce_s += 2 * (ranks - 1) / ranks * summed_bytes / device.link_bytes_per_s
-            continue
-        traffic_s += work.traffic_bytes(device.on_chip_bytes) / device.memory_bytes_per_s
-        if work.flops:
-            mode = "tf32" if tf32 and work.dtype == "float32" else work.dtype
-            if ranks > 8 or mode not in device.flops_per_s:
-                return None
-            outside = mode.endswith("16") and not work.on_tensor_cores
-            product_s += work.flops / (device.vector_flops_per_s if outside else device.flops_per_s[mode])
-            flops[mode] += work.flops
-    return Demand(
-        arithmetic=flops.most_common(1)[0][0],
-        product_s=product_s,
-        traffic_s=traffic_s,
-        launches=sum(work.launches for work, _ in operators),
-        all_reduce_s=all_reduce_s,
-    )
-
-
-def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
-    """Published throughput of the workload by Paddle on the same device, precision, batch and rank count.
-
-    A table that does not say the device's memory or the model's version is of any; `note` says so.
-    """
-    model = env.MODELS[workload]
-    notes = {model: ""} | UNVERSIONED.get(model, {})
     names = {"fp32": {"fp32"}, "tf32": {"tf32"}, "amp_o1": {"amp_o1", "amp"}, "amp_o2": {"amp_o2", "amp"}}
-    rows = select(read_published(), metric="throughput", accelerator=device.name, batch_per_device=batch, devices=ranks)
+    model = env.MODELS[workload]
     return [
-        {
-            "images_per_s": row.value,
-            "source": row.source,
-            "table": row.table,
-            "note": "; ".join(filter(None, (row.note, notes[row.model]))),
-        }
-        for row in rows
-        if row.model in notes
+        row
+        for row in select(read_published(), metric="throughput", accelerator=device.name)
+        if model in (row.model, *UNVERSIONED.get(row.model, ())[:1])
         and row.precision in names.get(precision, set())
         and row.framework.startswith("Paddle")
         and row.accelerator_memory_gib in (None, device.memory_gib)
     ]
 
 
+def quoted(row: Published) -> dict[str, Any]:
+    """A published figure with its source and what it is of."""
+    _, unsaid = UNVERSIONED.get(row.model, (row.model, None))
+    return {
+        "images_per_s": row.value,
+        "source": row.source,
+        "framework": row.framework,
+        "table": row.table,
+        "batch_per_device": row.batch_per_device,
+        "devices": row.devices,
+        "note": "; ".join(filter(None, (row.note, unsaid))),
+    }
+
+
+def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
+    """The figures of the same batch and ranks."""
+    rows = figures_of(device, workload=workload, precision=precision)
+    return [quoted(row) for row in select(rows, batch_per_device=batch, devices=ranks)]
+
+
 def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
-    """On each device: roofline of the job's update, its error against published figures, traffic, and prediction."""
-    batch, ranks = job.batchsize, job.world_size
+    """On each device: the roofline of the job's update, the nearest published figure, and the traffic."""
     operators, found = in_order(update), []
+    sizes = {"batch": job.batchsize, "ranks": job.world_size}
     for device in DEVICES:
-        roofline = estimate(operators, tf32=job.precision == "tf32", batch=batch, ranks=ranks, device=device)
-        figures = []
+        row = None
         if not strategy.parse(job.strategy).auto:  # Paddle chose that program, not who published
-            figures = published(device, workload=job.workload, precision=job.precision, batch=batch, ranks=ranks)
-        name = f"{device.name} {device.memory_gib} GB"
-        if roofline:
-            figures = [f | {"error": roofline["images_per_s"] / f["images_per_s"] - 1} for f in figures]
-        asked = demand(operators, tf32=job.precision == "tf32", ranks=ranks, device=device)
+            rows = figures_of(device, workload=job.workload, precision=job.precision)
+            row = nearest(rows, batch=job.batchsize, devices=job.world_size)
         found.append(
-            {"device": name}
-            | (roofline or {"images_per_s": None})
-            | {
-                "published": figures,
-                "prediction": predict(device.name, asked, batch * ranks) if asked else None,
-                "traffic_gb": traffic_gb(operators, device),
-            }
+            {"device": f"{device.name} {device.memory_gib} GB"}
+            | (
+                roofline(operators, tf32=job.precision == "tf32", device=device, **sizes)
+                or {"roofline_images_per_s": None}
+            )
+            | {"published": row and quoted(row), "traffic_gb": traffic_gb(operators, device)}
         )
     return found
 
@@ -291,43 +267,25 @@ def text(found: dict[str, Any]) -> str:
     lines.append("verified       " + "; ".join(found["verified"]))
     lines.append("roofline       data-sheet peaks, an upper bound, not measured")
     for entry in found["estimate"]:
-        if entry["images_per_s"] is None:
-            lines.append(f"  {entry['device']}: no estimate (no such arithmetic, or beyond one node)")
-            continue
-        known = "" if entry["published"] else "; no figure"
-        lines.append(f"  {entry['device']}: {entry['images_per_s']:.0f} images/s{known}")
-        lines += [
-            f"    {f['images_per_s']:g} published ({f['table']}), error {100 * f['error']:+.0f} %"
-            f"{f['note'] and '; ' + f['note']}"
-            for f in entry["published"]
-        ]
-    lines += prediction_lines(found["estimate"])
+        rate, row = entry["roofline_images_per_s"], entry["published"]
+        bound = f"at most {rate:.0f} images/s" if rate else "none (no such arithmetic, or beyond one node)"
+        lines.append(f"  {entry['device']}: {bound}; nearest published: {_quote(row) if row else 'none'}")
+    lines.append("traffic        GB a step, with what kernels read again (docs/program.md)")
+    lines += [
+        f"  {card}: " + ", ".join(f"{name} {size:.2f}" for name, size in gigabytes.items())
+        for card, gigabytes in {e["device"].split()[0]: e["traffic_gb"] for e in found["estimate"]}.items()
+    ]
     lines += ["", "operator                                count      GB"]
     by_kind = found["bytes_gb_by_operator"]
     lines += [f"{kind:38} {count:6} {by_kind.get(kind, 0.0):7.2f}" for kind, count in found["operators"].items()]
     return "\n".join(lines)
 
 
-def prediction_lines(entries: list[dict[str, Any]]) -> list[str]:
-    """Traffic by class of kernel, the prediction on each device, and what takes its step."""
-    lines = ["traffic        GB a step, with what kernels read again (docs/estimate.md)"]
-    lines += [
-        f"  {card}: " + ", ".join(f"{name} {size:.2f}" for name, size in gigabytes.items())
-        for card, gigabytes in {entry["device"].split()[0]: entry["traffic_gb"] for entry in entries}.items()
-    ]
-    lines.append("prediction     fitted on the published figures of others (docs/estimate.md), not measured")
-    for entry in entries:
-        if not (found := entry["prediction"]):
-            lines.append(f"  {entry['device']}: none (no published figure of this arithmetic, or beyond one node)")
-            continue
-        low, high = found["interval_95"]
-        step_s = sum(found["parts_s"].values())
-        parts = sorted(found["parts_s"].items(), key=lambda part: -part[1])
-        lines.append(
-            f"  {entry['device']}: {found['images_per_s']:.0f} images/s ({low:.0f} to {high:.0f}), {1e3 * step_s:.1f} "
-            f"ms a step: {', '.join(f'{name} {seconds / step_s:.0%}' for name, seconds in parts)}"
-        )
-    return lines
+def _quote(row: dict[str, Any]) -> str:
+    return (
+        f"{row['images_per_s']:g} at batch {row['batch_per_device']} x {row['devices']} ({row['source']}, "
+        f"{row['framework']}{row['note'] and '; ' + row['note']})"
+    )
 
 
 def main() -> int:

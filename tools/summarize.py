@@ -14,9 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from compliance import rules
 from compliance.findings import FileReport, as_json
 from compliance.submission.runs import check_logs
@@ -100,10 +97,9 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
         rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
     rows["log"] = "\n".join(map(str, logs))
     rows["report"] = str(_write_report(logs, records, folder, findings))
-    table = Table(show_header=False, box=None, pad_edge=False)
+    width = max(map(len, rows)) + 2
     for name, text in rows.items():
-        table.add_row(name, text)
-    Console(highlight=False, markup=False, width=120).print(table)
+        print(f"{name:{width}}" + text.replace("\n", "\n" + " " * width))
     for warning in figure.warnings:
         print(f"warning: {warning.rule}: {warning.message}")
     for report in reports:

@@ -100,6 +100,18 @@ def interpolate(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int
     )
 
 
+def point_at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str] | None:
+    """The point that a global batch is held to, and which it is; None above the largest."""
+    exact = next((point for point in points if point.global_batch == batch), None)
+    low = max((p for p in points if p.global_batch < batch), key=lambda p: p.global_batch, default=None)
+    high = min((p for p in points if p.global_batch > batch), key=lambda p: p.global_batch, default=None)
+    if exact:
+        return exact, "reference point"
+    if low and high:
+        return interpolate(batch, low, high, runs), "interpolated reference point"
+    return (high, f"reference point of the least batch, {high.global_batch}") if high else None
+
+
 def against_points(epochs: Sequence[float], batch: int, points: Sequence[ReferencePoint], runs: int) -> Convergence:
     """Whether runs that took `epochs` at the global batch converge no faster than the reference could.
 
@@ -109,17 +121,10 @@ def against_points(epochs: Sequence[float], batch: int, points: Sequence[Referen
         return Convergence(passed=False, reason="more than one run did not converge")
     if len(epochs) < 3:
         return Convergence(passed=False, reason=f"{len(epochs)} runs: no olympic mean of fewer than 3")
-    exact = next((point for point in points if point.global_batch == batch), None)
-    low = max((p for p in points if p.global_batch < batch), key=lambda p: p.global_batch, default=None)
-    high = min((p for p in points if p.global_batch > batch), key=lambda p: p.global_batch, default=None)
-    if exact:
-        point, how = exact, "reference point"
-    elif low and high:
-        point, how = interpolate(batch, low, high, runs), "interpolated reference point"
-    elif high:
-        point, how = high, f"reference point of the least batch, {high.global_batch}"
-    else:
+    found = point_at(batch, points, runs)
+    if found is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
+    point, how = found
     kept = sorted(epochs)[1:-1]
     mean = sum(kept) / len(kept)
     passed = mean >= point.mean_epochs / (point.mean_epochs / point.least_epochs)  # as rcp_checker divides

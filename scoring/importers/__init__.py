@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 from runlog.reader import open_log
 from runlog.text import safe_lines
-from scoring.importers import checks, dllogger, keras, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
+from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
 from scoring.importers.lines import HashingStream, Lines, Span, Stream, clean
+from scoring.importers.table import Table
 from scoring.importers.text import Draft, RowPattern
 from scoring.record import Check, InputError, Record, Window
 
@@ -37,23 +38,29 @@ class Format(NamedTuple):
     segmentation: bool = False  # its program trains segmentation networks alone
 
 
+def _of(clue: bytes, table: Table, *, segmentation: bool = False) -> Format:
+    return Format(clue, table.row, table.read, segmentation)
+
+
+_MLLOG_ROW = RowPattern(re.compile(r":::MLLOG \{"), ())
 FORMATS = {
-    "mllog": Format(b":::MLLOG", RowPattern(re.compile(r":::MLLOG \{"), ()), mllog.read),
-    "paddleclas_static": Format(b"train step:", paddleclas.STATIC_ROW, paddleclas.read_static),
-    "paddleclas_dygraph": Format(b"[Train][Epoch ", paddleclas.DYGRAPH_ROW, paddleclas.read_dygraph),
-    "paddleseg": Format(b"[TRAIN] epoch", paddleseg.ROW, paddleseg.read, segmentation=True),
-    "paddle18": Format(b"train batch ", paddle18.ROW, paddle18.read),
-    "oneflow": Format(b"samples/s: ", oneflow.ROW, oneflow.read),
-    "nvidia_pytorch": Format(b"train.total_ips", dllogger.PYTORCH_ROW, dllogger.read_pytorch),
-    "nvidia_tensorflow": Format(b" total_ips", dllogger.TENSORFLOW_ROW, dllogger.read_tensorflow),
-    "nvidia_mxnet": Format(b"train.ips", dllogger.MXNET_ROW, dllogger.read_mxnet),
-    "nvidia_mxnet_speed": Format(b" samples/sec\tLR: ", dllogger.SPEED_ROW, dllogger.read_speed),
-    "nvidia_paddle": Format(b"train.batch_time", dllogger.PADDLE_ROW, dllogger.read_paddle),
-    "nvidia_json": Format(b"DLLL {", dllogger.JSON_ROW, dllogger.read_json),
-    "nvidia_nvlog": Format(b":::NVLOG", dllogger.NVLOG_RATE, dllogger.read_nvlog),
-    "keras": Format(b"keras_utils.py", keras.ROW, keras.read),
-    "mmcv_json": Format(b'"data_time": ', mmseg.JSON_ROW, mmseg.read_json, segmentation=True),
-    "mmseg": Format(b"data_time: ", mmseg.ROW, mmseg.read, segmentation=True),
+    "mllog": Format(b":::MLLOG", _MLLOG_ROW, mllog.read),
+    "paddleclas_static": _of(b"train step:", paddleclas.STATIC),
+    "paddleclas_dygraph": _of(b"[Train][Epoch ", paddleclas.DYGRAPH),
+    "paddleseg": _of(b"[TRAIN] epoch", paddleseg.TABLE, segmentation=True),
+    "paddle18": _of(b"train batch ", paddle18.TABLE),
+    "oneflow": _of(b"samples/s: ", oneflow.TABLE),
+    "nvidia_pytorch": _of(b"train.total_ips", dllogger.PYTORCH),
+    "nvidia_tensorflow": _of(b" total_ips", dllogger.TENSORFLOW),
+    "nvidia_mxnet": _of(b"train.ips", dllogger.MXNET),
+    "nvidia_mxnet_speed": _of(b" samples/sec\tLR: ", dllogger.SPEED),
+    "nvidia_paddle": _of(b"train.batch_time", dllogger.PADDLE),
+    "nvidia_json": _of(b"DLLL {", dllogger.JSON),
+    "nvidia_nvlog": Format(b":::NVLOG", dllogger.NVLOG_RATE, dllogger.NVLOG.read),  # a row has two lines
+    "gluoncv": _of(b"\tSpeed: ", gluoncv.TABLE),
+    "keras": _of(b"keras_utils.py", keras.TABLE),
+    "mmcv_json": _of(b'"data_time": ', mmseg.JSON_TABLE, segmentation=True),
+    "mmseg": _of(b"data_time: ", mmseg.TABLE, segmentation=True),
 }
 
 

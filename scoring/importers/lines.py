@@ -23,6 +23,7 @@ _ONCE = (
     "System environment:",
     '{"env_info": ',
     "Base params: {",
+    "Namespace(batch_",
 )
 STARTS = (
     *_ONCE,

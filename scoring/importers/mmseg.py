@@ -12,25 +12,9 @@ Y/M/D h:m:s - mmengine - INFO - Iter(train) [  50/80000]  lr: ..  eta: ..  time:
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from scoring.importers.text import (
-    Counter,
-    Draft,
-    Fact,
-    Lines,
-    RowPattern,
-    field,
-    first_group,
-    integer,
-    moment_s,
-    number,
-    of_steps,
-    positive,
-    rows,
-    whole,
-)
-from scoring.record import Window
+from scoring.importers.table import Around, At, Table, counted, mean_time, through_run
+from scoring.importers.text import Fact, RowPattern, field, first_group, integer
 
 HEAD = re.compile(
     r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
@@ -48,138 +32,104 @@ JSON_ROW = RowPattern(
     (field('"time": ', "(?=[,}])"),),
     (field('"data_time": '), re.compile(r'"memory": (\d{1,9})'), field('"loss": ')),
 )
-_JSON_EVAL, _JSON_STEP = re.compile(r'"mIoU": ([\d.]+)'), re.compile(r'"(?:iter|step)": (\d{1,9})')
-_FACT = re.compile(
-    r"\bsamples_per_gpu ?= ?(?P<batch>\d{1,9})"
-    r"|(?P<loader>\w+)_dataloader ?= ?dict"
-    r"|\bbatch_size ?= ?(?P<loaded>\d{1,9})"
-    r"|gpu_ids ?= ?range\((?P<range>\d{1,9}, ?\d{1,9})\)"
-    r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
-    r"|\bDistributed training: (?P<distributed>True)"
-    r"|\bPyTorch: (?P<torch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
-    r"|\bGPU [\d,]+: (?P<gpu>.+)$|\bworld_size ?= ?(?P<world>\d{1,9})"
-    r"|\b(?P<fp16>fp16) ?= ?dict|type='(?P<amp>Fp16OptimizerHook|AmpOptimWrapper)'"
-)
-_EVAL = re.compile(r"\bmIoU: ([\d.]+)")
+_JSON_STEP = re.compile(r'"(?:iter|step)": (\d{1,9})')
 # Devices that multiply FP32 as TF32 by PyTorch's default for convolutions.
 _TF32_DEVICE = re.compile(r"A100|A800|A30|A40|H100|H800|RTX 30|RTX 40|RTX A|L40")
 
 
-class _Config:
+class _Around(Around):
     """What the log prints of the machine and the configuration before its first row."""
 
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
-        self._loader = ""
-        self._gpu: Fact | None = None
-        self._line = 0
-        self._gpu_ids: Fact | None = None
-        self.distributed = False
+    facts = re.compile(
+        r"\bsamples_per_gpu ?= ?(?P<batch>\d{1,9})"
+        r"|(?P<loader>\w+)_dataloader ?= ?dict"
+        r"|\bbatch_size ?= ?(?P<loaded>\d{1,9})"
+        r"|gpu_ids ?= ?range\((?P<range>\d{1,9}, ?\d{1,9})\)"
+        r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
+        r"|\bDistributed training: (?P<distributed>True)"
+        r"|\bPyTorch: (?P<torch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
+        r"|\bGPU [\d,]+: (?P<gpu>.+)$|\bworld_size ?= ?(?P<world>\d{1,9})"
+        r"|\b(?P<fp16>fp16) ?= ?dict|type='(?P<amp>Fp16OptimizerHook|AmpOptimWrapper)'"
+    )
+    evaluation = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
+    quality = "mIoU"
+    _loader = ""
 
-    def read(self, line: int, text: str) -> None:
+    def before(self, line: int, text: str) -> None:
         """Take what the line says."""
-        draft = self._draft
         if "samples_per_gpu" in text or "batch_size" in text:
-            self._line = self._line or line
-        if not (match := _FACT.search(text)):
-            return
-        for name, value in first_group(match):
-            if name == "gpu":
-                self._gpu = self._gpu or Fact(value, line)
-            elif name == "loader":
+            self.said.setdefault("config", Fact(True, line))
+        for name, value in (fact for match in self.facts.finditer(text) for fact in first_group(match)):
+            if name == "loader":
                 self._loader = value
-            elif name == "batch" or (name == "loaded" and self._loader == "train"):  # each loader has its own batch
-                draft.count("batch_per_device", value, line)
-            elif name == "range":
-                first, end = map(int, value.split(","))
-                self._gpu_ids = self._gpu_ids or Fact(end - first, line)
-            elif name == "ids":
-                self._gpu_ids = self._gpu_ids or Fact(value.count(",") + 1, line)
-            elif name == "distributed":
-                self.distributed = True
-            elif name == "world":
-                draft.count("devices", value, line)
-            elif name in ("torch", "mmseg", "cudnn"):
-                draft.software.setdefault("pytorch" if name == "torch" else name, value)
-            elif name in ("fp16", "amp"):
-                draft.fact("precision", "amp", line)
+            elif name != "loaded" or self._loader == "train":  # each loader has its own batch
+                self.said.setdefault("batch" if name == "loaded" else name, Fact(value, line))
 
     def finish(self) -> None:
         """Devices, precision and math mode, from all that was said."""
-        draft, ids = self._draft, self._gpu_ids
-        # Under a launcher each process may list its own device alone: one is then no word on how many ran.
-        if ids is not None and not (self.distributed and ids.value == 1):
-            draft.fact("devices", ids.value or None, ids.line)
-        if self._line:  # the whole configuration is printed: without an fp16 section it is FP32
-            draft.fact("precision", "fp32", self._line)
-        if self._gpu is not None and draft.said("precision") == "fp32":
-            modern = _TF32_DEVICE.search(str(self._gpu.value))
-            draft.fact("math_mode", "tf32" if modern else "fp32", self._gpu.line)
-        version = draft.software.get("pytorch")
-        draft.fact("framework", f"PyTorch {version}" if version else "PyTorch")
+        draft = self.draft
+        self.count("batch_per_device", "batch")
+        self.count("devices", "world")
+        for name in sorted({"range", "ids"} & self.said.keys(), key=lambda name: self.said[name].line)[:1]:
+            numbers = [int(text) for text in re.findall(r"\d+", str(self.said[name].value))]
+            count = numbers[1] - numbers[0] if name == "range" else len(numbers)
+            # Under a launcher each process may list its own device alone: one is then no word on how many ran.
+            if not ("distributed" in self.said and count == 1):
+                self.fact("devices", name, count or None)
+        for name in sorted({"fp16", "amp"} & self.said.keys(), key=lambda name: self.said[name].line):
+            self.fact("precision", name, "amp")
+        self.fact("precision", "config", "fp32")  # the whole configuration is printed: without an fp16 section it is
+        if draft.said("precision") == "fp32":
+            self.fact("math_mode", "gpu", "tf32" if _TF32_DEVICE.search(self.text("gpu") or "") else "fp32")
+        for name, key in (("torch", "pytorch"), ("mmseg", "mmseg"), ("cudnn", "cudnn")):
+            if version := self.text(name):
+                draft.software[key] = version
+        draft.fact("framework", f"PyTorch {self.text('torch')}" if "torch" in self.said else "PyTorch")
 
 
-def read_json(lines: Lines) -> Draft:
-    """The JSON lines that mmcv or mmengine writes beside its log."""
-    draft = Draft()
-    config = _Config(draft)
-    config.distributed = True  # the file does not say whether a launcher ran
-    last: tuple[int | None, int] = (0, 0)
-    for line, text, values in rows(lines, '"lr": ', '{"', JSON_ROW, ('"mIoU": ',)):
-        if values is None:
-            if found := _JSON_EVAL.search(text):
-                step_found = _JSON_STEP.search(text)
-                draft.evaluated(line, "mIoU", found[1], step=integer(step_found[1]) if step_found else None)
-            elif not draft.has_rows:
-                for part in text.replace('\\"', '"').split("\\n"):
-                    config.read(line, part)
-            continue
-        epoch, step, step_time = integer(values[0]), whole(values[1] or values[2]), positive(values[3])
-        if step_time is None or (epoch, step) == last:
-            continue
-        steps = step - last[1] if step > last[1] else step
-        last = epoch, step
-        draft.row(_window(line, step, steps if draft.has_rows else None, step_time, values[4:], epoch=epoch))
-    config.finish()
-    draft.fact("rate_scope", "device")
-    return draft
+class _AroundJson(_Around):
+    """The same in JSON: the configuration is one text in it."""
+
+    evaluation = re.compile(r'"mIoU": (?P<value>[\d.]+)')
+
+    def before(self, line: int, text: str) -> None:
+        """Take what the line says."""
+        self.said["distributed"] = Fact(True, line)  # the file does not say whether a launcher ran
+        for part in text.replace('\\"', '"').split("\\n"):
+            super().before(line, part)
+
+    def after(self, line: int, text: str) -> None:
+        """An evaluation, at the step that it says."""
+        if found := self.evaluation.search(text):
+            step = _JSON_STEP.search(text)
+            self.draft.evaluated(line, self.quality, found["value"], step=integer(step[1]) if step else None)
 
 
-def _window(line: int, step: int, steps: int | None, step_time: float, others: list[str | None], **more: Any) -> Window:
-    """A row; `others` are its wait, memory and loss."""
-    wait, memory, loss = others
-    seconds, waited = of_steps(steps, step_time, number(wait))
-    return Window(
-        line=line,
-        step=step,
-        steps=steps,
-        seconds=seconds,
-        data_wait_s=waited,
-        printed_step_time_s=step_time,
-        loss=number(loss),
-        gpu_memory_mib=number(memory),
-        **more,
-    )
+def _steps(around: Around, at: At) -> int | None:
+    """A counter that runs through the run, or starts anew in each epoch."""
+    last = around.last
+    return None if last is None else at.step - last.step if at.step > last.step else at.step
 
 
-def read(lines: Lines) -> Draft:
-    """A log of mmsegmentation (mmcv runner or mmengine)."""
-    draft, counter = Draft(), Counter()
-    config = _Config(draft)
-    for line, text, values in rows(lines, "Iter", " - INFO - ", ROW, ("mIoU: ",)):
-        if values is None:
-            if not draft.has_rows:
-                config.read(line, text)
-            elif found := _EVAL.search(text):
-                draft.evaluated(line, "mIoU", found[1], step=counter.last)
-            continue
-        stamp, step, of, cost, *others = values
-        step_time = positive(cost)
-        if step_time is None or counter.repeats(whole(step)):
-            continue
-        steps = counter.take(whole(step), whole(of))
-        draft.row(_window(line, whole(step), steps, step_time, others, end_s=moment_s(stamp)))
-    config.finish()
-    draft.fact("rate_scope", "device")
-    draft.truncated = counter.stops_short
-    return draft
+TABLE = Table(
+    marker="Iter",
+    own=" - INFO - ",
+    row=ROW,
+    columns="stamp step of time wait memory loss",
+    needs="time",
+    spent=counted(through_run, mean_time),
+    others=("mIoU: ",),
+    around=_Around,
+    always={"rate_scope": "device"},
+)
+JSON_TABLE = Table(
+    marker='"lr": ',
+    own='{"',
+    row=JSON_ROW,
+    columns="epoch step step time wait memory loss",
+    needs="time",
+    spent=counted(_steps, mean_time),
+    others=('"mIoU": ',),
+    around=_AroundJson,
+    always={"rate_scope": "device"},
+)

@@ -10,63 +10,37 @@ from __future__ import annotations
 import re
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.text import (
-    Draft,
-    EpochCounter,
-    Lines,
-    RowPattern,
-    field,
-    moment_s,
-    number,
-    positive,
-    rows,
-    whole,
-)
-from scoring.record import Window
+from scoring.importers.table import Table, counted, through_epoch
+from scoring.importers.text import RowPattern, field
 
 HEAD = re.compile(
     r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
     r"\[Pass (\d{1,9}), train batch (\d{1,9})\]"
 )
 ROW = RowPattern(HEAD, (field(" elapse ", " sec"),), (field(r"\sloss "),))
-_FP16 = re.compile(r"^\W*(?:use_)?fp16: (True|False)")
-_MODEL = re.compile(r"^model: (\w+)\s*$")
-_EPOCH = re.compile(r"\[End pass (\d{1,9}), .*?test acc1 ([\d.]+)")
 
 
-def read(lines: Lines) -> Draft:
-    """A log of Paddle 1.8's image classification."""
-    draft, counter = Draft(), EpochCounter(0)
-    launch = Launch(draft)
-    for line, text, values in rows(lines, "train batch ", "[Pass ", ROW, ("[End pass",)):
-        if values is None:
-            if draft.has_rows:
-                if found := _EPOCH.search(text):
-                    draft.evaluated(line, "acc1", found[2], epoch=found[1])
-                continue
-            launch.read(line, text)
-            if found := _FP16.match(text):
-                draft.fact("precision", "amp_o1" if found[1] == "True" else "fp32", line)
-            elif found := _MODEL.match(text):
-                draft.fact("model", found[1], line)
-            continue
-        stamp, epoch, step, elapse, loss = values
-        step_time = positive(elapse)
-        if (steps := counter.take(whole(epoch), whole(step))) == 0:
-            continue
-        draft.row(
-            Window(
-                line=line,
-                step=whole(step),
-                epoch=whole(epoch),
-                steps=steps,
-                seconds=step_time if steps == 1 else None,  # of the other steps the log says no time
-                printed_step_time_s=step_time,
-                end_s=moment_s(stamp),
-                loss=number(loss),
-            )
-        )
-    launch.finish()
-    draft.fact("rate_scope", "device")
-    draft.fact("first_step", 0)
-    return draft
+class _Around(Launch):
+    facts = re.compile(r"^\W*(?:use_)?fp16: (?P<fp16>True|False)|^model: (?P<model>\w+)\s*$")
+    evaluation = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
+    quality = "acc1"
+
+    def finish(self) -> None:
+        """Hand over to the draft."""
+        self.fact("precision", "fp16", "amp_o1" if self.text("fp16") == "True" else "fp32")
+        self.fact("model", "model")
+        super().finish()
+
+
+TABLE = Table(
+    marker="train batch ",
+    own="[Pass ",
+    row=ROW,
+    columns="stamp epoch step time loss",
+    needs="step",
+    spent=counted(through_epoch),
+    others=("[End pass",),
+    around=_Around,
+    first_step=0,
+    always={"rate_scope": "device"},
+)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.text import Draft, Fact, first_group
+from scoring.importers.table import Around
+from scoring.importers.text import Fact, first_group, integer
 
 # paddle/distributed/launch (context/args, controllers), fleet/launch_utils.py, phi/backends/gpu/gpu_resources.cc
 _FACT = re.compile(
@@ -23,39 +24,35 @@ _FACT = re.compile(
 _CLUE = re.compile(r"PADDLE_TRAINERS_NUM|nranks|nnodes|replicas|API Version|cuDNN|GPUs used|addle|TF32")
 
 
-class Launch:
+class Launch(Around):
     """Gathers devices, nodes, versions and the math mode from the lines before training starts."""
 
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
-        self._seen: dict[str, Fact] = {}
-
-    def read(self, line: int, text: str) -> None:
+    def before(self, line: int, text: str) -> None:
         """Take what the line says."""
+        super().before(line, text)
         if _CLUE.search(text) and (match := _FACT.search(text)):
             for name, value in first_group(match):
-                self._seen.setdefault(name, Fact(value, line))
+                self.said.setdefault(name, Fact(value, line))
 
     def finish(self) -> None:
         """Hand over to the draft. FP32 products run as TF32 on devices of capability 8.0 or more, unless
         NVIDIA_TF32_OVERRIDE=0: that is how the CUDA libraries behind Paddle are set."""
-        draft, said = self._draft, {name: str(fact.value) for name, fact in self._seen.items()}
-        line = {name: fact.line for name, fact in self._seen.items()}
-        nodes = int(said["nodes"]) if "nodes" in said else None
-        draft.count("nodes", said.get("nodes"), line.get("nodes", 0))
-        pods = self._seen.get("replicas")
-        if pods is not None:  # processes of one node
+        draft = self.draft
+        self.count("nodes", "nodes")
+        nodes = integer(self.text("nodes"))
+        pods = self.said.get("replicas")  # processes of one node
+        if pods is not None:
             pods = Fact(int(str(pods.value)) * nodes, pods.line) if nodes is not None else None
         places = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
-        told = {place: self._seen.get(name) for place, name in places.items()}
+        told = {place: self.said.get(name) for place, name in places.items()}
         ranks = {place: Fact(int(str(fact.value)) or None, fact.line) for place, fact in told.items() if fact}
         draft.agreed("devices", {"replicas x nnodes": pods, **ranks})
-        version = "paddle" if "paddle" in said else "trained_with"
-        if version in said:
-            draft.software["paddlepaddle"] = said[version]
-            draft.fact("framework", f"PaddlePaddle {said[version]}", line[version])
-        draft.software |= {name: said[name] for name in ("cudnn", "cuda") if name in said}
+        name = "paddle" if "paddle" in self.said else "trained_with"
+        if version := self.text(name):
+            draft.software["paddlepaddle"] = version
+            self.fact("framework", name, f"PaddlePaddle {version}")
+        draft.software |= {name: version for name in ("cudnn", "cuda") if (version := self.text(name))}
         draft.fact("framework", "PaddlePaddle")
-        if "capability" in said and draft.said("precision") == "fp32":
-            modern = int(said["capability"]) >= 8 and said.get("tf32") != "0"
-            draft.fact("math_mode", "tf32" if modern else "fp32", line["capability"])
+        if (capability := self.text("capability")) and draft.said("precision") == "fp32":
+            modern = int(capability) >= 8 and self.text("tf32") != "0"
+            self.fact("math_mode", "capability", "tf32" if modern else "fp32")

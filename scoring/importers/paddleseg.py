@@ -10,22 +10,8 @@ from __future__ import annotations
 import re
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.text import (
-    Counter,
-    Draft,
-    Fact,
-    Lines,
-    RowBatch,
-    RowPattern,
-    field,
-    moment_s,
-    number,
-    of_steps,
-    positive,
-    rows,
-    whole,
-)
-from scoring.record import Window
+from scoring.importers.table import Table, counted, mean_time, through_run
+from scoring.importers.text import Fact, RowPattern, field
 
 HEAD = re.compile(
     r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?\[TRAIN\] epoch[:=] ?(\d{1,9}), iter[:=] ?(\d{1,9})/(\d{1,9})"
@@ -34,89 +20,48 @@ _RATE = field(" ips[:=] ?", r" \w+/s")
 ROW = RowPattern(
     HEAD,
     (field(" batch_cost[:=] ?", r"[,\s]"), re.compile(r"( ips[:=] ?\S+ \w+/s| \|)")),  # or it was cut
-    (field(" reader_cost[:=] ?", r"[,\s]"), field(" loss[:=] ?"), _RATE),
+    (field(" reader_cost[:=] ?", r"[,\s]"), field(" loss[:=] ?"), _RATE, re.compile(r" ips[:=] ?\S+ (\w+)/s")),
 )
-_BATCH = re.compile(r"(?<![\w.])batch_size: (\d{1,9})\s*$")
-_ARGUMENT = re.compile(r"--(batch_size|precision|amp_level)[ =](\w+)")
-_EVAL = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?([\d.]+)")
 
 
-class _Config:
-    """What the log prints before its first row: the launcher's lines, the configuration and the command line."""
+class _Around(Launch):
+    """The launcher's lines, the configuration, and the command line, which overrides it."""
 
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
-        self._launch = Launch(draft)
-        self._arguments: dict[str, Fact] = {}
-        self._in_model = False
-        self._backbone = ""
+    facts = re.compile(
+        r"(?<![\w.])batch_size: (?P<in_file>\d{1,9})\s*$|--batch_size[ =](?P<batch>\w+)"
+        r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
+    )
+    evaluation = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
+    quality = "mIoU"
+    _section = ""
 
-    def read(self, line: int, text: str) -> None:
-        """Take what the line says."""
-        self._launch.read(line, text)
-        if found := _BATCH.search(text):
-            self._draft.count("batch_per_device", found[1], line)
-        for found in _ARGUMENT.finditer(text) if "--" in text else ():
-            self._arguments.setdefault(found[1], Fact(found[2], line))
-        if text.startswith("model:"):
-            self._in_model = True
-        elif self._in_model and text[:1] not in (" ", ""):
-            self._in_model = False
-        elif self._in_model and text.startswith("  type: "):
-            self._draft.fact("model", text.split(":", 1)[1].strip(), line)
-        elif self._in_model and text.startswith("    type: "):
-            self._backbone = self._backbone or text.split(":", 1)[1].strip()
+    def before(self, line: int, text: str) -> None:
+        """Take what the line says; `type` is the model's in its section, and its backbone's one step deeper."""
+        super().before(line, text)
+        if text[:1] not in (" ", ""):
+            self._section = text
+        elif self._section.startswith("model:") and (found := re.match(r"(  |    )type: (.*)", text)):
+            self.said.setdefault("model" if found[1] == "  " else "backbone", Fact(found[2].strip(), line))
 
     def finish(self) -> None:
-        """Hand over to the draft; the command line overrides the file."""
-        draft, arguments = self._draft, self._arguments
-        if "precision" in arguments:
-            value, line = arguments["precision"]
-            level = str(arguments.get("amp_level", Fact("O1", line)).value).lower()
-            draft.fact("precision", "fp32" if value == "fp32" else f"amp_{level}", line)
-        if self._backbone and "model" in draft.facts:
-            model = draft.facts["model"]
-            draft.facts["model"] = Fact(f"{model.value} {self._backbone}", model.line)
-        if "batch_size" in arguments:
-            draft.facts.pop("batch_per_device", None)
-            draft.count("batch_per_device", str(arguments["batch_size"].value), arguments["batch_size"].line)
-        self._launch.finish()
+        """Hand over to the draft."""
+        level = (self.text("level") or "O1").lower()
+        self.fact("precision", "precision", "fp32" if self.text("precision") == "fp32" else f"amp_{level}")
+        self.fact("model", "model", " ".join(filter(None, (self.text("model"), self.text("backbone")))))
+        self.count("batch_per_device", "batch")
+        self.count("batch_per_device", "in_file")
+        super().finish()
 
 
-def read(lines: Lines) -> Draft:
-    """A log of PaddleSeg."""
-    draft, counter, batch = Draft(), Counter(), RowBatch()
-    config = _Config(draft)
-    for line, text, values in rows(lines, "[TRAIN] epoch", "[INFO]", ROW, ("[EVAL]",)):
-        if values is None:
-            if not draft.has_rows:
-                config.read(line, text)
-            elif found := _EVAL.search(text):
-                draft.evaluated(line, "mIoU", found[1], step=counter.last)
-            continue
-        stamp, epoch, step, of, cost, _, wait, loss, rate = values
-        step_time = positive(cost)
-        if step_time is None or counter.repeats(whole(step)):
-            continue
-        batch.read(line, rate, cost, step_time)
-        steps = counter.take(whole(step), whole(of))
-        seconds, waited = of_steps(steps, step_time, number(wait))
-        draft.row(
-            Window(
-                line=line,
-                step=whole(step),
-                epoch=whole(epoch),
-                steps=steps,
-                seconds=seconds,
-                data_wait_s=waited,
-                printed_rate=positive(rate),
-                printed_step_time_s=step_time,
-                end_s=moment_s(stamp),
-                loss=number(loss),
-            )
-        )
-    config.finish()
-    batch.finish(draft)
-    draft.fact("rate_scope", "device")
-    draft.truncated = counter.stops_short
-    return draft
+TABLE = Table(
+    marker="[TRAIN] epoch",
+    own="[INFO]",
+    row=ROW,
+    columns="stamp epoch step of time cut wait loss rate unit",
+    needs="time",
+    spent=counted(through_run, mean_time),
+    others=("[EVAL]",),
+    around=_Around,
+    always={"rate_scope": "device"},
+    rows_tell_batch=True,
+)

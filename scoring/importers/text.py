@@ -226,10 +226,12 @@ class RowBatch:
         low, high = math.ceil(self._low), math.floor(min(self._high, _MOST))
         return low if low == high else None
 
-    def read(self, line: int, printed_rate: str | None, printed_time: str | None, time_s: float) -> None:
+    def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """One row's rate and its step time as printed: with how many digits."""
-        rate = positive(printed_rate)
-        if rate is None or printed_rate is None or printed_time is None or "e" in printed_time + printed_rate:
+        rate, time_s = positive(printed_rate), positive(printed_time)
+        if printed_rate is None or printed_time is None or "e" in printed_time + printed_rate:
+            return
+        if rate is None or time_s is None:
             return
         half_time = 0.5 * 10.0 ** -len(printed_time.partition(".")[2])
         half_rate = 0.5 * 10.0 ** -len(printed_rate.partition(".")[2])
@@ -309,47 +311,3 @@ def integer(text: str | None) -> int | None:
 def first_group(match: re.Match[str]) -> Iterable[tuple[str, str]]:
     """(name, text) of the groups of a pattern of alternatives that took part."""
     return ((name, text) for name, text in match.groupdict().items() if text is not None)
-
-
-class Counter:
-    """Steps of each window, from a counter that runs through the whole run and is printed with its end."""
-
-    def __init__(self) -> None:
-        self.last = 0
-        self._of = 0
-        self._interval = 0
-        self._begun = False
-
-    def repeats(self, step: int) -> bool:
-        """Whether `step` is that of the row before."""
-        return self._begun and step == self.last
-
-    def take(self, step: int, of: int) -> int | None:
-        """Steps since the row before; None of the first row, and of one that counts anew."""
-        steps = step - self.last if self._begun and step > self.last else None
-        self._interval = self._interval or steps or 0
-        self.last, self._of, self._begun = step, of, True
-        return steps
-
-    @property
-    def stops_short(self) -> bool:
-        """Whether another row was to come."""
-        return self.last + (self._interval or self.last) <= self._of
-
-
-class EpochCounter:
-    """Steps of each window, from a counter that starts anew in each epoch (`first` is its first value)."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self._last: tuple[int, int] | None = None
-
-    def take(self, epoch: int, step: int) -> int | None:
-        """Steps since the last row, 0 for a row that repeats it; None of the log's first row, if not of one step."""
-        last, self._last = self._last, (epoch, step)
-        if last is None:
-            self.first = min(self.first, step)
-            return 1 if step == self.first else None
-        if last[0] == epoch and step >= last[1]:
-            return step - last[1]
-        return step - self.first + 1

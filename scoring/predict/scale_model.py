@@ -9,20 +9,24 @@ makes the interval. docs/scale-model.md has what did no better on figures that i
 
 from __future__ import annotations
 
-import importlib.resources
-import json
+import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from compliance.official import convergence
 from scoring.figure import spread
 from scoring.published.table import Published
+from scoring.record import InputError
+
+RUNS = 5  # of a submission of ResNet-50
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What the way out of a node takes from its rate, as a logarithm."""
+    """Log of the throughput lost to communication between nodes."""
 
     mean: float
     spread: float  # standard deviation of a figure's logarithm about the model at twice the nodes
@@ -41,12 +45,71 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Point:
+    """One measured shape."""
+
+    nodes: int
+    devices_per_node: int
+    images_per_s: float
+    relative_error: float | None  # standard error, as a share
+
+    @property
+    def devices(self) -> int:
+        """Devices of all nodes."""
+        return self.nodes * self.devices_per_node
+
+
+def predict(
+    base: Point,
+    loss: Loss,
+    *,
+    nodes: int,
+    batch_per_device: int,
+    input_images_per_s_node: float | None = None,
+    training: Training | None = None,
+) -> dict[str, Any]:
+    """Throughput and time to train at one node count, as plain values.
+
+    Where a node's input cannot feed its devices the step waits for it: `input_images_per_s_node` is its limit.
+    The interval is of the throughput at the batch of the base; where nothing is known of its error there is none. Time
+    to train has one on the base's own nodes alone: on others the published times lay outside.
+    """
+    devices = nodes * base.devices_per_node
+    global_batch = devices * batch_per_device
+    free = base.images_per_s * loss.ratio(base.nodes, nodes)
+    images_per_s = min(free, nodes * input_images_per_s_node) if input_images_per_s_node else free
+    low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    step_s = global_batch / images_per_s
+    found: dict[str, Any] = {
+        "nodes": nodes,
+        "devices": devices,
+        "global_batch": global_batch,
+        "images_per_s": images_per_s,
+        "interval_95": [images_per_s * low, images_per_s * high] if high > low else None,
+        "step_time_s": step_s,
+        "input_wait_s": step_s - global_batch / free,
+    }
+    if training:
+        seconds, epochs, why_not = time_to_train_s(
+            training, devices=devices, global_batch=global_batch, step_time_s=step_s
+        )
+        known = seconds is not None and nodes == base.nodes and high > low
+        found |= {
+            "epochs": epochs,
+            "time_to_train_min": seconds / 60 if seconds is not None else None,
+            "time_to_train_95_min": [seconds / 60 / high, seconds / 60 / low] if seconds and known else None,
+            "time_to_train_note": why_not,
+        }
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishedTable:
     """Published throughput of one system over its node counts, of as many devices a node."""
 
     name: str
     report: str
-    images_per_s: dict[int, float]  # by nodes, ascending
+    images_per_s: Mapping[int, float]  # by nodes, ascending
 
 
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
@@ -166,26 +229,19 @@ class Training:
     imagenet: bool  # the reference convergence points hold for ResNet on ImageNet only
 
 
+@functools.cache
 def reference_epochs(global_batch: int) -> float | None:
-    """Epochs to 75.9 % top-1 at a global batch: mlperf-logging's reference convergence points, ruleset 4.0.0.
+    """Epochs to 75.9 % top-1 at a global batch by MLPerf's reference convergence points of ruleset 4.0.0.
 
-    Linear between two points, as its rcp_checker; the smallest point's below it; None above the largest.
+    The points are pruned and interpolated as the checker does; None above the largest. Raises InputError where
+    mlperf-logging, which holds them, is not installed.
     """
-    package = importlib.resources.files("mlperf_logging.rcp_checker")
-    text = (package / "training_4.0.0" / "rcps_resnet.json").read_text(encoding="utf-8")
-    points: dict[int, float] = {}
-    for reference in json.loads(text).values():
-        runs = sorted(reference["Epochs to converge"])
-        points[reference["BS"]] = min(points.get(reference["BS"], math.inf), statistics.mean(runs[1:-1]))
-    batches = sorted(points)
-    if global_batch > batches[-1]:
-        return None
-    above = next(batch for batch in batches if batch >= global_batch)
-    if above == batches[0]:
-        return points[above]
-    below = batches[batches.index(above) - 1]
-    share = (global_batch - below) / (above - below)
-    return points[below] + share * (points[above] - points[below])
+    try:
+        points = convergence.reference_points("rcps_resnet.json", "4.0.0", RUNS)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    found = convergence.point_at(global_batch, points, RUNS)
+    return found[0].mean_epochs if found else None
 
 
 def time_to_train_s(

@@ -1,7 +1,7 @@
 """`python -m scoring time-to-train`: minutes to 0.759 by recipe `mlperf_lars` on nodes of 8 x A100, and MLPerf's.
 
 Epochs are MLPerf's reference convergence points; the rate is the fastest published of Paddle on one such node, on more
-by the scaling model (scale_model.py); evaluations are those of `python -m scoring scale`. Limits: docs/estimate.md.
+by the scaling model (scale_model.py); evaluations are those of `python -m scoring scale`. Limits: docs/scale-model.md.
 """
 
 from __future__ import annotations
@@ -12,44 +12,41 @@ from collections.abc import Sequence
 from typing import Any
 
 from scoring.importers import count
-from scoring.predict.scale import Point, predict
-from scoring.predict.scale_model import Training, learn, published_tables, reference_epochs
+from scoring.predict.scale import ASSUMED_EVALUATION_RATE, IMAGENET, node_counts
+from scoring.predict.scale_model import Point, Training, learn, predict, published_tables, reference_epochs
 from scoring.published.table import Published, read_published, select
 from scoring.record import InputError
 
 DEVICES = 8  # of a node
-EVALUATION_RATE = 3.0  # times the training rate, as `scale` assumes
 GLOBAL_BATCH = 3264  # of every published log of 1 to 8 nodes of 8 x A100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring time-to-train`."""
     parser.add_argument("--nodes", default="1,2,4,8", help="node counts (default: %(default)s)")
-    parser.add_argument(
-        "--global-batch", type=count, default=GLOBAL_BATCH, help="images of a step (default: %(default)s)"
-    )
+    images = "images of a step (default: %(default)s)"
+    parser.add_argument("--global-batch", type=count, default=GLOBAL_BATCH, help=images)
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
-def fastest(rows: list[Published]) -> Published:
+def fastest(rows: Sequence[Published]) -> Published:
     """The fastest published training by Paddle on one node of 8 x A100."""
     on_a_node = select(rows, metric="throughput", accelerator="A100", nodes=1, devices=DEVICES)
     return max((row for row in on_a_node if row.framework.startswith("Paddle")), key=lambda row: row.value)
 
 
-def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
+def predictions(rows: Sequence[Published], *, nodes: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
     """Minutes to the target at each node count, each with the published ones of its size and batch."""
     if reference_epochs(global_batch) is None:
-        raise InputError(
-            f"--global-batch {global_batch}: past the largest reference convergence point; give a smaller one"
-        )
+        past = "past the largest reference convergence point; give a smaller one"
+        raise InputError(f"--global-batch {global_batch}: {past}")
     rate, loss = fastest(rows).value, learn(published_tables(rows))
     training = Training(
         epochs=None,
-        train_samples=1_281_167,
-        eval_samples=50_000,
+        train_samples=IMAGENET[0],
+        eval_samples=IMAGENET[1],
         epochs_per_eval=4,
-        eval_images_per_s_device=EVALUATION_RATE * rate / DEVICES,
+        eval_images_per_s_device=ASSUMED_EVALUATION_RATE * rate / DEVICES,
         imagenet=True,
     )
     one_node = Point(nodes=1, devices_per_node=DEVICES, images_per_s=rate, relative_error=None)
@@ -57,24 +54,22 @@ def predictions(rows: list[Published], *, nodes: Sequence[int], global_batch: in
     for number in nodes:
         batch, left = divmod(global_batch, DEVICES * number)
         if left:
-            raise InputError(
-                f"--global-batch {global_batch}: the {DEVICES * number} devices of {number} nodes do not divide it"
-            )
+            divides = f"the {DEVICES * number} devices of {number} nodes do not divide it"
+            raise InputError(f"--global-batch {global_batch}: {divides}")
         row = predict(one_node, loss, nodes=number, batch_per_device=batch, training=training)
-        minutes = row["time_to_train_min"]
+        row["interval_95"] = None  # the batch of a device shrinks: the model's scatter is of a constant one
+        logged = select(rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number)
         row["published"] = [
             {
-                "minutes": logged,
+                "minutes": minutes,
                 "source": figure.source,
                 "system": figure.system,
                 "line": figure.line,
-                "error": minutes / logged - 1,
+                "error": row["time_to_train_min"] / minutes - 1,
             }
-            for figure in select(
-                rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number
-            )
+            for figure in logged
             if (figure.batch_per_device or GLOBAL_BATCH // (DEVICES * number)) == batch
-            for logged in [figure.log_value or figure.value]  # that of the logs, before any convergence scaling
+            for minutes in [figure.log_value or figure.value]  # that of the logs, before any convergence scaling
         ]
         found.append(row)
     return found
@@ -84,14 +79,13 @@ def text(found: Sequence[dict[str, Any]], base: Published) -> str:
     """The predictions for a reader."""
     lines = [
         "Minutes to 0.759 by mlperf_lars on nodes of 8 x A100. Predicted, not measured.",
-        f"One node does {base.printed} images/s ({base.source}, published); evaluation {EVALUATION_RATE:g} x that.",
-        "A device is taken to be as fast at a smaller batch. The interval is the scaling model's alone.",
+        f"One node does {base.printed} images/s ({base.source}, published); "
+        f"evaluation {ASSUMED_EVALUATION_RATE:g} x that.",
+        "A device is taken to be as fast at a smaller batch, so there is no interval.",
     ]
     for row in found:
         shown = f"nodes {row['nodes']}, global batch {row['global_batch']}, {1e3 * row['step_time_s']:.1f} ms a step: "
-        low, high = row["time_to_train_95_min"]
-        width = f" ({low:.2f} to {high:.2f})" if high > low else ""
-        lines.append(f"{shown}{row['time_to_train_min']:.2f} min{width}, {row['epochs']:.2f} epochs")
+        lines.append(f"{shown}{row['time_to_train_min']:.2f} min, {row['epochs']:.2f} epochs")
         lines += [
             f"    {f['minutes']:7.3f} min published, error {f['error']:+7.1%}  {f['source']}: {f['system']}"
             for f in row["published"]
@@ -101,11 +95,7 @@ def text(found: Sequence[dict[str, Any]], base: Published) -> str:
 
 def main(args: argparse.Namespace) -> int:
     """Print the predictions. Returns 0."""
-    try:
-        nodes = [count(word) for word in args.nodes.split(",")]
-    except ValueError:
-        raise InputError(f"--nodes: {args.nodes!r} are no node counts; give some as 1,2,4,8") from None
     rows = read_published()
-    found = predictions(rows, nodes=nodes, global_batch=args.global_batch)
+    found = predictions(rows, nodes=node_counts(args.nodes), global_batch=args.global_batch)
     print(json.dumps(found, indent=1) if args.json else text(found, fastest(rows)))
     return 0

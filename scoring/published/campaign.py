@@ -15,7 +15,6 @@ from pathlib import Path
 
 from runlog.text import safe_lines
 from scoring.importers import count
-from scoring.predict import estimate
 from scoring.published.campaign_plan import (
     ASSUMED_SHRUNK_RUN_S,
     ASSUMED_START_UP_S,
@@ -23,52 +22,56 @@ from scoring.published.campaign_plan import (
     SHRUNK_NOTE,
     Campaign,
     Job,
+    RunSpec,
+    like,
     machine,
     plan,
     read_campaign,
 )
 from scoring.published.campaign_table import write_tables
-from scoring.published.table import read_published, select
+from scoring.published.table import Published, nearest, read_published, select
 from scoring.record import InputError
 
 
-def _plan_text(jobs: Sequence[Job], campaign: Campaign, *, shrink: bool) -> str:
+def _plan_text(jobs: Sequence[Job], campaign: Campaign, rows: Sequence[Published]) -> str:
     """The plan for a reader: a line for the trials of a run that fare alike; what all jobs export stands once."""
-    shared = dict(set.intersection(*(set(job.exports.items()) for job in jobs)))
-    shared = {name: value for name, value in jobs[0].exports.items() if name in shared and name != "LOGDIR"}
+    common = set.intersection(*(set(job.exports.items()) for job in jobs)) - {("LOGDIR", jobs[0].exports["LOGDIR"])}
+    shared = {name: value for name, value in jobs[0].exports.items() if (name, value) in common}
     lines = [f"Every job: {_words(shared)} LOGDIR={jobs[0].folder.parents[1]}/RUN/trial_N"]
     for (run, state, reason), group in itertools.groupby(jobs, key=lambda job: (job.run, job.state, job.reason)):
-        alike = list(group)
-        first = alike[0]
-        trials = f"trials {first.trial} to {alike[-1].trial}" if len(alike) > 1 else f"trial {first.trial}"
-        own = {name: value for name, value in first.exports.items() if name not in shared and name != "LOGDIR"}
+        first, *others = group
+        trials = f"trials {first.trial} to {others[-1].trial}" if others else f"trial {first.trial}"
+        own = {name: value for name, value in first.exports.items() if name not in (*shared, "LOGDIR")}
         does = "" if state == "done" else f": {_words(own)} {first.command}"
         why = f" ({reason})" if reason else ""
-        each = f"about {first.estimate_s:.0f} s" + " each" * (len(alike) > 1)
-        lines.append(f"{state:<4} {run.name} {trials}, {each}{does}{why}")
-        if state == "skip" and not shrink and run.nodes == 1 and not run.strategy:
-            lines += [f"     predicted images/s, not measured: {text}" for text in _predicted(first, campaign)]
-    jobs_of = {state: sum(job.state == state for job in jobs) for state in ("done", "run", "skip")}
-    minutes = {state: sum(job.estimate_s for job in jobs if job.state == state) / 60 for state in jobs_of}
+        lines.append(
+            f"{state:<4} {run.name} {trials}, about {first.estimate_s:.0f} s{' each' * bool(others)}{does}{why}"
+        )
+        if state == "skip" and not campaign.shrunk and run.nodes == 1 and not run.strategy:
+            lines += [f"     nearest published: {text}" for text in _published(run, campaign, rows)]
+    jobs_of = {state: [job.estimate_s for job in jobs if job.state == state] for state in ("done", "run", "skip")}
     lines.append(
-        f"{campaign.name}: {len(jobs)} jobs, {jobs_of['done']} done, {jobs_of['run']} to run in about "
-        f"{minutes['run']:.0f} min, {jobs_of['skip']} skipped (about {minutes['skip']:.0f} min where they can run)"
+        f"{campaign.name}: {len(jobs)} jobs, {len(jobs_of['done'])} done, {len(jobs_of['run'])} to run in about "
+        f"{sum(jobs_of['run']) / 60:.0f} min, {len(jobs_of['skip'])} skipped (about {sum(jobs_of['skip']) / 60:.0f} "
+        "min where they can run)"
     )
-    assumed = (
-        f"assumed, {ASSUMED_SHRUNK_RUN_S:.0f} s a run"
-        if shrink
-        else f"from the published rates and {ASSUMED_START_UP_S:.0f} s a start-up, assumed"
-    )
+    assumed = f"from the published rates and {ASSUMED_START_UP_S:.0f} s a start-up, assumed"
+    if campaign.shrunk:
+        assumed = f"assumed, {ASSUMED_SHRUNK_RUN_S:.0f} s a run"
     lines.append(f"The time is that of earlier runs here where there are any, else {assumed}.")
-    if shrink:
-        lines.append(SHRUNK_NOTE)
-    return "\n".join(lines)
+    return "\n".join(lines + [SHRUNK_NOTE] * campaign.shrunk)
 
 
-def _predicted(job: Job, campaign: Campaign) -> list[str]:
-    """What a run that is not possible here would do, by the other published figures (docs/estimate.md)."""
-    (model,) = {estimate.key(row)[0] for row in select(read_published(), table=campaign.published_table)}
-    return estimate.of_run(model, job.run.precision, job.run.batch, job.run.devices)
+def _published(run: RunSpec, campaign: Campaign, rows: Sequence[Published]) -> list[str]:
+    """The report's own figure that is nearest to a run, on each card that it has some of."""
+    alike = [row for row in like(run, campaign, rows) if row.framework.startswith(campaign.frameworks[0])]
+    cards = sorted({row.accelerator or "" for row in alike})
+    found = [nearest(select(alike, accelerator=card), batch=run.batch, devices=run.devices) for card in cards]
+    return [
+        f"{row.printed} {row.unit}, {row.accelerator}, batch {row.batch_per_device} x {row.devices} ({row.source})"
+        for row in found
+        if row
+    ]
 
 
 def _words(exports: dict[str, str]) -> str:
@@ -83,19 +86,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, required=True, help="folder of all campaigns' runs and tables")
     parser.add_argument("--shrink", action="store_true", help="the grid tiny on CPU ranks")
     parser.add_argument("--repeats", type=count, help="trials of a run (default: the campaign's; shrunk: 1)")
-    parser.add_argument("--variables", default="", help="that a job reads, by spaces; others are not exported")
     parser.add_argument("--runner", default="", help="command of one job, instead of this project's")
     parser.add_argument("--jobs", action="store_true", help="plan: tab-separated run, trial, folder, command, exports")
     parser.add_argument("--campaigns", type=Path, default=CAMPAIGNS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     try:
-        campaign = read_campaign(args.name, args.campaigns)
+        campaign = read_campaign(args.name, args.campaigns, shrink=args.shrink)
         repeats = args.repeats or (1 if args.shrink else campaign.repeats)
         rows = read_published()
-        here = machine(frozenset(args.variables.split()))
-        jobs = plan(campaign, args.results, here, shrink=args.shrink, rows=rows, repeats=repeats, runner=args.runner)
+        here = machine()
+        jobs = plan(campaign, args.results, here, rows=rows, repeats=repeats, runner=args.runner)
         if args.action == "table":
-            write_tables(campaign, args.results, jobs, rows, shrink=args.shrink, repeats=repeats)
+            write_tables(campaign, args.results, jobs, rows, repeats=repeats)
         elif args.jobs:
             wanted = [job for job in jobs if job.state == "run"]
             if wanted and not args.shrink and not here.system:
@@ -104,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 exports = " ".join(f"{name}={value}" for name, value in job.exports.items() if name != "LOGDIR")
                 print(job.run.name, job.trial, job.folder, job.command, exports, sep="\t")
         else:
-            print(_plan_text(jobs, campaign, shrink=args.shrink))
+            print(_plan_text(jobs, campaign, rows))
     except (InputError, OSError) as error:
         print(safe_lines([f"python -m scoring.published.campaign: {error}"]), file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from scoring.importers import read_record
-from scoring.published.table import Published
+from scoring.published.table import Published, nearest, select
 from scoring.record import InputError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,6 +32,7 @@ ASSUMED_SHRUNK_RUN_S = 15.0
 
 # Paddle 2.6.2's automatic strategy takes sharding of degree 8 without data parallelism and asserts that many ranks.
 AUTO_RANKS = 8
+LEAST_CAPABILITY = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}  # compute capability, by precision
 
 # A shrunk run shows that every cell of the grid goes through the whole chain; its figures say nothing else.
 SHRUNK_RANKS = 2
@@ -45,35 +46,12 @@ SHRUNK_ENVIRONMENT = {
     "MEASURED_STEPS": "3",
     "CLEAR_CACHES": "0",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """One table of the report: a grid of batch sizes and shapes at one precision and strategy."""
-
-    title: str
-    batches: tuple[int, ...]  # images a device
-    shapes: tuple[tuple[int, int], ...]  # (nodes, devices a node)
-    precision: str
-    strategy: str | None = None
-    accelerator: str | None = None  # whose published figures the table holds, where a report has several
-    note: str | None = None  # shown under the title
-
-
-@dataclass(frozen=True, kw_only=True)
-class Campaign:
-    """One report's tables as runs, with the protocol that turns the runs into figures."""
-
-    name: str
-    workload: str
-    protocol: str
-    repeats: int
-    environment: dict[str, str]
-    published_table: str  # `table` of published.csv
-    frameworks: tuple[str, ...]  # published columns; the ratio is to the first
-    tables: tuple[Table, ...]
-    speedup_base: tuple[int, int] | None = None
-    gpu_memory: bool = False
+SHRUNK_NOTE = (
+    f"Shrunk: synthetic data of {SHRUNK_ENVIRONMENT['IMAGE_SIZE']} px on at most {SHRUNK_RANKS} CPU ranks of one node, "
+    "batch 2 (smaller half of the batch sizes) or 3, FP32, one trial of "
+    f"{SHRUNK_ENVIRONMENT['MEASURED_STEPS']} steps. Cells that become the same run share it, across campaigns too. "
+    "The figures show that the chain works; they are not comparable with the published ones."
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -82,7 +60,7 @@ class RunSpec:
 
     nodes: int
     devices_per_node: int
-    batch: int
+    batch: int  # images a device
     precision: str
     strategy: str | None = None
 
@@ -98,13 +76,32 @@ class RunSpec:
         return self.nodes * self.devices_per_node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One line of a table: what it asks for, and the run that stands for it (another one where shrunk)."""
+    """One line of a table of the report: what it asks for, and the run that stands for it (where shrunk, another)."""
 
-    table: Table
+    table: str  # its title
+    note: str | None  # shown under the title
+    accelerator: str | None  # whose published figures the table holds, where a report has several
     asked: RunSpec
     run: RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """One report's tables as runs, with the protocol that turns the runs into figures."""
+
+    name: str
+    workload: str
+    protocol: str
+    repeats: int
+    environment: dict[str, str]
+    published_table: str  # `table` of published.csv
+    frameworks: tuple[str, ...]  # published columns; the ratio is to the first
+    cells: tuple[Cell, ...]  # of all tables, in their order
+    speedup_base: tuple[int, int] | None = None  # nodes, devices a node
+    gpu_memory: bool = False
+    shrunk: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,172 +114,6 @@ class Machine:
     hosts: tuple[str, ...]  # named in HOSTS or HOSTFILE
     in_container: bool  # CONT names the image
     system: str | None  # DGXSYSTEM
-    variables: frozenset[str]  # that a job reads, by `python -m harness.env`
-
-
-# ----------------------------------------------------------------------------------------------- reading
-
-
-def read_campaign(name: str, folder: Path = CAMPAIGNS) -> Campaign:
-    """The campaign `name`, from `<folder>/<name>.yaml`.
-
-    Raises InputError for an unknown name, and for a file that is not a campaign, with what and where.
-    """
-    path = folder / f"{name}.yaml"
-    if not re.fullmatch(r"\w+", name) or not path.is_file():
-        known = ", ".join(sorted(found.stem for found in folder.glob("*.yaml")))
-        raise InputError(f"no campaign {name!r} in {folder}: choose one of {known}")
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        published = raw.pop("published")
-        base = raw.pop("speedup_base", None)
-        campaign = Campaign(
-            name=name,
-            environment={key: str(value) for key, value in raw.pop("environment").items()},
-            published_table=published["table"],
-            frameworks=tuple(published["frameworks"]),
-            tables=tuple(_table(table) for table in raw.pop("tables")),
-            speedup_base=_shape(base) if base else None,
-            **raw,
-        )
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
-    return campaign
-
-
-def _table(raw: dict[str, Any]) -> Table:
-    batches = tuple(int(batch) for batch in raw.pop("batches"))
-    return Table(batches=batches, shapes=tuple(_shape(shape) for shape in raw.pop("shapes")), **raw)
-
-
-def _shape(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", str(text))
-    if not found:
-        raise ValueError(f"shape {text!r} is not NODESxDEVICES, e.g. 2x8")
-    return int(found[1]), int(found[2])
-
-
-def cells(campaign: Campaign, *, shrink: bool) -> list[Cell]:
-    """The lines of all tables in their order, each with its run."""
-    batches = sorted({batch for table in campaign.tables for batch in table.batches})
-    found = []
-    for table in campaign.tables:
-        for batch in table.batches:
-            for nodes, devices in table.shapes:
-                asked = RunSpec(nodes, devices, batch, table.precision, table.strategy)
-                found.append(Cell(table, asked, shrunk(asked, batches) if shrink else asked))
-    return found
-
-
-def shrunk(run: RunSpec, batches: Sequence[int]) -> RunSpec:
-    """The tiny run on CPU ranks that stands for `run`.
-
-    One node; as many ranks as it has devices, at most two; the smaller half of the campaign's batch sizes becomes 2,
-    the larger 3; FP32, the only arithmetic whose operators all have a CPU kernel.
-    """
-    larger = batches.index(run.batch) >= (len(batches) + 1) // 2
-    return RunSpec(1, min(run.devices, SHRUNK_RANKS), 3 if larger else 2, "fp32", run.strategy)
-
-
-SHRUNK_NOTE = (
-    f"Shrunk: synthetic data of {SHRUNK_ENVIRONMENT['IMAGE_SIZE']} px on at most {SHRUNK_RANKS} CPU ranks of one node, "
-    "batch 2 (smaller half of the batch sizes) or 3, FP32, one trial of "
-    f"{SHRUNK_ENVIRONMENT['MEASURED_STEPS']} steps. Cells that become the same run share it, across campaigns too. "
-    "The figures show that the chain works; they are not comparable with the published ones."
-)
-
-
-# ------------------------------------------------------------------------------------------------ planning
-
-
-def machine(variables: frozenset[str]) -> Machine:
-    """The accelerators of this node by nvidia-smi, and the hosts of the job by HOSTS or HOSTFILE."""
-    names = _nvidia_smi("name")
-    capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
-    hosts = [host for host in re.split(r"[,\s]+", os.environ.get("HOSTS", "")) if host]
-    hostfile = os.environ.get("HOSTFILE", "")
-    if not hosts and hostfile:
-        lines = [line.split("#")[0].split() for line in Path(hostfile).read_text(encoding="utf-8").splitlines()]
-        hosts = [words[0] for words in lines if words]
-    return Machine(
-        gpus=len(names),
-        gpu=names[0] if names else None,
-        compute_capability=float(capabilities[0]) if capabilities else None,
-        hosts=tuple(hosts),
-        in_container=bool(os.environ.get("CONT")),
-        system=os.environ.get("DGXSYSTEM") or None,
-        variables=variables,
-    )
-
-
-def _nvidia_smi(field: str) -> list[str]:
-    """One value a GPU; none where there is no driver or it does not know the field."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    asked = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines() if done.returncode == 0 else []
-
-
-def why_not(run: RunSpec, here: Machine, *, workload: str, shrink: bool, repository: Path = REPOSITORY) -> str | None:
-    """Why this machine, or this checkout, cannot do `run`; None where it can."""
-    if run.strategy and "STRATEGY" not in here.variables:
-        return f"strategy {run.strategy}: a job reads no STRATEGY"
-    if run.strategy == "auto" and shrink:
-        return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
-    if run.strategy == "auto" and run.devices != AUTO_RANKS:
-        return f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}"
-    if not (repository / f"paddle_{workload}" / "train.py").is_file():
-        return f"workload {workload}: paddle_{workload}/train.py is not here"
-    if shrink:
-        return None
-    if here.gpus < run.devices_per_node:
-        return f"{run.devices_per_node} GPU(s) a node needed, {here.gpus} here"
-    if max(1, len(here.hosts)) < run.nodes:
-        return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(here.hosts)}"
-    capability = here.compute_capability
-    needed = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}.get(run.precision, 0.0)
-    if capability is not None and capability < needed:
-        return f"{run.precision} needs compute capability {needed}, {here.gpu} has {capability}"
-    return None
-
-
-def environment(
-    campaign: Campaign, run: RunSpec, *, shrink: bool, system: str | None = None, repository: Path = REPOSITORY
-) -> dict[str, str]:
-    """What the job of `run` exports; all else (DATADIR, ...) is the user's environment.
-
-    `system` is the user's DGXSYSTEM; a run of N nodes takes `N x system` where there is such a config.
-    """
-    exports = {
-        "WORKLOAD": campaign.workload,
-        "MODE": "throughput",
-        "NEXP": "1",
-        "DGXNNODES": str(run.nodes),
-        "DGXNGPU": str(run.devices_per_node),
-        "BATCHSIZE": str(run.batch),
-        "PRECISION": run.precision,
-        "DEVICE": "gpu",
-        **campaign.environment,
-    }
-    if system:
-        one_node = re.sub(r"^\d+x", "", system)
-        several = f"{run.nodes}x{one_node}"
-        exports["DGXSYSTEM"] = several if (repository / f"config_{several}.sh").is_file() else one_node
-    if run.strategy:
-        exports["STRATEGY"] = run.strategy
-    return exports | SHRUNK_ENVIRONMENT if shrink else exports
-
-
-def command(run: RunSpec, here: Machine, runner: str) -> str:
-    """What does one job of `run`: the user's runner, else this node's job, or the launcher over the first hosts."""
-    if runner:
-        return runner
-    if run.nodes == 1:
-        return "launch/container_node.sh" if here.in_container else "./run_and_time.sh"
-    hosts = ",".join(here.hosts[: run.nodes]) or "HOSTS"
-    return f"launch/mpirun.sh --hosts {hosts}{'' if here.in_container else ' --no-container'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,9 +130,165 @@ class Job:
     estimate_s: float
 
 
-def runs_folder(campaign: Campaign, results: Path, *, shrink: bool) -> Path:
-    """Where the runs are: each campaign's own folder; shrunk ones are the same jobs in all campaigns of a workload."""
-    return results / (f"shrunk_{campaign.workload}" if shrink else campaign.name)
+def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False) -> Campaign:
+    """The campaign `name`, from `<folder>/<name>.yaml`; with `shrink` each cell has its tiny run on CPU ranks.
+
+    Raises InputError for an unknown name, and for a file that is not a campaign, with what and where.
+    """
+    path = folder / f"{name}.yaml"
+    if not re.fullmatch(r"\w+", name) or not path.is_file():
+        known = ", ".join(sorted(found.stem for found in folder.glob("*.yaml")))
+        raise InputError(f"no campaign {name!r} in {folder}: choose one of {known}")
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        published, base = raw.pop("published"), raw.pop("speedup_base", None)
+        campaign = Campaign(
+            name=name,
+            environment={key: str(value) for key, value in raw.pop("environment").items()},
+            published_table=published["table"],
+            frameworks=tuple(published["frameworks"]),
+            cells=tuple(cell for table in raw.pop("tables") for cell in _cells(**table)),
+            speedup_base=_shape(base) if base else None,
+            **raw,
+        )
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
+    if not shrink:
+        return campaign
+    batches = sorted({cell.asked.batch for cell in campaign.cells})
+    cells = tuple(replace(cell, run=_shrunk(cell.asked, batches)) for cell in campaign.cells)
+    return replace(campaign, cells=cells, environment=campaign.environment | SHRUNK_ENVIRONMENT, shrunk=True)
+
+
+def _cells(
+    *,
+    title: str,
+    batches: Sequence[int],
+    shapes: Sequence[str],
+    precision: str,
+    strategy: str | None = None,
+    accelerator: str | None = None,
+    note: str | None = None,
+) -> list[Cell]:
+    """The grid of one table of a campaign's file."""
+    runs = [
+        RunSpec(*_shape(shape), int(batch), precision, strategy)  # nodes, devices a node
+        for batch in batches
+        for shape in shapes
+    ]
+    return [Cell(table=title, note=note, accelerator=accelerator, asked=run, run=run) for run in runs]
+
+
+def _shape(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", str(text))
+    if not found:
+        raise ValueError(f"shape {text!r} is not NODESxDEVICES, e.g. 2x8")
+    return int(found[1]), int(found[2])
+
+
+def _shrunk(run: RunSpec, batches: Sequence[int]) -> RunSpec:
+    """The tiny run on CPU ranks that stands for `run`.
+
+    One node; as many ranks as it has devices, at most two; the smaller half of the campaign's batch sizes becomes 2,
+    the larger 3; FP32, the only arithmetic whose operators all have a CPU kernel.
+    """
+    larger = batches.index(run.batch) >= (len(batches) + 1) // 2
+    return RunSpec(1, min(run.devices, SHRUNK_RANKS), 3 if larger else 2, "fp32", run.strategy)
+
+
+# ------------------------------------------------------------------------------------------------ planning
+
+
+def machine() -> Machine:
+    """The accelerators of this node by nvidia-smi, and the hosts of the job by HOSTS or HOSTFILE."""
+    names = _nvidia_smi("name")
+    capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
+    hosts = [host for host in re.split(r"[,\s]+", os.environ.get("HOSTS", "")) if host]
+    hostfile = os.environ.get("HOSTFILE", "")
+    if not hosts and hostfile:
+        lines = [line.split("#")[0].split() for line in Path(hostfile).read_text(encoding="utf-8").splitlines()]
+        hosts = [words[0] for words in lines if words]
+    return Machine(
+        gpus=len(names),
+        gpu=names[0] if names else None,
+        compute_capability=float(capabilities[0]) if capabilities else None,
+        hosts=tuple(hosts),
+        in_container=bool(os.environ.get("CONT")),
+        system=os.environ.get("DGXSYSTEM") or None,
+    )
+
+
+def _nvidia_smi(field: str) -> list[str]:
+    """One value a GPU; none where there is no driver or it does not know the field."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    asked = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def why_not(run: RunSpec, here: Machine, *, shrink: bool) -> str | None:
+    """Why this machine cannot do `run`; None where it can."""
+    auto, capability = run.strategy == "auto", here.compute_capability
+    needed = LEAST_CAPABILITY.get(run.precision, 0.0)
+    reasons = (
+        (auto and shrink, "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"),
+        (
+            auto and run.devices != AUTO_RANKS,
+            f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}",
+        ),
+        (
+            not shrink and here.gpus < run.devices_per_node,
+            f"{run.devices_per_node} GPU(s) a node needed, {here.gpus} here",
+        ),
+        (
+            not shrink and max(1, len(here.hosts)) < run.nodes,
+            f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(here.hosts)}",
+        ),
+        (
+            not shrink and capability is not None and capability < needed,
+            f"{run.precision} needs compute capability {needed}, {here.gpu} has {capability}",
+        ),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def environment(
+    campaign: Campaign, run: RunSpec, *, system: str | None = None, repository: Path = REPOSITORY
+) -> dict[str, str]:
+    """What the job of `run` exports; all else (DATADIR, ...) is the user's environment.
+
+    `system` is the user's DGXSYSTEM; a run of N nodes takes `N x system` where there is such a config.
+    """
+    exports = {
+        "WORKLOAD": campaign.workload,
+        "MODE": "throughput",
+        "NEXP": "1",
+        "DGXNNODES": str(run.nodes),
+        "DGXNGPU": str(run.devices_per_node),
+        "BATCHSIZE": str(run.batch),
+        "PRECISION": run.precision,
+        "DEVICE": "gpu",
+        **campaign.environment,
+    }
+    if system and not campaign.shrunk:
+        one_node = re.sub(r"^\d+x", "", system)
+        several = f"{run.nodes}x{one_node}"
+        exports["DGXSYSTEM"] = several if (repository / f"config_{several}.sh").is_file() else one_node
+    if run.strategy:
+        exports["STRATEGY"] = run.strategy
+    return exports
+
+
+def command(run: RunSpec, here: Machine, runner: str) -> str:
+    """What does one job of `run`: the user's runner, else this node's job, or the launcher over the first hosts."""
+    if runner:
+        return runner
+    if run.nodes == 1:
+        return "launch/container_node.sh" if here.in_container else "./run_and_time.sh"
+    hosts = ",".join(here.hosts[: run.nodes]) or "HOSTS"
+    return f"launch/mpirun.sh --hosts {hosts}{'' if here.in_container else ' --no-container'}"
 
 
 def result_log(folder: Path) -> Path | None:
@@ -316,23 +303,19 @@ def result_log(folder: Path) -> Path | None:
 
 
 def plan(
-    campaign: Campaign,
-    results: Path,
-    here: Machine,
-    *,
-    shrink: bool,
-    rows: Sequence[Published],
-    repeats: int,
-    runner: str = "",
+    campaign: Campaign, results: Path, here: Machine, *, rows: Sequence[Published], repeats: int, runner: str = ""
 ) -> list[Job]:
-    """The jobs of a campaign in the order of its tables; cells that share a run have its jobs once."""
-    results = runs_folder(campaign, results, shrink=shrink)
+    """The jobs of a campaign in the order of its tables; cells that share a run have its jobs once.
+
+    Each campaign has its own folder in `results`; shrunk ones are the same jobs in all campaigns of a workload.
+    """
+    results = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
     timed = wall_times(results)
     jobs = []
-    for run in dict.fromkeys(cell.run for cell in cells(campaign, shrink=shrink)):
-        exports = environment(campaign, run, shrink=shrink, system=here.system)
-        reason = why_not(run, here, workload=campaign.workload, shrink=shrink)
-        estimate_s = _estimate_s(campaign, run, rows, timed.get(run.name, []), shrink=shrink)
+    for run in dict.fromkeys(cell.run for cell in campaign.cells):
+        exports = environment(campaign, run, system=here.system)
+        reason = why_not(run, here, shrink=campaign.shrunk)
+        estimate_s = median(timed[run.name]) if run.name in timed else _assumed_s(campaign, run, rows)
         for trial in range(1, repeats + 1):
             folder = results / run.name / f"trial_{trial}"
             log = result_log(folder)
@@ -363,10 +346,8 @@ def fault(log: Path, exports: dict[str, str]) -> str:
         return f"{log}: run_stop says {record.status or 'nothing'}"
     config = record.header.get("config", {})
     for name, wanted in exports.items():
-        if name in ("NEXP", "LOGDIR"):
-            continue
         value = config.get(name, {}).get("value")
-        if str(value) != wanted:
+        if name not in ("NEXP", "LOGDIR") and str(value) != wanted:
             return f"{log}: its configuration has {name}={value}, the campaign wants {wanted}"
     return ""
 
@@ -375,36 +356,33 @@ def wall_times(folder: Path) -> dict[str, list[float]]:
     """{run: wall seconds of its trials that succeeded}, from the `campaign.jsonl` that the launcher appends to."""
     path = folder / "campaign.jsonl"
     timed: dict[str, list[float]] = {}
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                attempt = json.loads(line)
-                if attempt["exit"] == 0 and 0 < attempt["wall_s"] < math.inf:
-                    timed.setdefault(attempt["run"], []).append(attempt["wall_s"])
-            except (ValueError, KeyError, TypeError):  # a line that a killed launcher left unfinished: no time is lost
-                continue
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        try:
+            attempt: Any = json.loads(line)
+            if attempt["exit"] == 0 and 0 < attempt["wall_s"] < math.inf:
+                timed.setdefault(attempt["run"], []).append(attempt["wall_s"])
+        except (ValueError, KeyError, TypeError):  # a line that a killed launcher left unfinished: no time is lost
+            continue
     return timed
 
 
-def _estimate_s(
-    campaign: Campaign, run: RunSpec, rows: Sequence[Published], timed: Sequence[float], *, shrink: bool
-) -> float:
-    """Seconds one trial takes: as timed here before, else the published rate and an assumed start-up."""
-    if timed:
-        return median(timed)
-    if shrink:
+def _assumed_s(campaign: Campaign, run: RunSpec, rows: Sequence[Published]) -> float:
+    """Seconds one trial takes, by the published rate and an assumed start-up."""
+    if campaign.shrunk:
         return ASSUMED_SHRUNK_RUN_S
-    rates = [
-        (abs(row.batch_per_device - run.batch), abs(row.devices - run.devices), row.value / row.devices)
-        for row in rows
-        if row.table == campaign.published_table
-        and row.metric == "throughput"
-        and row.batch_per_device
-        and row.devices
-        and _family(row.precision) in (None, _family(run.precision))
-    ]
+    row = nearest(like(run, campaign, rows), batch=run.batch, devices=run.devices)
+    assert row and row.devices, f"{run.name}: {campaign.published_table} has no figure of the like"
     steps = int(campaign.environment["WARMUP_STEPS"]) + int(campaign.environment["MEASURED_STEPS"])
-    return ASSUMED_START_UP_S + steps * run.batch / min(rates)[2]
+    return ASSUMED_START_UP_S + steps * run.batch * row.devices / row.value
+
+
+# ----------------------------------------------------------------------------------------- published figures
+
+
+def like(run: RunSpec, campaign: Campaign, rows: Sequence[Published], metric: str = "throughput") -> list[Published]:
+    """The report's figures in the run's precision; a row that does not say its own may be of any."""
+    own = select(rows, table=campaign.published_table, metric=metric)
+    return [row for row in own if _family(row.precision) in (None, _family(run.precision))]
 
 
 def _family(precision: str | None) -> str | None:
@@ -416,18 +394,9 @@ def published_figure(
     rows: Sequence[Published], campaign: Campaign, cell: Cell, framework: str, metric: str
 ) -> Published | None:
     """The published figure of a cell; None where the report has none."""
-    found = [
-        row
-        for row in rows
-        if row.table == campaign.published_table
-        and row.metric == metric
-        and row.framework.startswith(framework)
-        and row.nodes == cell.asked.nodes
-        and row.devices == cell.asked.devices
-        and row.batch_per_device == cell.asked.batch
-        and _family(row.precision) in (None, _family(cell.asked.precision))
-        and row.strategy == cell.asked.strategy
-        and (cell.table.accelerator is None or row.accelerator == cell.table.accelerator)
-    ]
+    asked, card = cell.asked, {"accelerator": cell.accelerator} if cell.accelerator else {}
+    alike = select(like(asked, campaign, rows, metric), batch_per_device=asked.batch, strategy=asked.strategy, **card)
+    of_shape = select(alike, nodes=asked.nodes, devices=asked.devices)
+    found = [row for row in of_shape if row.framework.startswith(framework)]
     assert len(found) <= 1, f"{cell}: {len(found)} published figures"
     return found[0] if found else None

@@ -4,50 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scoring.figure import protocols
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import TooFewRunsError, score
+from scoring.figure.score import Score, TooFewRunsError, score
 from scoring.importers import jsonable, read_record
-from scoring.published.campaign_plan import (
-    SHRUNK_ENVIRONMENT,
-    SHRUNK_NOTE,
-    Campaign,
-    Job,
-    RunSpec,
-    cells,
-    published_figure,
-    result_log,
-)
+from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, RunSpec, published_figure, result_log
 from scoring.published.table import Published
 from scoring.record import InputError, Record
 
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """What our own runs of one cell give under the campaign's protocol."""
-
-    value: float
-    unit: str
-    runs: int
-    interval_95: tuple[float, float] | None
-    interval_method: str
-    gpu_memory_mib: float | None
-    warnings: tuple[str, ...]
-    logs: tuple[str, ...]
+Line = dict[str, Any]  # a cell's figures as plain values
 
 
-def protocol_of(campaign: Campaign, *, shrink: bool, repeats: int) -> tuple[Protocol, int | None]:
+def protocol_of(campaign: Campaign, *, repeats: int) -> tuple[Protocol, int | None]:
     """The campaign's protocol for our own logs, and the windows to drop instead of its own number.
 
     Our runs set their warm-up apart: WARMUP_STEPS is what the protocol drops, so nothing more is dropped after it.
     """
     protocol = protocols.find(campaign.protocol)
-    exports = campaign.environment | (SHRUNK_ENVIRONMENT if shrink else {})
-    warm_up, measured = int(exports["WARMUP_STEPS"]), int(exports["MEASURED_STEPS"])
+    warm_up, measured = (int(campaign.environment[name]) for name in ("WARMUP_STEPS", "MEASURED_STEPS"))
     protocol = replace(
         protocol,
         skip=warm_up if protocol.skip_unit == "step" else protocol.skip,
@@ -58,11 +36,11 @@ def protocol_of(campaign: Campaign, *, shrink: bool, repeats: int) -> tuple[Prot
 
 
 def figures(
-    campaign: Campaign, jobs: Sequence[Job], *, shrink: bool, repeats: int
-) -> tuple[dict[RunSpec, Figure], dict[RunSpec, str], list[Record]]:
+    campaign: Campaign, jobs: Sequence[Job], *, repeats: int
+) -> tuple[dict[RunSpec, Score], dict[RunSpec, str], list[Record]]:
     """Figures of the runs that are done, why the others have none, and the records read."""
-    protocol, skip = protocol_of(campaign, shrink=shrink, repeats=repeats)
-    found: dict[RunSpec, Figure] = {}
+    protocol, skip = protocol_of(campaign, repeats=repeats)
+    found: dict[RunSpec, Score] = {}
     missing: dict[RunSpec, str] = {}
     read: list[Record] = []
     for run in dict.fromkeys(job.run for job in jobs):
@@ -74,211 +52,182 @@ def figures(
         records = [read_record(log) for log in logs]
         read += records
         try:
-            result = score(records, protocol, skip=skip)
-        except TooFewRunsError as error:
-            if error.partial is None:
-                missing[run] = str(error)
-                continue
-            result = error.partial
+            found[run] = score(records, protocol, skip=skip)
         except InputError as error:
             missing[run] = str(error)
-            continue
-        memory = [[w.gpu_memory_mib for w in r.windows if w.gpu_memory_mib is not None] for r in records]
-        found[run] = Figure(
-            value=result.value,
-            unit=result.unit,
-            runs=len(records),
-            interval_95=result.interval_95,
-            interval_method=result.interval_method,
-            gpu_memory_mib=max(max(one) for one in memory) if all(memory) else None,
-            warnings=tuple(dict.fromkeys(f"{warning.rule}: {warning.message}" for warning in result.warnings)),
-            logs=tuple(str(log) for log in logs),
-        )
+        except TooFewRunsError as error:
+            if error.partial:
+                found[run] = error.partial
+            else:
+                missing[run] = str(error)
     return found, missing, read
 
 
 def table(
-    campaign: Campaign,
-    *,
-    shrink: bool,
-    figures: dict[RunSpec, Figure],
-    missing: dict[RunSpec, str],
-    rows: Sequence[Published],
-) -> list[dict[str, Any]]:
+    campaign: Campaign, *, figures: dict[RunSpec, Score], missing: dict[RunSpec, str], rows: Sequence[Published]
+) -> list[Line]:
     """The report's tables as rows of plain values: ours, published, ratio and interval side by side.
 
     A cell without a figure of ours says why in `notes`; one that the report leaves empty has `published` None.
     """
     lines = []
-    all_cells = cells(campaign, shrink=shrink)
-    for cell in all_cells:
-        ours = figures.get(cell.run)
-        found = {name: published_figure(rows, campaign, cell, name, "throughput") for name in campaign.frameworks}
-        published = found[campaign.frameworks[0]]
+    for cell in campaign.cells:
+
+        def published(metric: str, cell: Cell = cell) -> dict[str, Published | None]:
+            return {name: published_figure(rows, campaign, cell, name, metric) for name in campaign.frameworks}
+
+        ours, others = figures.get(cell.run), published("throughput")
+        first = others[campaign.frameworks[0]]
         interval = ours.interval_95 if ours else None
-        line: dict[str, Any] = {
-            "table": cell.table.title,
+        line: Line = {
+            "table": cell.table,
             "nodes": cell.asked.nodes,
             "devices": cell.asked.devices,
             "batch_per_device": cell.asked.batch,
             "precision": cell.asked.precision,
             "strategy": cell.asked.strategy,
             "ours": ours.value if ours else None,
-            "unit": ours.unit if ours else published.unit if published else None,
+            "unit": ours.unit if ours else first.unit if first else None,
             "interval_95": list(interval) if interval else None,
             "interval_method": ours.interval_method if ours else None,
-            "runs": ours.runs if ours else 0,
-            "published": {name: row.value if row else None for name, row in found.items()},
-            "ratio": ours.value / published.value if ours and published else None,
-            "ratio_95": [bound / published.value for bound in interval] if published and interval else None,
+            "runs": len(ours.runs) if ours else 0,
+            "published": {name: row and row.value for name, row in others.items()},
+            "ratio": ours.value / first.value if ours and first else None,
+            "ratio_95": [bound / first.value for bound in interval] if first and interval else None,
         }
         if campaign.speedup_base:
-            base = next(
-                other
-                for other in all_cells
-                if other.table == cell.table
-                and other.asked.batch == cell.asked.batch
-                and (other.asked.nodes, other.asked.devices_per_node) == campaign.speedup_base
-            )
-            base_figure = figures.get(base.run)
-            speedups = {name: published_figure(rows, campaign, cell, name, "speedup") for name in campaign.frameworks}
-            line["speedup"] = ours.value / base_figure.value if ours and base_figure else None
-            line["speedup_published"] = {name: row.value if row else None for name, row in speedups.items()}
+            base = figures.get(_base(campaign, cell).run)
+            line["speedup"] = ours.value / base.value if ours and base else None
+            line["speedup_published"] = {name: row and row.value for name, row in published("speedup").items()}
         if campaign.gpu_memory:
-            memory = published_figure(rows, campaign, cell, campaign.frameworks[0], "gpu_memory")
-            line["gpu_memory_mib"] = ours.gpu_memory_mib if ours else None
-            line["gpu_memory_mib_published"] = memory.value if memory else None
-        line["ran_as"] = cell.run.name
-        line["notes"] = (
-            [missing.get(cell.run, "")] if not ours else [f"interval: {ours.interval_method}", *ours.warnings]
-        )
-        line["logs"] = list(ours.logs) if ours else []
-        lines.append(line)
+            memory = published("gpu_memory")[campaign.frameworks[0]]
+            line["gpu_memory_mib"] = _memory_mib(ours.records) if ours else None
+            line["gpu_memory_mib_published"] = memory and memory.value
+        notes = [missing.get(cell.run, "")]
+        if ours:
+            warnings = (f"{warning.rule}: {warning.message}" for warning in ours.warnings)
+            notes = [f"interval: {ours.interval_method}", *dict.fromkeys(warnings)]
+        logs = [record.file for record in ours.records] if ours else []
+        lines.append(line | {"ran_as": cell.run.name, "notes": notes, "logs": logs})
     return lines
 
 
-def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, shrink: bool, system: str) -> str:
+def _base(campaign: Campaign, cell: Cell) -> Cell:
+    """What a cell's speedup is against: the same batch of the same table, at the base's shape."""
+    same = [one for one in campaign.cells if (one.table, one.asked.batch) == (cell.table, cell.asked.batch)]
+    return next(one for one in same if (one.asked.nodes, one.asked.devices_per_node) == campaign.speedup_base)
+
+
+def _memory_mib(records: Sequence[Record]) -> float | None:
+    """The most that any run took; None where one does not say."""
+    of_runs = [[w.gpu_memory_mib for w in record.windows if w.gpu_memory_mib is not None] for record in records]
+    return max(map(max, of_runs)) if all(of_runs) else None
+
+
+# ------------------------------------------------------------------------------------------------- Markdown
+
+
+def markdown(campaign: Campaign, lines: Sequence[Line], *, system: str) -> str:
     """The table as aligned Markdown, one section for each table of the report."""
     text = [f"# {campaign.name}: {system}", ""]
     text += [f'Protocol {campaign.protocol}; "ours" was measured here, all else is published.', ""]
-    if shrink:
-        text += [SHRUNK_NOTE, ""]
-    notes: dict[str, list[str]] = {}
-    number = 0
-    for table in campaign.tables:
-        own = [line for line in lines if line["table"] == table.title]
-        if "speedup" in own[0] or "gpu_memory_mib" in own[0] or len(campaign.frameworks) > 1:
-            rows = []
-            for line in own:
-                number += 1
-                for note in line["notes"]:
-                    places = notes.setdefault(note, [])
-                    places.append(str(number) if places else f"row {number}")
-                rows.append(_markdown_row(line, number, shrink=shrink))
-        else:
-            rows = _matrix(own, campaign.repeats, notes)
+    text += [SHRUNK_NOTE, ""] * campaign.shrunk
+    places: dict[str, list[str]] = {}  # of each note
+    # A report of one figure a cell is a matrix, as it prints it.
+    matrix = not campaign.speedup_base and not campaign.gpu_memory and len(campaign.frameworks) == 1
+    notes = dict.fromkeys((cell.table, cell.note) for cell in campaign.cells)
+    for title, note in notes:
+        own = [(number, line) for number, line in enumerate(lines, start=1) if line["table"] == title]
+        rows = _matrix(own, campaign.repeats, places) if matrix else _rows(own, places, shrunk=campaign.shrunk)
         unit = next((line["unit"] for line in lines if line["unit"]), "images/s")
-        text += [f"## {table.title} ({unit})", "", *([table.note, ""] if table.note else []), *_aligned(rows), ""]
-    if notes:
-        text += ["Notes", ""]
-        text += [f"- {', '.join(places)}: {note}" for note, places in notes.items()]
-        text += [""]
+        text += [f"## {title} ({unit})", "", *([note, ""] if note else []), *_aligned(rows), ""]
+    if places:
+        text += ["Notes", "", *(f"- {', '.join(where)}: {note}" for note, where in places.items()), ""]
     return "\n".join(text)
 
 
-def _matrix(lines: Sequence[dict[str, Any]], repeats: int, notes: dict[str, list[str]]) -> list[dict[str, str]]:
-    """A table of one figure a cell as reports print it: batch sizes downwards, nodes x GPUs across."""
+def _matrix(lines: Sequence[tuple[int, Line]], repeats: int, places: dict[str, list[str]]) -> list[dict[str, str]]:
+    """Batch sizes downwards, nodes x GPUs across; notes are numbered."""
+    cells: dict[tuple[int, str], dict[str, str]] = {}
+    for _, line in lines:
+        shown = {
+            "ours": _number(line["ours"], "-"),
+            "95 % interval": _interval(line) if line["ours"] else "-",
+            "published": _number(next(iter(line["published"].values())), "-", form=".10g"),
+            "ratio": _number(line["ratio"], "-", form=".3f"),
+        }
+        if 0 < line["runs"] < repeats:
+            shown["ours"] += f" ({line['runs']} run{'s' * (line['runs'] > 1)})"
+        for note in filter(None, line["notes"]):
+            shown["ours"] += " " + places.setdefault(note, [f"[{len(places) + 1}]"])[0]
+        for name, value in shown.items():
+            row = cells.setdefault((line["batch_per_device"], name), {})
+            row[f"{line['nodes']} x {line['devices'] // line['nodes']}"] = value
+    return [
+        {"batch/GPU": str(batch) if name == "ours" else "", "nodes x GPUs": name, **row}
+        for (batch, name), row in cells.items()
+        if name == "ours" or set(row.values()) != {"-"}
+    ]
+
+
+def _rows(lines: Sequence[tuple[int, Line]], places: dict[str, list[str]], *, shrunk: bool) -> list[dict[str, str]]:
+    """A row a cell, with all that the report and we know of it."""
     rows = []
-    for batch in dict.fromkeys(line["batch_per_device"] for line in lines):
-        cells: dict[str, dict[str, str]] = {name: {} for name in ("ours", "95 % interval", "published", "ratio")}
-        for line in lines:
-            if line["batch_per_device"] != batch:
-                continue
-            shape = f"{line['nodes']} x {line['devices'] // line['nodes']}"
-            marks = ""
-            for note in filter(None, line["notes"]):
-                mark = f"[{list(notes).index(note) + 1 if note in notes else len(notes) + 1}]"
-                notes.setdefault(note, [mark])
-                marks += f" {mark}"
-            runs = f" ({line['runs']} run{'s' * (line['runs'] > 1)})" if 0 < line["runs"] < repeats else ""
-            cells["ours"][shape] = _number(line["ours"], "-") + runs + marks
-            cells["95 % interval"][shape] = _interval(line) if line["ours"] else "-"
-            cells["published"][shape] = _printed(next(iter(line["published"].values())), "-")
-            cells["ratio"][shape] = _number(line["ratio"], "-", digits=3)
-        for name, row in cells.items():
-            if name == "ours" or set(row.values()) != {"-"}:
-                rows.append({"batch/GPU": str(batch) if name == "ours" else "", "nodes x GPUs": name, **row})
+    for number, line in lines:
+        for note in line["notes"]:
+            places[note] = [*places[note], str(number)] if note in places else [f"row {number}"]
+        first, *others = line["published"]
+        bounds = " ({:.3f} to {:.3f})".format(*line["ratio_95"]) if line["ratio_95"] else ""
+        row = {"row": str(number), "nodes": str(line["nodes"]), "GPUs": str(line["devices"])}
+        row["batch/GPU"] = str(line["batch_per_device"])
+        row |= {"ran as": line["ran_as"]} if shrunk else {}
+        row |= {"ours": _number(line["ours"], "not measured"), "95 % interval": _interval(line)}
+        row["runs"] = str(line["runs"])
+        row[first] = _number(line["published"][first], "not published", form=".10g")
+        row["ratio"] = _number(line["ratio"], "-", form=".3f") + bounds
+        if "speedup" in line:
+            row["speedup ours"] = _number(line["speedup"], "-")
+            published = line["speedup_published"].items()
+            row |= {f"speedup {name}": _number(value, "-", form=".10g") for name, value in published}
+        if "gpu_memory_mib" in line:
+            row["MiB ours"] = _number(line["gpu_memory_mib"], "not measured", form=".0f")
+            row["MiB published"] = _number(line["gpu_memory_mib_published"], "-", form=".10g")
+        row |= {name: _number(line["published"][name], "-", form=".10g") for name in others}
+        rows.append(row)
     return rows
 
 
-def _markdown_row(line: dict[str, Any], number: int, *, shrink: bool) -> dict[str, str]:
-    row = {
-        "row": str(number),
-        "nodes": str(line["nodes"]),
-        "GPUs": str(line["devices"]),
-        "batch/GPU": str(line["batch_per_device"]),
-        **({"ran as": line["ran_as"]} if shrink else {}),
-        "ours": _number(line["ours"], "not measured"),
-        "95 % interval": _interval(line),
-        "runs": str(line["runs"]),
-    }
-    names = list(line["published"])
-    row[names[0]] = _printed(line["published"][names[0]], "not published")
-    row["ratio"] = _number(line["ratio"], "-", digits=3)
-    if line["ratio_95"]:
-        low, high = line["ratio_95"]
-        row["ratio"] += f" ({low:.3f} to {high:.3f})"
-    if "speedup" in line:
-        row["speedup ours"] = _number(line["speedup"], "-")
-        for name, value in line["speedup_published"].items():
-            row[f"speedup {name}"] = _printed(value, "-")
-    if "gpu_memory_mib" in line:
-        row["MiB ours"] = _number(line["gpu_memory_mib"], "not measured", digits=0)
-        row["MiB published"] = _printed(line["gpu_memory_mib_published"], "-")
-    for name in names[1:]:
-        row[name] = _printed(line["published"][name], "-")
-    return row
+def _interval(line: Line) -> str:
+    absent = "not measured" if line["ours"] is None else "none"
+    return "{:.2f} to {:.2f}".format(*line["interval_95"]) if line["interval_95"] else absent
 
 
-def _interval(line: dict[str, Any]) -> str:
-    if line["interval_95"]:
-        low, high = line["interval_95"]
-        return f"{low:.2f} to {high:.2f}"
-    return "not measured" if line["ours"] is None else "none"
-
-
-def _number(value: float | None, absent: str, *, digits: int = 2) -> str:
-    return absent if value is None else f"{value:.{digits}f}"
-
-
-def _printed(value: float | None, absent: str) -> str:
-    """A published figure with the digits that it has."""
-    return absent if value is None else f"{value:.10g}"
+def _number(value: float | None, absent: str, *, form: str = ".2f") -> str:
+    """A figure in digits; .10g are those that a published one has."""
+    return absent if value is None else format(value, form)
 
 
 def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:
-    names = list(rows[0])
-    width = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
-    head = "| " + " | ".join(name.rjust(width[name]) for name in names) + " |"
-    rule = "|" + "|".join("-" * (width[name] + 1) + ":" for name in names) + "|"
-    return [head, rule, *("| " + " | ".join(row[n].rjust(width[n]) for n in names) + " |" for row in rows)]
-
-
-def system_of(records: Sequence[Record]) -> str:
-    """What the runs were done on, by their logs."""
-    return ", ".join(dict.fromkeys(filter(None, (record.machine for record in records)))) or "nothing measured yet"
+    width = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    rule = "|" + "|".join("-" * (size + 1) + ":" for size in width.values()) + "|"
+    head, *shown = (
+        "| " + " | ".join(row[name].rjust(size) for name, size in width.items()) + " |"
+        for row in ({name: name for name in width}, *rows)
+    )
+    return [head, rule, *shown]
 
 
 def write_tables(
-    campaign: Campaign, results: Path, jobs: Sequence[Job], rows: Sequence[Published], *, shrink: bool, repeats: int
+    campaign: Campaign, results: Path, jobs: Sequence[Job], rows: Sequence[Published], *, repeats: int
 ) -> None:
     """The table on stdout, and as NAME.md and NAME.json in `results`."""
-    found, missing, read = figures(campaign, jobs, shrink=shrink, repeats=repeats)
-    lines = table(campaign, shrink=shrink, figures=found, missing=missing, rows=rows)
-    text = markdown(campaign, lines, shrink=shrink, system=system_of(read))
+    found, missing, read = figures(campaign, jobs, repeats=repeats)
+    lines = table(campaign, figures=found, missing=missing, rows=rows)
+    systems = dict.fromkeys(filter(None, (record.machine for record in read)))
+    text = markdown(campaign, lines, system=", ".join(systems) or "nothing measured yet")
     results.mkdir(parents=True, exist_ok=True)
-    name = campaign.name + ("-shrunk" if shrink else "")
+    name = campaign.name + "-shrunk" * campaign.shrunk
     (results / f"{name}.md").write_text(text, encoding="utf-8")
-    whole = {"campaign": campaign.name, "protocol": campaign.protocol, "shrunk": shrink, "rows": lines}
+    whole = {"campaign": campaign.name, "protocol": campaign.protocol, "shrunk": campaign.shrunk, "rows": lines}
     (results / f"{name}.json").write_text(json.dumps(jsonable(whole), indent=1), encoding="utf-8")
     print(text)

@@ -5,28 +5,36 @@ holds what they give and `log_note` says how. An empty field means that the sour
 """
 
 import csv
-from dataclasses import dataclass, fields
+import dataclasses
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from scoring.record import InputError
 
 PUBLISHED_CSV = Path(__file__).with_name("published.csv")
 
-_NUMBERS = {
-    "accelerator_memory_gib": int,
-    "nodes": int,
-    "devices": int,
-    "batch_per_device": int,
-    "run": int,
-    "log_value": float,
-}
+_Row = TypeVar("_Row")
+
+
+class Figure(float):
+    """A number with its digits as printed."""
+
+    printed: str
+
+    def __new__(cls, printed: str) -> "Figure":
+        figure = super().__new__(cls, printed)
+        figure.printed = printed
+        return figure
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published figure; `value` is in `unit`, `printed` its digits as printed."""
+    """One published figure; `value` is in `unit`."""
 
-    value: float
+    value: Figure
     unit: str
     metric: str
     table: str
@@ -49,8 +57,12 @@ class Published:
     log_value: float | None
     log_note: str | None
     note: str | None
-    printed: str
     line: int
+
+    @property
+    def printed(self) -> str:
+        """The figure as printed."""
+        return self.value.printed
 
     @property
     def digits(self) -> int:
@@ -58,41 +70,65 @@ class Published:
         return len(self.printed.partition(".")[2])
 
 
-def read_published(path: Path = PUBLISHED_CSV) -> list[Published]:
-    """Rows of the table, in its order.
+def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
+    """The rows of a CSV file with a column for each field of the dataclass `kind`, but `line`, the number of its line.
 
-    Raises InputError, with the file and line, for a missing column or a value that is no number.
+    An empty cell is None; a tuple's items are separated by `;`. Raises InputError, with the file and line, for other
+    columns and for a cell that its field cannot be.
     """
-    columns = {field.name for field in fields(Published)} - {"printed", "line"}
-    with path.open(newline="", encoding="utf-8") as text:
+    hints = typing.get_type_hints(kind)
+    columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
+    with path.open(newline="", encoding="utf-8", errors="replace") as text:
         reader = csv.DictReader(text)
-        missing = columns.symmetric_difference(reader.fieldnames or [])
-        if missing:
-            raise InputError(
-                f"{path}:1: columns {', '.join(sorted(missing))} are missing or unknown; wanted: {columns}"
-            )
+        if set(reader.fieldnames or ()) != set(columns):
+            raise InputError(f"{path}:1: want the columns {', '.join(sorted(columns))}")
         rows = []
         for cells in reader:
-            line = reader.line_num
             try:
-                rows.append(_row(cells, line))
-            except (ValueError, TypeError) as error:
-                raise InputError(f"{path}:{line}: {error}; correct the row") from error
+                found = {name: _typed(name, cells[name], hints[name]) for name in columns}
+            except ValueError as error:
+                raise InputError(f"{path}:{reader.line_num}: {error}; correct the row") from None
+            rows.append(kind(**found | {"line": reader.line_num}))
     return rows
 
 
-def _row(cells: dict[str, str], line: int) -> Published:
-    known: dict[str, object] = {name: text or None for name, text in cells.items()}
-    for name, number in _NUMBERS.items():
-        if cells[name]:
-            known[name] = number(cells[name])
-    for name in ("value", "unit", "metric", "table", "source", "place", "framework", "model"):
-        if not cells[name]:
+def _typed(name: str, text: str | None, hint: Any) -> Any:
+    """A cell as its field has it: a Literal, a tuple of texts, or a type that is made of text, or None."""
+    kinds = typing.get_args(hint) or (hint,)
+    if text is None:
+        raise ValueError(f"there is no cell for {name}")
+    if typing.get_origin(hint) is typing.Literal:
+        if text not in kinds:
+            raise ValueError(f"{name} is {text!r}, want {' or '.join(kinds)}")
+        return text
+    if typing.get_origin(hint) is tuple:
+        return tuple(item for item in text.split(";") if item)
+    if not text:
+        if type(None) not in kinds:
             raise ValueError(f"{name} is empty")
-    known["value"] = float(cells["value"])
-    return Published(**known, printed=cells["value"], line=line)  # type: ignore[arg-type]
+        return None
+    return kinds[0](text)
 
 
-def select(rows: list[Published], **conditions: object) -> list[Published]:
+def read_published(path: Path = PUBLISHED_CSV) -> list[Published]:
+    """Rows of the table, in its order. Raises InputError as `read_rows` does."""
+    return read_rows(path, Published)
+
+
+def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
     """Rows whose fields equal every one of `conditions`, e.g. `select(rows, table="oneflow", devices=8)`."""
     return [row for row in rows if all(getattr(row, name) == value for name, value in conditions.items())]
+
+
+def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
+    """Of the throughput in `rows` the one of the nearest batch a device, then of the nearest number of devices.
+
+    Of several the least a device; None where there is none.
+    """
+
+    def distance(row: Published) -> tuple[float, ...]:
+        assert row.batch_per_device and row.devices
+        return abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices
+
+    of_a_size = (row for row in rows if row.metric == "throughput" and row.batch_per_device and row.devices)
+    return min(of_a_size, key=distance, default=None)

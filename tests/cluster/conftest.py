@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster import containers
 from tests.cluster.containers import need, run
+from tests.cluster.rootless import Rootless
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +28,7 @@ def image() -> str:
         need(shutil.which("debootstrap") is not None and os.geteuid() == 0, "debootstrap and root make the base image")
         run("launch/base_image.sh", timeout_s=300)
     containers.build_image(containers.IMAGE, DOCKER_BUILDKIT="0")
+    containers.build_standing_in()
     return containers.IMAGE
 
 
@@ -38,3 +40,24 @@ def nodes(image: str, tmp_path: Path) -> Iterator[containers.Nodes]:
     made = containers.Nodes(tmp_path, f"job{os.getpid()}-{time.time_ns() % 10**9}")
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def podman_user(image: str, request: pytest.FixtureRequest) -> Iterator[Rootless | None]:
+    """A user of Podman without root, where a test asks for one: its images are loaded beside the tests before."""
+    if not any("rootless" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        yield None
+        return
+    tools = ("podman", "slirp4netns", "newuidmap", "catatonit")
+    found = all(shutil.which(name) for name in tools) and os.geteuid() == 0
+    need(found, f"{', '.join(tools)} run containers without root, and root makes the user who does")
+    tun = Path("/dev/net/tun")
+    mode = tun.stat().st_mode
+    tun.chmod(0o666)  # as elsewhere: slirp4netns, the network of containers without root, opens it
+    made = Rootless()
+    try:
+        made.begin()
+        yield made
+    finally:
+        made.close()
+        tun.chmod(mode)

@@ -1,14 +1,15 @@
 """Containers as nodes: jobs started on a private network as a user would, and what a test asks of them."""
 
 import os
+import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
-from tests import jobs
+from tests import jobs, needs
 
 IMAGE = "paddle-reference:test"
+STANDS_IN = f"{IMAGE}-stands-in"  # the same but for its ranks, which train nothing (tests/stand_in.py)
 USER = 12345  # no user of the image: any --user must do
 # Options of launch/build_image.sh that this site needs; by default the CA certificates that pip is told to trust.
 BUILD_OPTIONS = os.environ.get(
@@ -19,8 +20,8 @@ ENDLESS_JOB = {**GOLDEN_JOB, "MEASURED_STEPS": "1000000"}
 
 
 def need(found: bool, what: str) -> None:
-    """As `jobs.need`, for Debian's packages."""
-    jobs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")
+    """As the tests' own, for Debian's packages."""
+    needs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")
 
 
 def run(
@@ -50,6 +51,14 @@ def docker(*arguments: str, **options: float) -> str:
 def build_image(tag: str, *, checkout: Path = jobs.REPOSITORY, **environment: str) -> None:
     """Builds the run image of a checkout by the project's own script."""
     run(str(checkout / "launch/build_image.sh"), "--tag", tag, *BUILD_OPTIONS, timeout_s=1500, **environment)
+
+
+def build_standing_in() -> None:
+    """One layer on the run image."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(jobs.STAND_IN, folder)
+        Path(folder, "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY {jobs.STAND_IN.name} paddle_rn50/train.py\n")
+        run("docker", "build", "--quiet", "--tag", STANDS_IN, folder, timeout_s=300, DOCKER_BUILDKIT="0")
 
 
 def buildkit_client() -> str | None:
@@ -93,6 +102,7 @@ class Nodes:
         rank: int,
         count: int,
         *,
+        image: str = STANDS_IN,
         key: Path | None = None,
         options: tuple[str, ...] = (),
         arguments: tuple[str, ...] = (),
@@ -115,17 +125,17 @@ class Nodes:
             *("--volume", f"{key or self.key}:/run/job_key:ro", "--volume", f"{self.logdir}:{self.logdir}"),
             *options,
             *(word for variable, value in environment.items() for word in ("--env", f"{variable}={value}")),
-            *(IMAGE, "./run_and_time.sh", *arguments),
+            *(image, "./run_and_time.sh", *arguments),
         )
         self.names.append(name)
         return name
 
     def wait(self, name: str, *, timeout_s: float) -> int:
         """Exit status of a container, which must end in time."""
-        deadline = time.monotonic() + timeout_s
-        while docker("inspect", "--format", "{{.State.Running}}", name) == "true":
-            assert time.monotonic() < deadline, f"{name} still runs after {timeout_s} s: {self.output(name)}"
-            time.sleep(0.2)
+        ended = ("inspect", "--format", "{{.State.Running}}", name)
+        jobs.until(
+            lambda: docker(*ended) == "false", within_s=timeout_s, every_s=0.2, why=lambda: name + self.output(name)
+        )
         return int(docker("inspect", "--format", "{{.State.ExitCode}}", name))
 
     def output(self, name: str) -> str:
@@ -138,11 +148,8 @@ class Nodes:
 
     def until_trains(self, count: int, *, timeout_s: float = 240) -> None:
         """Waits for the first steps in the log."""
-        deadline = time.monotonic() + timeout_s
-        while not (self.log(count).is_file() and "step_window" in self.log(count).read_text(errors="replace")):
-            running = docker("ps", "--quiet", "--filter", f"name={self.network}-")
-            assert running and time.monotonic() < deadline, "\n".join(self.output(name) for name in self.names)
-            time.sleep(0.2)
+        why = lambda: "\n".join(map(self.output, self.names))  # noqa: E731
+        jobs.until(lambda: jobs.trains(self.log(count)), within_s=timeout_s, every_s=0.2, why=why)
 
     def close(self) -> None:
         """Removes what was made."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.cluster.containers import GOLDEN_JOB, Nodes
+from tests.cluster.containers import GOLDEN_JOB, IMAGE, Nodes
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -15,7 +15,7 @@ def test_nodes_train_as_ranks_of_one_host_do(nodes: Nodes, tmp_path: Path, count
     done = jobs.on_ranks(count, "-m", "harness", **job, RESULT_FILE=str(on_host))
     assert done.returncode == 0, done.stderr[-2000:]
 
-    names = [nodes.start(rank, count, **job) for rank in reversed(range(count))]
+    names = [nodes.start(rank, count, image=IMAGE, **job) for rank in reversed(range(count))]
     assert [nodes.wait(name, timeout_s=240) for name in names] == [0] * count, nodes.output(names[-1])
     logs = list(nodes.logdir.rglob("result_*.txt"))
     assert logs == [nodes.log(count)]  # one log, by rank 0

@@ -1,15 +1,17 @@
-"""What breaks in a job of several containers ends it everywhere, in time, with a reason, and leaves nothing."""
+"""What breaks in a job of several containers ends it everywhere, in time, with a reason, and leaves nothing.
+
+Ranks train only where it matters (image=IMAGE), else they stand in for such (tests/stand_in.py).
+"""
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from harness import checkpoint
 from tests import jobs
-from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, Nodes, docker, run
 from tests.faults.test_kill import PHASES
 from tests.harness import small
 
@@ -41,11 +43,10 @@ def assert_aborted(nodes: Nodes, reason: str) -> None:
 def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) -> None:
     data = small.data_set(nodes.logdir / "data")
     job = {name: str(value) for name, value in small.TRAINING.items()} | {"CHECKPOINT_EPOCHS": "1"}
-    second, first = (nodes.start(rank, 2, DATADIR=str(data), **job) for rank in (1, 0))
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    while not PHASES[phase](nodes.log(2)):
-        assert time.monotonic() < deadline, nodes.output(first)
-        time.sleep(0.01)
+    image = IMAGE if phase == "checkpoint's write" else STANDS_IN
+    second, first = (nodes.start(rank, 2, image=image, DATADIR=str(data), **job) for rank in (1, 0))
+    reached = PHASES[phase]
+    jobs.until(lambda: reached(nodes.log(2)), within_s=STARTS_WITHIN_S, every_s=0.01, why=lambda: nodes.output(first))
     run("docker", "kill", second, check=phase != "last log line")  # after that it may have ended by itself
     assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
     assert_aborted(nodes, "below the target" if phase == "last log line" else "")
@@ -118,8 +119,8 @@ def test_an_sshd_that_cannot_bind_its_port_says_so(nodes: Nodes) -> None:
 
 def test_a_rank_that_cannot_bind_its_port_ends_the_job(nodes: Nodes) -> None:
     job = {**GOLDEN_JOB, "GLOO_PORT": "80"}
-    second = nodes.start(1, 2, options=PRIVILEGED, **job)
-    first = nodes.start(0, 2, options=PRIVILEGED, **job)
+    second = nodes.start(1, 2, image=IMAGE, options=PRIVILEGED, **job)
+    first = nodes.start(0, 2, image=IMAGE, options=PRIVILEGED, **job)
     assert nodes.wait(first, timeout_s=2 * ENDS_WITHIN_S) != 0
     assert "GLOO_PORT=80" in nodes.output(first)
     assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) != 0
@@ -142,10 +143,7 @@ def ssh(nodes: Nodes, *arguments: str, key: Path) -> subprocess.CompletedProcess
 def waiting(nodes: Nodes) -> str:
     """A node above 0 that waits for a first node."""
     name = nodes.start(1, 2, NODE_WAIT_S="600")
-    deadline = time.monotonic() + 60
-    while "waiting on port" not in nodes.output(name):
-        assert time.monotonic() < deadline, nodes.output(name)
-        time.sleep(0.2)
+    jobs.until(lambda: "waiting on port" in nodes.output(name), within_s=60, why=lambda: nodes.output(name))
     return name
 
 

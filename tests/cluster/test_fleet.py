@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.containers import Nodes, docker, need, run
+from tests.cluster.containers import IMAGE, Nodes, docker, need, run
 from tests.harness import small
 
 COUNT = 4
@@ -20,7 +20,9 @@ def measured(nodes: Nodes, *, cpus: dict[int, str], links: tuple[int, ...] = ())
     names = {}
     for rank in reversed(range(COUNT)):
         options = ("--cpus", cpus.get(rank, USUAL_CPUS))
-        names[rank] = nodes.start(rank, COUNT, options=options, arguments=("--fleet",), DATADIR=str(data), **JOB)
+        names[rank] = nodes.start(
+            rank, COUNT, image=IMAGE, options=options, arguments=("--fleet",), DATADIR=str(data), **JOB
+        )
     for other in links:
         for here, there in ((1, other), (other, 1)):
             slow_down(names[here], address(names[there]))
@@ -55,7 +57,7 @@ def slow_down(name: str, towards: str) -> None:
 def test_a_node_with_fewer_cores_is_named_and_left_out(nodes: Nodes) -> None:
     found = measured(nodes, cpus={SLOW: FEW_CPUS})
     assert found["record"]["hosts"] == nodes.hosts(COUNT).split(",")
-    assert found["nodes"][f"node{SLOW}"] == "slow", found["verdicts"]
+    assert found["nodes"][f"node{SLOW}"] == "warning", found["verdicts"]
     assert found["good"] == [f"node{rank}" for rank in range(COUNT) if rank != SLOW]
     assert "CPU quota" in {difference["fact"] for difference in found["differences"]}
     written = next((nodes.logdir / "fleet").glob("*/hosts")).read_text().splitlines()
@@ -65,6 +67,6 @@ def test_a_node_with_fewer_cores_is_named_and_left_out(nodes: Nodes) -> None:
 @pytest.mark.slow
 def test_a_slow_lossy_link_is_named_and_no_node_with_it(nodes: Nodes) -> None:
     found = measured(nodes, cpus={}, links=(2,))
-    assert {link["what"] for link in found["links"] if link["status"] == "slow"} == {"node1 - node2"}
+    assert {link["where"] for link in found["links"] if link["status"] == "warning"} == {"node1 - node2"}
     assert found["good"] == nodes.hosts(COUNT).split(",")
     assert sum(sum(link["resent"]) for link in found["record"]["links"]) > 0

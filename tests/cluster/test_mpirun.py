@@ -1,17 +1,19 @@
-"""launch/mpirun.sh: hosts reached by ssh, with containers started on them and, in containers as hosts, without."""
+"""launch/mpirun.sh: hosts reached by ssh, with containers started on them and, in containers as hosts, without.
+
+Ranks stand in for such that train (tests/stand_in.py); those of test_podman.py train, on two nodes by this launcher.
+"""
 
 import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import jobs
-from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, Nodes, docker, run
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, STANDS_IN, Nodes, docker, run
 
 PORT = 2200  # of the hosts' own sshd
 
@@ -37,7 +39,7 @@ def hosts(nodes: Nodes, tmp_path: Path) -> Iterator[str]:
         docker(
             *("run", "--detach", "--name", name, "--network", nodes.network, "--hostname", f"node{rank}", "--init"),
             *("--network-alias", f"node{rank}", "--volume", f"{key}:/login_key:ro"),
-            *("--volume", f"{nodes.logdir}:{nodes.logdir}", IMAGE, "bash", "-c", sshd),
+            *("--volume", f"{nodes.logdir}:{nodes.logdir}", STANDS_IN, "bash", "-c", sshd),
         )
         nodes.names.append(name)
     config = tmp_path / "ssh_config"
@@ -76,7 +78,7 @@ def command(nodes: Nodes, ssh: str, *arguments: str) -> list[str]:
     return ["launch/mpirun.sh", "--hosts", nodes.hosts(2), "--ssh", ssh, *arguments]
 
 
-def test_bare_hosts_train_and_nothing_is_left(nodes: Nodes, hosts: str) -> None:
+def test_bare_hosts_run_the_job_and_nothing_is_left(nodes: Nodes, hosts: str) -> None:
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
     run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), timeout_s=300, **job)
     (summary,) = jobs.values(nodes.log(2), "run_summary")
@@ -98,10 +100,9 @@ def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, h
     nodes.until_trains(2)
     head.send_signal(signal.SIGKILL)
     head.wait()
-    deadline = time.monotonic() + 60
-    while (left := in_hosts(nodes, NOTHING_LEFT)) != ["", ""]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.5)
+    jobs.until(
+        lambda: in_hosts(nodes, NOTHING_LEFT) == ["", ""], within_s=60, why=lambda: in_hosts(nodes, NOTHING_LEFT)
+    )
     (stop,) = [event for event in jobs.mllog(nodes.log(2)) if event["key"] == "run_stop"]
     assert stop["metadata"]["status"] == "aborted"
 
@@ -112,7 +113,7 @@ def test_containers_are_started_on_the_hosts(nodes: Nodes, tmp_path: Path) -> No
     shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
     shell.chmod(0o755)
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    done = run(*command(nodes, str(shell)), timeout_s=300, CONT=IMAGE, CONT_NETWORK=nodes.network, **job)
+    done = run(*command(nodes, str(shell)), timeout_s=300, CONT=STANDS_IN, CONT_NETWORK=nodes.network, **job)
     (summary,) = jobs.values(nodes.log(2), "run_summary")
     assert (summary["devices"], summary["nodes"]) == (2, 2), done.stdout
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
@@ -134,7 +135,7 @@ def test_spares_take_the_places_of_killed_nodes(
     spares = {"ON_FAILURE": "go_on", "SPARES": "spare0,spare1,spare2,spare3", "CONT_NETWORK": nodes.network}
     with subprocess.Popen(
         command(nodes, str(shell)),
-        env={**os.environ, **job, **spares, "CONT": IMAGE},
+        env={**os.environ, **job, **spares, "CONT": STANDS_IN},
         cwd=jobs.REPOSITORY,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -143,9 +144,7 @@ def test_spares_take_the_places_of_killed_nodes(
     ) as head:
         for trial in killed:
             log = nodes.log(2, trial)
-            while not (log.is_file() and "step_window" in log.read_text(errors="replace")):
-                assert head.poll() is None, head.communicate()
-                time.sleep(0.1)
+            jobs.until(lambda log=log: jobs.trains(log), head)
             found = docker("ps", "--quiet", "--filter", "name=paddle-reference-.*-1$")
             run("docker", "kill", found)
         said, _ = head.communicate(timeout=900)

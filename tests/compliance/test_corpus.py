@@ -13,8 +13,8 @@ from compliance import rules
 from compliance.findings import FileReport
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
-from tests import jobs
 from tests.conftest import REPOSITORY
+from tests.needs import need
 
 # What strict refuses and official passes, each looked at in its logs and found right: docs/audit.md quotes the lines.
 CONFIRMED = {
@@ -29,7 +29,7 @@ CONFIRMED = {
 def published_corpus() -> Path:
     """Folder of the three rounds; it is read in place."""
     folder = Path(os.environ.get("PUBLISHED_CORPUS", REPOSITORY.parent / "shared" / "corpus"))
-    jobs.need((folder / "mlperf_resnet.csv").is_file(), f"{folder} is absent: set PUBLISHED_CORPUS to the three rounds")
+    need((folder / "mlperf_resnet.csv").is_file(), f"{folder} is absent: set PUBLISHED_CORPUS to the three rounds")
     return folder
 
 

@@ -34,7 +34,7 @@ def test_a_clock_set_back(tmp_path):
     script, log = tmp_path / "clock.py", tmp_path / "result_0.txt"
     script.write_text(SCRIPT)
     settings = {**small.TRAINING, "DATADIR": small.data_set(tmp_path / "data")}
-    done = jobs.on_ranks(2, str(script), RESULT_FILE=log, **settings)
+    done = jobs.on_ranks(2, str(script), cwd=small.checkout(), RESULT_FILE=log, **settings)
     assert done.returncode == 1 and "below the target" in jobs.abort_reason(log), done.stderr[-2000:]
     events = jobs.mllog(log)
     assert events[-1]["time_ms"] < events[0]["time_ms"], "the clock was set"

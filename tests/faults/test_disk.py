@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import jobs
-from tests.faults.test_kill import start, text
+from tests.faults.test_kill import start
 from tests.harness import small
+from tests.needs import need
 from tests.scoring.test_report import write_log
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
@@ -83,13 +83,10 @@ def test_a_checkpoint_without_room_costs_no_run(tmp_path):
     assert not list(log.parent.rglob("*step_*"))
 
 
-def test_a_log_folder_that_is_removed_ends_the_run(tmp_path):
+def test_a_log_folder_that_is_removed_ends_the_run(tmp_path, standing_in):
     logdir = tmp_path / "logs"
-    job = start(logdir, small.data_set(tmp_path / "data"), MODE="throughput", MEASURED_STEPS=100_000)
-    until = time.monotonic() + 300
-    while "step_window" not in text(logdir / "CPU/rn50/result_0.txt"):
-        assert job.poll() is None and time.monotonic() < until
-        time.sleep(0.05)
+    job = start(logdir, tmp_path, cwd=standing_in, MODE="throughput", MEASURED_STEPS=100_000)
+    jobs.until(lambda: jobs.trains(logdir / "CPU/rn50/result_0.txt"), job)
     shutil.rmtree(logdir)
     _, said = job.communicate(timeout=60)
     assert job.returncode == 1
@@ -108,13 +105,13 @@ wait "$!"
 """
 
 
-def test_a_disk_that_turns_read_only_ends_the_run(tmp_path):
+def test_a_disk_that_turns_read_only_ends_the_run(tmp_path, standing_in):
     """As ext4 does after an error of the disk: files that are open cannot be written any more."""
-    jobs.need(os.geteuid() == 0, "root mounts a file system")
+    need(os.geteuid() == 0, "root mounts a file system")
     logdir = tmp_path / "logs"
     logdir.mkdir()
     command = ["unshare", "--mount", "bash", "-ec", TURN, "bash", str(logdir)]
-    done = jobs.run(command, LOGDIR=logdir, **{**jobs.TINY, "MEASURED_STEPS": 100_000})
+    done = jobs.run(command, cwd=standing_in, LOGDIR=logdir, **{**jobs.TINY, "MEASURED_STEPS": 100_000})
     assert done.returncode == 1
     said = "error: a rank ended with status 1; the log cannot be closed as aborted: Read-only file system (log "
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1

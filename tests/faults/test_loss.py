@@ -35,7 +35,7 @@ def test_nan_names_step_and_checkpoint(tmp_path):
     script.write_text(SCRIPT)
     log = tmp_path / "result_0.txt"
     settings = {**small.TRAINING, "DATADIR": small.data_set(tmp_path / "data"), "CHECKPOINT_EPOCHS": 1}
-    done = jobs.on_ranks(2, str(script), RESULT_FILE=log, **settings)
+    done = jobs.on_ranks(2, str(script), cwd=small.checkout(), RESULT_FILE=log, **settings)
     assert done.returncode == 1
     kept = tmp_path / "result_0.checkpoints" / "step_000000010.safetensors"
     reason = (

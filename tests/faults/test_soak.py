@@ -19,7 +19,7 @@ GROWTH = {"rss_mib": 20, "open_files": 0, "threads": 0}
 def test_memory_and_handles_stay_flat(tmp_path):
     data = small.data_set(tmp_path / "data")
     settings = {"MAX_EPOCHS": EPOCHS, "CHECKPOINT_EPOCHS": 1, "PRINT_STEPS": 5, "DATADIR": data, "LOGDIR": tmp_path}
-    done = jobs.run_and_time(timeout_s=60 + 30 * EPOCHS, **{**small.TRAINING, **settings})
+    done = jobs.run_and_time(timeout_s=60 + 30 * EPOCHS, cwd=small.checkout(), **{**small.TRAINING, **settings})
     log = tmp_path / "CPU/rn50/result_0.txt"
     assert done.returncode == 1 and "below the target" in jobs.abort_reason(log), done.stderr
     assert len(jobs.values(log, "eval_accuracy")) == EPOCHS and len(jobs.values(log, "checkpoint")) >= EPOCHS // 2

@@ -13,7 +13,7 @@ import pytest
 from tests import jobs
 from tests.launch.test_faults import aborted, start
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.xdist_group("ranks")]
 # {a word of the command: the reason in the log}
 TREE = {
     "run_and_time.sh": r"stopped by signal .*",

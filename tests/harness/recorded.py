@@ -50,6 +50,9 @@ H100 = A100 | {"name": "NVIDIA H100 80GB HBM3", "capability": (9, 0), "links": 1
 # A card of the desktop kind: no ECC, no energy counter, no NVLink.
 NO_ECC = V100 | {"name": "TITAN X (Pascal)", "capability": (6, 1), "ecc": None, "energy_mj": None, "links": 0}
 
+# Two sockets of 64 cores with two threads each, four NUMA nodes a socket; two GPUs hang on every second node.
+A100_NUMA = {f"node{i}": f"{16 * i}-{16 * i + 15},{16 * i + 128}-{16 * i + 143}" for i in range(8)}
+A100_RANK_NUMA = "33117755"
 A100_TOPOLOGY = "\n".join(
     [
         "\t\x1b[4m" + "\t".join(f"GPU{i}" for i in range(8)) + "\tmlx5_0\tmlx5_1\tCPU Affinity\tNUMA Affinity\x1b[0m",
@@ -58,7 +61,7 @@ A100_TOPOLOGY = "\n".join(
                 [f"GPU{row}"]
                 + [" X " if row == column else "NV12" for column in range(8)]
                 + (["PXB", "SYS"] if row < 4 else ["SYS", "PXB"])
-                + (["48-63,176-191", "3"] if row < 4 else ["112-127,240-255", "7"])
+                + [A100_NUMA[f"node{A100_RANK_NUMA[row]}"], A100_RANK_NUMA[row]]
             )
             for row in range(8)
         ),

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, judged
 from tests import jobs
 from tests.null_gpu import door
-from tools.acceptance import __main__ as acceptance
+from tools.acceptance import lines as acceptance
 
 ON_A_CPU = ("losses", "layout", "pooling", "all-reduce", "evaluation", "throughput")
 
@@ -27,7 +28,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def statuses(report: dict[str, Any]) -> dict[tuple[str, str], str]:
-    return {(line["check"], line["precision"]): line["status"] for line in report["lines"]}
+    return {(line["check"], line["where"]): line["status"] for line in report["lines"]}
 
 
 @pytest.mark.slow
@@ -36,11 +37,11 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     done = jobs.run_and_time("--acceptance", "--short", LOGDIR=str(tmp_path), DGXNGPU=2)
     assert done.returncode == 0, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "6 passed, 0 failed, 22 not possible here, in the short form"
+    assert report["verdict"] == "6 ok, 0 fatal, 22 unknown, in the short form"
     assert f"verdict   {report['verdict']}" in done.stdout
     found = statuses(report)
-    assert {key for key, status in found.items() if status == acceptance.PASSED} == {(c, "fp32") for c in ON_A_CPU}
-    reasons = {line["found"] for line in report["lines"] if line["status"] == acceptance.NOT_POSSIBLE}
+    assert {key for key, status in found.items() if status == OK} == {(c, "fp32") for c in ON_A_CPU}
+    reasons = {line["found"] for line in report["lines"] if line["status"] == UNKNOWN}
     assert reasons == {
         "no GPU: DEVICE=cpu",
         "a CPU has no CUDA graphs: DEVICE=cpu",
@@ -52,7 +53,7 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     assert len(report["nodes"]) == 1
     assert report["source"]["lock_sha256"]
     # The figure of the minute stands in a log that the scorer reads.
-    (throughput,) = (line for line in report["lines"] if line["check"] == "throughput" and line["figures"])
+    (throughput,) = (line for line in report["lines"] if line["check"] == "throughput" and line["status"] == OK)
     (log,) = (tmp_path / "acceptance").glob("*/fp32.txt")
     score = subprocess.run(
         [sys.executable, "-m", "scoring", "score", str(log), "--protocol", "window", "--runs", "1", "--json"],
@@ -76,10 +77,10 @@ def test_each_job_of_a_gpu_has_its_throughput_whatever_fails_before_it(tmp_path:
     assert not [line for line in report["lines"] if line["found"].startswith("not run")]
     found = statuses(report)
     for precision in acceptance.CHECKS:
-        assert found["losses", precision] == acceptance.FAILED
-        assert found["throughput", precision] == found["memory", precision] == acceptance.PASSED
-        assert found["captured", precision] == acceptance.FAILED
-    assert found["all-reduce", "fp32"] == acceptance.NOT_POSSIBLE  # one rank
+        assert found["losses", precision] == FATAL
+        assert found["throughput", precision] == found["memory", precision] == OK
+        assert found["captured", precision] == FATAL
+    assert found["all-reduce", "fp32"] == UNKNOWN  # one rank
 
 
 def checkout(copy: Path) -> Path:
@@ -104,7 +105,7 @@ def checkout(copy: Path) -> Path:
 def test_a_captured_step_stands_beside_the_launched_one(tmp_path: Path) -> None:
     """On two null GPUs, which compute nothing: both have all of its steps, and what was not trained has not passed."""
     copy = checkout(tmp_path / "copy")
-    plan = copy / "tools" / "acceptance.py"
+    plan = copy / "tools" / "acceptance" / "lines.py"
     plan.write_text(re.sub(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"amp_o2": ("captured",)}', plan.read_text()))
     settings = {"DGXNGPU": "2", "NULLGPU_OUT": str(tmp_path), "LOGDIR": str(tmp_path), "DATA_CACHE": str(tmp_path)}
     done = jobs.run([str(door.RUN), "./run_and_time.sh", "--acceptance"], cwd=copy, **(door.FEW | settings))
@@ -134,26 +135,26 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "3 passed, 2 failed, 23 not possible here, in the short form"
+    assert report["verdict"] == "3 ok, 2 fatal, 23 unknown, in the short form"
     found = statuses(report)
-    assert {key for key, status in found.items() if status == acceptance.FAILED} == {
+    assert {key for key, status in found.items() if status == FATAL} == {
         ("losses", "fp32"),
         ("evaluation", "fp32"),
     }
-    assert found["all-reduce", "fp32"] == acceptance.NOT_POSSIBLE  # one rank
+    assert found["all-reduce", "fp32"] == UNKNOWN  # one rank
 
 
 @pytest.mark.xdist_group("ranks")
 def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) -> None:
     """As that of TF32 on a V100; here a plan of the two checks that one rank of a CPU cannot do stands in for it."""
     copy = checkout(tmp_path / "copy")
-    plan = copy / "tools" / "acceptance.py"
+    plan = copy / "tools" / "acceptance" / "lines.py"
     text, found = re.subn(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"fp32": ("input", "all-reduce")}', plan.read_text())
     assert found == 1
     plan.write_text(text)
     done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
-    assert written(tmp_path)["verdict"] == "0 passed, 0 failed, 2 not possible here"
+    assert written(tmp_path)["verdict"] == "0 ok, 0 fatal, 2 unknown"
     assert {file.name for file in (tmp_path / "acceptance").glob("*/*")} == {"fp32.lines", "fp32.stderr"}
 
 
@@ -167,7 +168,7 @@ def test_a_job_that_is_not_done_when_the_time_is_up_is_ended(tmp_path: Path) -> 
     done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr.startswith("error: it was not done after the 8 s that an acceptance may take")
-    lines = [line for line in written(tmp_path)["lines"] if line["precision"] == "fp32"]
+    lines = [line for line in written(tmp_path)["lines"] if line["where"] == "fp32"]
     assert lines[-1]["found"] == "not run: it was not done after the 8 s that an acceptance may take"
 
 
@@ -176,7 +177,7 @@ def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> N
     done = jobs.run_and_time("--acceptance", LOGDIR=str(tmp_path), DEVICE="gpu", DGXNGPU=1)
     assert done.returncode == 1, done.stderr
     report = written(tmp_path)
-    assert report["verdict"] == "0 passed, 28 failed, 0 not possible here"
+    assert report["verdict"] == "0 ok, 28 fatal, 0 unknown"
     for line in report["lines"]:
         assert line["found"].startswith("not run: DGXNGPU=1: ")
         assert " has 0 GPUs" in line["found"]
@@ -198,13 +199,13 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     folder.mkdir()
     lines = acceptance.Lines(folder / "fp32.txt", "fp32")
     lines.note({"nodes": [{"host": "node"}]})
-    lines.run("losses", lambda: (True, "0 off", "none off", {}))
+    lines.run("losses", lambda: judged("losses", True, "0 off", "none off"))
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
     done = reported(folder, DEVICE="gpu")
     assert done.returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())
-    assert report["verdict"] == "1 passed, 27 failed, 0 not possible here"
-    found = {(line["check"], line["precision"]): line["found"] for line in report["lines"]}
+    assert report["verdict"] == "1 ok, 27 fatal, 0 unknown"
+    found = {(line["check"], line["where"]): line["found"] for line in report["lines"]}
     assert found["losses", "fp32"] == "0 off"
     assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
     assert found["losses", "tf32"] == "not run: its job did not run it"
@@ -215,16 +216,16 @@ def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
     (tmp_path / "X-1").mkdir()
     done = reported(tmp_path / "X-1", DEVICE="cpu")
     assert done.returncode == 1
-    assert "verdict   0 passed, 10 failed, 18 not possible here" in done.stdout
+    assert "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout
 
 
 def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def lacks() -> acceptance.Outcome:
+    def lacks() -> Verdict:
         raise acceptance.NotPossible("no GPU")
 
     acceptance.Lines(tmp_path / "fp32.txt", "fp32").run("memory", lacks)
-    assert json.loads((tmp_path / "fp32.lines").read_text())["status"] == acceptance.NOT_POSSIBLE
-    assert capsys.readouterr().out == "not possible here memory fp32: no GPU\n"
+    assert json.loads((tmp_path / "fp32.lines").read_text())["status"] == UNKNOWN
+    assert capsys.readouterr().out == "unknown  memory  fp32  no GPU\n"
     acceptance.Lines(None, "fp32").run("memory", lacks)
     assert capsys.readouterr().out == ""
 

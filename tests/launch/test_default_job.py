@@ -37,7 +37,7 @@ REQUIRED = (
 # The official rules are content with blocks in place of epochs and evaluations, or the other way round.
 EITHER = ("epoch_start", "epoch_stop", "block_start", "block_stop", "eval_start", "eval_stop")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.xdist_group("ranks")]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""Runs that fail on the way: a closed log, the right exit status, no process left."""
+"""Runs that fail on the way: a closed log, the right exit status, no process left.
+
+A rank that trains nothing (tests/stand_in.py) serves where the launcher is asked; one test of each kind trains.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -17,20 +19,14 @@ from paddle_rn50 import digits
 from tests import jobs
 from tests.harness import small
 
-pytestmark = pytest.mark.xdist_group("ranks")
+TRAINS = pytest.mark.xdist_group("ranks")
 ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
 
 
-def start(logdir: Path, **variables: str) -> subprocess.Popen[str]:
+def start(checkout: Path, logdir: Path, **variables: str | int) -> subprocess.Popen[str]:
     """A job under way: its first step is in the log."""
-    settings = {**ENDLESS, "LOGDIR": logdir, **variables}
-    job = jobs.begin([str(jobs.REPOSITORY / "run_and_time.sh")], **settings)
-    log = logdir / "CPU/rn50/result_0.txt"
-    deadline = time.monotonic() + 180
-    while not (log.is_file() and "step_window" in log.read_text()):
-        assert job.poll() is None, job.stderr.read() if job.stderr else ""
-        assert time.monotonic() < deadline, "no step within 180 s"
-        time.sleep(0.2)
+    job = jobs.begin_run_and_time(cwd=checkout, **{**ENDLESS, "LOGDIR": logdir, **variables})
+    jobs.until(lambda: jobs.trains(logdir / "CPU/rn50/result_0.txt"), job)
     return job
 
 
@@ -40,18 +36,26 @@ def aborted(logdir: Path) -> str:
 
 def ended(job: subprocess.Popen[str], logdir: Path, within_s: float) -> str:
     """What a job that was hurt said on stderr; it has ended, and all its processes, within the time."""
-    before = time.monotonic()
     stderr = job.communicate(timeout=within_s)[1]
-    while jobs.processes(logdir) and time.monotonic() - before < within_s:
-        time.sleep(0.1)
-    assert not jobs.processes(logdir)
+    jobs.until(lambda: not jobs.processes(logdir), within_s=within_s, why=lambda: jobs.processes(logdir))
     assert stderr.count("\n") == 1, stderr
     return stderr
 
 
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
-def test_a_signal_ends_the_job(tmp_path: Path, sent: signal.Signals, status: int) -> None:
-    job = start(tmp_path)
+@pytest.fixture(params=["trains", "stands_in"])
+def checkout(request: pytest.FixtureRequest, standing_in: Path) -> Path:
+    """Where the job is started: with a small network, and where no rank trains."""
+    return small.checkout() if request.param == "trains" else standing_in
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "checkout"),
+    [pytest.param(signal.SIGINT, 130, "trains", marks=TRAINS), (signal.SIGTERM, 143, "stands_in")],
+    ids=["INT", "TERM"],
+    indirect=["checkout"],
+)
+def test_a_signal_ends_the_job(checkout: Path, tmp_path: Path, sent: signal.Signals, status: int) -> None:
+    job = start(checkout, tmp_path)
     job.send_signal(sent)
     stderr = ended(job, tmp_path, within_s=30)
     assert job.returncode == status
@@ -59,17 +63,19 @@ def test_a_signal_ends_the_job(tmp_path: Path, sent: signal.Signals, status: int
     assert "stopped by signal" in aborted(tmp_path)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_all(tmp_path: Path, rank: int) -> None:
-    job = start(tmp_path)
+@pytest.mark.parametrize(
+    ("rank", "checkout"), [(0, "stands_in"), pytest.param(1, "trains", marks=TRAINS)], indirect=["checkout"]
+)
+def test_a_killed_rank_ends_all(checkout: Path, tmp_path: Path, rank: int) -> None:
+    job = start(checkout, tmp_path)
     jobs.rank_of(tmp_path, rank).kill()
     ended(job, tmp_path, within_s=30)
     assert job.returncode == 1
     assert re.fullmatch(rf"process rank {rank} .* exited on signal 9 \(Killed\)", aborted(tmp_path))
 
 
-def test_a_killed_mpirun_ends_all_and_leaves_no_file_behind(tmp_path: Path) -> None:
-    job = start(tmp_path)
+def test_a_killed_mpirun_ends_all_and_leaves_no_file_behind(standing_in: Path, tmp_path: Path) -> None:
+    job = start(standing_in, tmp_path)
     maps = jobs.rank_of(tmp_path, 0).memory_maps()
     segments = [Path(file.path) for file in maps if file.path.startswith("/dev/shm/")]
     launcher = jobs.launcher_of(tmp_path)
@@ -82,7 +88,7 @@ def test_a_killed_mpirun_ends_all_and_leaves_no_file_behind(tmp_path: Path) -> N
     assert not [path for path in segments if path.exists()]
 
 
-def test_a_rank_killed_for_want_of_memory_is_told_from_others(tmp_path: Path) -> None:
+def test_a_rank_killed_for_want_of_memory_is_told_from_others(standing_in: Path, tmp_path: Path) -> None:
     """The kill is the test's; the kernel's count of such kills is read through an awk that answers from a file."""
     count, awk = tmp_path / "oom_kill", tmp_path / "bin" / "awk"
     awk.parent.mkdir()
@@ -90,7 +96,7 @@ def test_a_rank_killed_for_want_of_memory_is_told_from_others(tmp_path: Path) ->
     awk.write_text(f"#!/bin/sh\nfor last; do :; done\n{pass_on}")
     awk.chmod(0o755)
     count.write_text("3\n")
-    job = start(tmp_path, PATH=f"{awk.parent}:{os.environ['PATH']}")
+    job = start(standing_in, tmp_path, PATH=f"{awk.parent}:{os.environ['PATH']}")
     count.write_text("4\n")
     jobs.rank_of(tmp_path, 1).kill()
     ended(job, tmp_path, within_s=30)
@@ -102,16 +108,17 @@ def test_a_rank_killed_for_want_of_memory_is_told_from_others(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@TRAINS
 def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tmp_path: Path) -> None:
     logdir, data = tmp_path / "logs", small.data_set(tmp_path / "data")
     for listed in data.glob("*_list.txt"):  # one class is learnt in an epoch; of more steps than the score leaves out
         listed.write_text(re.sub(r"\d+$", "0", listed.read_text(), flags=re.M) * 2)
     settings = {**small.TRAINING, "DGXNGPU": 1, "DATADIR": data}
-    job = start(logdir, **settings)
+    job = start(small.checkout(), logdir, **settings)
     job.send_signal(signal.SIGTERM)
     ended(job, logdir, within_s=60)
     assert "RESUME=auto goes on" in aborted(logdir)
-    done = jobs.run_and_time(**settings, LOGDIR=str(logdir), RESUME="auto")
+    done = jobs.run_and_time(cwd=small.checkout(), **settings, LOGDIR=str(logdir), RESUME="auto")
     resumed = logdir / "CPU/rn50/result_0.resumed_1.txt"
     assert re.search(r"^quality +1\.0000 top-1 *$", done.stdout, re.M), done.stdout + done.stderr
     assert re.search(rf"^log +{resumed} *$", done.stdout, re.M), done.stdout
@@ -119,6 +126,7 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
     assert done.returncode == 1 and f"{resumed}:" in done.stdout and "run-resumed" in done.stdout  # it is no result
 
 
+@TRAINS
 def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     shutil.copytree(digits.prepare(tmp_path / digits.NAME), folder)
@@ -134,9 +142,9 @@ def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
     assert str(victim) in aborted(tmp_path / "logs")
 
 
-def test_a_full_disk_ends_the_run(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
     """The log's folder is a file system of 24 KiB: the header fits, the windows soon do not."""
-    script = f"mount -t tmpfs -o size=24k none {tmp_path} && exec {jobs.REPOSITORY}/run_and_time.sh"
+    script = f"mount -t tmpfs -o size=24k none {tmp_path} && exec {standing_in}/run_and_time.sh"
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script],
         env=jobs.environment(LOGDIR=str(tmp_path), **ENDLESS),
@@ -151,15 +159,15 @@ def test_a_full_disk_ends_the_run(tmp_path: Path) -> None:
     assert not jobs.processes(tmp_path)
 
 
-def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(tmp_path: Path) -> None:
+def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(standing_in: Path, tmp_path: Path) -> None:
     job = {**jobs.TINY, "DGXNGPU": "1", "LOGDIR": str(tmp_path), "ON_FAILURE": "go_on"}
-    assert jobs.run_and_time(**job).returncode == 0
+    assert jobs.run_and_time(cwd=standing_in, **job).returncode == 0
     first = tmp_path / "CPU" / "rn50" / "result_0.txt"
     lines = first.read_text().splitlines(keepends=True)
     lost = first.with_name("result_1.txt")
     lost.write_text("".join(lines[: next(n for n, line in enumerate(lines) if '"step_window"' in line)]))
     before = first.read_bytes()
-    done = jobs.run_and_time(**job, NEXP="3", KEEP_TRIALS="1")
+    done = jobs.run_and_time(cwd=standing_in, **job, NEXP="3", KEEP_TRIALS="1")
     assert done.returncode == 1, done.stderr
     assert "trial 1 aborted: its first node was lost\n" in done.stdout
     assert "result_0.txt" in done.stdout and "result_2.txt" in done.stdout

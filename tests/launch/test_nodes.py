@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from tests import jobs
+from tests.needs import need
 
 
 class Pair:
@@ -56,8 +56,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     private = subprocess.run(
         ["unshare", "--mount", "mount", "-t", "tmpfs", "t", "/mnt"], capture_output=True, check=False
     )
-    jobs.need(bool(sshd) and shutil.which("ssh") is not None, "openssh-client and openssh-server are absent")
-    jobs.need(private.returncode == 0, "this user cannot give a process a /tmp of its own: run as root")
+    need(bool(sshd) and shutil.which("ssh") is not None, "openssh-client and openssh-server are absent")
+    need(private.returncode == 0, "this user cannot give a process a /tmp of its own: run as root")
     made = Pair(tmp_path)
     yield made
     for process in made.processes:
@@ -73,13 +73,6 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def said(process: subprocess.Popen[str]) -> tuple[int, str]:
     stderr = process.communicate(timeout=90)[1]
     return process.returncode, stderr
-
-
-def until(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.1)
 
 
 def test_the_command_has_mpiruns_settings_and_both_nodes_end_as_it_ends(tmp_path: Path, pair: Pair) -> None:
@@ -99,7 +92,7 @@ LOOP = 'trap "cat ${ABORT_REASON_FILE} >$0.reason; exit 1" TERM; touch "$0"; whi
 
 def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair) -> None:
     lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
-    until(tmp_path / "runs")
+    jobs.until((tmp_path / "runs").exists, within_s=60)
     root = psutil.Process(serve.pid)
     jobs.kill_at_once(lambda: [root, *root.children(recursive=True)])
     status, stderr = said(lead)
@@ -110,7 +103,7 @@ def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair
 
 def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> None:
     lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
-    until(tmp_path / "runs")
+    jobs.until((tmp_path / "runs").exists, within_s=60)
     lead.send_signal(signal.SIGTERM)
     assert said(lead)[0] == 143
     assert said(serve)[0] == 143

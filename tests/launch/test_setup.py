@@ -211,6 +211,7 @@ def test_of_two_first_starts_the_second_waits(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_start_that_is_cut_anywhere(checkout: Path, number: signal.Signals) -> None:
     """At seven moments each, spread over the whole of an undisturbed start."""
@@ -248,6 +249,7 @@ def test_a_set_up_checkout_is_left_alone(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12"])
 def test_the_lock_has_a_wheel_of_everything_for(version: str, repository: Path, tmp_path: Path) -> None:
     """Needs the package index, as set-up does."""

@@ -28,11 +28,15 @@ class Network:
         return len(self.filters)
 
 
-def resnet50(*, classes: int = 1000, input_channels: int = 3) -> Network:
-    """ResNet-50 v1.5 (He et al. 2015, table 1): stem, 16 bottlenecks of three, a projection a stage, dense layer."""
+def resnet50(*, small: bool = False, classes: int = 1000, input_channels: int = 3) -> Network:
+    """ResNet-50 v1.5 (He et al. 2015, table 1): stem, 16 bottlenecks of three, a projection a stage, dense layer.
+
+    The small one has a bottleneck a stage.
+    """
+    stages = (1, 1, 1, 1) if small else (3, 4, 6, 3)
     convolutions = [(64, input_channels, 7)]
     channels = 64
-    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+    for blocks, width in zip(stages, (64, 128, 256, 512), strict=True):
         for block in range(blocks):
             convolutions += [(width, channels, 1), (width, width, 3), (4 * width, width, 1)]
             if block == 0:
@@ -41,28 +45,31 @@ def resnet50(*, classes: int = 1000, input_channels: int = 3) -> Network:
     return Network(
         filters=tuple(out * into * side**2 for out, into, side in convolutions),
         normalized=tuple(out for out, _, _ in convolutions),
-        relu=1 + 16 * 2,
-        add_relu=16,
+        relu=1 + sum(stages) * 2,
+        add_relu=sum(stages),
         poolings=1,  # the maximum after the stem; the mean at the end is one too or a reduction, as the program has it
         dense=(channels * classes, classes),
         products=3,  # forward, and the gradients of both operands
     )
 
 
-def hrnet_w18_convolutions() -> int:
+def hrnet_w18_convolutions(*, small: bool = False) -> int:
     """Convolutions of HRNetV2-W18 with a normalization each (Sun et al. 2019): the head's first one included.
 
     Stages 2 to 4 have 1, 4 and 3 modules of 2, 3 and 4 branches: four blocks of two a branch, and in each fusion one
-    from every lower resolution to a higher and d from one d steps higher.
+    from every lower resolution to a higher and d from one d steps higher. The small one has a module a stage of a block
+    a branch.
     """
+    modules, blocks = ((1, 1, 1), 1) if small else ((1, 4, 3), 4)
 
     def module(branches: int) -> int:
         ways = [(i, j) for i in range(branches) for j in range(branches) if i != j]
-        return branches * 4 * 2 + sum(1 if j > i else i - j for i, j in ways)
+        return branches * blocks * 2 + sum(1 if j > i else i - j for i, j in ways)
 
     stem, bottlenecks, projection, head = 2, 4 * 3, 1, 1
     transitions = 2 + 1 + 1  # the first makes both branches, each later one a new branch
-    return stem + bottlenecks + projection + transitions + module(2) + 4 * module(3) + 3 * module(4) + head
+    stages = sum(count * module(branches) for branches, count in enumerate(modules, start=2))
+    return stem + bottlenecks + projection + transitions + stages + head
 
 
 def padded(elements: int, width: int) -> int:

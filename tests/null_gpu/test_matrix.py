@@ -67,15 +67,27 @@ def test_a_gpu_is_asked_for_what_the_network_needs(case: Case, tmp_path: Path) -
             for step in process.evaluation:
                 wanted = Counter({("cudnnConvolutionForward", *type_and_layout(case)): evaluated_convolutions(case)})
                 if case.strategy == "resnet_unit=1":
-                    wanted = units("Inference", evaluated_convolutions(case) - 1)
+                    network = resnet50(case)
+                    wanted = units("Inference", evaluated_convolutions(case) - 1, network)
                     assert Counter({key: n for key, n in step.work("cudnn").items() if "Fused" in key[0]}) == wanted
                     wanted = Counter({("cudnnConvolutionForward", *type_and_layout(case)): 1})  # the stem's
                 assert convolutions(step) == wanted
 
 
-def units(statistics: str, count: int) -> Counter[tuple[str, ...]]:
-    """Forward calls of ResNet-50's 48 units with `count` convolutions, each with its own statistics."""
-    images = {("cudnnFusedConvolution", "half", "NHWC"): count, ("cudnnFusedNormalize", "half", "NHWC"): 3 * 16}
+def resnet50(case: Case, **ends: int) -> expected.Network:
+    """The case's ResNet-50."""
+    return expected.resnet50(small=case.is_small, **ends)
+
+
+def hrnet_w18(case: Case) -> int:
+    """Normalized convolutions of the case's HRNet-W18."""
+    return expected.hrnet_w18_convolutions(small=case.is_small)
+
+
+def units(statistics: str, count: int, network: expected.Network) -> Counter[tuple[str, ...]]:
+    """Forward calls of ResNet-50's units with `count` convolutions, three a bottleneck, with statistics each."""
+    normalized = 3 * network.add_relu
+    images = {("cudnnFusedConvolution", "half", "NHWC"): count, ("cudnnFusedNormalize", "half", "NHWC"): normalized}
     return Counter({**images, (f"cudnnFused{statistics}",): count})
 
 
@@ -107,9 +119,9 @@ def convolutions(step: Step) -> Counter[tuple[str, ...]]:
 def evaluated_convolutions(case: Case) -> int:
     """Convolutions of an evaluation's batch: the network's, once for each size and mirror image."""
     if case.workload == "rn50":
-        return expected.resnet50().convolutions
+        return resnet50(case).convolutions
     recipe = paddle_hrnet.config.RECIPES[case.recipe](case.batch * case.ranks)
-    return (expected.hrnet_w18_convolutions() + 1) * len(recipe.eval_scales) * (2 if recipe.eval_flip else 1)
+    return (hrnet_w18(case) + 1) * len(recipe.eval_scales) * (2 if recipe.eval_flip else 1)
 
 
 def check_layers(case: Case, step: Step) -> None:
@@ -117,12 +129,12 @@ def check_layers(case: Case, step: Step) -> None:
     about = type_and_layout(case)
     work = step.work("cudnn")
     if case.strategy == "resnet_unit=1":
-        check_units(work)
+        check_units(work, resnet50(case))
         return
     if case.workload == "hrnet":
-        normalized, count = expected.hrnet_w18_convolutions(), expected.hrnet_w18_convolutions() + 1
+        normalized, count = hrnet_w18(case), hrnet_w18(case) + 1
     else:
-        network = expected.resnet50()
+        network = resnet50(case)
         normalized, count = len(network.normalized), network.convolutions
         # The mean at the end is a pooling or a reduction, as the program has it.
         pooled = {key[1:]: n for key, n in work.items() if key[0] == "cudnnPoolingForward"}
@@ -149,13 +161,13 @@ def check_layers(case: Case, step: Step) -> None:
             assert {name: norms[(name, *about)] for name in (*fused, way)} == {**fused, way: plain}
 
 
-def check_units(work: Counter[tuple[str, ...]]) -> None:
+def check_units(work: Counter[tuple[str, ...]], network: expected.Network) -> None:
     """A training step of ResNet-50 whose every convolution but the stem's is a unit's."""
-    about, network = ("half", "NHWC"), expected.resnet50()
+    about = ("half", "NHWC")
     inside = network.convolutions - 1
     fused = Counter({key: n for key, n in work.items() if key[0].startswith("cudnnFused")})
     backward = {("cudnnFusedWgrad", *about): inside, ("cudnnFusedBackward", *about): inside}
-    assert fused == units("Statistics", inside) + Counter(backward)
+    assert fused == units("Statistics", inside, network) + Counter(backward)
     found = {name: work[(name, *about)] for name in GRADIENTS}
     assert found == dict(zip(GRADIENTS, (1, inside, 1), strict=True))
     norms = Counter({key: n for key, n in work.items() if "Normalization" in key[0]})
@@ -193,7 +205,7 @@ def check_collectives(case: Case, job: Job, process: Process) -> None:
         return
     assert {name for name, *_ in step.collectives} == {"AllReduce"}
     gradients = program_section(job)["all_reduces"]
-    statistics = 2 * expected.hrnet_w18_convolutions() if spans_ranks(case) else 0
+    statistics = 2 * hrnet_w18(case) if spans_ranks(case) else 0
     assert len(step.collectives) == gradients + statistics
     assert all(place == "in place" for *_, place in step.collectives)
     # A normalization sums on the stream that it computes on, gradients on one of their own.
@@ -202,7 +214,7 @@ def check_collectives(case: Case, job: Job, process: Process) -> None:
     if case.workload == "rn50":
         recipe = cases.RECIPES["rn50"][case.recipe](case.batch * case.ranks)
         channels = 4 if type_and_layout(case) == ("half", "NHWC") else 3
-        network = expected.resnet50(classes=recipe.classes, input_channels=channels)
+        network = resnet50(case, classes=recipe.classes, input_channels=channels)
         elements: Counter[str] = Counter()
         for _, count, kind, *_ in step.collectives:
             elements[kind] += int(count)

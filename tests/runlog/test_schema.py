@@ -57,13 +57,38 @@ def test_every_line_of_a_training_run_meets_the_schema(log: Path, printed: dict[
     assert {line["key"] for line in lines if "key" in line} == set(schema.EVENTS) - seldom
 
 
-@pytest.mark.xdist_group("ranks")
-def test_every_line_of_a_throughput_run_meets_the_schema(tmp_path: Path, printed: dict[str, Any]) -> None:
-    done = jobs.on_ranks(2, "-m", "harness", RESULT_FILE=tmp_path / "log.txt", BATCHSIZE=2, **jobs.TINY)
+@pytest.fixture(scope="module")
+def throughput_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of a run of a few steps."""
+    log = tmp_path_factory.mktemp("throughput") / "log.txt"
+    done = jobs.on_ranks(2, "-m", "harness", cwd=small.checkout(), RESULT_FILE=log, BATCHSIZE=2, **jobs.TINY)
     assert done.returncode == 0, done.stderr
-    lines = values(tmp_path / "log.txt")
+    return log
+
+
+@pytest.mark.xdist_group("ranks")
+def test_every_line_of_a_throughput_run_meets_the_schema(throughput_log: Path, printed: dict[str, Any]) -> None:
+    lines = values(throughput_log)
     assert [fault for line in lines for fault in faults(line, printed, printed)] == []
     assert "telemetry_summary" in {line.get("key") for line in lines}
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("mode", ["train", "throughput"])
+def test_the_stand_in_writes_the_trainers_log_but_for_what_paddle_knows(
+    mode: str, standing_in: Path, tmp_path: Path, printed: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    """Each of its lines meets the schema, and the trainer has the same ones in the same order, with others between."""
+    settings = small.TRAINING if mode == "train" else jobs.TINY
+    done = jobs.run_and_time(cwd=standing_in, LOGDIR=tmp_path, **settings)
+    assert ("below the target" in done.stderr) == (mode == "train"), done.stderr
+    lines = values(tmp_path / "CPU/rn50/result_0.txt")
+    assert [fault for line in lines for fault in faults(line, printed, printed)] == []
+    trained = values(request.getfixturevalue("log" if mode == "train" else "throughput_log"))
+    left = iter([name(line) for line in trained])
+    assert [key for key in (name(line) for line in lines) if key not in left] == []
+    for key in ("step_window", "epoch_start", "eval_accuracy", "run_stop"):
+        assert sum(line.get("key") == key for line in lines) == sum(line.get("key") == key for line in trained)
 
 
 def test_the_logs_that_tests_make_meet_it_too(tmp_path: Path, printed: dict[str, Any]) -> None:
@@ -73,6 +98,11 @@ def test_the_logs_that_tests_make_meet_it_too(tmp_path: Path, printed: dict[str,
         lines = values(path)
         assert len(lines) > 40
         assert [fault for line in lines for fault in faults(line, printed, printed)] == []
+
+
+def name(line: dict[str, Any]) -> str:
+    """Of an event or a section."""
+    return str(line.get("key", next(iter(line))))
 
 
 def altered(line: dict[str, Any], printed: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -435,6 +435,27 @@ def nvidia_mxnet_speed(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
+def gluoncv(run: Run) -> str:
+    """GluonCV's scripts/classification/imagenet/train_imagenet.py."""
+    lines = [
+        f"Namespace(batch_norm=False, batch_size={run.batch}, dtype='float32', model='resnet50_v1b', "
+        f"num_epochs={len(run.epochs())}, num_gpus={run.devices}, use_gn=False)"
+    ]
+    for epoch, steps in run.epochs():
+        for at in range(0, len(steps) - run.every + 1, run.every):
+            rate = run.every * run.global_batch / sum(time for time, _ in steps[at : at + run.every])
+            lines.append(
+                f"Epoch[{epoch}] Batch [{at + run.every - 1}]\tSpeed: {rate:.6f} samples/sec\taccuracy=0.000957\t"
+            )
+        total_s = sum(time for time, _ in steps)
+        lines += [
+            f"[Epoch {epoch}] training: accuracy=0.007411",
+            f"[Epoch {epoch}] speed: {len(steps) * 256 / total_s:.0f} samples/sec\ttime cost: {total_s:.6f}",
+            f"[Epoch {epoch}] validation: err-top1=0.240000 err-top5=0.070000",
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def keras(run: Run) -> str:
     """TensorFlow models official/utils/misc/keras_utils.py `TimeHistory`, with classifier_trainer.py's words."""
     lines = []
@@ -502,6 +523,7 @@ WRITERS: dict[str, Callable[[Run], str]] = {
     "nvidia_mxnet": nvidia_mxnet,
     "nvidia_paddle": nvidia_paddle,
     "nvidia_mxnet_speed": nvidia_mxnet_speed,
+    "gluoncv": gluoncv,
     "keras": keras,
     "mmseg": mmseg,
     "nvidia_json": nvidia_json,

@@ -24,7 +24,6 @@ from tests import make_log
 
 ROWS = read_published()
 NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
-VARIABLES = frozenset({"STRATEGY"})
 CLUSTER = Machine(
     gpus=8,
     gpu="V100",
@@ -32,11 +31,8 @@ CLUSTER = Machine(
     hosts=("a", "b", "c", "d"),
     in_container=False,
     system="DGX1",
-    variables=VARIABLES,
 )
-NOTHING = Machine(
-    gpus=0, gpu=None, compute_capability=None, hosts=(), in_container=False, system=None, variables=frozenset()
-)
+NOTHING = Machine(gpus=0, gpu=None, compute_capability=None, hosts=(), in_container=False, system=None)
 
 
 # ---------------------------------------------------------------------------------------------- the grids
@@ -51,7 +47,7 @@ def test_every_published_throughput_of_a_report_has_its_cell(name: str) -> None:
     campaign = campaign_plan.read_campaign(name)
     found = [
         published
-        for cell in campaign_plan.cells(campaign, shrink=False)
+        for cell in campaign.cells
         for framework in campaign.frameworks
         if (published := published_figure(ROWS, campaign, cell, framework, "throughput"))
     ]
@@ -73,23 +69,23 @@ def test_a_campaign_measures_as_its_protocol_says(name: str) -> None:
 
 
 def test_cells_of_the_grids() -> None:
-    count = {name: len(campaign_plan.cells(campaign_plan.read_campaign(name), shrink=False)) for name in NAMES}
+    count = {name: len(campaign_plan.read_campaign(name).cells) for name in NAMES}
     assert count == {"dlperf": 6, "perf_rn50": 10, "fleetx": 60, "perf_hrnet": 6, "oneflow": 12}
 
 
 def test_published_figures_are_matched_by_precision_strategy_and_accelerator() -> None:
     fleetx = campaign_plan.read_campaign("fleetx")
     printed = {
-        cell.table.title: (found.printed if found else None)
-        for cell in campaign_plan.cells(fleetx, shrink=False)
+        cell.table: (found.printed if found else None)
+        for cell in fleetx.cells
         if (cell.asked.batch, cell.asked.nodes, cell.asked.devices) == (32, 2, 16)
         for found in [published_figure(ROWS, fleetx, cell, "Paddle (FleetX)", "throughput")]
     }
     assert printed == {"FP32": "3982.28", "AMP": "8524.23", "Automatic strategy": "9466.25"}
     perf = campaign_plan.read_campaign("perf_rn50")
     mxnet = [
-        (cell.table.title, found.printed)
-        for cell in campaign_plan.cells(perf, shrink=False)
+        (cell.table, found.printed)
+        for cell in perf.cells
         if cell.asked.devices == 8 and (found := published_figure(ROWS, perf, cell, "NGC MXNet", "throughput"))
     ]
     assert mxnet == [
@@ -127,8 +123,8 @@ def test_an_unknown_campaign_is_refused_with_the_known_ones(name: str) -> None:
 
 
 def states(name: str, here: Machine, results: Path, *, shrink: bool = False) -> dict[str, tuple[str, str]]:
-    campaign = campaign_plan.read_campaign(name)
-    jobs = campaign_plan.plan(campaign, results, here, shrink=shrink, rows=ROWS, repeats=1)
+    campaign = campaign_plan.read_campaign(name, shrink=shrink)
+    jobs = campaign_plan.plan(campaign, results, here, rows=ROWS, repeats=1)
     return {job.run.name: (job.state, job.reason) for job in jobs}
 
 
@@ -158,18 +154,23 @@ def test_the_machine_is_what_nvidia_smi_and_the_hosts_say(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("HOSTFILE", str(tmp_path / "hosts"))
     monkeypatch.delenv("HOSTS", raising=False)
-    here = campaign_plan.machine(frozenset())
+    here = campaign_plan.machine()
     assert (here.gpus, here.gpu, here.compute_capability) == (2, "NVIDIA A100-SXM4-40GB", capability)
     assert here.hosts == ("node1", "node2")
     monkeypatch.setenv("HOSTS", "a,b,c")
-    assert campaign_plan.machine(frozenset()).hosts == ("a", "b", "c")
+    assert campaign_plan.machine().hosts == ("a", "b", "c")
 
 
-def test_a_strategy_that_a_job_does_not_read_is_skipped_never_ignored(tmp_path: Path) -> None:
-    deaf = replace(CLUSTER, variables=frozenset())
-    found = states("fleetx", deaf, tmp_path)
-    assert found["1n8g_b32_amp_o1_auto"] == ("skip", "strategy auto: a job reads no STRATEGY")
-    assert found["1n8g_b32_amp_o1"][0] == "run"
+def test_a_skipped_run_stands_beside_the_reports_nearest_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(["plan", "perf_rn50", "--results", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = (i for i, line in enumerate(lines) if line.startswith("skip 1n8g_b256_amp_o2 "))
+    assert lines[at + 1 : at + 3] == [
+        "     nearest published: 17587.654 images/s, A100, batch 256 x 8 (PaddlePaddle/Perf ResNet50V1.5)",
+        "     nearest published: 10936.815 images/s, V100, batch 256 x 8 (PaddlePaddle/Perf ResNet50V1.5)",
+    ]
 
 
 def test_the_automatic_strategy_is_run_where_paddle_can(tmp_path: Path) -> None:
@@ -177,20 +178,13 @@ def test_the_automatic_strategy_is_run_where_paddle_can(tmp_path: Path) -> None:
     assert found["1n8g_b32_amp_o1_auto"] == ("run", "")
     assert "shards over 8 ranks and refuses 16" in found["2n8g_b32_amp_o1_auto"][1]
     assert campaign_plan.AUTO_RANKS == strategy.AUTO_RANKS  # scoring imports nothing of the program
-    small = states("fleetx", replace(NOTHING, variables=VARIABLES), tmp_path, shrink=True)
+    small = states("fleetx", NOTHING, tmp_path, shrink=True)
     assert {state for state, reason in small.values() if "FP16" in reason} == {"skip"}
-
-
-def test_a_workload_that_is_not_here_is_skipped(tmp_path: Path) -> None:
-    run = campaign_plan.RunSpec(1, 1, 8, "fp32")
-    assert "paddle_hrnet/train.py is not here" in str(
-        campaign_plan.why_not(run, CLUSTER, workload="hrnet", shrink=True, repository=tmp_path)
-    )
 
 
 def test_a_job_exports_what_the_report_says() -> None:
     campaign = campaign_plan.read_campaign("fleetx")
-    exports = campaign_plan.environment(campaign, campaign_plan.RunSpec(2, 8, 64, "amp_o1", "auto"), shrink=False)
+    exports = campaign_plan.environment(campaign, campaign_plan.RunSpec(2, 8, 64, "amp_o1", "auto"))
     wanted = {"DGXNNODES": "2", "DGXNGPU": "8", "BATCHSIZE": "64", "PRECISION": "amp_o1", "STRATEGY": "auto"}
     assert exports.items() >= wanted.items()
     assert exports.items() >= {"MODE": "throughput", "WARMUP_STEPS": "20", "MEASURED_STEPS": "100"}.items()
@@ -201,9 +195,9 @@ def test_a_job_exports_what_the_report_says() -> None:
 def test_a_run_of_several_nodes_takes_their_config(tmp_path: Path, nodes: int, system: str, wanted: str) -> None:
     (tmp_path / "config_2xDGX1.sh").touch()
     campaign, run = campaign_plan.read_campaign("dlperf"), campaign_plan.RunSpec(nodes, 8, 128, "fp32")
-    exports = campaign_plan.environment(campaign, run, shrink=False, system=system, repository=tmp_path)
+    exports = campaign_plan.environment(campaign, run, system=system, repository=tmp_path)
     assert exports["DGXSYSTEM"] == wanted
-    small = campaign_plan.environment(campaign, run, shrink=True, system=system, repository=tmp_path)
+    small = campaign_plan.environment(campaign_plan.read_campaign("dlperf", shrink=True), run, system=system)
     assert (small["DGXSYSTEM"], small["DEVICE"]) == ("CPU", "cpu")
 
 
@@ -211,11 +205,11 @@ def test_a_run_on_gpus_needs_the_name_of_its_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without it the CPU's config would be taken."""
-    monkeypatch.setattr(command_line, "machine", lambda variables: replace(CLUSTER, system=None))
+    monkeypatch.setattr(command_line, "machine", lambda: replace(CLUSTER, system=None))
     arguments = ["plan", "dlperf", "--results", str(tmp_path), "--jobs"]
     assert command_line.main(arguments) == 2
     assert "DGXSYSTEM is not set" in capsys.readouterr().err
-    monkeypatch.setattr(command_line, "machine", lambda variables: CLUSTER)
+    monkeypatch.setattr(command_line, "machine", lambda: CLUSTER)
     assert command_line.main(arguments) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 36 and all("DGXSYSTEM=" in line[4] and "DEVICE=gpu" in line[4] for line in lines)
@@ -234,8 +228,8 @@ def test_the_command_of_a_job_is_the_launcher_that_reaches_its_nodes() -> None:
 def test_shrinking_keeps_every_cell_and_what_tells_its_axes_apart() -> None:
     for name in NAMES:
         campaign = campaign_plan.read_campaign(name)
-        small = campaign_plan.cells(campaign, shrink=True)
-        assert [cell.asked for cell in small] == [cell.asked for cell in campaign_plan.cells(campaign, shrink=False)]
+        small = campaign_plan.read_campaign(name, shrink=True).cells
+        assert [cell.asked for cell in small] == [cell.asked for cell in campaign.cells]
         for cell in small:
             assert cell.run.nodes == 1 and cell.run.devices_per_node == min(cell.asked.devices, 2)
             assert cell.run.precision == "fp32" and cell.run.strategy == cell.asked.strategy
@@ -244,14 +238,14 @@ def test_shrinking_keeps_every_cell_and_what_tells_its_axes_apart() -> None:
 
 def test_time_is_estimated_from_published_rates_then_from_runs_here(tmp_path: Path) -> None:
     campaign = campaign_plan.read_campaign("dlperf")
-    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, rows=ROWS, repeats=1)
     assert job.estimate_s == pytest.approx(campaign_plan.ASSUMED_START_UP_S + 120 * 128 / 352.23)
     (tmp_path / "dlperf").mkdir()
     attempts = [(40, 0), (44, 0), (400, 1)]
     lines = [json.dumps({"run": job.run.name, "wall_s": wall_s, "exit": code}) for wall_s, code in attempts]
     lines += ['{"run": "', "[]", '{"run": [], "wall_s": 1, "exit": 0}']  # as a killed launcher leaves them
     (tmp_path / "dlperf" / "campaign.jsonl").write_text("\n".join(lines) + "\n")
-    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, rows=ROWS, repeats=1)
     assert job.estimate_s == 42
 
 
@@ -294,14 +288,14 @@ def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, stat
 def measured(name: str, results: Path, times_s: dict[str, list[float]]) -> list[dict]:
     """The table of a campaign whose runs took these step times, one for each trial."""
     campaign = campaign_plan.read_campaign(name)
-    jobs = campaign_plan.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
+    jobs = campaign_plan.plan(campaign, results, CLUSTER, rows=ROWS, repeats=campaign.repeats)
     for job in jobs:
         steps = times_s.get(job.run.name, [])
         if job.trial <= len(steps):
             write_log(job.folder, job.exports, step_time_s=steps[job.trial - 1])
-    jobs = campaign_plan.plan(campaign, results, CLUSTER, shrink=False, rows=ROWS, repeats=campaign.repeats)
-    found, missing, _ = campaign_table.figures(campaign, jobs, shrink=False, repeats=campaign.repeats)
-    return campaign_table.table(campaign, shrink=False, figures=found, missing=missing, rows=ROWS)
+    jobs = campaign_plan.plan(campaign, results, CLUSTER, rows=ROWS, repeats=campaign.repeats)
+    found, missing, _ = campaign_table.figures(campaign, jobs, repeats=campaign.repeats)
+    return campaign_table.table(campaign, figures=found, missing=missing, rows=ROWS)
 
 
 def test_the_table_sets_ours_beside_the_published(tmp_path: Path) -> None:
@@ -343,7 +337,7 @@ def test_warm_up_is_dropped_once_and_memory_is_shown(tmp_path: Path) -> None:
 def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Path) -> None:
     campaign = campaign_plan.read_campaign("oneflow")
     lines = measured("oneflow", tmp_path, {"1n1g_b160_fp32": [0.4]})
-    text = campaign_table.markdown(campaign, lines, shrink=False, system="8 x Tesla V100")
+    text = campaign_table.markdown(campaign, lines, system="8 x Tesla V100")
     rows = [line for line in text.splitlines() if line.startswith("| ") and "row" not in line]
     assert len(rows) == 12
     assert "400.00" in rows[6] and "382.324" in rows[6] and "1.046 (1.046 to 1.046)" in rows[6]
@@ -357,7 +351,7 @@ def test_a_report_of_one_figure_a_cell_is_a_matrix_as_it_prints_it(tmp_path: Pat
     eight = [0.102, 0.110, 0.104, 0.106, 0.108, 0.107, 0.105]
     lines = measured("fleetx", tmp_path, {"1n8g_b32_fp32": eight, "2n8g_b64_fp32": [0.2, 0.2]})
     assert len(lines) == 60
-    text = campaign_table.markdown(campaign, lines, shrink=False, system="8 x Tesla V100")
+    text = campaign_table.markdown(campaign, lines, system="8 x Tesla V100")
     fp32 = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.split("## ")[1].splitlines() if "|" in row]
     assert fp32[0] == ["batch/GPU", "nodes x GPUs", "1 x 1", "1 x 8", "2 x 8", "4 x 8", "8 x 8"]
     ours, interval, published, ratio = fp32[2:6]
@@ -379,10 +373,10 @@ def test_no_interval_of_a_rate_reaches_zero(tmp_path: Path) -> None:
 def test_a_dry_run_has_a_line_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "machine", lambda variables: CLUSTER)
+    monkeypatch.setattr(command_line, "machine", lambda: CLUSTER)
     campaign = campaign_plan.read_campaign("fleetx")
     run = campaign_plan.RunSpec(1, 8, 32, "fp32")
-    exports = campaign_plan.environment(campaign, run, shrink=False, system="DGX1")
+    exports = campaign_plan.environment(campaign, run, system="DGX1")
     write_log(tmp_path / "fleetx" / run.name / "trial_1", exports, step_time_s=0.1)
     assert command_line.main(["plan", "fleetx", "--results", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -398,18 +392,18 @@ def test_a_dry_run_has_a_line_a_run(
 )
 def test_a_log_of_another_configuration_does_not_count(tmp_path: Path, change: dict, text: str) -> None:
     campaign = campaign_plan.read_campaign("dlperf")
-    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, rows=ROWS, repeats=1)
     write_log(job.folder, job.exports | change, step_time_s=0.35)
-    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, rows=ROWS, repeats=1)
     assert job.state == "run" and text in job.reason
 
 
 @pytest.mark.parametrize("status", ["aborted", None])
 def test_an_unfinished_log_does_not_count(tmp_path: Path, status: str | None) -> None:
     campaign = campaign_plan.read_campaign("dlperf")
-    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, rows=ROWS, repeats=1)
     write_log(job.folder, job.exports, step_time_s=0.35, status=status)
-    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, shrink=False, rows=ROWS, repeats=1)
+    (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, rows=ROWS, repeats=1)
     assert job.state == "run" and f"run_stop says {status or 'nothing'}" in job.reason
 
 

@@ -93,6 +93,22 @@ def test_devices_and_batch(tmp_path: Path, path: str, devices: int, batch: int) 
     assert record.global_batch == devices * batch
 
 
+@pytest.mark.parametrize(
+    ("path", "segment", "devices", "batch", "rows", "epochs"),
+    [
+        ("glu/resnet101_v1.log", None, 8, 128, 3000, 120),  # `INFO:root:` before each line
+        ("glu/mobilenetv2_0.75.log", None, 4, 64, 15_000, 150),
+        ("glu/xception.log", 2, 8, 32, 20_000, 200),  # a seventh start, after 32 rows of the sixth
+    ],
+)
+def test_gluoncv(
+    tmp_path: Path, path: str, segment: int | None, devices: int, batch: int, rows: int, epochs: int
+) -> None:
+    record = read_record(log(tmp_path, path, "gluoncv"), segment=segment)
+    found = (record.devices, record.batch_per_device, len(record.windows), len(record.epochs), record.truncated)
+    assert found == (devices, batch, rows, epochs, False) and record.windows[0].steps == 50 and not record.problems
+
+
 # Devices, batch, lines and figure of each run: MXNet's by its closing table, PaddleSeg's devices x the rows' rate.
 SEGMENTS = {
     "Shun14_ENCNet-paddle/log/workerlog.0": [(2, 2, "lines 1 to 133", 2 * 1.79), (4, 2, "lines 134 to ", 4 * 1.79)],

@@ -102,7 +102,7 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
     record = read_record(path, format=name, **samples.OPTIONS.get(name, {}))
     assert (record.devices, record.batch_per_device) == (8, 32)
     one_based = name not in ("paddleclas_dygraph", "paddle18", "nvidia_tensorflow", "nvidia_mxnet", "nvidia_nvlog")
-    one_based = one_based and name != "nvidia_mxnet_speed"
+    one_based = one_based and name not in ("nvidia_mxnet_speed", "gluoncv")
     assert record.first_step == int(one_based)
     every = 1 if name in ("paddle18", "nvidia_pytorch", "nvidia_json") else 10
     assert len(record.windows) == 240 // every
@@ -146,9 +146,30 @@ def test_quality(tmp_path: Path, name: str) -> None:
         "nvidia_json": 71.234,
         "mmcv_json": 0.7161,
         "keras": 0.76,
+        "gluoncv": 0.24,  # the log's own word is the error
     }
     record = read(tmp_path, samples.WRITERS[name](run()), **samples.OPTIONS.get(name, {}))
     assert {quality.value for quality in record.quality} == ({told[name]} if name in told else set())
+
+
+@pytest.mark.parametrize(
+    ("writer", "unit", "other"),
+    [
+        (samples.paddleseg, "samples/sec", "instance/sec"),
+        (samples.paddleclas_dygraph, "samples/s", "tokens/s"),
+        (samples.paddleclas_static, "samples/sec", "sequences/sec"),
+        (samples.nvidia_pytorch, "images/s", "sequences/s"),
+        (samples.nvidia_mxnet, "images/s", "tokens/s"),
+    ],
+)
+def test_a_rate_of_anything_but_images_is_refused(tmp_path: Path, writer: Any, unit: str, other: str) -> None:
+    text = writer(run())
+    assert f" {unit}" in text
+    what = other.partition("/")[0]
+    with pytest.raises(
+        InputError, match=rf"log: line \d+: a rate in {what}/s, not in images/s: score logs of networks"
+    ):
+        read(tmp_path, text.replace(f" {unit}", f" {other}"))
 
 
 def test_what_the_log_does_not_say_is_unknown(tmp_path: Path) -> None:
@@ -243,7 +264,7 @@ def test_warning_inside_a_row(tmp_path: Path, name: str) -> None:
     clean = read(tmp_path, text, **options)
     lines = text.splitlines()
     where = clean.windows[4].line - 1
-    if name in ("nvidia_nvlog", "nvidia_mxnet_speed"):  # whose rows are of two lines, or of two fields
+    if name in ("nvidia_nvlog", "nvidia_mxnet_speed", "gluoncv"):  # whose rows are of two lines, or of two fields
         return
     words = {"mmseg": "eta", "oneflow": "top_1", "paddle18": "acc1", "nvidia_tensorflow": "total_ips"}
     words |= {"nvidia_json": '"data"', "mmcv_json": '"memory"', "keras": "between"}

@@ -25,7 +25,7 @@ import pytest
 from harness import nvidia
 from scoring.__main__ import main
 from scoring.report.text import markdown, number
-from tests import jobs
+from tests.needs import need
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -786,7 +786,7 @@ class Browser:
 @pytest.fixture
 def browser(tmp_path: Path) -> Any:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    jobs.need(program is not None, "no Chromium: apt-get install chromium")
+    need(program is not None, "no Chromium: apt-get install chromium")
     started = Browser(program, tmp_path / "profile")
     yield started
     started.close()
@@ -812,6 +812,7 @@ CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_in_chromium(browser: Browser, tmp_path: Path) -> None:
     found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
     logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=found)]

@@ -112,10 +112,11 @@ def test_a_copy_of_another_report_counts_once() -> None:
 # ------------------------------------------------------------------------------------------- time to train
 
 
-# Mean epochs of the reference convergence points, ruleset 4.0.0, as the MLPerf reference page lists them.
+# Mean epochs of the reference convergence points, ruleset 4.0.0. 1,632, 3,264, 32,768 and 67,840 are points; those of
+# 4,096 to 16,384 and 65,536 the official tool prunes, as the line between their neighbours lies below them.
 @pytest.mark.parametrize(
     "batch, epochs",
-    [(1000, 35.0), (1632, 35.0), (3264, 35.15), (4096, 39.88), (32768, 56.0), (65536, 84.5), (67840, 85.85)],
+    [(1000, 35.0), (1632, 35.0), (3264, 35.15), (8192, 38.64), (32768, 56.0), (65536, 83.65), (67840, 85.85)],
 )
 def test_reference_epochs_are_mlperfs(batch: int, epochs: float) -> None:
     assert scale_model.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
@@ -203,6 +204,7 @@ def test_the_command_plans_from_the_logs(logs: list[Path]) -> None:
     assert one["devices"] == 8 and many["devices"] == 8192
     low, high = two["interval_95"]
     assert low < two["images_per_s"] < 2 * one["images_per_s"] and high / low > 1.05
+    assert one["interval_95"] is None and two["time_to_train_95_min"] is None, "nothing known, and none that held"
     assert many["time_to_train_min"] < two["time_to_train_min"] < one["time_to_train_min"]
     assert any("published tables" in text for text in found["assumptions"])
 
@@ -265,7 +267,7 @@ def test_a_data_set_that_says_no_numbers_says_nothing(logs: list[Path], dataset:
         (["--measured", "{one}", "--protocol", "mlperf"], "measures no throughput"),
         (["--measured", "{one}", "{one}", "--nodes", "2"], "the same run"),
         ([], "give --measured"),
-        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no node count"),
+        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no list of node counts"),
         (["--measured", "{one}", "{other}"], "different batch_per_device"),
         (["--measured", "{one}", "{absent}"], "absent"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from runlog.verdict import WARNING
 from tools.fleet import rounds as fleet_rounds
 from tools.fleet import verdicts as fleet_verdicts
 
@@ -92,4 +93,4 @@ def named(made: dict[str, Any]) -> list[tuple[str, str]]:
     """(node or link, metric) of each that is called slow."""
     by_node, by_link = fleet_verdicts.judge_links(made["hosts"], made["links"])
     verdicts = [*fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]), *by_node, *by_link]
-    return [(verdict.what, verdict.metric) for verdict in verdicts if verdict.status == fleet_verdicts.SLOW]
+    return [(verdict.where, verdict.check) for verdict in verdicts if verdict.status == WARNING]

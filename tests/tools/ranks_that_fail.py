@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import env, ranks
-from tools.acceptance import __main__ as acceptance
+from runlog.verdict import Verdict, judged
+from tools.acceptance import lines as acceptance
 
 job, _ = env.read()
 root = ranks.start(job)
@@ -17,15 +18,15 @@ me = root
 lines = acceptance.Lines(Path(sys.argv[1]) if root.is_first else None, "fp32")
 
 
-def passes() -> acceptance.Outcome:
-    return acceptance.Outcome(True, f"sum {me.sum(1):g}", "", {})
+def passes() -> Verdict:
+    return judged("passes", True, f"sum {me.sum(1):g}")
 
 
-def raises_on_rank_1() -> acceptance.Outcome:
+def raises_on_rank_1() -> Verdict:
     found = me.gather(me.rank)
     if me.rank == 1:
         raise OSError("no kernel\nfor it")
-    return acceptance.Outcome(True, f"{found}", "", {})
+    return judged("raises-on-1", True, f"{found}")
 
 
 def raises_on_all() -> Any:
@@ -37,16 +38,22 @@ def lacks() -> Any:
     raise acceptance.NotPossible("no GPU")
 
 
-def one_waits() -> acceptance.Outcome:
+def one_waits() -> Verdict:
     if me.rank == 1:
         raise OSError("alone")
     me.barrier()
-    return acceptance.Outcome(True, "", "", {})
+    return judged("waits", True, "")
 
 
-checks = {"passes": passes, "raises-on-1": raises_on_rank_1, "lacks": lacks, "raises": raises_on_all, "again": passes}
+checks = {
+    "passes": passes,
+    "raises-on-1": raises_on_rank_1,
+    "lacks": lacks,
+    "raises": raises_on_all,
+    "passes again": passes,
+}
 if sys.argv[2] == "stuck":
-    checks = {"waits": one_waits, "again": passes}
+    checks = {"waits": one_waits, "passes again": passes}
 for name, check in checks.items():
     me = replace(root, comm=root.comm.Dup())
     try:

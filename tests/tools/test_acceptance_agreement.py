@@ -18,11 +18,11 @@ def test_each_check_fails_by_itself(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in (tmp_path / "fp32.lines").read_text().splitlines()]
     assert [(line["check"], line["status"], line["found"]) for line in lines] == [
-        ("passes", "passed", "sum 2"),
-        ("raises-on-1", "failed", "rank 1: no kernel for it"),
-        ("lacks", "not possible here", "no GPU"),
-        ("raises", "failed", "the same"),
-        ("again", "passed", "sum 2"),
+        ("passes", "ok", "sum 2"),
+        ("raises-on-1", "fatal", "rank 1: no kernel for it"),
+        ("lacks", "unknown", "no GPU"),
+        ("raises", "fatal", "the same"),
+        ("passes", "ok", "sum 2"),
     ]
     assert "OSError: no kernel" in done.stderr  # with its stack, for whoever mends it
 

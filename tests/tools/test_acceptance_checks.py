@@ -26,10 +26,11 @@ from tests.program import lower, programs
 from tools.acceptance import captured as acceptance_captured
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.__main__ import CHECKS, NotPossible
+from tools.acceptance.lines import CHECKS, NotPossible
 from tools.doctor import gpu as doctor_gpu
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
+judged_losses = functools.partial(acceptance.judge_losses, "losses")
 
 
 @pytest.mark.parametrize("name", ["CPU", "GPU_FP32", "GPU_TF32", "GPU_HALF", "LAYOUT"])
@@ -39,24 +40,24 @@ def test_losses_pass_within_their_tolerance_and_fail_beyond_it(name: str) -> Non
     bound = tolerance.by_step(20)
     within, beyond = GOLDEN * (1 + 0.9 * bound), GOLDEN.copy()
     beyond[9] *= 1 + 1.1 * bound[9]
-    assert acceptance.outcome_of_losses(np.array([GOLDEN, within]), GOLDEN, tolerance)[0]
-    passed, found, _, figures = acceptance.outcome_of_losses(np.array([GOLDEN, beyond]), GOLDEN, tolerance)
-    assert not passed  # one rank is enough
-    assert "at step 10 of 20" in found
-    assert figures["losses"][1] == beyond.tolist()
+    assert judged_losses(np.array([GOLDEN, within]), GOLDEN, tolerance).status == "ok"
+    verdict = judged_losses(np.array([GOLDEN, beyond]), GOLDEN, tolerance)
+    assert verdict.status == "fatal"  # one rank is enough
+    assert "at step 10 of 20" in verdict.found
+    assert verdict.figures["losses"][1] == beyond.tolist()
 
 
 def test_a_loss_that_is_no_number_fails() -> None:
     losses = GOLDEN[None, :4].copy()
     losses[0, 2] = np.nan
-    passed, found, _, _ = acceptance.outcome_of_losses(losses, GOLDEN, acceptance.GPU_HALF)
-    assert not passed
-    assert "nan of the loss off at step 3 of 4" in found
+    verdict = judged_losses(losses, GOLDEN, acceptance.GPU_HALF)
+    assert verdict.status == "fatal"
+    assert "nan of the loss off at step 3 of 4" in verdict.found
 
 
 def test_the_widest_tolerance_still_sees_weights_that_never_move() -> None:
     still = np.full(20, GOLDEN[0])
-    assert not acceptance.outcome_of_losses(still[None], GOLDEN, acceptance.GPU_HALF)[0]
+    assert judged_losses(still[None], GOLDEN, acceptance.GPU_HALF).status == "fatal"
 
 
 def captured_and(change: float, *, step: int = 9) -> Any:
@@ -68,20 +69,22 @@ def captured_and(change: float, *, step: int = 9) -> Any:
 
 
 def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit() -> None:
-    assert captured_and(0)[:2] == (True, "20 of 20 losses alike bit for bit")
-    passed, found, _, figures = captured_and(np.spacing(np.float32(GOLDEN[9])))
-    assert not passed and found.startswith("1 of 20 losses differ, first at step 10, by ")
-    assert figures["launched"][1] != figures["replayed"][1]
-    assert not captured_and(np.nan)[0]
+    same = captured_and(0)
+    assert (same.status, same.found) == ("ok", "20 of 20 losses alike bit for bit")
+    other = captured_and(np.spacing(np.float32(GOLDEN[9])))
+    assert other.status == "fatal" and other.found.startswith("1 of 20 losses differ, first at step 10, by ")
+    assert other.figures["launched"][1] != other.figures["replayed"][1]
+    assert captured_and(np.nan).status == "fatal"
 
 
 def test_losses_that_show_nothing_of_a_captured_step_fail() -> None:
     still, lost = np.full((2, 4), 2.5, np.float32), np.full((2, 4), np.nan, np.float32)
-    assert acceptance_captured.same_bits(still, still)[:2] == (
-        False,
-        "4 losses are alike, and none differs from the one before: nothing was trained",
-    )
-    assert acceptance_captured.same_bits(lost, lost)[:2] == (False, "a launched step's loss is not finite")
+    for losses, said in (
+        (still, "4 losses are alike, and none differs from the one before: nothing was trained"),
+        (lost, "a launched step's loss is not finite"),
+    ):
+        verdict = acceptance_captured.same_bits(losses, losses)
+        assert (verdict.status, verdict.found) == ("fatal", said)
 
 
 def test_a_captured_step_is_the_last_check_of_its_job_and_none_of_a_cpu() -> None:
@@ -131,8 +134,8 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
             executor=static.Executor(paddle.CPUPlace()),
             plan=lambda: plans.of_job(env.Job(device="gpu", precision=precision)),
         )
-        passed, _, _, figures = acceptance.input_pipeline(machine)
-    assert (passed, figures, devices) == (True, {"mean_grey_levels": 0.0}, ["gpu", "cpu"])
+        verdict = acceptance.input_pipeline(machine)
+    assert (verdict.status, verdict.figures, devices) == ("ok", {"mean_grey_levels": 0.0}, ["gpu", "cpu"])
     assert formats == [("NHWC", 4, True) if precision == "amp_o2" else ("NHWC", 3, False)] * 2
 
 
@@ -159,9 +162,8 @@ def measuring(memory_mib: list[float]) -> Any:
 
 
 def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
-    passed, found, _, _ = acceptance_speed.peak_memory(measuring([1024.0, 20480.0]))
-    assert passed
-    assert found == "20.0 of 40 GiB at batch 256"
+    verdict = acceptance_speed.peak_memory(measuring([1024.0, 20480.0]))
+    assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
 
 
 def test_a_figure_stands_beside_that_of_the_same_card_batch_and_count() -> None:
@@ -250,7 +252,7 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
     machine = on_a_gpu(
         executor=static.Executor(paddle.CPUPlace()), plan=lambda: plans.of_job(env.Job(device="gpu", layout=layout))
     )
-    assert acceptance.pooling(machine)[0]
+    assert acceptance.pooling(machine).status == "ok"
     spread = passes.spread_mean
 
     def with_another_window(main: static.Program) -> int:
@@ -261,4 +263,4 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
         return changed
 
     monkeypatch.setattr(passes, "spread_mean", with_another_window)
-    assert not acceptance.pooling(machine)[0]
+    assert acceptance.pooling(machine).status == "fatal"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs, make_log
+from tools import cli
 
 LIMIT_MB = 60  # of packages beside pip
 
@@ -36,6 +37,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run([folder / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check", "."], source)
     assert done.returncode == 0, done.stderr
     return folder / "venv/bin"
+
+
+def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
+    shown = run([sys.executable, "-m", "tools.cli"], jobs.REPOSITORY).stdout
+    listed = dict(re.findall(r"^  (\S+) {2,}(\S.*)$", shown, re.M))
+    assert listed.keys() == (cli.PUBLISHING | cli.TRAINING).keys() > {"history", "time-to-train", "audit", "doctor"}
+    for name in ("history", "audit", "watch", "tune"):
+        done = run([sys.executable, "-m", "tools.cli", name, "--help"], jobs.REPOSITORY)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: "), done.stderr
 
 
 @pytest.mark.slow
@@ -67,6 +77,7 @@ def test_the_commands_work_on_a_log(installed: Path, tmp_path: Path) -> None:
         (("watch", log, "--once"), 0, "finished"),
         (("doctor",), 2, "error: doctor needs the package "),
         (("inspect", "--system", "CPU"), 2, "error: inspect needs the package "),
+        (("--version",), 0, "paddle-reference 0."),
         (("train",), 2, "error: train: no such command: use one of check, "),
     ):
         done = run([command, *arguments], tmp_path)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pynvml
 import pytest
 
 from harness import env, nvidia
+from runlog.verdict import Verdict, worst
 from tests import jobs
-from tests.harness.recorded import A100, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
-from tools.doctor import __main__ as doctor
+from tests.harness.recorded import A100, A100_NUMA, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
 from tools.doctor import checks as doctor_checks
 from tools.doctor import gpu as doctor_gpu
 from tools.doctor import node as doctor_node
+from tools.doctor import nodes as doctor
 
 KEYS = {"check", "status", "found", "wanted", "fix"}
 GPU_JOB = env.Job(device="gpu", dgxngpu=8, batchsize=96)
@@ -39,16 +42,15 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def by_check(results: list[doctor_checks.Result], check: str) -> list[doctor_checks.Result]:
+def by_check(results: list[Verdict], check: str) -> list[Verdict]:
     found = [result for result in results if result.check == check]
     assert found, f"no check {check}"
     return found
 
 
-def status(results: list[doctor_checks.Result], check: str) -> str:
+def status(results: list[Verdict], check: str) -> str:
     """The worst status of a check."""
-    order = ["ok", "warning", "fatal"]
-    return max((result.status for result in by_check(results, check)), key=order.index)
+    return worst(by_check(results, check))
 
 
 def v100_topology(reports: Path) -> nvidia.Topology:
@@ -71,7 +73,7 @@ def machine(*gpus: dict[str, Any], topology: nvidia.Topology | None = None, **ch
         "libraries": LOADED,
         "source": source,
         "code_sha256": "d" * 64,
-        "cores": list(range(48)),
+        "rank_cores": [list(range(48))] * 8,
         "numa": {"node0": "0-23", "node1": "24-47"},
         "memory_gib": 300.0,
         "shm_mib": 65536.0,
@@ -83,6 +85,7 @@ def machine(*gpus: dict[str, Any], topology: nvidia.Topology | None = None, **ch
         "infiniband": {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"},
         "drop_caches": True,
         "data": None,
+        "imports": {"paddle": ("", "")},
     }
     return facts | changes
 
@@ -123,9 +126,38 @@ def test_nodes_are_gathered_over_mpi():
     results = {r["check"]: r for r in json.loads(done.stdout)}
     assert done.returncode == 0 and results["mpi.ranks"]["status"] == "ok", done.stdout + done.stderr
     assert results["clock.difference"]["found"] == "at most 0.0000 s"
+    assert results["python.paddle"]["found"] == results["python.dali"]["found"] == "imported"
     done = jobs.on_ranks(2, "-m", "tools.doctor", "--json", DGXNNODES=2)
     assert done.returncode != 0
     assert {r["check"]: r for r in json.loads(done.stdout)}["mpi.ranks"]["status"] == "fatal"
+
+
+@pytest.mark.xdist_group("ranks")
+def test_each_rank_tells_its_own_cores():
+    """Two ranks, each bound to a core of its own, may use two."""
+    script = "import os, runpy; os.sched_setaffinity(0, [int(os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])]); {}"
+    done = jobs.on_ranks(2, "-c", script.format("runpy.run_module('tools.doctor', run_name='__main__')"))
+    assert re.search(r"^ok +cpu.cores +2 \(0-1; NUMA ", done.stdout, re.M), done.stdout + done.stderr
+    assert all(len(line) < 1000 and line == line.rstrip() for line in done.stdout.splitlines())
+
+
+def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, monkeypatch):
+    """Paddle by the linker's own search: a libgomp.so.1 that is none goes before the system's."""
+    (tmp_path / "libgomp.so.1").write_text("no library")
+    (tmp_path / "apt-get").touch(mode=0o755)
+    done = run("--json", LD_LIBRARY_PATH=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    (paddle,) = (v for v in json.loads(done.stdout) if v["check"] == "python.paddle")
+    assert (done.returncode, paddle["status"], paddle["fix"]) == (1, "fatal", "apt-get install libgomp1")
+    assert "libgomp.so.1: file too short" in paddle["found"] and paddle["wanted"] == "can be imported"
+    missing = "ImportError: libgomp.so.1: cannot open shared object file: No such file or directory"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor_node.package_of(missing) == "apt-get install libgomp1"
+    assert doctor_node.package_of(missing.replace("gomp", "gcc_s")) == "apt-get install libgcc-s1"
+    (tmp_path / "apt-get").rename(tmp_path / "dnf")
+    assert doctor_node.package_of(missing) == "dnf install 'libgomp.so.1()(64bit)'"
+    (tmp_path / "dnf").unlink()
+    assert doctor_node.package_of(missing) == "install the package of this system that holds libgomp.so.1"
+    assert "launch/setup.sh run" in doctor_node.package_of("ModuleNotFoundError: No module named 'paddle'")
 
 
 def test_data_set_that_misses_a_file(tmp_path):
@@ -167,15 +199,48 @@ def test_cityscapes_with_and_without_lists(tmp_path):
 # ---- recorded machines
 
 
+V100_NUMA = {"node0": "0-11,24-35", "node1": "12-23,36-47"}
+
+
+def bound(numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: nvidia.Topology) -> list[Verdict]:
+    """The verdicts on a node of these NUMA nodes, its ranks bound as launch/bind.sh binds them."""
+    job = dataclasses.replace(GPU_JOB, rank_numa=rank_numa)
+    with mock.patch.object(doctor_node, "_numa", return_value=numa):
+        return doctor.judge_all(
+            [machine(*gpus, topology=topology, rank_cores=doctor_node._rank_cores(job), numa=numa)], job
+        )
+
+
 def test_sound_v100_and_a100(published_reports):
-    v100 = [V100 | {"driver": "525.105.17"}] * 8
-    cores = {"cores": list(range(256))}
-    for gpus, topology in (
-        (v100, v100_topology(published_reports)),
-        ([A100] * 8, nvidia.parse_topology(A100_TOPOLOGY)),
+    """Each bound as its config file binds it."""
+    for system, numa, gpu, topology in (
+        ("DGX1", V100_NUMA, V100 | {"driver": "525.105.17"}, v100_topology(published_reports)),
+        ("DGXA100", A100_NUMA, A100, nvidia.parse_topology(A100_TOPOLOGY)),
     ):
-        results = doctor.judge_all([machine(*gpus, topology=topology, **cores)], GPU_JOB)
-        assert [r for r in results if r.status != "ok"] == []
+        rank_numa = env.of_system(DGXSYSTEM=system).rank_numa
+        assert rank_numa
+        verdicts = bound(numa, rank_numa, *[gpu] * 8, topology=topology)
+        assert [v for v in verdicts if v.status != "ok"] == []
+        unbound = machine(*[gpu] * 8, topology=topology, rank_cores=[list(range(256))] * 8, numa=numa)
+        assert [v for v in doctor.judge_all([unbound], GPU_JOB) if v.status != "ok"] == []
+
+
+@pytest.mark.parametrize(
+    ("rank_numa", "visible", "far"),
+    [
+        ("1,1,3,3,7,7,5,5", "", ["rank 0's far from GPU0", "rank 3's far from GPU3"]),
+        ("3,3,1,1,7,7,5,9", "", ["rank 7 none", "rank 7's far from GPU7"]),
+        ("3,3", "4,5", ["rank 0's far from GPU4", "rank 1's far from GPU5"]),
+    ],
+    ids=["swapped", "no such node", "other GPUs"],
+)
+def test_a_rank_bound_far_from_its_own_gpu(rank_numa, visible, far, monkeypatch):
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    verdicts = bound(A100_NUMA, rank_numa, *[A100] * 8, topology=nvidia.parse_topology(A100_TOPOLOGY))
+    (verdict,) = by_check(verdicts, "cpu.binding")
+    assert verdict.status == "warning" and all(said in verdict.found for said in far)
+    assert f"set RANK_NUMA={'7,7' if visible else '3,3,1,1,7,7,5,5'}, or " in verdict.fix
 
 
 def test_driver_of_the_published_v100_is_too_old_for_cuda_11_8(published_reports):
@@ -220,7 +285,7 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(monkeypatch):
     gpus = [A100 | {"pids": [4711]}] * 5 + [A100 | {"persistence": 0}] * 3
     topology = nvidia.parse_topology(A100_TOPOLOGY.replace("NV12", "SYS"))
     job = dataclasses.replace(GPU_JOB, dgxngpu=2)
-    results = doctor.judge_all([machine(*gpus, topology=topology, cores=list(range(112, 128)))], job)
+    results = doctor.judge_all([machine(*gpus, topology=topology, rank_cores=[list(range(112, 128))] * 2)], job)
     assert [r.found for r in by_check(results, "gpu.persistence")] == ["GPU5: off", "GPU4: on"]
     assert [r.status for r in by_check(results, "gpu.processes")] == ["ok", "fatal"]
     assert status(results, "gpu.count") == status(results, "cpu.binding") == "ok"
@@ -240,8 +305,8 @@ def test_a_jpeg_decoder_that_would_stay_unused_is_named():
     missing = LOADED | {"libnvcuvid.so.1": "error: libnvcuvid.so.1: cannot open shared object file"}
     (result,) = by_check(doctor.judge_all([machine(*[A100] * 8, libraries=missing)], GPU_JOB), "cuda.libnvcuvid")
     assert result.status == "warning" and "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in result.fix
-    dockerfile = (Path(doctor.__file__).parents[1] / "Dockerfile").read_text()
-    assert f"NVIDIA_DRIVER_CAPABILITIES={doctor_gpu.CAPABILITIES} " in dockerfile
+    dockerfile = (jobs.REPOSITORY / "Dockerfile").read_text()
+    assert f"NVIDIA_DRIVER_CAPABILITIES={doctor_checks.CAPABILITIES} " in dockerfile
 
 
 def test_each_cuda_library_is_asked_for_its_version(tmp_path):
@@ -287,10 +352,11 @@ def test_no_topology(text):
         nvidia.parse_topology(text)
 
 
-def test_gpu_far_from_the_cores(published_reports):
-    facts = machine(*[A100] * 8, topology=v100_topology(published_reports), cores=list(range(12)))
+def test_a_container_on_one_socket_is_far_from_the_other_ones_gpus(published_reports):
+    cores = {"rank_cores": [list(range(12))] * 8, "numa": V100_NUMA}
+    facts = machine(*[A100] * 8, topology=v100_topology(published_reports), **cores)
     (result,) = by_check(doctor.judge_all([facts], GPU_JOB), "cpu.binding")
-    assert result.status == "warning" and "none is next to GPU4, GPU5, GPU6, GPU7" in result.found
+    assert result.status == "warning" and result.found.startswith("all ranks 0-11; rank 4's far from GPU4")
 
 
 def test_gpu_that_lost_its_nvlink():
@@ -315,7 +381,7 @@ def test_gpu_that_lost_its_nvlink():
         ({"checkpoints": {"folder": "r", "free_gib": 0.3, "writable": True}}, "disk.checkpoints", "warning"),
         ({"infiniband": {"mlx5_0:1": "DOWN 10 Gb/sec (4X SDR)"}}, "network.infiniband", "warning"),
         ({"drop_caches": False}, "data.page_cache", "warning"),
-        ({"cores": [0, 1]}, "cpu.cores", "warning"),
+        ({"rank_cores": [[0, 1]] * 8}, "cpu.cores", "warning"),
     ],
 )
 def test_a_node_that_is_not_in_order(change, check, wanted):
@@ -342,7 +408,7 @@ def test_nodes_that_differ(change, check):
 
 def test_clocks_that_differ():
     job = env.Job(dgxnnodes=2, dgxngpu=1)
-    results = doctor._judge_mpi(["a", "b"], [0.0, -3.2], job)
+    results = doctor.judge_ranks(["a", "b"], [0.0, -3.2], job)
     assert status(results, "clock.difference") == "warning" and status(results, "mpi.ranks") == "ok"
 
 

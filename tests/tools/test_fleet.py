@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +15,9 @@ import pytest
 from tests import jobs
 from tests.harness import small
 from tests.tools import fleet_simulation
-from tools.fleet import __main__ as fleet
 from tools.fleet import drift as fleet_drift
 from tools.fleet import measure as fleet_measure
+from tools.fleet import record as fleet_record
 
 
 def whole(made: dict[str, Any], **facts: dict[int, str]) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def whole(made: dict[str, Any], **facts: dict[int, str]) -> dict[str, Any]:
     ]
     links = [{**link, "resent": [0.0] * 5} for link in made["links"]]
     return (
-        fleet.FORMAT
+        fleet_record.FORMAT
         | made
         | {
             **{"nodes": nodes, "links": links, "whole_s": [1.1, 1.2], "took_s": 100.0},
@@ -52,10 +53,10 @@ def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -
     record["nodes"][6]["failed"] = ["gpu.ecc: 3 uncorrected errors"]
     done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "4")
     assert done.returncode == 1, done.stderr
-    assert "\nslow      node2: step: " in done.stdout
-    assert "\nfailed    node6: doctor: failed: gpu.ecc: 3 uncorrected errors\n" in done.stdout
+    assert re.search(r"^warning +step +node2 +[\d.]+% \(.*\) slower than the fleet's median$", done.stdout, re.M)
+    assert re.search(r"^fatal +doctor +node6 +gpu.ecc: 3 uncorrected errors$", done.stdout, re.M)
     assert done.stdout.endswith("left out  node2, node6\ngood      node0,node1,node3,node4,node5,node7\n")
-    assert hosts.read_text() == "node0\nnode1\nnode3\nnode4\n# node2: slow\n# node6: failed\n"
+    assert hosts.read_text() == "node0\nnode1\nnode3\nnode4\n# node2: warning\n# node6: fatal\n"
     assert hosts.with_name("hosts.spares").read_text() == "node5\nnode7\n"
 
 
@@ -69,7 +70,7 @@ def test_a_healthy_fleet_ends_with_0_and_a_slow_link_leaves_no_node_out(tmp_path
     document = json.loads(done.stdout)
     assert done.returncode == 1
     assert document["good"] == record["hosts"]
-    assert {link["what"] for link in document["links"] if link["status"] == "slow"} == {name}
+    assert {link["where"] for link in document["links"] if link["status"] == "warning"} == {name}
 
 
 def test_a_baseline_is_compared(tmp_path: Path) -> None:

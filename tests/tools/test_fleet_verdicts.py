@@ -110,8 +110,8 @@ def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
     means = made["metrics"]["step_mean_s"]["series"]
     means[2] = [2 * mean if turn % 4 else mean for turn, mean in enumerate(means[2])]
     assert named(made) == [("node2", "stalls")]
-    (said,) = (v for v in fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]) if v.status == "slow")
-    assert "of 16 turns have a stall" in str(said)
+    (said,) = (v for v in fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]) if v.status == "warning")
+    assert "of 16 turns have a stall" in said.found
 
 
 def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
@@ -119,24 +119,24 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
     for seed in range(100):
         made = record(16, seed, step={3: 0.05}, noise=Noise(nodes_sd=0.0, step_sd=0.02))
         verdict = fleet_verdicts.judge_nodes(made["hosts"], made["metrics"])[3]
-        assert verdict.interval_95 is not None
-        inside += verdict.interval_95[0] <= 0.05 <= verdict.interval_95[1]
+        low, high = verdict.figures["interval_95"]
+        inside += low <= 0.05 <= high
     assert 88 <= inside <= 100
 
 
 def test_the_slowest_of_three_is_not_told() -> None:
     verdicts = fleet_verdicts.judge_metric(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
-    assert {verdict.status for verdict in verdicts} == {"not possible here"}
-    assert "3 measured: of fewer than 4" in str(verdicts[2])
+    assert {verdict.status for verdict in verdicts} == {"unknown"}
+    assert "3 measured: of fewer than 4" in verdicts[2].found
 
 
 def test_what_was_not_measured_says_why() -> None:
     series = [[1.0, 1.1, 1.2], [1.0, 1.1, 1.2], None, None, [1.0, 1.1, 1.2], [1.01, 1.1, 1.2]]
     reasons = {2: "not possible here: no DATADIR", 3: "No space left"}
     found = fleet_verdicts.judge_metric(list("abcdef"), "disk", series, alpha=0.001, reasons=reasons)
-    assert [verdict.status for verdict in found] == ["pass", "pass", "not possible here", "failed", "pass", "pass"]
-    assert str(found[3]) == "d: disk: failed: No space left"
-    assert found[0].value == 1.1
+    assert [verdict.status for verdict in found] == ["ok", "ok", "unknown", "fatal", "ok", "ok"]
+    assert (found[2].found, found[3].found) == ("no DATADIR", "No space left")
+    assert (found[3].where, found[3].check, found[0].figures["value"]) == ("d", "disk", 1.1)
 
 
 def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:

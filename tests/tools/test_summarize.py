@@ -12,7 +12,7 @@ from tests import jobs, make_log
 
 
 def row(stdout: str, name: str) -> str:
-    (found,) = re.findall(rf"^{name} {{2,}}(.*?) *$", stdout, re.M)
+    (found,) = re.findall(rf"^{name} {{2,}}(.*)$", stdout, re.M)
     return found
 
 
@@ -37,6 +37,7 @@ def test_a_log_without_an_evaluation_is_named(tmp_path: Path) -> None:
     assert row(done.stdout, "quality") == f"no evaluation in {cut}"
     assert row(done.stdout, "time to train") == f"no end in {cut}"
     assert row(done.stdout, "check").startswith("pass, fail")
+    assert f"\nlog            {whole}\n               {cut}\n" in done.stdout  # whole, however long
 
 
 COUNTED = """

@@ -14,8 +14,9 @@ from harness.loader import Batch
 from harness.watchdog import WATCHDOG
 from paddle_rn50 import train
 from program.ops import LOSS_VALUE
-from tools.acceptance.__main__ import NotPossible, Outcome
+from runlog.verdict import Verdict, judged
 from tools.acceptance.images import as_fed
+from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
 from tools.acceptance.reference import BATCH, SEED, Images, first_weights
 
@@ -24,7 +25,7 @@ from tools.acceptance.reference import BATCH, SEED, Images, first_weights
 REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
 
 
-def captured(machine: Machine, steps: int) -> Outcome:
+def captured(machine: Machine, steps: int) -> Verdict:
     """Losses of the recorded job's first steps, launched operator by operator, against those of a replayed graph.
 
     The last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream capturing.
@@ -75,7 +76,7 @@ def _batch(image: np.ndarray, label: np.ndarray) -> Batch:
     return Batch(image=image, label=label, valid=np.ones(len(label), np.float32), ids=np.arange(len(label)))
 
 
-def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Outcome:
+def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Verdict:
     """Losses [ranks, steps] of the one against those of the other."""
     steps = launched.shape[1]
     differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
@@ -90,9 +91,10 @@ def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Outcome:
         found = f"{steps} losses are alike, and none differs from the one before: nothing was trained"
     else:
         found = f"{steps} of {steps} losses alike bit for bit"
-    return Outcome(
+    return judged(
+        "captured",
         bool(np.isfinite(launched).all()) and not differ.any() and not still,
         found,
         "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms",
-        {"launched": launched.tolist(), "replayed": replayed.tolist()},
+        figures={"launched": launched.tolist(), "replayed": replayed.tolist()},
     )

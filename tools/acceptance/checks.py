@@ -27,10 +27,11 @@ from harness.watchdog import WATCHDOG
 from paddle_rn50 import config, data, train
 from program import build, count, ops, passes, precision
 from runlog.json_schema import as_json
+from runlog.verdict import Verdict, judged
 from tools.acceptance import captured as acceptance_captured
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.__main__ import CHECKS, Lines, NotPossible, Outcome, on_all
 from tools.acceptance.images import GREY_LEVELS, WHY_GREY_LEVELS, as_fed, grey_levels, one_batch_each, pictures, reader
+from tools.acceptance.lines import CHECKS, Lines, NotPossible, on_all
 from tools.acceptance.machine import Machine
 from tools.acceptance.reference import (
     BATCH,
@@ -44,7 +45,7 @@ from tools.acceptance.reference import (
     Tolerance,
     first_weights,
     fitted_weights,
-    outcome_of_losses,
+    judge_losses,
 )
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
@@ -57,7 +58,7 @@ EVALUATION_DIFFERS = 4
 WHY_EVALUATION = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
 
 
-def sensors(machine: Machine) -> Outcome:
+def sensors(machine: Machine) -> Verdict:
     """What NVML says of this rank's GPU, as the telemetry of a run reads it."""
     if machine.job.device == "cpu":
         raise NotPossible("no GPU: DEVICE=cpu")
@@ -69,29 +70,30 @@ def sensors(machine: Machine) -> Outcome:
     found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
     others = sum(not rank["same"] for rank in found)
     absent = sorted({sensor for rank in found for sensor in rank["silent"]})
-    return Outcome(
+    return judged(
+        "sensors",
         not others and not absent,
         f"{len(found)} GPUs answer, "
         + (f"without {', '.join(absent)}" if absent else f"all of {len(SENSORS)} sensors")
         + (f"; {others} are not the GPU that computes" if others else ""),
         "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS),
-        {"gpus": found},
+        figures={"gpus": found},
     )
 
 
-def losses(machine: Machine) -> Outcome:
+def losses(machine: Machine) -> Verdict:
     """Losses of the first steps on every rank against the recorded ones."""
     machine.measured["losses"] = found = _train(machine, machine.plan())
-    return outcome_of_losses(found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
+    return judge_losses("losses", found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
 
 
-def layout(machine: Machine) -> Outcome:
+def layout(machine: Machine) -> Verdict:
     """The same in NHWC against NCHW here."""
     nchw = machine.of_earlier("losses")[0]
-    return outcome_of_losses(_train(machine, machine.plan("NHWC")), nchw, LAYOUT)
+    return judge_losses("layout", _train(machine, machine.plan("NHWC")), nchw, LAYOUT)
 
 
-def pooling(machine: Machine) -> Outcome:
+def pooling(machine: Machine) -> Verdict:
     """Gradient of the last pooling, which `passes.spread_mean` makes a pooling of 7 x 7 with padding 6."""
     plan = machine.plan()
     dtype, side, channels = plan.precision.input_dtype, 7, 2048
@@ -109,11 +111,12 @@ def pooling(machine: Machine) -> Outcome:
         (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
     wanted = given.astype(np.float64) / side**2
     off = float(max(machine.me.gather(np.max(np.abs(found - wanted) / wanted))))
-    return Outcome(
+    return judged(
+        "pooling",
         off <= POOLING[dtype],
         f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed",
         "at most two roundings: one of 1 / 49, one of the quotient",
-        {"off": off},
+        figures={"off": off},
     )
 
 
@@ -146,12 +149,12 @@ def _steps(machine: Machine) -> int:
     return SHORT_STEPS if machine.short else STEPS
 
 
-def captured(machine: Machine) -> Outcome:
+def captured(machine: Machine) -> Verdict:
     """Losses of the same steps, launched and as replays of a captured graph."""
     return acceptance_captured.captured(machine, _steps(machine))
 
 
-def input_pipeline(machine: Machine) -> Outcome:
+def input_pipeline(machine: Machine) -> Verdict:
     """Images of the GPU's pipeline, as a program on the GPU reads them, against the CPU's, in the job's format."""
     if machine.job.device == "cpu":
         raise NotPossible("no GPU: DEVICE=cpu")
@@ -172,11 +175,12 @@ def input_pipeline(machine: Machine) -> Outcome:
         read = {device: one_batch_each(images, recipe, readers[device], to_host) for device in readers}
     found = machine.me.gather([grey_levels(a, b) for a, b in zip(read["gpu"], read["cpu"], strict=True)])
     mean = float(np.max(found))
-    return Outcome(
+    return judged(
+        "input",
         mean <= GREY_LEVELS,
         f"images differ by {mean:.2f} of 255 levels in the mean",
         f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}",
-        {"mean_grey_levels": mean},
+        figures={"mean_grey_levels": mean},
     )
 
 
@@ -198,7 +202,7 @@ def copied(machine: Machine, image: Any) -> np.ndarray:
     return np.array(found, dtype=np.float32)
 
 
-def all_reduce(machine: Machine) -> Outcome:
+def all_reduce(machine: Machine) -> Verdict:
     """Sums of the gradients' buckets over the ranks by NCCL, or gloo, against MPI's on the host."""
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
@@ -214,11 +218,12 @@ def all_reduce(machine: Machine) -> Outcome:
         total_mib += bucket["mib"]
     wrong = int(machine.me.sum(wrong))
     buckets = len(found)
-    return Outcome(
+    return judged(
+        "all-reduce",
         wrong == 0,
         f"{wrong} sums differ of {buckets} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
         "no sum differs: whole numbers below 256 add up without rounding",
-        {"wrong": wrong, "buckets": buckets, "mib": total_mib},
+        figures={"wrong": wrong, "buckets": buckets, "mib": total_mib},
     )
 
 
@@ -253,7 +258,7 @@ def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
     return np.array(summed)
 
 
-def evaluation(machine: Machine) -> Outcome:
+def evaluation(machine: Machine) -> Verdict:
     """Right answers on the embedded evaluation set, by weights that the CPU computes."""
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
     weights = machine.me.broadcast(
@@ -287,11 +292,12 @@ def evaluation(machine: Machine) -> Outcome:
         source.close()
     correct, counted = int(totals[train.CORRECT]), int(totals[COUNTED])
     wanted, most = GOLDEN["evaluation"]["correct"], EVALUATION_DIFFERS
-    return Outcome(
+    return judged(
+        "evaluation",
         counted == len(images) and abs(correct - wanted) <= most,
         f"{correct} of {counted} images right, recorded {wanted}",
         f"differs by at most {most} images: {WHY_EVALUATION}",
-        {"correct": correct, "of": counted, "recorded": wanted},
+        figures={"correct": correct, "of": counted, "recorded": wanted},
     )
 
 
@@ -303,7 +309,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
     lines.note({"nodes": as_json(machine.nodes)})
-    checks: dict[str, Callable[[Machine], Outcome]] = {
+    checks: dict[str, Callable[[Machine], Verdict]] = {
         "sensors": sensors,
         "losses": losses,
         "throughput": acceptance_speed.throughput,
@@ -316,7 +322,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
         "captured": captured,
     }
 
-    def checked(name: str) -> Outcome:
+    def checked(name: str) -> Verdict:
         machine.possible(name)
         with memory.explained(job), ranks.lost_peer():
             return checks[name](machine)

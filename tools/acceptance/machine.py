@@ -18,8 +18,8 @@ from paddle_rn50 import config, data, digits
 from program import build
 from program.schedules import Schedule
 from runlog.errors import RunError
-from tools.acceptance.__main__ import NotPossible
 from tools.acceptance.images import reader
+from tools.acceptance.lines import NotPossible
 from tools.acceptance.reference import BATCH, SEED, SIDE, Images
 from tools.doctor import gpu as doctor_gpu
 

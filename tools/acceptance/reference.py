@@ -15,7 +15,7 @@ from paddle import static
 from harness import state
 from paddle_rn50 import config, train
 from program import build
-from tools.acceptance.__main__ import Outcome
+from runlog.verdict import Verdict, judged
 
 BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses
 RIDGE = 0.1  # of the mean square of what the last layer reads
@@ -64,17 +64,18 @@ LAYOUT = Tolerance(
 )
 
 
-def outcome_of_losses(found: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Outcome:
+def judge_losses(check: str, found: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Verdict:
     """Losses [ranks, steps] against the `wanted` ones of the first steps."""
     steps = found.shape[1]
     off = np.abs(found - wanted[:steps]).max(axis=0) / wanted[:steps]
     bound = tolerance.by_step(steps)
     worst = int(np.argmax(np.where(np.isnan(off), np.inf, off / bound)))
-    return Outcome(
+    return judged(
+        check,
         bool((off <= bound).all()),  # a NaN is not
         f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed",
         f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}",
-        {"losses": found.tolist(), "wanted": wanted[:steps].tolist(), "off": off.tolist()},
+        figures={"losses": found.tolist(), "wanted": wanted[:steps].tolist(), "off": off.tolist()},
     )
 
 

@@ -17,9 +17,10 @@ from harness.progress import Progress
 from paddle_rn50 import config, data, train
 from program import build
 from runlog import schema
+from runlog.verdict import Verdict, judged
 from runlog.writer import open_log
 from tools import inspect
-from tools.acceptance.__main__ import NotPossible, Outcome
+from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
 from tools.acceptance.reference import SEED
 
@@ -28,7 +29,7 @@ PROBE_STEPS = 10  # how long a step takes, before the timed minute
 NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
 
 
-def throughput(machine: Machine) -> Outcome:
+def throughput(machine: Machine) -> Verdict:
     """One minute of the job's own program on synthetic data, with a log as MODE=throughput writes it."""
     job, me = machine.job, machine.me
     recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
@@ -74,12 +75,13 @@ def throughput(machine: Machine) -> Outcome:
     beside = "; ".join(
         f"published {p['images_per_s']:g} ({p['source']}{p['note'] and '; '}{p['note']})" for p in others
     )
-    return Outcome(
+    return judged(
+        "throughput",
         True,  # a loss that is not finite ends the check
         f"{rate:.1f} images/s over {timing.time_s:.0f} s, batch {job.batchsize} x {me.size}; "
         f"{beside or 'none published for this machine, batch and number of devices'}",
         "the loss stays finite; the speed is for you to judge",
-        {"images_per_s": rate, "time_s": timing.time_s, "images": timing.images, "published": others},
+        figures={"images_per_s": rate, "time_s": timing.time_s, "images": timing.images, "published": others},
     )
 
 
@@ -101,16 +103,17 @@ def published(machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
-def peak_memory(machine: Machine) -> Outcome:
+def peak_memory(machine: Machine) -> Verdict:
     """Most memory that a rank's allocator held up to the end of the timed minute."""
     if machine.job.device == "cpu":
         raise NotPossible("no GPU: DEVICE=cpu")
     peaks = machine.of_earlier("throughput")
     has_gib = [gpu.memory_gib for node in machine.nodes for gpu in node.gpus if gpu.memory_gib]
     peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
-    return Outcome(
+    return judged(
+        "memory",
         True,  # a job that does not fit failed above, with the batch to lower
         f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}",
         "the job fits; what is left is for you to judge",
-        {"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None},
+        figures={"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None},
     )

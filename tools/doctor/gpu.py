@@ -1,4 +1,4 @@
-"""The doctor's checks of a node's GPUs, their links, their driver and the CUDA libraries."""
+"""The doctor's checks of a node's GPUs, their links, their driver, the CUDA libraries and what training imports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from harness import env, memory, nvidia
 from program import strategy
-from tools.doctor.checks import FATAL, WARNING, Result, ranges, verdict
+from runlog.verdict import FATAL, WARNING, Verdict
+from tools.doctor.checks import CAPABILITIES, ranges, row
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
 GPU_CODE = (61, 70, 75, 80, 86)
 # CUDA 11.8 release notes, table 3: its own driver, and the oldest that runs it by minor-version compatibility.
 DRIVER, DRIVER_LEAST = (520, 61, 5), (450, 80, 2)
 NCCL_LEAST = 20800  # 2.8; locks/cuda.lock has 2.21.5
-CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: NVIDIA_DRIVER_CAPABILITIES of the image
 LIBRARY_FIXES = {
     "libcuda.so.1": "install the NVIDIA driver, or start the container with --gpus all",
     "libnvcuvid.so.1": f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: without this library "
@@ -24,35 +24,22 @@ LIBRARY_FIXES = {
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
 
 
-def judge_gpus(facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
+def judge_gpus(facts: dict[str, Any], job: env.Job) -> Iterator[Verdict]:
     """Whether the node has the job's GPUs, and each of them is fit for it."""
     gpus = facts["gpus"]
     found = f"{len(gpus)}" + (f" ({facts['gpu_absence']})" if facts["gpu_absence"] else "")
-    yield verdict(
-        "gpu.count",
-        len(gpus) >= job.dgxngpu,
-        found,
-        f"at least DGXNGPU={job.dgxngpu}",
-        "install the NVIDIA driver, start the container with --gpus all, or set DGXNGPU or CUDA_VISIBLE_DEVICES",
-    )
+    yield row(job, "gpu.count", len(gpus) >= job.dgxngpu, found)
     for gpu in gpus[: job.dgxngpu]:
-        yield from _judge_gpu(f"GPU{gpu.index}", gpu)
-        yield from _judge_health(f"GPU{gpu.index}", gpu)
+        yield from _judge_gpu(f"GPU{gpu.index}", gpu, job)
+        yield from _judge_health(f"GPU{gpu.index}", gpu, job)
         yield from _judge_memory(f"GPU{gpu.index}", gpu, job)
-    topology = facts["topology"]
-    if not gpus:
-        return
-    if topology is None:
-        yield verdict(
-            "gpu.topology",
-            False,
-            facts["topology_error"] or "nvidia-smi topo -m gives none",
-            "a matrix of links",
-            f"put nvidia-smi into the container (NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES})",
-            bad=WARNING,
-        )
-        return
-    yield from _judge_topology(topology, facts, job)
+    if gpus and facts["topology"]:
+        yield _judge_links(facts["topology"], gpus[: job.dgxngpu], job)
+        yield _judge_binding(facts["topology"], facts, job)
+    elif gpus:
+        found = facts["topology_error"] or "nvidia-smi topo -m gives none"
+        fix = f"put nvidia-smi into the container (NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES})"
+        yield row(job, "gpu.topology", False, found, fix=fix)
 
 
 def code_for(capability: int | None) -> list[int]:
@@ -62,72 +49,37 @@ def code_for(capability: int | None) -> list[int]:
     ]
 
 
-def _judge_gpu(name: str, gpu: nvidia.Gpu) -> Iterator[Result]:
+def _judge_gpu(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     cc, runs = gpu.capability, code_for(gpu.capability)
-    yield verdict(
-        "gpu.compute_capability",
-        cc in GPU_CODE,
-        f"{name} {gpu.name}: {'unknown' if cc is None else cc}",
-        "one of " + ", ".join(map(str, GPU_CODE)),
-        f"it runs the code made for {max(runs)}: publish no figure as this GPU's best"
-        if runs
-        else "this Paddle has no code for it: use V100 (70), T4 (75) or A100 (80); H100 (90) needs another Paddle",
-        bad=WARNING if runs else FATAL,
+    found, codes = f"{name} {gpu.name}: {'unknown' if cc is None else cc}", ", ".join(map(str, GPU_CODE))
+    bad, fix = (
+        (WARNING, f"it runs the code made for {max(runs)}: publish no figure as this GPU's best") if runs else ("", "")
     )
+    yield row(job, "gpu.compute_capability", cc in GPU_CODE, found, bad=bad, fix=fix, codes=codes)
     driver = tuple(int(number) for number in re.findall(r"\d+", gpu.driver or ""))
-    yield verdict(
-        "gpu.driver",
-        driver >= DRIVER,
-        gpu.driver or "unknown",
-        "520.61.05 (CUDA 11.8), at least 450.80.02",
-        "upgrade the driver to 520.61.05 or later",
-        bad=WARNING if driver >= DRIVER_LEAST else FATAL,
-    )
+    bad = WARNING if driver >= DRIVER_LEAST else FATAL
+    yield row(job, "gpu.driver", driver >= DRIVER, gpu.driver or "unknown", bad=bad)
 
 
-def _judge_health(name: str, gpu: nvidia.Gpu) -> Iterator[Result]:
+def _judge_health(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Whether it computes without errors, at full clocks, for this job alone."""
     errors, corrected = gpu.ecc_uncorrected, gpu.ecc_corrected
-    yield verdict(
-        "gpu.ecc",
-        errors == 0 and not corrected,
-        f"{name}: " + ("unknown" if errors is None else f"{errors} uncorrected, {corrected} corrected"),
-        "ECC on, no errors since the driver was loaded",
-        "ECC is off or not there: nvidia-smi -e 1"
-        if errors is None
-        else "reset the GPU (nvidia-smi --gpu-reset) or replace it",
-        bad=FATAL if errors else WARNING,
-    )
-    yield verdict(
-        "gpu.throttling",
-        not gpu.throttle,
-        f"{name}: {', '.join(gpu.throttle) or 'none'}",
-        "none before the run",
-        "look at power limit, cooling and power supply (nvidia-smi -q -d PERFORMANCE)",
-        bad=WARNING,
-    )
+    found, fix = f"{name}: {errors} uncorrected, {corrected} corrected", ""
+    if errors is None:
+        found, fix = f"{name}: unknown", "ECC is off or not there: nvidia-smi -e 1"
+    yield row(job, "gpu.ecc", errors == 0 and not corrected, found, bad=FATAL if errors else "", fix=fix)
+    yield row(job, "gpu.throttling", not gpu.throttle, f"{name}: {', '.join(gpu.throttle) or 'none'}")
     others, used = gpu.processes, gpu.memory_used_mib
     # Inside a container NVML lists no processes of others: the memory tells.
     foreign = bool(others) or (used is not None and used > FOREIGN_MIB)
-    yield verdict(
-        "gpu.processes",
-        not foreign and others is not None,
-        f"{name}: pids {', '.join(map(str, others)) or 'none' if others is not None else 'unknown'}, {used} MiB in use",
-        f"no process, under {FOREIGN_MIB} MiB in use",
-        "end the other processes on this GPU",
-        bad=FATAL if foreign else WARNING,
-    )
-    yield verdict(
-        "gpu.persistence",
-        gpu.persistence == 1,
-        f"{name}: {'unknown' if gpu.persistence is None else 'on' if gpu.persistence else 'off'}",
-        "on",
-        "nvidia-smi -pm 1, or start nvidia-persistenced: else the first step pays for loading the driver",
-        bad=WARNING,
-    )
+    pids = "unknown" if others is None else ", ".join(map(str, others)) or "none"
+    found, good = f"{name}: pids {pids}, {used} MiB in use", not foreign and others is not None
+    yield row(job, "gpu.processes", good, found, bad=FATAL if foreign else "", most=FOREIGN_MIB)
+    on = "unknown" if gpu.persistence is None else "on" if gpu.persistence else "off"
+    yield row(job, "gpu.persistence", gpu.persistence == 1, f"{name}: {on}")
 
 
-def _judge_memory(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Result]:
+def _judge_memory(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Whether training fits, where the card's memory and the job's peak are known."""
     has_gib = gpu.memory_gib
     if has_gib is None:
@@ -135,69 +87,54 @@ def _judge_memory(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Result]:
     set_mib = strategy.parse(job.strategy).conv_workspace_size_limit
     if set_mib is None:
         set_mib = int(env.libraries().get(memory.WORKSPACE_LIMIT, memory.workspace_limit_mib(has_gib)))
-    need = memory.need(job, workspace_mib=set_mib)
-    if need is None:
+    peak = memory.need(job, workspace_mib=set_mib)
+    if peak is None:
         return
-    yield verdict(
-        "gpu.memory",
-        need.gib <= has_gib,
-        f"{name}: {has_gib:g} GiB",
-        f"{need.gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {need.program / 1024:.1f}, cuDNN's workspace "
-        f"{need.workspace / 1024:.1f}, context, libraries and DALI {need.beside / 1024:.1f} (assumed)",
-        f"lower BATCHSIZE, set {memory.WORKSPACE_LIMIT} to less MiB, or STRATEGY=gradient_merge=N",
-        bad=WARNING,
+    need = (
+        f"{peak.gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {peak.program / 1024:.1f}, cuDNN's workspace "
+        f"{peak.workspace / 1024:.1f}, context, libraries and DALI {peak.beside / 1024:.1f} (assumed)"
     )
+    found = f"{name}: {has_gib:g} GiB"
+    yield row(job, "gpu.memory", peak.gib <= has_gib, found, need=need, limit=memory.WORKSPACE_LIMIT)
 
 
-def _judge_topology(topology: nvidia.Topology, facts: dict[str, Any], job: env.Job) -> Iterator[Result]:
-    names = {f"GPU{gpu.index}" for gpu in facts["gpus"][: job.dgxngpu]}
-    rows = [row for row in topology.gpus if topology.devices[row] in names]
+def _judge_links(topology: nvidia.Topology, gpus: list[nvidia.Gpu], job: env.Job) -> Verdict:
+    """Whether the job's GPUs are linked alike."""
+    names = {f"GPU{gpu.index}" for gpu in gpus}
+    rows = [i for i in topology.gpus if topology.devices[i] in names]
     pairs = [topology.links[a][b] for a in rows for b in rows if a < b]
     counts = ", ".join(f"{pairs.count(kind)} x {kind}" for kind in sorted(set(pairs))) or "one GPU"
     nvlinked = {a for a in rows for b in rows if topology.links[a][b].startswith("NV")}
     alone = [topology.devices[a] for a in rows if nvlinked and a not in nvlinked]
-    yield verdict(
-        "gpu.topology",
-        not alone,
-        f"pairs: {counts}" + (f"; without NVLink: {', '.join(alone)}" if alone else ""),
-        "NVLink to every GPU, or to none",
-        "look at nvidia-smi nvlink --status: a link is down",
-        bad=WARNING,
-    )
-    allowed = set(facts["cores"])
-    far = [
-        topology.devices[a]
-        for a in rows
-        if (cores := topology.cores.get(topology.devices[a])) and not nvidia.cpu_list(cores) & allowed
-    ]
-    yield verdict(
-        "cpu.binding",
-        not far,
-        f"this job may use {ranges(facts['cores'])}" + (f"; none is next to {', '.join(far)}" if far else ""),
-        "cores next to each GPU: " + ", ".join(f"{gpu} {cores}" for gpu, cores in topology.cores.items()),
-        "start the job without a binding (docker --cpuset-cpus, srun --cpu-bind=none)",
-        bad=WARNING,
-    )
+    found = f"pairs: {counts}" + (f"; without NVLink: {', '.join(alone)}" if alone else "")
+    return row(job, "gpu.topology", not alone, found)
 
 
-def judge_libraries(libraries: dict[str, str]) -> Iterator[Result]:
+def _judge_binding(topology: nvidia.Topology, facts: dict[str, Any], job: env.Job) -> Verdict:
+    """Whether each rank may use a core next to its own GPU: the first GPU that CUDA shows is local rank 0's."""
+    numa = {number.removeprefix("node"): nvidia.cpu_list(cores) for number, cores in facts["numa"].items()}
+    found, far, near, nodes = [], [], [], []
+    for rank, (gpu, cores) in enumerate(zip(facts["gpus"], facts["rank_cores"], strict=False)):
+        text = topology.cores.get(f"GPU{gpu.index}", "")
+        beside = nvidia.cpu_list(text) if text else set()
+        found.append(f"rank {rank} {ranges(cores) or 'none'}")
+        near.append(f"GPU{gpu.index} {text or 'unknown'}")
+        nodes.append(next((number for number, of in numa.items() if of & beside), "?"))
+        if beside and not beside & set(cores):
+            far.append(f"rank {rank}'s far from GPU{gpu.index}")
+    if len({tuple(cores) for cores in facts["rank_cores"]}) == 1:
+        found = [f"all ranks {ranges(facts['rank_cores'][0])}"]
+    said = ", ".join(found) + "".join(f"; {text}" for text in far)
+    return row(job, "cpu.binding", not far, said, near=", ".join(near), numa=",".join(nodes))
+
+
+def judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
     """Whether each CUDA library loads; `libraries` has what each of them said."""
     for name, answer in libraries.items():
-        good = not answer.startswith("error: ")
-        yield verdict(
-            f"cuda.{name.partition('.')[0]}",
-            good,
-            answer.removeprefix("error: "),
-            "loads",
-            LIBRARY_FIXES.get(name, "use the image, whose CUDA 11.8 libraries are locks/cuda.lock"),
-            bad=WARNING if name.startswith("libnvcuvid") else FATAL,
-        )
+        good, fix = not answer.startswith("error: "), LIBRARY_FIXES.get(name, "")
+        bad = WARNING if name.startswith("libnvcuvid") else ""
+        yield row(job, f"cuda.{name.partition('.')[0]}", good, answer.removeprefix("error: "), bad=bad, fix=fix)
         if name.startswith("libnccl") and good:
             version = int(answer)
-            yield verdict(
-                "nccl.version",
-                version >= NCCL_LEAST,
-                f"{version // 10000}.{version % 10000 // 100}.{version % 100}",
-                "2.8 or later (locks/cuda.lock: 2.21.5)",
-                "use the image's NCCL",
-            )
+            found = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
+            yield row(job, "nccl.version", version >= NCCL_LEAST, found)

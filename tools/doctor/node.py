@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import resource
 import shutil
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -34,12 +37,15 @@ CUDA_LIBRARIES = (
     "libcusparse.so.11",
     "libnvcuvid.so.1",
 )
+IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
+IMPORT_S = 60.0  # of a cold network disk
 LISTS = ("{}_list.txt", "{}.txt", "{}.list")  # ImageNet's, and those that PaddleSeg's tools write
 LISTING_S = 2.0  # for comparing each list with the folders of a large data set: all is to be said within 10 s
 
 
-def probe(job: env.Job) -> dict[str, Any]:
-    """Facts of this node, without judgement."""
+def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, Any]:
+    """Facts of this node, without judgement; `rank_cores` are those that each of its ranks may use, where any run."""
+    importing = {name: _importing(module) for name, module in IMPORTED.items()}
     with nvidia.opened() as (handles, absence):
         gpus = [nvidia.gpu_of(handle) for handle in handles]
     try:
@@ -56,7 +62,7 @@ def probe(job: env.Job) -> dict[str, Any]:
         "libraries": _libraries() if job.device == "gpu" else {},
         "source": source,
         "code_sha256": provenance.code_sha256(),
-        "cores": sorted(os.sched_getaffinity(0)),
+        "rank_cores": rank_cores or _rank_cores(job),
         "numa": _numa(),
         "memory_gib": psutil.virtual_memory().available / GIB,
         "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
@@ -68,7 +74,61 @@ def probe(job: env.Job) -> dict[str, Any]:
         "infiniband": _infiniband(Path("/sys/class/infiniband")),
         "drop_caches": os.access(DROP, os.W_OK),
         "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
+        "imports": {name: (said := _imported(process), package_of(said)) for name, process in importing.items()},
     }
+
+
+def _importing(name: str) -> subprocess.Popen[str]:
+    """A process that imports a package, as a library that is missing or broken may end it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import {name}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _imported(process: subprocess.Popen[str]) -> str:
+    """Why the package cannot be imported; empty if it can."""
+    try:
+        said = process.communicate(timeout=IMPORT_S)[1].strip()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return f"not done in {IMPORT_S:g} s"
+    if process.returncode < 0:
+        return f"ended by signal {-process.returncode}"
+    return said.rpartition("\n")[2] if process.returncode else ""
+
+
+def package_of(error: str) -> str:
+    """How this system's packager installs the library that an import missed."""
+    found = re.search(r"((lib[\w.+-]+?)\.so(?:\.(\d+))?[\d.]*):", error)
+    if found is None:
+        return "launch/setup.sh run installs the packages of locks/run.lock"
+    library, name, version = found.groups("")
+    if shutil.which("apt-get"):  # Debian policy 8.1: the library's name, then its version
+        dash = "-" if name[-1].isdigit() else ""
+        return f"apt-get install {name.lower().replace('_', '-')}{dash}{version}"
+    for packager in ("dnf", "yum", "zypper"):  # an RPM provides its libraries by name
+        if shutil.which(packager):
+            return f"{packager} install '{library}()(64bit)'"
+    return f"install the package of this system that holds {library}"
+
+
+def own_cores() -> list[int]:
+    """Cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def _rank_cores(job: env.Job) -> list[list[int]]:
+    """Cores that launch/bind.sh would give each local rank; none where its NUMA node is not there."""
+    if not job.rank_numa:
+        return [own_cores()] * job.dgxngpu
+    nodes = _numa()
+    named = [nodes.get(f"node{number}", "") for number in job.rank_numa.split(",")][: job.dgxngpu]
+    return [sorted(nvidia.cpu_list(text)) if text else [] for text in named]
 
 
 def _libraries() -> dict[str, str]:

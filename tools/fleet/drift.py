@@ -73,7 +73,7 @@ def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "power limits": ", ".join(sorted({f"{gpu.power_limit_w} W" for gpu in gpus})),
         "persistence": ", ".join(sorted({str(gpu.persistence) for gpu in gpus})),
         "CPU": provenance.node().cpu,
-        "cores": str(len(probed["cores"])),
+        "cores": str(len(set().union(*probed["rank_cores"]))),
         "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),

@@ -26,14 +26,15 @@ from harness.watchdog import WATCHDOG
 from paddle_rn50 import config, data, train
 from program import passes
 from runlog.json_schema import as_json
-from tools.acceptance.__main__ import NOT_POSSIBLE, NotPossible
+from runlog.verdict import FATAL
+from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
-from tools.doctor.__main__ import clock_offset_s, judge_node
-from tools.doctor.checks import FATAL
 from tools.doctor.node import probe
+from tools.doctor.nodes import clock_offset_s, judge_node
 from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
-from tools.fleet.__main__ import FORMAT
+from tools.fleet.record import FORMAT
+from tools.fleet.verdicts import NOT_POSSIBLE
 
 SEED = 1
 STEP_S, LEAST_STEPS, MOST_STEPS = 2.0, 3, 200  # of a turn
@@ -262,7 +263,7 @@ def joined(hosts: list[str], found: list[tuple[int, dict[str, list[float]], dict
 def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
     """What the doctor calls fatal on each node, its facts, and how far its clock is ahead; on the first leader."""
     probed = probe(job)
-    failed = [f"{r.check}: {r.found}" for r in judge_node(probed, job) if r.status == FATAL]
+    failed = [f"{v.check}: {v.found}" for v in judge_node(probed, job) if v.status == FATAL]
     offsets = [0.0, *(clock_offset_s(leaders, other) for other in range(1, leaders.Get_size()))]
     nodes = leaders.gather({"failed": failed, "facts": fleet_drift.facts(job, probed)})
     return nodes and [node | {"clock_offset_s": offset} for node, offset in zip(nodes, offsets, strict=True)]

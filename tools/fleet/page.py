@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
 from tools.fleet import verdicts as fleet_verdicts
-from tools.fleet.verdicts import FAILED, LINK_METRICS, NOT_POSSIBLE, SLOW, FleetVerdict
+from tools.fleet.verdicts import LINK_METRICS
 
 UNITS = {  # of a verdict's figure, and how many make its own
     **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
@@ -29,8 +30,8 @@ MAPS: dict[str, tuple[str, Callable[[float], float]]] = {
 }
 
 
-def _more(verdict: FleetVerdict) -> str:
-    return verdict.status if verdict.slower is None else f"{verdict.slower:+.1%}"
+def _slower(verdict: Verdict, otherwise: str) -> str:
+    return f"{verdict.figures['slower']:+.1%}" if "slower" in verdict.figures else otherwise
 
 
 def _figures(links: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
@@ -38,14 +39,12 @@ def _figures(links: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
     return [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in values]
 
 
-def _map(
-    record: Mapping[str, Any], metric: str, by_link: Sequence[FleetVerdict]
-) -> list[dict[int, tuple[str, int, str]]]:
+def _map(record: Mapping[str, Any], metric: str, by_link: Sequence[Verdict]) -> list[dict[int, tuple[str, int, str]]]:
     """Of each node, each other that it was measured with: the figure, the shade, and the verdict if it is a bad one."""
     hosts, links = record["hosts"], record["links"]
     times = [(link["across"], statistics.median(link[metric])) for link in links]
     usual = {across: statistics.median(t for of, t in times if of == across) for across, _ in times}
-    named = {v.what: v.status for v in by_link if v.metric == LINK_METRICS[metric]}
+    named = {v.where: v.status for v in by_link if v.check == LINK_METRICS[metric]}
     rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in hosts]
     for link, (across, time_s), figure in zip(links, times, _figures(links, metric), strict=True):
         a, b = link["a"], link["b"]
@@ -54,21 +53,22 @@ def _map(
     return rows
 
 
-def _named(verdicts: Sequence[FleetVerdict]) -> Table:
+def _named(verdicts: Sequence[Verdict]) -> Table:
     rows = []
     for v in verdicts:
-        scale, unit = UNITS.get(v.metric, (1.0, "of the fleet's median"))
-        figure = "" if v.value is None else f"{number(v.value * scale)} {unit}"
-        between = "{:+.1%} to {:+.1%}".format(*v.interval_95) if v.interval_95 else ""
-        slower = "" if v.slower is None else _more(v)
-        rows.append((v.what, v.metric, slower, between, figure, f"{v.status}{v.said and ': '}{v.said}"))
+        scale, unit = UNITS.get(v.check, (1.0, "of the fleet's median"))
+        value, interval = v.figures.get("value"), v.figures.get("interval_95")
+        figure = "" if value is None else f"{number(value * scale)} {unit}"
+        between = "{:+.1%} to {:+.1%}".format(*interval) if interval else ""
+        verdict = v.status if "value" in v.figures else f"{v.status}: {v.found}"
+        rows.append((v.where, v.check, _slower(v, ""), between, figure, verdict))
     head = ("node or link", "by", "slower", "95 % interval", "median", "verdict")
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
 
-def _nodes(statuses: Mapping[str, str], verdicts: Sequence[FleetVerdict]) -> Table:
-    metrics = list(dict.fromkeys(v.metric for v in verdicts if v.metric != "doctor"))
-    of = {(v.what, v.metric): _more(v) for v in verdicts}
+def _nodes(statuses: Mapping[str, str], verdicts: Sequence[Verdict]) -> Table:
+    metrics = list(dict.fromkeys(v.check for v in verdicts if v.check != "doctor"))
+    of = {(v.where, v.check): _slower(v, v.status) for v in verdicts}
     rows = [(str(i), h, s, *(of.get((h, m), "") for m in metrics)) for i, (h, s) in enumerate(statuses.items())]
     head = ("number", "node", "verdict", *metrics)
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
@@ -90,17 +90,17 @@ def _differences(record: Mapping[str, Any]) -> Table:
 def html(
     record: Mapping[str, Any],
     statuses: Mapping[str, str],
-    verdicts: Sequence[FleetVerdict],
-    by_link: Sequence[FleetVerdict],
+    verdicts: Sequence[Verdict],
+    by_link: Sequence[Verdict],
 ) -> str:
     """The page, of what tools/fleet/__main__.py has judged."""
-    named = [v for v in [*verdicts, *by_link] if v.status in (SLOW, FAILED)]
-    nodes, links = ([v.what for v in named if (v.what in statuses) == is_node] for is_node in (True, False))
+    named = [v for v in [*verdicts, *by_link] if v.status in (WARNING, FATAL)]
+    nodes, links = ([v.where for v in named if (v.where in statuses) == is_node] for is_node in (True, False))
     state, said = "good", "No node and no link is named."
     if named:
         texts = (", ".join(dict.fromkeys(names)) or "none" for names in (nodes, links))
         state, said = "bad", "Nodes left out: {}. Links named: {}.".format(*texts)
-    elif set(statuses.values()) == {NOT_POSSIBLE}:
+    elif set(statuses.values()) == {UNKNOWN}:
         state, said = "unknown", "Nobody could be told from the others here."
     doubts = fleet_verdicts.doubts(verdicts)
     if doubts:
@@ -113,7 +113,7 @@ def html(
         "mark": brief.STATES[state][0],
         "named": [_named(named)] if named else [],
         "statuses": statuses,
-        "bad": (SLOW, FAILED),
+        "bad": (WARNING, FATAL),
         "maps": {title: _map(record, metric, by_link) for metric, (title, _) in MAPS.items()},
         "figures": len(statuses) <= MOST_WITH_FIGURES,
         "shades": SHADES,

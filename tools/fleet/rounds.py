@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 LEAST_ROUNDS = 3  # below three partners a slow link cannot be told from a slow node
 
-# What each part takes at most, in seconds, whatever the nodes: measuring stops by the clock.
-START_S = 60.0  # nodes join, ranks start, the program is built
+# Measuring alone ends after so many turns, or so many times TURN_S seconds.
 TURNS, TURN_S = 16, 4.0  # alone: steps, memory, disk, input
-LINK_TURNS, PAIR_S = 5, 1.0  # each pair, in each round
-WHOLE_S = 15.0
+LINK_TURNS = 5  # each pair, in each round
 EXCHANGE_MIB = 4  # of an all-reduce between two nodes
 
 
@@ -31,11 +29,6 @@ def count(nodes: int) -> int:
         return 0
     most = nodes - 1 if nodes % 2 == 0 else nodes  # an odd fleet leaves one node out of each round
     return min(most, max(LEAST_ROUNDS, math.ceil(math.log2(nodes))))
-
-
-def reckoned_s(nodes: int) -> float:
-    """Seconds that a fleet's acceptance takes at most, by the count of rounds; the first turn of each warms up."""
-    return START_S + (TURNS + 1) * TURN_S + count(nodes) * (LINK_TURNS + 1) * PAIR_S + WHOLE_S
 
 
 def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:

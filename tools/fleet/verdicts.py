@@ -14,6 +14,7 @@ nodes of a healthy fleet differ as a normal distribution does.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -21,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
 from scoring.figure import spread
 
 ALPHA = 0.002  # of all tests of a fleet together
@@ -30,7 +32,7 @@ STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nea
 DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
 LEAST_SLOWER = 0.01  # a difference below is no reason to leave a node out, certain as it may be
 APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
-PASS, SLOW, FAILED, NOT_POSSIBLE = "pass", "slow", "failed", "not possible here"
+NOT_POSSIBLE = "not possible here"  # begins a record's reason that is no failure
 STEP, STALLS = "step_s", "step_mean_s"
 NODE_METRICS = {
     STEP: "step",
@@ -46,24 +48,17 @@ OTHERS_ALPHA = ALPHA / 2 / (len(NODE_METRICS) + 2 * len(LINK_METRICS))
 Series = Sequence[Sequence[float] | None]  # of each node or link: a value a turn; None: not measured
 
 
-@dataclass(frozen=True, kw_only=True)
-class FleetVerdict:
-    """Of one node or link by one metric."""
+def compared(
+    where: str, metric: str, slower: float, *, named: bool, between: tuple[float, float] | None = None, **figures: Any
+) -> Verdict:
+    """The verdict on a node or link: a warning if it is `named` as slow; `slower` by 0.05 is 5 % more time.
 
-    what: str  # a host, or "host - host"
-    metric: str
-    status: str  # pass | slow | failed | not possible here
-    value: float | None = None  # median over the turns, in the metric's unit
-    slower: float | None = None  # than the median of the fleet: 0.05 is 5 % more time
-    interval_95: tuple[float, float] | None = None
-    said: str = ""  # why it failed or is not possible
-
-    def __str__(self) -> str:
-        if self.slower is None:
-            return f"{self.what}: {self.metric}: {self.status}: {self.said}"
-        between = "" if self.interval_95 is None else " ({:.1%} to {:.1%})".format(*self.interval_95)
-        more = f"{self.said and '; '}{self.said}"
-        return f"{self.what}: {self.metric}: {self.slower:.1%}{between} slower than the fleet's median{more}"
+    `between` is the 95 % interval of it; `figures` has the `value` in the metric's unit where there is one.
+    """
+    text = "" if between is None else " ({:.1%} to {:.1%})".format(*between)
+    found = f"{slower:.1%}{text} slower than the fleet's median"
+    figures |= {"slower": slower, "interval_95": between}
+    return judged(metric, not named, found, bad=WARNING, where=where, figures=figures)
 
 
 def slow(places: Sequence[float], *, noise: float, alpha: float) -> list[int]:
@@ -131,7 +126,7 @@ def judge_metric(
     alpha: float,
     classes: Sequence[Any] = (),
     reasons: Mapping[int, str] = {},
-) -> list[FleetVerdict]:
+) -> list[Verdict]:
     """Each one's verdict by one metric; only those of a class are of one kind, as links inside a switch group."""
     relative = _relative(series, classes or [0] * len(series))
     there = [i for i, logs in enumerate(relative) if logs]
@@ -146,23 +141,15 @@ def judge_metric(
         logs = relative[i]
         if logs is None or len(there) < LEAST_NODES:
             said = reasons.get(i) or few
-            status = FAILED if i in reasons and not said.startswith(NOT_POSSIBLE) else NOT_POSSIBLE
-            found.append(
-                FleetVerdict(what=name, metric=metric, status=status, said=said.removeprefix(f"{NOT_POSSIBLE}: "))
-            )
+            status = FATAL if i in reasons and not said.startswith(NOT_POSSIBLE) else UNKNOWN
+            said = said.removeprefix(f"{NOT_POSSIBLE}: ")
+            found.append(Verdict(check=metric, where=name, status=status, found=said))
             continue
-        between = spread.median_interval(logs)
-        wider = [places[i] + (end - places[i]) * widened - centre for end in between or ()]
-        found.append(
-            FleetVerdict(
-                what=name,
-                metric=metric,
-                status=SLOW if i in named else PASS,
-                value=statistics.median(series[i] or ()),
-                slower=math.expm1(places[i] - centre),
-                interval_95=(math.expm1(wider[0]), math.expm1(wider[1])) if between else None,
-            )
-        )
+        interval = spread.median_interval(logs)
+        low, high = (math.expm1(places[i] + (end - places[i]) * widened - centre) for end in interval or (0.0, 0.0))
+        between = (low, high) if interval else None
+        value, slower = statistics.median(series[i] or ()), math.expm1(places[i] - centre)
+        found.append(compared(name, metric, slower, named=i in named, between=between, value=value))
     return found
 
 
@@ -177,15 +164,13 @@ def of_nodes(links: Sequence[Mapping[str, Any]], metric: str, nodes: int) -> Ser
     return [[math.exp(statistics.median(turn)) for turn in zip(*logs, strict=True)] or None for logs in of]
 
 
-def judge_links(
-    hosts: Sequence[str], links: Sequence[Mapping[str, Any]]
-) -> tuple[list[FleetVerdict], list[FleetVerdict]]:
+def judge_links(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> tuple[list[Verdict], list[Verdict]]:
     """Verdicts on nodes by all their links, and on the links between the others: a slow node's are not at fault."""
-    by_node: list[FleetVerdict] = []
-    by_link: list[FleetVerdict] = []
+    by_node: list[Verdict] = []
+    by_link: list[Verdict] = []
     for metric, title in LINK_METRICS.items():
         of = judge_metric(hosts, f"network {title}", of_nodes(links, metric, len(hosts)), alpha=OTHERS_ALPHA)
-        guilty = {i for i, verdict in enumerate(of) if verdict.status == SLOW}
+        guilty = {i for i, verdict in enumerate(of) if verdict.status == WARNING}
         left = [link for link in links if not guilty & {link["a"], link["b"]}]
         names = [f"{hosts[link['a']]} - {hosts[link['b']]}" for link in left]
         found = judge_metric(
@@ -194,14 +179,13 @@ def judge_links(
             [link[metric] for link in left],
             alpha=OTHERS_ALPHA,
             classes=[link["across"] for link in left],
-            reasons={i: link["said"] for i, link in enumerate(left) if link.get("said")},
         )
         by_node += of
         by_link += found
     return by_node, by_link
 
 
-def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[FleetVerdict]:
+def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[Verdict]:
     """Whether a node's turns have stalls more often than the others' do, by Fisher's exact test, and what they cost."""
     pairs = {i: list(zip(a, b, strict=True)) for i, (a, b) in enumerate(zip(medians, means, strict=True)) if a and b}
     if len(pairs) < LEAST_NODES:
@@ -218,13 +202,14 @@ def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[F
         )
         chance = ways / math.comb(everywhere, total)  # of whole numbers, however large
         slower = cost[i] / usual - 1
-        status = SLOW if chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER else PASS
-        said = f"{stalled[i]} of {len(turns)} turns have a stall"
-        found.append(FleetVerdict(what=hosts[i], metric="stalls", status=status, slower=slower, said=said))
+        named = chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER
+        verdict = compared(hosts[i], "stalls", slower, named=named)
+        said = f"{verdict.found}; {stalled[i]} of {len(turns)} turns have a stall"
+        found.append(dataclasses.replace(verdict, found=said))
     return found
 
 
-def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> list[FleetVerdict]:
+def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     """Verdicts on nodes by what each measured alone: {metric: {"series": [...], "reasons": {number: why}}}."""
     found = [
         verdict
@@ -241,17 +226,17 @@ def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) 
     return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
 
 
-def doubts(verdicts: Sequence[FleetVerdict]) -> list[str]:
+def doubts(verdicts: Sequence[Verdict]) -> list[str]:
     """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
-    steps = [v for v in verdicts if v.metric == NODE_METRICS[STEP] and v.slower is not None]
-    if not steps or any(v.status == SLOW for v in steps):
+    steps = [v for v in verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures]
+    if not steps or any(v.status == WARNING for v in steps):
         return []
-    fastest, slowest = (found(steps, key=lambda v: v.slower or 0.0) for found in (min, max))
-    apart = (1 + (slowest.slower or 0.0)) / (1 + (fastest.slower or 0.0)) - 1
+    fastest, slowest = (found(steps, key=lambda v: v.figures["slower"]) for found in (min, max))
+    apart = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
     if apart <= DOUBTFUL:
         return []
     return [
-        f"a step of {slowest.what} takes {apart:.1%} longer than one of {fastest.what}, and nobody is told from the "
+        f"a step of {slowest.where} takes {apart:.1%} longer than one of {fastest.where}, and nobody is told from the "
         "others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
     ]
 

@@ -1,0 +1,103 @@
+"""The checks of each job of an acceptance, and the line that each of them becomes, on all ranks together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runlog.errors import RunError
+from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text
+
+if TYPE_CHECKING:
+    from harness.ranks import Ranks  # starts MPI, which the launcher has no use for
+
+LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
+# The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it. A
+# capture binds its process, so nothing may come after it.
+EACH, LAST = ("losses", "throughput", "memory", "evaluation"), ("captured",)
+CHECKS = {
+    "fp32": ("sensors", *EACH, "layout", "pooling", "all-reduce", "input", *LAST),
+    "tf32": (*EACH, *LAST),
+    "amp_o1": (*EACH, *LAST),
+    "amp_o2": (*EACH, "pooling", "all-reduce", "input", *LAST),
+}
+
+
+class NotPossible(Exception):
+    """The machine lacks what a check needs; the message says what."""
+
+
+class CheckFailed(Exception):
+    """A rank could not do a check; the message says why."""
+
+
+class Lines:
+    """The lines of one job, written as they are done; `Lines(None)` is that of every rank but the first."""
+
+    def __init__(self, result: Path | None, precision: str) -> None:
+        """`result`: the job's log."""
+        self._path, self._precision = result and lines_file(result), precision
+
+    def run(self, check: str, function: Callable[[], Verdict]) -> None:
+        """Runs a check on this rank and notes what rank 0 found; an error of it is a line that failed."""
+        started_s = time.monotonic()
+        try:
+            verdict = function()
+        except NotPossible as reason:
+            verdict = Verdict(check=check, status=UNKNOWN, found=str(reason))
+        except CheckFailed as error:
+            verdict = Verdict(check=check, status=FATAL, found=str(error))
+        figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
+        verdict = dataclasses.replace(verdict, where=self._precision, figures=figures)
+        self.note(verdict.as_dict())
+        if self._path:
+            print(as_text([verdict]), end="", flush=True)
+
+    def note(self, value: dict[str, Any]) -> None:
+        """Appends a line of JSON to the job's file."""
+        if self._path:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(value) + "\n")
+
+
+def lines_file(result: Path) -> Path:
+    """Where a job with this log writes its lines."""
+    return result.with_suffix(".lines")
+
+
+def on_all(me: Ranks, check: Callable[[], Verdict], *, leave_s: float = LEAVE_S) -> Verdict:
+    """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
+
+    `me` must have a communicator that the check does not use.
+
+    Raises:
+        NotPossible: the machine lacks what it needs.
+        CheckFailed: a rank could not do it.
+        RunError: a rank could not, and another did not leave it in time, as one that waits for it: the job must end.
+    """
+    verdict, error, lacks = None, "", ""
+    try:
+        verdict = check()
+    except NotPossible as reason:
+        lacks = str(reason)
+    except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
+        traceback.print_exc()
+        error = " ".join(str(reason).split()) or type(reason).__name__
+    left, until = me.comm.Ibarrier(), time.monotonic() + leave_s
+    while not left.Test():
+        if error and time.monotonic() > until:
+            raise RunError(f"rank {me.rank}: {error}; another rank has not left this check {leave_s:g} s later")
+        time.sleep(0.01)
+    errors = {rank: said for rank, said in enumerate(me.gather(error)) if said}
+    missing = [said for said in me.gather(lacks) if said]
+    if errors:
+        rank, said = next(iter(errors.items()))
+        raise CheckFailed(said if len(errors) == me.size else f"rank {rank}: {said}")
+    if missing or verdict is None:
+        raise NotPossible(missing[0])
+    return verdict
