@@ -121,7 +121,8 @@ def pip_says(checkout: Path, *lines: str) -> None:
         checkout,
         "python3.11",
         f'[[ "$*" == "-m venv .venv.new" ]] || exec {sys.executable} "$@"\n'
-        f'mkdir -p .venv.new/bin; echo "#!/bin/bash" >.venv.new/bin/python; echo "$PWD/.venv.new" >.venv.new/pyvenv.cfg\n'
+        f'mkdir -p .venv.new/bin; echo "#!/bin/bash" >.venv.new/bin/python\n'
+        'echo "$PWD/.venv.new" >.venv.new/pyvenv.cfg\n'
         'echo "[[ \\"\\$*\\" != *--version ]] || exit 0; cat said; exit 1" >>.venv.new/bin/python\n'
         f"{shutil.which('chmod')} +x .venv.new/bin/python",
     )
