@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import checkpoint
+from harness.hooks import checkpoint
 
 PARAMETERS = 25_557_032
 LIMIT = 0.01
@@ -42,7 +42,7 @@ def main() -> int:
     state = {name: rng.standard_normal(size, dtype=np.float32) for name in ("parameters", "momentum")}
     matrix = rng.standard_normal((512, 512)).astype(np.float32)
     copies, writes, slowed = [], [], []
-    copied: dict[str, np.ndarray] = {}  # kept from one to the next, as harness.checkpoint does
+    copied: dict[str, np.ndarray] = {}  # kept from one to the next, as harness.hooks.checkpoint does
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for repeat in range(repeats):
             began = time.perf_counter()

@@ -23,13 +23,9 @@ env.export(env.runtime(JOB))
 import paddle  # noqa: E402 - reads the environment when it is loaded
 from paddle import static  # noqa: E402
 
-from harness import ranks  # noqa: E402
-from harness.loop import Trainer  # noqa: E402
+from harness import ranks, workload  # noqa: E402
+from harness.loop import LaunchedStep, Trainer  # noqa: E402
 from harness.progress import Progress  # noqa: E402
-from paddle_rn50 import config, data  # noqa: E402
-from paddle_rn50.model import ModelConfig  # noqa: E402
-from paddle_rn50.train import training_loss  # noqa: E402
-from program import build  # noqa: E402
 from runlog.writer import RunLog  # noqa: E402
 
 
@@ -40,22 +36,17 @@ def main() -> None:
     me = ranks.start(JOB)
     ranks.connect(JOB, me)
     paddle.enable_static()
-    recipe = config.recipe("", global_batch=JOB.global_batch)
-    image = data.ImageFormat(size=recipe.image_size)
-    schedule = recipe.make_schedule(samples=1437, global_batch=JOB.global_batch, epochs=recipe.epochs)
-    main_program, startup = static.Program(), static.Program()
-    with static.program_guard(main_program, startup):
-        loss = training_loss(image, JOB.batchsize, recipe, ModelConfig(classes=recipe.classes))
-        training = build.minimize(loss, recipe.optimizer, schedule, device="cpu")
+    model = workload.of_job(JOB)
+    schedule = model.recipe.make_schedule(samples=1437, global_batch=JOB.global_batch)
+    training = model.training_program(schedule, seed=1)
     executor = static.Executor(paddle.CPUPlace())
-    executor.run(startup)
-    batch = data.synthetic(image, batch=JOB.batchsize, classes=recipe.classes, seed=0)
+    executor.run(training.startup)
+    batch = model.synthetic(model.image, batch=JOB.batchsize, seed=0)
     feed = {"image": batch.image, "label": batch.label}
 
     with tempfile.TemporaryDirectory() as folder, Progress("plain", steps) as progress:
         trainer = Trainer(
-            executor=executor,
-            program=training,
+            step=LaunchedStep(executor, training),
             global_batch=JOB.global_batch,
             print_steps=JOB.print_steps,
             ranks=me,
@@ -72,7 +63,7 @@ def main() -> None:
         def bare() -> float:
             start = time.perf_counter()
             for _ in range(steps):
-                executor.run(main_program, feed=feed, fetch_list=[])
+                executor.run(training.main, feed=feed, fetch_list=[])
             return steps * JOB.batchsize / (time.perf_counter() - start)
 
         rates = ratios.take_turns({"loop": ours, "bare exe.run": bare}, 1 if args.short else args.repeats)

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.telemetry import Sampler
+from harness.hooks.telemetry import Sampler
 
 LIMIT = 0.005
 EVERY_S = 1.0  # TELEMETRY_S's default

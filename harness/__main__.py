@@ -12,7 +12,6 @@ import traceback
 from typing import Any
 
 from harness import env, memory, nvidia
-from program import strategy
 from runlog.errors import RunError
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
@@ -29,7 +28,7 @@ def main(module: str = "", **options: Any) -> int:
         if not module:  # an acceptance says which of its checks a GPU cannot do
             _check_precision(job)
         # Imported now: Paddle takes its settings from the environment when it is loaded.
-        importlib.import_module(module or f"{job.package}.train").main(job, origins, **options)
+        importlib.import_module(module or "harness.train").main(job, origins, **options)
     except ValueError as error:
         return _abort(error, 2)
     except RunError as error:
@@ -63,7 +62,7 @@ def _check_precision(job: env.Job) -> None:
     Raises:
         ValueError: a GPU of this node lacks the job's precision.
     """
-    fused = strategy.parse(job.strategy).resnet_unit
+    fused = job.knobs.resnet_unit
     if job.device == "cpu" or not (fused or job.precision in ("tf32", "bf16")):
         return
     with nvidia.opened() as (handles, _):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import importlib
 import json
 import os
@@ -18,12 +19,11 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from harness import config_file
-from harness.libraries import FORWARDED, LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings
-from program import strategy
+from harness.libraries import FORWARDED, LIBRARIES, SECRET, TF32_OVERRIDE, settings_of
+from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published/published.csv names them
@@ -138,9 +138,28 @@ class Job:
         """Python package of the workload."""
         return WORKLOADS[self.workload]
 
+    @functools.cached_property
+    def knobs(self) -> Strategy:
+        """STRATEGY, parsed once.
+
+        Raises:
+            ValueError: it names an unknown or refused knob, or gives one a wrong value.
+        """
+        return parse(self.strategy)
+
+    @functools.cached_property
+    def hyperparameters(self) -> Any:
+        """The recipe: a frozen dataclass of `paddle_<workload>/config.py`, looked up once.
+
+        Raises:
+            ValueError: there is no such recipe, or it does not take the batch.
+        """
+        config = importlib.import_module(f"{self.package}.config")
+        return config.recipe(self.recipe, global_batch=self.global_batch, image_size=self.image_size)
+
 
 def _check(job: Job) -> None:
-    """What no single value shows."""
+    """Checks that involve more than one setting."""
     if job.device == "cpu" and job.precision != "fp32":
         raise ValueError(f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu")
     if job.loss_scale and job.precision not in ("amp_o1", "amp_o2"):
@@ -277,9 +296,7 @@ def describe(environ: Mapping[str, str]) -> tuple[Job, Origins]:
         ValueError: as `read`; there is no such knob or recipe, or the recipe does not take the batch.
     """
     job, origins = read(environ)
-    strategy.parse(job.strategy)
-    config = importlib.import_module(f"{job.package}.config")
-    config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
+    _ = job.knobs, job.hyperparameters  # what is wrong in them is said now
     return job, origins
 
 
@@ -318,26 +335,7 @@ def refusal(**changed: str) -> str:
 
 def runtime(job: Job) -> dict[str, str]:
     """Settings that Paddle and its libraries read from the environment when they are loaded."""
-    settings = {
-        "OMP_NUM_THREADS": str(job.threads_per_rank),
-        "MKL_NUM_THREADS": str(job.threads_per_rank),
-        "FLAGS_paddle_num_threads": str(job.threads_per_rank),
-        "GLOG_minloglevel": "2",  # Paddle's C++ chatter below errors
-    }
-    if job.device == "cpu":
-        # The parallel executor's scheduling costs more than it gains on a few cores.
-        settings["FLAGS_new_executor_serial_run"] = "1"
-        if job.workload == "hrnet":  # a sixth faster, having many small tensors; ResNet-50 gains nothing
-            settings["FLAGS_eager_delete_tensor_gb"] = "1"
-        settings |= mkl_settings(Path("/proc/cpuinfo").read_text())
-        return settings
-    settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
-    settings["FLAGS_selected_gpus"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")  # else GPU 0
-    if job.precision == "fp32":
-        settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
-    if job.workload == "hrnet":
-        settings["FLAGS_dynamic_static_unified_comm"] = "0"  # program/sync_bn.py says why, and refuses another value
-    return settings
+    return settings_of(job, gpu=os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
 
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:

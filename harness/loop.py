@@ -12,15 +12,11 @@ import numpy as np
 import paddle
 from paddle import static
 
-from harness.capture import CapturedStep
-from harness.checkpoint import Keeper
+from harness.hooks import Hook
+from harness.hooks.watchdog import WATCHDOG, Clock
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
-from harness.telemetry import Sampler
-from harness.tracing import Tracer
-from harness.watchdog import WATCHDOG, Clock
 from program import build, kernels
-from program.capture import RATES_AT_ONCE
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog
@@ -34,46 +30,75 @@ COUNTED = "eval.counted"  # an evaluation program's total of images
 SEARCH_S = 1500.0
 
 
+class NotFinite(RunError):
+    """The loss is no number any more."""
+
+
+class LaunchedStep:
+    """Runs the programs of a step operator by operator, each on what it is fed."""
+
+    RUNS_BEFORE = 1  # of the program in a warm-up
+
+    def __init__(self, executor: static.Executor, program: build.TrainingProgram) -> None:
+        self.executor, self.program = executor, program
+        self.inputs: dict[str, Any] = {}  # tensors of the device that a loader writes its batches to
+        self._sent = math.nan  # the rate that the device has
+
+    def begin(self) -> None:
+        """Before a warm-up."""
+
+    def send_rate(self, step: int) -> None:
+        """Gives the device the learning rate of a step of `Trainer.run`, counted from 1, where it is another."""
+        rate = self.program.schedule
+        if step == 1 or rate() != self._sent:
+            rate.send(self.executor.place)
+            self._sent = rate()
+
+    def run(self, main: static.Program, feed: dict[str, Any]) -> None:
+        """One run of a program of the step.
+
+        The loss stays in the scope and nothing is fetched: another list of fetches would be another program to the
+        executor, built and held beside the first.
+        """
+        self.executor.run(main, feed=feed, fetch_list=[])
+
+    def capture(self) -> None:
+        """After the warm-up."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """A training program with what a step of it needs."""
+    """A training step with what a run of many needs."""
 
-    executor: static.Executor
-    program: build.TrainingProgram
+    step: LaunchedStep
     global_batch: int  # images
     print_steps: int  # steps of a window
     ranks: Ranks
     log: RunLog
     progress: Progress
-    keeper: Keeper | None = None  # of the run's checkpoints
-    sampler: Sampler | None = None  # of this node's sensors
-    tracer: Tracer | None = None  # of PROFILE
-    captured: CapturedStep | None = None  # of STRATEGY=cuda_graph=1
+    hooks: tuple[Hook, ...] = ()
     clock: Clock = field(default_factory=Clock)
+
+    @property
+    def program(self) -> build.TrainingProgram:
+        """What is trained."""
+        return self.step.program
 
     def warm_up(self, batch: Any) -> None:
         """Runs a step on a synthetic batch, several where they come before a capture."""
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
-        if self.captured:
-            self.captured.begin()
-        for _ in range(self.captured.RUNS_BEFORE if self.captured else 1):
+        self.step.begin()
+        for _ in range(self.step.RUNS_BEFORE):
             self._update(batch, read_loss=True, is_first=True)
 
     def _update(self, batch: Any, *, read_loss: bool, is_first: bool) -> float:
-        """One update of the parameters; the mean loss of its micro-steps, or nan where it is not read.
-
-        The loss stays in the scope and nothing is fetched: another list of fetches would be another program to the
-        executor, built and held beside the first.
-        """
+        """One update of the parameters; the mean loss of its micro-steps, or nan where it is not read."""
         programs, losses = self.program.update, []
         feed = {"image": batch.image, "label": batch.label}
         for main, part in zip(programs, parts(feed, len(programs)), strict=True):
             if is_first:
                 kernels.feed(main, part)
-            if self.captured:
-                self.captured.run(batch)
-            else:
-                self.executor.run(main, feed=part, fetch_list=[])
+            self.step.run(main, part)
             if read_loss:
                 losses.append(np.array(static.global_scope().find_var(self.program.loss.name).get_tensor()))
         return float(np.mean(losses)) if read_loss else math.nan
@@ -85,33 +110,27 @@ class Trainer:
         steps of the run before these.
 
         Raises:
-            RunError: the loss is no longer finite.
+            NotFinite: the loss is no longer finite.
         """
-        if self.sampler:
-            self.sampler.begin()
+        for hook in self.hooks:
+            hook.run_begins()
         total, window = Timing(), Timing()
-        rate, sent = self.program.schedule, math.nan
         started = time.perf_counter()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"reading the input of step {done + step}")
-            if self.tracer:
-                self.tracer.begin(done + step)
+            for hook in self.hooks:
+                hook.step_begins(done + step)
             before = time.perf_counter()
             batch = next(batches)
             ready = time.perf_counter()
             window.data_wait_s += ready - before
             due = step % self.print_steps == 0 or step == steps
             WATCHDOG.beat(f"computing step {done + step}")
-            if self.captured:
-                if step % RATES_AT_ONCE == 1:
-                    self.captured.begin()
-            elif rate() != sent:
-                rate.send(self.executor.place)
-                sent = rate()
+            self.step.send_rate(step)
             loss = self._update(batch, read_loss=due, is_first=step == 1)
-            if self.tracer:
-                self.tracer.end(done + step, before, ready)
-            rate.step()
+            for hook in self.hooks:
+                hook.step_ends(done + step, before, ready)
+            self.program.schedule.step()
             window.steps += 1
             window.images += self.global_batch
             if due:
@@ -119,32 +138,30 @@ class Trainer:
                 now = time.perf_counter()
                 window.time_s, started = now - started, now
                 self._report(window, loss, step=done + step, epoch=epoch, phase=phase)
+                for hook in self.hooks:
+                    started += hook.window_ends(self.program.main, window, step=done + step, epoch=epoch)
                 total.add(window)
                 window = Timing()
-                if self.keeper:
-                    started += self.keeper.window(self.program.main, step=done + step, epoch=epoch)
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
+        measured = {"power_w": None} | {name: value for hook in self.hooks for name, value in hook.readings().items()}
         value = schema.StepWindow(
             steps=window.steps,
             images=window.images,
             time_s=round(window.time_s, 6),
             data_wait_s=round(window.data_wait_s, 6),
             loss=loss if math.isfinite(loss) else None,
-            gpu_memory_mib=gpu_memory_mib(self.executor.place),
-            power_w=self.sampler.power_w if self.sampler else None,
+            gpu_memory_mib=gpu_memory_mib(self.step.executor.place),
+            **measured,
         )
-        if self.sampler:
-            self.sampler.count(window.images)
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
         set_by_s = self.clock.set_by_s()
         if set_by_s:
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if not math.isfinite(loss):
-            kept = f"; {self.keeper.last_good}" if self.keeper else ""
-            raise RunError(f"loss is {loss} at step {step}: lower the learning rate or look at the data{kept}")
+            raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
 
 def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:

@@ -13,8 +13,7 @@ import numpy as np
 import psutil
 
 from harness.env import Job
-from harness.watchdog import WATCHDOG
-from program import strategy
+from harness.hooks.watchdog import WATCHDOG
 from runlog.errors import RunError
 
 GIB = 2**30
@@ -65,7 +64,7 @@ def need(job: Job, *, workspace_mib: int) -> Need | None:
     """What training takes; None for a job of which no peak was taken."""
     precision = "fp32" if job.precision == "tf32" else job.precision  # the same program
     peaks = ALLOCATED_MIB.get((job.workload, precision))
-    knobs = strategy.parse(job.strategy)
+    knobs = job.knobs
     if peaks is None or knobs.auto or job.recipe in SMALL_IMAGES:
         return None
     area = job.image_size**2 / PIXELS[job.workload] if job.image_size else 1.0

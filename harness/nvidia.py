@@ -12,6 +12,7 @@ from typing import Any
 import pynvml
 
 from harness import env
+from runlog.schema import Topology
 
 MIB = 2**20
 # NVML's bits of why clocks are held down. An idle GPU and clocks that an administrator chose are no fault.
@@ -178,20 +179,6 @@ def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
 # ---- topology
 
 
-@dataclass(frozen=True, kw_only=True)
-class Topology:
-    """The matrix of `nvidia-smi topo -m`."""
-
-    devices: tuple[str, ...]  # GPU0, GPU1, ..., then network devices
-    links: tuple[tuple[str, ...], ...]  # [row][column]: X, NV#, PIX, PXB, PHB, NODE or SYS
-    cores: dict[str, str]  # of a GPU: the CPU cores next to it, as "0-11,24-35"
-
-    @property
-    def gpus(self) -> list[int]:
-        """Rows of GPUs."""
-        return [i for i, name in enumerate(self.devices) if name.startswith("GPU")]
-
-
 _LINK = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB")
 
 
@@ -204,7 +191,7 @@ def parse_topology(text: str) -> Topology:
     words = re.sub(r"\x1b\[[0-9;]*m", "", text).split()
     if "CPU" not in words:
         raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
-    devices = tuple(words[: words.index("CPU")])
+    devices = words[: words.index("CPU")]
     position = words.index("CPU")
     links, cores = [], {}
     for row, name in enumerate(devices):
@@ -212,7 +199,7 @@ def parse_topology(text: str) -> Topology:
             position = words.index(name, position)
         except ValueError:
             raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no row") from None
-        entries = tuple(words[position + 1 : position + 1 + len(devices)])
+        entries = words[position + 1 : position + 1 + len(devices)]
         bad = [entry for entry in entries if not _LINK.fullmatch(entry)]
         if bad or len(entries) < len(devices) or entries[row] != "X":
             raise ValueError(f"no matrix of nvidia-smi topo -m: the row of {name} is {' '.join(entries)}")
@@ -220,7 +207,7 @@ def parse_topology(text: str) -> Topology:
         position += 1 + len(devices)
         if position < len(words) and re.fullmatch(r"[0-9,-]*\d[0-9,-]*", words[position]):
             cores[name] = words[position]
-    return Topology(devices=devices, links=tuple(links), cores=cores)
+    return Topology(devices=devices, links=links, cores=cores)
 
 
 def topology() -> Topology | None:

@@ -35,7 +35,7 @@ def of_job(job: Job) -> Plan:
     Raises:
         ValueError: STRATEGY names what is unknown or refused, or what does not go with the rest of the job.
     """
-    chosen, knobs = PRECISIONS[job.precision], strategy.parse(job.strategy)
+    chosen, knobs = PRECISIONS[job.precision], job.knobs
     if job.batchsize % knobs.gradient_merge:
         raise ValueError(f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={job.batchsize}")
     if knobs.auto:

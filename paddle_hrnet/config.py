@@ -60,12 +60,23 @@ class Recipe:
     eval_scales: tuple[float, ...] = (1.0,)  # logits averaged over these sizes of the image
     augmentation: Augmentation = Augmentation()
 
+    @property
+    def target(self) -> float:
+        """Quality of an evaluation that ends the training."""
+        return self.target_miou
+
+    def most_epochs(self, *, samples: int, global_batch: int) -> int:
+        """Epochs after which training ends at the latest: with that of its last step, the rate at its end before."""
+        return -(
+            -self.total_steps(samples=samples, global_batch=global_batch) // steps_per_epoch(samples, global_batch)
+        )
+
     def total_steps(self, *, samples: int, global_batch: int) -> int:
         """Steps of the whole training."""
         return self.iterations or round((self.epochs or 0) * steps_per_epoch(samples, global_batch))
 
-    def make_schedule(self, *, samples: int, global_batch: int, epochs: float | None = None) -> Schedule:
-        """Learning rate by step; over `epochs` epochs of `samples` images where they are given.
+    def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
+        """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
         Raises:
             ValueError: the batch is larger than the data set, or the warm-up than the schedule.
@@ -75,8 +86,7 @@ class Recipe:
             kind=self.schedule,
             base=self.base_learning_rate,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=round((epochs or 0) * per_epoch)
-            or self.total_steps(samples=samples, global_batch=global_batch),
+            total_steps=round(epochs * per_epoch) or self.total_steps(samples=samples, global_batch=global_batch),
             end=self.end_learning_rate,
             power=self.power,
         )

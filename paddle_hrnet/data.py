@@ -66,6 +66,7 @@ class PairList:
     images: tuple[str, ...]  # relative to root
     labels: tuple[str, ...]
     classes: int
+    form: str = "files"
 
     def __len__(self) -> int:
         return len(self.images)

@@ -1,169 +1,123 @@
-"""Trains FCN-HRNetW18 on images in Cityscapes' layout: one rank of a job, read from top to bottom.
-
-Started on every rank by `python -m harness`, which has read the job and set up the process.
-"""
+"""FCN-HRNetW18 on images in Cityscapes' layout, as `harness/train.py` trains it."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import paddle
 from paddle import static
+from paddle.nn import functional
 
-from harness import loader, ranks, sampling, session
-from harness import plan as plans
-from harness.env import Job, Origins
+from harness.env import Job
+from harness.loader import Batch, ReaderConfig
 from harness.loop import COUNTED
+from harness.sampling import Plan
+from harness.workload import Workload
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
 from program import build, precision, sync_bn
-from program.schedules import Schedule
 
 CONFUSION = "eval.confusion"
 
 
-def main(job: Job, origins: Origins) -> None:
-    """Runs the job on this rank.
+class HRNet(Workload):
+    """FCN-HRNetW18, in the plan's precision."""
 
-    Raises:
-        ValueError: the job asks for what cannot be done.
-        RunError: training failed.
-    """
-    me = ranks.start(job)
-    task, train_pairs, eval_pairs = configured(job, me)  # all of it is checked before a log is begun
-    recipe, plan = task.recipe, task.plan
-    with session.begin(job, origins, me, task) as run:
-        # ---- programs; the seeds of the ranks differ on purpose: rank 0's weights are broadcast
-        model, image = model_and_image(recipe, plan)
-        whole = whole_image(data.first_size(eval_pairs), image)
-        training = training_program(job, recipe, plan, task.schedule, seed=run.seed + me.rank + 1)
-        evaluation = build.evaluation(lambda: evaluation_totals(whole, recipe, model), training, plan)
-        made = data.synthetic(image, batch=job.batchsize, classes=recipe.classes, seed=run.seed + me.rank)
-        synthetic = loader.resident(made, run.executor.place)
-        trainer, evaluator = run.prepare(
-            training=training,
-            evaluation=evaluation,
-            totals=(CONFUSION, COUNTED),
-            synthetic=synthetic,
-            synthetic_eval=data.synthetic(whole, batch=recipe.eval_batch, classes=recipe.classes, seed=run.seed),
-            pretrained=pretrained_weights(Path(job.pretrained), training.main) if job.pretrained else None,
+    EMBEDDED, QUALITY = scenes.NAME, CONFUSION
+    recipe: config.Recipe
+    make_data, find_data = staticmethod(scenes.prepare), staticmethod(data.read_list)
+
+    @classmethod
+    def plan_of(cls, job: Job) -> build.Plan:
+        """The plan in the one layout of this model, see `paddle_hrnet/model.py`.
+
+        Raises:
+            ValueError: the job asks for the other one, or for what cannot be built.
+        """
+        if job.layout == "NHWC":
+            raise ValueError("LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only: leave LAYOUT empty")
+        return dataclasses.replace(super().plan_of(job), layout="NCHW")
+
+    @property
+    def bn_span(self) -> int:
+        """Images over which a normalization takes its statistics."""
+        return super().bn_span * (self.ranks if self.recipe.sync_bn else 1)
+
+    @property
+    def model(self) -> ModelConfig:
+        """The network."""
+        return ModelConfig(
+            classes=self.recipe.classes,
+            head_bias=self.recipe.head_bias,
+            bn_momentum=self.recipe.bn_momentum,
+            weight_std=self.recipe.weight_std,
+            zero_gamma=self.recipe.zero_gamma,
         )
 
-        # ---- input: nothing is read before the first batch is asked for
-        reader, whole_reader = run.reader(image, batch=job.batchsize), run.reader(whole, batch=recipe.eval_batch)
-        run.train(
-            trainer,
-            evaluator,
-            lambda totals: metric.mean_iou(totals[CONFUSION]),
-            batches=data.Loader(train_pairs, run.training_plan(), reader, augment=recipe.augmentation),
-            eval_batches=data.Loader(eval_pairs, run.evaluation_plan(), whole_reader),
-            synthetic=synthetic,
-        )
+    @property
+    def image(self) -> data.ImageFormat:
+        """The training crop."""
+        half = self.plan.precision.input_dtype == "float16"
+        return data.ImageFormat(height=self.recipe.image_height, width=self.recipe.image_width, half=half)
+
+    def eval_input(self, samples: data.PairList) -> tuple[data.ImageFormat, int]:
+        """Whole images, of the size of the first."""
+        return dataclasses.replace(data.first_size(samples), half=self.image.half), self.recipe.eval_batch
+
+    def synthetic(self, image: data.ImageFormat, *, batch: int, seed: int) -> Batch:
+        """A batch of noise."""
+        return data.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
+
+    def batches(self, samples: data.PairList, plan: Plan, reader: ReaderConfig) -> data.Loader:
+        """Crops, scaled, flipped and recoloured."""
+        return data.Loader(samples, plan, reader, augment=self.recipe.augmentation)
+
+    def eval_batches(self, samples: data.PairList, plan: Plan, reader: ReaderConfig) -> data.Loader:
+        """Whole images."""
+        return data.Loader(samples, plan, reader)
+
+    def training_loss(self, batch: int) -> static.Variable:
+        """Mean cross entropy [] over the pixels of a batch that are not ignored."""
+        height, width = self.image.height, self.image.width
+        pixels = static.data("image", [batch, 3, height, width], "float32")
+        with precision.half_region():
+            logits = fcn_hrnet_w18(pixels, self.model, training=True)
+        label = static.data("label", [batch, height, width], "uint8")
+        label = paddle.unsqueeze(paddle.cast(label, "int64"), 1)
+        loss = functional.cross_entropy(logits, label, axis=1, ignore_index=config.IGNORED)
+        if self.recipe.sync_bn and self.ranks > 1:
+            sync_bn.span_ranks(static.default_main_program())
+        return loss
+
+    def evaluation_totals(self, image: data.ImageFormat, batch: int) -> None:
+        """Adds a batch's confusion matrix and counted images to CONFUSION and COUNTED."""
+        classes = self.recipe.classes
+        pixels = static.data("image", [batch, 3, image.height, image.width], "float32")
+        label = static.data("label", [batch, image.height, image.width], "uint8")
+        valid = static.data("valid", [batch], "float32")
+        with precision.half_region():
+            logits = evaluation_logits(pixels, self.recipe, self.model)
+        for name, value, shape in (
+            (CONFUSION, metric.confusion_matrix(logits, label, classes), [classes, classes]),
+            (COUNTED, paddle.cast(paddle.sum(valid, keepdim=True), "int64"), [1]),
+        ):
+            block = static.default_main_program().global_block()
+            total = block.create_var(name=name, shape=shape, dtype="int64", persistable=True)
+            paddle.assign(total + value, output=total)
+
+    def quality(self, totals: dict[str, Any]) -> float:
+        """Mean intersection over union."""
+        return metric.mean_iou(totals[CONFUSION])
+
+    def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
+        """Weights of PaddleSeg."""
+        return pretrained_weights(Path(path), program) if path else {}
 
 
-def configured(job: Job, me: ranks.Ranks) -> tuple[session.Task, data.PairList, data.PairList]:
-    """What the job trains, and its training and evaluation images with their labels.
-
-    Raises:
-        ValueError: the job asks for what cannot be done.
-    """
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-    plan = in_nchw(job, plans.of_job(job))
-    name, root = session.data_set(job, me, embedded=scenes.NAME, prepare=scenes.prepare)
-    train_pairs = data.read_list(root, "train", recipe.classes)
-    eval_pairs = data.read_list(root, "val", recipe.classes)
-    samples = session.epoch_samples(job, listed=len(train_pairs), nominal=recipe.train_samples)
-    steps = sampling.steps_per_epoch(samples, job.global_batch)
-    # Training ends with the epoch of its last step; the rate has reached its end before.
-    epochs = job.max_epochs or -(-recipe.total_steps(samples=samples, global_batch=job.global_batch) // steps)
-    schedule = recipe.make_schedule(samples=samples, global_batch=job.global_batch, epochs=job.max_epochs)
-    task = session.Task(
-        dataset=name,
-        train_samples=samples,
-        eval_samples=len(eval_pairs),
-        eval_batch=recipe.eval_batch,
-        epochs=epochs,
-        target=recipe.target_miou,
-        bn_span=plan.micro_batch(job.batchsize) * (me.size if recipe.sync_bn else 1),
-        recipe=recipe,
-        plan=plan,
-        schedule=schedule,
-    )
-    return task, train_pairs, eval_pairs
-
-
-def in_nchw(job: Job, plan: build.Plan) -> build.Plan:
-    """The plan in the one layout of this model, see `paddle_hrnet/model.py`.
-
-    Raises:
-        ValueError: the job asks for the other one.
-    """
-    if job.layout == "NHWC":
-        raise ValueError("LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only: leave LAYOUT empty")
-    return dataclasses.replace(plan, layout="NCHW")
-
-
-def model_and_image(recipe: config.Recipe, plan: build.Plan) -> tuple[ModelConfig, data.ImageFormat]:
-    """Network of the recipe and its training crop."""
-    model = ModelConfig(
-        classes=recipe.classes,
-        head_bias=recipe.head_bias,
-        bn_momentum=recipe.bn_momentum,
-        weight_std=recipe.weight_std,
-        zero_gamma=recipe.zero_gamma,
-    )
-    image = data.ImageFormat(
-        height=recipe.image_height, width=recipe.image_width, half=plan.precision.input_dtype == "float16"
-    )
-    return model, image
-
-
-def whole_image(size: data.ImageFormat, crop: data.ImageFormat) -> data.ImageFormat:
-    """A whole image of this size, as an evaluation is fed it: of the type of the training's crops."""
-    return dataclasses.replace(size, half=crop.half)
-
-
-def training_program(
-    job: Job, recipe: config.Recipe, plan: build.Plan, schedule: Schedule, *, seed: int
-) -> build.TrainingProgram:
-    """Training program of one rank, its start-up program and loss; fleet must know the ranks."""
-    plan = in_nchw(job, plan)
-    model, image = model_and_image(recipe, plan)
-    training, startup = static.Program(), static.Program()
-    startup.random_seed = seed
-    with static.program_guard(training, startup):
-        loss = training_loss(image, plan.micro_batch(job.batchsize), recipe, model)
-        if recipe.sync_bn and job.world_size > 1:
-            sync_bn.span_ranks(training)
-        return build.minimize(loss, recipe.optimizer, schedule, plan=plan)
-
-
-def training_loss(image: data.ImageFormat, batch: int, recipe: config.Recipe, model: ModelConfig) -> static.Variable:
-    """Mean cross entropy [] over the pixels of a batch that are not ignored, appended to the default program."""
-    pixels = static.data("image", [batch, 3, image.height, image.width], "float32")
-    with precision.half_region():
-        logits = fcn_hrnet_w18(pixels, model, training=True)
-    label = static.data("label", [batch, image.height, image.width], "uint8")
-    label = paddle.unsqueeze(paddle.cast(label, "int64"), 1)
-    return paddle.nn.functional.cross_entropy(logits, label, axis=1, ignore_index=config.IGNORED)
-
-
-def evaluation_totals(whole: data.ImageFormat, recipe: config.Recipe, model: ModelConfig) -> None:
-    """Adds a batch's confusion matrix and counted images to CONFUSION and COUNTED, by operators of the program."""
-    batch, classes = recipe.eval_batch, recipe.classes
-    pixels = static.data("image", [batch, 3, whole.height, whole.width], "float32")
-    label = static.data("label", [batch, whole.height, whole.width], "uint8")
-    valid = static.data("valid", [batch], "float32")
-    with precision.half_region():
-        logits = evaluation_logits(pixels, recipe, model)
-    for name, value, shape in (
-        (CONFUSION, metric.confusion_matrix(logits, label, classes), [classes, classes]),
-        (COUNTED, paddle.cast(paddle.sum(valid, keepdim=True), "int64"), [1]),
-    ):
-        block = static.default_main_program().global_block()
-        total = block.create_var(name=name, shape=shape, dtype="int64", persistable=True)
-        paddle.assign(total + value, output=total)
+WORKLOAD = HRNet
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe, model: ModelConfig) -> static.Variable:
@@ -174,11 +128,11 @@ def evaluation_logits(pixels: static.Variable, recipe: config.Recipe, model: Mod
         size = [int(height * scale + 0.5), int(width * scale + 0.5)]
         scaled = pixels
         if scale != 1.0:
-            scaled = paddle.nn.functional.interpolate(pixels, size, mode="bilinear", align_corners=False)
+            scaled = functional.interpolate(pixels, size, mode="bilinear", align_corners=False)
         for mirrored in (False, True) if recipe.eval_flip else (False,):
             logits = fcn_hrnet_w18(paddle.flip(scaled, [3]) if mirrored else scaled, model, training=False)
             logits = paddle.flip(logits, [3]) if mirrored else logits
             if scale != 1.0:
-                logits = paddle.nn.functional.interpolate(logits, [height, width], mode="bilinear", align_corners=False)
+                logits = functional.interpolate(logits, [height, width], mode="bilinear", align_corners=False)
             total = logits if total is None else total + logits
     return total

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from dataclasses import dataclass
 
 from harness import embedded
@@ -61,8 +62,17 @@ class Recipe:
         """Base rate at `global_batch` images a step."""
         return self.base_learning_rate * (global_batch / self.base_batch if self.base_batch else 1.0)
 
-    def make_schedule(self, *, samples: int, global_batch: int, epochs: float) -> Schedule:
-        """Learning rate by step over `epochs` epochs of `samples` images.
+    @property
+    def target(self) -> float:
+        """Quality of an evaluation that ends the training."""
+        return self.target_top1
+
+    def most_epochs(self, *, samples: int, global_batch: int) -> int:
+        """Epochs after which training ends at the latest."""
+        return math.ceil(self.epochs)
+
+    def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
+        """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
         Raises:
             ValueError: the batch is larger than the data set, or the warm-up than the schedule.
@@ -72,7 +82,7 @@ class Recipe:
             kind=self.schedule,
             base=self.learning_rate(global_batch),
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=self.decay_steps or round(epochs * per_epoch),
+            total_steps=self.decay_steps or round((epochs or math.ceil(self.epochs)) * per_epoch),
             boundaries=tuple(round(b * per_epoch) for b in self.boundaries_epochs),
             factors=self.factors,
             end=self.end_learning_rate,

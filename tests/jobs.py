@@ -38,9 +38,9 @@ def environment(**variables: str | int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in variables.items()}
 
 
-def checkout(folder: Path, **changed: str) -> Path:
-    """Makes a checkout of links to this one; modules of paddle_rn50 that are named in `changed` have another text."""
-    package = folder / "paddle_rn50"
+def checkout(folder: Path, room: str = "paddle_rn50", **changed: str) -> Path:
+    """Makes a checkout of links to this one; modules of `room` that are named in `changed` have another text."""
+    package = folder / room
     package.mkdir(parents=True)
     for path in REPOSITORY.iterdir():
         if path.name != package.name:
@@ -55,7 +55,7 @@ def checkout(folder: Path, **changed: str) -> Path:
 
 def standing_in(folder: Path) -> Path:
     """Makes a checkout whose ranks train nothing (tests/stand_in.py)."""
-    return checkout(folder, train=STAND_IN.read_text())
+    return checkout(folder, "harness", train=STAND_IN.read_text())
 
 
 def run(
@@ -157,6 +157,18 @@ def on_ranks(
 def begin_on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
     """The same, begun."""
     return begin(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
+
+
+def script(path: Path, text: str) -> Path:
+    """A program of a test."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def local_ssh(path: Path, *, unless: str = "false") -> Path:
+    """An ssh that takes this machine for every host, but where the shell's condition `unless` holds."""
+    return script(path, f'#!/usr/bin/env bash\nif {unless}; then exit 255; fi\nexec bash -c "${{@: -1}}"\n')
 
 
 def processes(logdir: Path) -> list[psutil.Process]:

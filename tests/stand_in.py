@@ -1,4 +1,4 @@
-"""A rank that trains nothing and loads no Paddle: it stands in the place of paddle_rn50/train.py.
+"""A rank that trains nothing and loads no Paddle: it stands in the place of harness/train.py.
 
 For tests of what starts ranks, watches them, ends them and reads their log: the environment, MPI, the watchdog,
 telemetry and the log's writer are the real ones; a step is a pause and an exchange between the ranks. Its log is the
@@ -8,14 +8,16 @@ it; in containers and on SLURM's nodes this file is mounted over the trainer's.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import ranks, telemetry
+from harness import ranks
 from harness.env import Job, Origins
-from harness.watchdog import WATCHDOG
+from harness.hooks import telemetry
+from harness.hooks.watchdog import WATCHDOG
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog, open_log
@@ -32,7 +34,9 @@ def main(job: Job, origins: Origins) -> None:
         RunError: a signal asked for the end, or all epochs are done.
     """
     me = ranks.start(job)
-    with open_log(Path(job.result_file) if me.is_first else None) as log, telemetry.sampling(job, me):
+    with open_log(Path(job.result_file) if me.is_first else None) as log, contextlib.ExitStack() as stack:
+        for sampler in telemetry.samplers(job, me):
+            stack.enter_context(sampler)
         rank = _Rank(job, me, log)
         rank.begin(origins)
         if job.mode == "throughput":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import json
 import sys
 from collections import Counter
@@ -12,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import env
-from program import kernels, strategy
+import paddle
+
+from harness import env, workload
+from program import kernels
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
 from scoring.published.table import Published, nearest, read_published, select
@@ -170,7 +171,7 @@ def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
     sizes = {"batch": job.batchsize, "ranks": job.world_size}
     for device in DEVICES:
         row = None
-        if not strategy.parse(job.strategy).auto:  # Paddle chose that program, not who published
+        if not job.knobs.auto:  # Paddle chose that program, not who published
             rows = figures_of(device, workload=job.workload, precision=job.precision)
             row = nearest(rows, batch=job.batchsize, devices=job.world_size)
         found.append(
@@ -207,13 +208,11 @@ def build(job: env.Job) -> Any:
     if job.batchsize > kernels.MOST_ELEMENTS:
         raise ValueError(f"BATCHSIZE={job.batchsize}: cuDNN takes images up to {kernels.MOST_ELEMENTS}: lower it")
     env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])
-    train = importlib.import_module(f"{job.package}.train")
-    config = importlib.import_module(f"{job.package}.config")
-    train.paddle.enable_static()
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-    plan = dataclasses.replace(train.plans.of_job(job), ranks_listen=False)
-    schedule = recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch, epochs=recipe.epochs)
-    training = train.training_program(job, recipe, plan, schedule, seed=1)
+    paddle.enable_static()
+    model = workload.of_job(job)
+    model.plan = dataclasses.replace(model.plan, ranks_listen=False)
+    schedule = model.recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch)
+    training = model.training_program(schedule, seed=1)
     kernels.sizes(training.main)  # a CPU's too: its rates are those of GPUs
     return training
 
@@ -235,7 +234,7 @@ def inspect(job: env.Job) -> dict[str, Any]:
         "batch_per_device": job.batchsize,
         "ranks": job.world_size,
         "strategy": job.strategy,
-        "micro_steps": strategy.parse(job.strategy).gradient_merge,
+        "micro_steps": job.knobs.gradient_merge,
     }
     return head | counts_of(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
 

@@ -57,7 +57,7 @@ def build_standing_in() -> None:
     """One layer on the run image."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(jobs.STAND_IN, folder)
-        Path(folder, "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY {jobs.STAND_IN.name} paddle_rn50/train.py\n")
+        Path(folder, "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY {jobs.STAND_IN.name} harness/train.py\n")
         run("docker", "build", "--quiet", "--tag", STANDS_IN, folder, timeout_s=300, DOCKER_BUILDKIT="0")
 
 

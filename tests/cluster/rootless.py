@@ -24,9 +24,7 @@ class Rootless:
         for name in run("git", "ls-files").stdout.splitlines():
             (self.checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(jobs.REPOSITORY / name, self.checkout / name)
-        self.ssh = self.home / "ssh"  # both hosts are this machine, reached by its shell
-        self.ssh.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
-        self.ssh.chmod(0o755)
+        self.ssh = jobs.local_ssh(self.home / "ssh")  # both hosts are this machine
         self._loading: list[subprocess.Popen[bytes]] = []
 
     def begin(self) -> None:

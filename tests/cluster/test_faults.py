@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import checkpoint
+from harness.hooks import checkpoint
 from tests import jobs
 from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, Nodes, docker, run
 from tests.faults.test_kill import PHASES

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import checkpoint
+from harness.hooks import checkpoint
 from tests import jobs
 from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, need, run
 from tests.harness import small

@@ -109,9 +109,7 @@ def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, h
 
 def test_containers_are_started_on_the_hosts(nodes: Nodes, tmp_path: Path) -> None:
     """Both hosts are this machine, reached by an ssh that is its shell; the containers have a network of their own."""
-    shell = tmp_path / "ssh"
-    shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
-    shell.chmod(0o755)
+    shell = jobs.local_ssh(tmp_path / "ssh")
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
     done = run(*command(nodes, str(shell)), timeout_s=300, CONT=STANDS_IN, CONT_NETWORK=nodes.network, **job)
     (summary,) = jobs.values(nodes.log(2), "run_summary")
@@ -127,9 +125,7 @@ def test_spares_take_the_places_of_killed_nodes(
     nodes: Nodes, tmp_path: Path, trials: int, killed: tuple[int, ...]
 ) -> None:
     """Hosts and spares are this machine, reached by an ssh that is its shell; a container of a job is its node."""
-    shell = tmp_path / "ssh"
-    shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
-    shell.chmod(0o755)
+    shell = jobs.local_ssh(tmp_path / "ssh")
     job = {**GOLDEN_JOB, "BATCHSIZE": "4", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
     job |= {"NEXP": str(trials), "MEASURED_STEPS": "60"}  # long enough to be killed in
     spares = {"ON_FAILURE": "go_on", "SPARES": "spare0,spare1,spare2,spare3", "CONT_NETWORK": nodes.network}

@@ -32,8 +32,8 @@ import sys
 import time
 from pathlib import Path
 import numpy as np
-from harness import checkpoint
-from harness.telemetry import Sampler
+from harness.hooks import checkpoint
+from harness.hooks.telemetry import Sampler
 from runlog.schema import ENVIRONMENT
 from runlog.writer import open_log
 folder = Path(sys.argv[1])

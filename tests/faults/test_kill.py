@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import checkpoint
+from harness.hooks import checkpoint
 from tests import jobs
 from tests.harness import small
 

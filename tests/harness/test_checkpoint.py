@@ -19,8 +19,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from harness import checkpoint, env, sampling, state
-from harness.checkpoint import Position
+from harness import env, sampling, state
+from harness.hooks import checkpoint
+from harness.hooks.checkpoint import Position
+from harness.progress import Timing
 from program import build
 from runlog.errors import RunError
 from runlog.writer import RunLog
@@ -118,7 +120,7 @@ def test_full_disk_leaves_nothing(tmp_path):
 import resource, signal, sys
 import numpy as np
 from pathlib import Path
-from harness import checkpoint
+from harness.hooks import checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, {resource.RLIM_INFINITY}))
 try:
@@ -283,13 +285,13 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer)
     made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
     before = signal.getsignal(signal.SIGTERM)
     with made:
-        assert made.window(layer, step=3, epoch=1) == 0.0
+        assert made.window_ends(layer, Timing(), step=3, epoch=1) == 0.0
         made._last_s -= 61
-        assert made.window(layer, step=14, epoch=2) > 0.0
+        assert made.window_ends(layer, Timing(), step=14, epoch=2) > 0.0
         made._join()
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(RunError, match=r"stopped by signal TERM after step 17; the last good checkpoint is .*017"):
-            made.window(layer, step=17, epoch=2)
+            made.window_ends(layer, Timing(), step=17, epoch=2)
     assert signal.getsignal(signal.SIGTERM) == before
     _, metadata = checkpoint.read(tmp_path / "kept" / "step_000000014.safetensors")
     assert (metadata["position"]["epoch"], metadata["position"]["epoch_step"]) == (2, 4)
@@ -319,7 +321,7 @@ def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_pa
     with made:
         made.epoch_ended(layer, 1)
         made._join()
-        assert made.window(layer, step=11, epoch=2) == 0.0
+        assert made.window_ends(layer, Timing(), step=11, epoch=2) == 0.0
     assert "warning: checkpoint not written: [Errno" in capfd.readouterr().err
 
 
@@ -345,7 +347,7 @@ def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
     made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     with made:
         made.epoch_ended(layer, 1)
-        assert made.window(layer, step=11, epoch=2) == 0.0
+        assert made.window_ends(layer, Timing(), step=11, epoch=2) == 0.0
         made.epoch_ended(layer, 2)
         assert not (tmp_path / "kept" / "step_000000010.safetensors").exists(), "still being written"
         goes.set()
@@ -385,8 +387,11 @@ def whole_losses(log: Path) -> list[float]:
 def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     data = small.data_set(tmp_path / "data")
     straight = tmp_path / "straight" / "result_0.txt"
-    done = small.train(straight, data, CHECKPOINT_EPOCHS=1)
+    done = small.train(straight, data, CHECKPOINT_EPOCHS=1, PROFILE="steps:19-40")
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
+    assert "warning: PROFILE=steps:19-40: the run had no step 40: the trace ends before it" in done.stderr
+    traced = json.loads(straight.with_name("result_0.trace.json").read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in traced} == {19, 20}
     last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
     assert f"the last good checkpoint is {last}" in done.stderr
     checkpoint.read(last)  # the end did not overtake its writing

@@ -17,7 +17,8 @@ from nvidia.dali.backend import TensorGPU, TensorListGPU
 from paddle import profiler
 
 import harness.__main__
-from harness import env, loader, loop, nvidia, provenance, tracing
+from harness import env, loader, loop, nvidia, provenance
+from harness.hooks import tracing
 from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
 from paddle_rn50.config import Augmentation
@@ -114,9 +115,9 @@ def test_kernels_are_traced_beside_the_steps(tmp_path: Path) -> None:
     tracer = tracing.Tracer(2, 3, tmp_path / "result_0.txt", on_gpu=True)
     with mock.patch.object(profiler, "Profiler", autospec=True) as made:  # without a driver it does not start
         for step in range(1, 5):
-            tracer.begin(step)
+            tracer.step_begins(step)
             assert made.return_value.start.called == (step >= 2)
-            tracer.end(step, 0.0, 0.0)
+            tracer.step_ends(step, 0.0, 0.0)
             assert made.return_value.stop.called == (step >= 3)
     assert made.call_args.kwargs["targets"] == [target.CPU, target.GPU]
     made.call_args.kwargs["on_trace_ready"](made.return_value)
@@ -128,8 +129,8 @@ def test_the_profiler_is_stopped_where_the_run_ends_first_and_started_where_it_g
     with mock.patch.object(profiler, "Profiler", autospec=True) as made:
         with tracing.Tracer(2, 8, tmp_path / "result_0.txt", on_gpu=True) as tracer:
             for step in range(4, 6):
-                tracer.begin(step)
-                tracer.end(step, 0.0, 0.0)
+                tracer.step_begins(step)
+                tracer.step_ends(step, 0.0, 0.0)
             assert not made.return_value.stop.called
         made.return_value.start.assert_called_once_with()
         made.return_value.stop.assert_called_once_with()

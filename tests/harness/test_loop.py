@@ -13,7 +13,7 @@ from paddle import static
 
 from harness import loader, loop
 from harness.env import export_trainer
-from harness.loop import Trainer
+from harness.loop import LaunchedStep, Trainer
 from harness.progress import Progress
 from harness.ranks import Ranks
 from program import build
@@ -52,8 +52,7 @@ def test_a_rate_is_copied_to_the_device_where_it_changes_and_at_no_other_step(tm
         executor.run(startup)
         shape = static.global_scope().find_var(rate._var_name).get_tensor().shape()
         trainer = Trainer(
-            executor=executor,
-            program=training,
+            step=LaunchedStep(executor, training),
             global_batch=4,
             print_steps=3,
             ranks=Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here"),

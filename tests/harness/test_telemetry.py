@@ -11,8 +11,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from harness import nvidia, telemetry
-from harness.telemetry import Sampler
+from harness import nvidia
+from harness.hooks import telemetry
+from harness.hooks.telemetry import Sampler
+from harness.progress import Timing
 from tests.harness.recorded import A100, NO_ECC, V100, recorded_nvml
 
 GPU_FIELDS = {
@@ -36,8 +38,8 @@ def wait_for_lines(path, count):
 def test_samples_of_this_machine(tmp_path):
     path = tmp_path / "new" / "result_0.node0.telemetry.jsonl"
     with recorded_nvml(absent=True), Sampler(path, every_s=0.02, job_gpus=0) as sampler:
-        sampler.begin()
-        sampler.count(64)
+        sampler.run_begins()
+        sampler.window_ends(None, Timing(images=64), step=1, epoch=1)
         wait_for_lines(path, 5)
     samples = lines(path)
     assert all(b["elapsed_s"] > a["elapsed_s"] for a, b in itertools.pairwise(samples))
@@ -70,8 +72,8 @@ def test_energy_and_peak_memory_are_of_the_jobs_gpus(tmp_path):
     gpus = [A100 | {}, A100 | {}, A100 | {"memory": (42949672960, 0, 30 * 2**30)}]
     path = tmp_path / "result_0.node0.telemetry.jsonl"
     with recorded_nvml(*gpus), Sampler(path, every_s=0.01, job_gpus=2) as sampler:
-        sampler.begin()
-        sampler.count(100)
+        sampler.run_begins()
+        sampler.window_ends(None, Timing(images=100), step=1, epoch=1)
         gpus[0]["energy_mj"] += 200_000
         gpus[1]["energy_mj"] += 300_000
         gpus[2]["energy_mj"] += 900_000
@@ -93,7 +95,7 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
     gpus = [A100 | {"power_mw": 1000 * (number + 1)} for number in range(4)]
     with recorded_nvml(*gpus), Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=1) as sampler:
-        sampler.begin()
+        sampler.run_begins()
         for number, gpu in enumerate(gpus):
             gpu["energy_mj"] += 1000 * (number + 1)
         assert sampler.summary()["energy_j"] == pytest.approx(3.0)
@@ -104,7 +106,7 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
 
 def test_energy_that_one_gpu_does_not_say_is_not_measured(tmp_path):
     with recorded_nvml(V100, NO_ECC), Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=2) as sampler:
-        sampler.begin()
+        sampler.run_begins()
         assert sampler.summary()["energy_j"] is None
 
 
@@ -134,7 +136,7 @@ def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tm
                 nvidia.gpu_of(handle)
             assert handles or name in why
         with Sampler(path, every_s=0.01, job_gpus=1) as sampler:
-            sampler.begin()
+            sampler.run_begins()
             wait_for_lines(path, 2)
         assert sampler.summary()["error"] is None and getattr(nvml, name).called
 

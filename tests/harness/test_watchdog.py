@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from harness import watchdog
+from harness.hooks import watchdog
 from tests import jobs
 
 START = """
 import sys, threading, time, ctypes
-from harness.watchdog import WATCHDOG
-from harness import watchdog
+from harness.hooks.watchdog import WATCHDOG
+from harness.hooks import watchdog
 watchdog.GRACE_S, watchdog.TICK_S = 0.5, 0.1
 WATCHDOG.beat("computing step 3")
 WATCHDOG.start({limit}, rank=5, node="node7")

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from harness import env
+from tests import jobs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())
@@ -33,6 +34,13 @@ def launch(*command: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+def printed(*command: str, **environment: str) -> str:
+    """What a command that succeeds prints."""
+    done = launch(*command, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def resolved(stdout: str) -> dict[str, Any]:
     """The configuration that a dry run prints."""
     start = stdout.index("\n{\n") + 1
@@ -50,9 +58,8 @@ def resolved(stdout: str) -> dict[str, Any]:
 def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
     command: tuple[str, ...], environment: dict[str, str]
 ) -> None:
-    done = launch(*command, **environment, DGXSYSTEM="2xDGX1", BATCHSIZE="64", CONT="img", DATADIR="/data")
-    assert done.returncode == 0, done.stderr
-    runs = [line for line in done.stdout.splitlines() if "docker run" in line]
+    stdout = printed(*command, **environment, DGXSYSTEM="2xDGX1", BATCHSIZE="64", CONT="img", DATADIR="/data")
+    runs = [line for line in stdout.splitlines() if "docker run" in line]
     assert len(runs) == 2
     for rank, line in enumerate(runs):
         for word in (
@@ -66,7 +73,7 @@ def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
             assert word in line.replace("\\", ""), (word, line)
         assert "--device /dev/infiniband" in line
         assert "--read-only" in line
-    values = resolved(done.stdout)
+    values = resolved(stdout)
     assert values["BATCHSIZE"] == {"value": 64, "origin": "environment"}
     assert values["PRECISION"] == {"value": "amp_o2", "origin": "config_2xDGX1.sh"}
     assert values["DGXNNODES"]["value"] == 2
@@ -75,9 +82,8 @@ def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
 def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
     """It was not run for real: neither pyxis nor enroot is to be had where the tests run."""
     job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "ENGINE": "enroot", "LOGDIR": "/logs", "DATADIR": "/data"}
-    done = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **job)
-    assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("srun "))
+    stdout = printed("launch/slurm.sub", "--dry-run", HOSTS="a,b", **job)
+    (line,) = (line for line in stdout.splitlines() if line.startswith("srun "))
     words = shlex.split(line)
     assert words[words.index("--nodes") + 1] == "2"
     assert "--ntasks-per-node=1" in words
@@ -92,7 +98,7 @@ def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
     assert (bash, option) == ("bash", "-c")
     assert "NODE_RANK=${SLURM_NODEID};" in script and script.endswith('exec ./run_and_time.sh "$@"')
     assert "docker" not in line
-    values = resolved(done.stdout)
+    values = resolved(stdout)
     assert values["HOSTS"]["value"] == "a,b" and values["LOGDIR"]["value"] == "/logs"
     refused = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **{**job, "ENGINE": "pyxis"})
     wanted = "error: ENGINE=pyxis: must be one of docker podman apptainer enroot\n"
@@ -101,13 +107,12 @@ def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
 
 def test_pyxis_is_used_where_srun_has_it(tmp_path: Path) -> None:
     """An srun that lists pyxis's options stands in for one that has them."""
-    srun = tmp_path / "srun"
-    srun.write_text("#!/bin/sh\necho '      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'\n")
-    srun.chmod(0o755)
+    srun = jobs.script(
+        tmp_path / "srun", "#!/bin/sh\necho '      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'\n"
+    )
     job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "HOSTS": "a,b"}
-    done = launch("launch/slurm.sub", "--dry-run", PATH=f"{tmp_path}:{os.environ['PATH']}", **job)
-    assert done.returncode == 0, done.stderr
-    assert "--container-image img" in done.stdout and "docker run" not in done.stdout
+    stdout = printed("launch/slurm.sub", "--dry-run", PATH=f"{tmp_path}:{os.environ['PATH']}", **job)
+    assert "--container-image img" in stdout and "docker run" not in stdout
     srun.write_text("#!/bin/sh\n")
     assert (
         "docker run" in launch("launch/slurm.sub", "--dry-run", PATH=f"{tmp_path}:{os.environ['PATH']}", **job).stdout
@@ -205,11 +210,10 @@ def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(
         "NVIDIA_TF32_OVERRIDE": "0",
     }
     of_the_node = {"NVIDIA_VISIBLE_DEVICES": "3", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_REQUIRE_CUDA": "cuda>=8"}
-    done = launch(*command, "--dry-run", **variables, **libraries, **of_the_node)
-    assert done.returncode == 0, done.stderr
+    stdout = printed(*command, "--dry-run", **variables, **libraries, **of_the_node)
     for name, value in libraries.items():
-        assert f" {form.format(name, value)} " in done.stdout, name
-    assert not [name for name in of_the_node if name in done.stdout]
+        assert f" {form.format(name, value)} " in stdout, name
+    assert not [name for name in of_the_node if name in stdout]
 
 
 @pytest.mark.parametrize(
@@ -227,29 +231,24 @@ def test_a_container_is_told_of_a_flush_only_where_there_is_one(
     tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str], said: bool
 ) -> None:
     """A docker that prints its words stands in."""
-    docker = tmp_path / "docker"
-    docker.write_text('#!/bin/sh\necho "$@"\n')
-    docker.chmod(0o755)
+    jobs.script(tmp_path / "docker", '#!/bin/sh\necho "$@"\n')
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = launch("launch/container_node.sh", *arguments, CONT="img", LOGDIR=str(tmp_path), PATH=path, **variables)
-    assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("run "))
+    stdout = printed("launch/container_node.sh", *arguments, CONT="img", LOGDIR=str(tmp_path), PATH=path, **variables)
+    (line,) = (line for line in stdout.splitlines() if line.startswith("run "))
     assert ("CACHE_CLEARED=launch/container_node.sh" in line) == said
 
 
 def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: Path) -> None:
     """A shell on this machine stands in for ssh, and a script that ends with its rank for a host's run_and_time.sh."""
-    shell, node = tmp_path / "shell", tmp_path / "run_and_time.sh"
-    shell.write_text('#!/usr/bin/env bash\nexec bash -c "${@: -1}"\n')
-    node.write_text(
+    shell = jobs.local_ssh(tmp_path / "shell")
+    jobs.script(
+        tmp_path / "run_and_time.sh",
         "#!/usr/bin/env bash\n"
         'ssh-keygen -y -f "${JOB_KEY}" >/dev/null || exit 1\n'
         'echo "rank ${NODE_RANK} of ${DGXNNODES}: ${JOB_KEY} ${BATCHSIZE}"\n'
         "((NODE_RANK > 0)) || { touch first; exit 0; }\n"
-        "until [[ -e first ]]; do sleep 0.1; done; exit 3\n"  # a node that fails ends the others
+        "until [[ -e first ]]; do sleep 0.1; done; exit 3\n",  # a node that fails ends the others
     )
-    shell.chmod(0o755)
-    node.chmod(0o755)
     command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
     done = launch(*command, BATCHSIZE="8", DGXSYSTEM="2xCPU", LOGDIR=str(tmp_path / "logs"))
     found = re.findall(r"^(?:\[b\] )?rank (\d) of 2: (\S+) 8$", done.stdout, re.M)
@@ -261,9 +260,9 @@ def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: 
 
 def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
     """A shell stands in for ssh. Host b dies, spare c cannot be reached, d comes; then a is lost."""
-    shell, node = tmp_path / "shell", tmp_path / "run_and_time.sh"
-    shell.write_text('#!/usr/bin/env bash\n[[ "$*" != *" c bash"* ]] || exit 255\nexec bash -c "${@: -1}"\n')
-    node.write_text(
+    shell = jobs.local_ssh(tmp_path / "shell", unless='[[ "$*" == *" c bash"* ]]')
+    jobs.script(
+        tmp_path / "run_and_time.sh",
         "#!/usr/bin/env bash\n"
         "[[ ${HOSTS} != a,c ]] || exec sleep 60\n"
         'echo "attempt ${HOSTS} rank ${NODE_RANK} keep ${KEEP_TRIALS:-0}"\n'
@@ -272,10 +271,8 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
         "  a,b:0) sleep 1; echo 'nodes: node 1 (b) was lost; the job ends' >&2; exit 1 ;;\n"
         "  a,d:0) exit 255 ;;\n"
         "  a,d:1) exec sleep 60 ;;\n"
-        "esac\n"
+        "esac\n",
     )
-    shell.chmod(0o755)
-    node.chmod(0o755)
     command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
     job = {"DGXSYSTEM": "2xCPU", "LOGDIR": str(tmp_path / "logs"), "ON_FAILURE": "go_on"}
     done = launch(*command, **job, SPARES="c,d,e")
@@ -414,15 +411,12 @@ def test_the_manifests_parts_agree() -> None:
 
 def fleet_on_hosts(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """launch/mpirun.sh --fleet on hosts that are this machine's shell; `lost` is not reached. Each runs a stand-in."""
-    shell = folder / "ssh"
-    shell.write_text('#!/usr/bin/env bash\n[[ "$*" != *" lost "* ]] || exit 255\nexec bash -c "${@: -1}"\n')
-    job = folder / "run_and_time.sh"
-    job.write_text(
+    shell = jobs.local_ssh(folder / "ssh", unless='[[ "$*" == *" lost "* ]]')
+    jobs.script(
+        folder / "run_and_time.sh",
         f"#!/bin/sh\nexport -p >{folder}/job$NODE_RANK\n[ $NODE_RANK = 0 ] || exit 0\n"
-        'echo "left out  b"\necho "good      a,c,d"\nexit 1\n'
+        'echo "left out  b"\necho "good      a,c,d"\nexit 1\n',
     )
-    for script in (shell, job):
-        script.chmod(0o755)
     hosts = folder / "fleet"
     hosts.write_text("a slots=8\nlost\nb # one\nc\nd\n")
     bare = ("--no-container", "--workdir", str(folder), "--ssh", str(shell))

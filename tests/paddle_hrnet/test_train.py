@@ -15,7 +15,7 @@ from PIL import Image
 from compliance import rules
 from compliance.check import check_file
 from compliance.official import tools as official
-from harness import env
+from harness import env, workload
 from paddle_hrnet import config, data, model, train
 from program import build, precision, strategy
 from scoring.__main__ import main as scoring
@@ -51,8 +51,7 @@ def built(name: str, *, device: str, knobs: str = "") -> programs.Built:
     env.export_trainer(0, ["127.0.0.1:6170"])
     schedule = recipe.make_schedule(samples=100, global_batch=2)
     with paddle.utils.unique_name.guard():
-        job = env.Job(batchsize=2, dgxngpu=1)
-        return programs.Built(**vars(train.training_program(job, recipe, plan, schedule, seed=1)))
+        return programs.Built(**vars(train.HRNet(recipe, plan, batch=2).training_program(schedule, seed=1)))
 
 
 def feed(step: int) -> dict[str, np.ndarray]:
@@ -268,20 +267,22 @@ def test_a_bad_file_ends_the_run_as_aborted_and_keeps_the_log(tmp_path: Path, da
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("changed", "said"),
     [
-        ({"RECIPE": "none"}, "RECIPE='none': must be one of scenes_small, cityscapes_80k"),
-        ({"LAYOUT": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
-        ({"DATADIR": "/nowhere"}, "/nowhere: has neither train.txt nor images"),
+        ({"recipe": "none"}, "RECIPE='none': must be one of scenes_small, cityscapes_80k"),
+        ({"layout": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
     ],
 )
-def test_wrong_use_is_said_in_one_line_before_a_log_is_begun(
-    tmp_path: Path, variables: dict[str, str], said: str
-) -> None:
+def test_what_the_workload_does_not_have_is_refused(changed: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        workload.of_job(env.Job(workload="hrnet", **changed))  # type: ignore[arg-type]
+
+
+@pytest.mark.xdist_group("ranks")
+def test_wrong_use_is_said_in_one_line_before_a_log_is_begun(tmp_path: Path) -> None:
     log = tmp_path / "result_0.txt"
-    settings = {**TRAINING, "DATADIR": "/nowhere", **variables}
-    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, **settings)
+    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, DATADIR="/nowhere", **TRAINING)
     assert done.returncode == 2
-    assert f"error: {said}" in done.stderr
+    assert "error: /nowhere: has neither train.txt nor images" in done.stderr
     assert "Traceback" not in done.stderr
     assert not log.exists()

@@ -62,7 +62,7 @@ def build(
     )
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():
-        built = train.training_program(env.Job(batchsize=batch), recipe, plan, SCHEDULE, seed=1)
+        built = train.ResNet50(recipe, plan, batch=batch).training_program(SCHEDULE, seed=1)
     return Built(**vars(built), otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
 
 

@@ -15,8 +15,8 @@ from PIL import Image
 from harness import env, sampling
 from harness.loader import ReaderConfig
 from harness.loop import COUNTED
+from harness.workload import Workload
 from paddle_hrnet import config as hrnet_config
-from paddle_hrnet import data as hrnet_data
 from paddle_hrnet import model as hrnet_model
 from paddle_hrnet import train as hrnet
 from paddle_rn50 import config, data, train
@@ -67,26 +67,23 @@ def plan_of(name: str, layout: str, device: str = "gpu") -> build.Plan:
 
 def rn50(recipe_name: str, plan: build.Plan) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
     recipe = config.recipe(recipe_name, global_batch=4096, image_size=32)  # one that has a rate in every recipe
-    training = train.training_program(env.Job(batchsize=BATCH), recipe, plan, programs.SCHEDULE, seed=1)
-    model, image = train.model_and_image(recipe, plan)
-    evaluation = build.evaluation(lambda: train.evaluation_totals(image, BATCH, recipe, model), training, plan)
-    made = data.synthetic(image, batch=BATCH, classes=recipe.classes, seed=1)
-    return training, evaluation, [fed(made), fed(made)]
+    model = train.ResNet50(recipe, plan, batch=BATCH, ranks=RANKS)
+    return both(model, *model.eval_input(None))  # type: ignore[arg-type]
 
 
 def hrnet_programs(
     recipe_name: str, plan: build.Plan
 ) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
     recipe = hrnet_config.recipe(recipe_name, global_batch=BATCH * RANKS, image_size=64)
-    job = env.Job(workload="hrnet", batchsize=BATCH, dgxngpu=RANKS)
-    training = hrnet.training_program(job, recipe, plan, programs.SCHEDULE, seed=1)
-    model, image = hrnet.model_and_image(recipe, plan)
-    whole = hrnet.whole_image(hrnet_data.ImageFormat(height=64, width=96), image)
-    evaluation = build.evaluation(lambda: hrnet.evaluation_totals(whole, recipe, model), training, plan)
-    made = [
-        hrnet_data.synthetic(shape, batch=batch, classes=recipe.classes, seed=1)
-        for shape, batch in ((image, BATCH), (whole, recipe.eval_batch))
-    ]
+    model = hrnet.HRNet(recipe, plan, batch=BATCH, ranks=RANKS)
+    return both(model, replace(model.image, height=64, width=96), recipe.eval_batch)
+
+
+def both(model: Workload, image: Any, batch: int) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
+    """Both programs, and a synthetic batch of each."""
+    training = model.training_program(programs.SCHEDULE, seed=1)
+    evaluation = build.evaluation(lambda: model.evaluation_totals(image, batch), training, model.plan)
+    made = [model.synthetic(of, batch=size, seed=1) for of, size in ((model.image, BATCH), (image, batch))]
     return training, evaluation, [fed(batch) for batch in made]
 
 
@@ -116,7 +113,7 @@ def test_a_batch_read_by_dali_is_what_rn50_takes(tmp_path: Any, name: str, layou
     (tmp_path / "list.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(BATCH)))
     plan = plan_of(name, layout)
     training, evaluation, _ = rn50("nvidia_cosine", plan)
-    _, image = train.model_and_image(recipe, plan)
+    image = train.ResNet50(recipe, plan, batch=BATCH).image
     images = data.read_list(tmp_path, "list.txt", recipe.classes)
     reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=1, seed=1)
     order = sampling.training_plan(BATCH, batch=BATCH, rank=0, ranks=1, seed=1)

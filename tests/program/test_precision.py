@@ -109,10 +109,10 @@ def test_an_evaluation_program_takes_the_parameters_of_its_training_program() ->
     for name, wanted in (("amp_o1", paddle.float32), ("amp_o2", paddle.float16)):
         chosen = precision.PRECISIONS[name]
         plan = build.Plan(device="gpu", precision=chosen, layout="NHWC")
-        model, image = train.model_and_image(programs.RECIPE, plan)
+        model = train.ResNet50(programs.RECIPE, plan, batch=4)
         main = static.Program()
         with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():
-            train.evaluation_totals(image, 4, programs.RECIPE, model)
+            model.evaluation_totals(model.image, 4)
             precision.cast_evaluation(main, chosen)
         block = main.global_block()
         assert block.var("stem.conv.w").dtype == wanted

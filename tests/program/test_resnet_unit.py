@@ -13,7 +13,8 @@ import pytest
 from mpi4py import MPI
 from paddle import static
 
-from harness import checkpoint, state
+from harness import state
+from harness.hooks import checkpoint
 from harness.ranks import Ranks
 from paddle_rn50 import model, train
 from program import build, kernels, precision, resnet_unit, strategy, verify
@@ -144,9 +145,9 @@ def test_an_evaluation_has_units_on_the_training_programs_state() -> None:
         layout="NHWC",
         ranks_listen=False,
     )
-    network, image = train.model_and_image(programs.RECIPE, plan)
+    network = train.ResNet50(programs.RECIPE, plan, batch=4)
     with mock.patch.object(model, "STAGES", STAGES):
-        evaluation = build.evaluation(lambda: train.evaluation_totals(image, 4, programs.RECIPE, network), one(), plan)
+        evaluation = build.evaluation(lambda: network.evaluation_totals(network.image, 4), one(), plan)
     ops = [op for op in evaluation.global_block().ops if op.type == "resnet_unit"]
     assert len(ops) == 12 and all(op.attr("is_test") for op in ops)
 

@@ -21,7 +21,7 @@ def logged(path: Path, config: ModuleType, name: str) -> dict[str, object]:
     """The events of a recipe's optimizer."""
     batch = BATCHES.get(name, 32)
     recipe = config.recipe(name, global_batch=batch)
-    schedule = recipe.make_schedule(samples=recipe.train_samples, global_batch=batch, epochs=recipe.epochs)
+    schedule = recipe.make_schedule(samples=recipe.train_samples, global_batch=batch)
     log = RunLog(path)
     session.log_optimizer(log, schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
     log.close()

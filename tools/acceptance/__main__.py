@@ -18,7 +18,6 @@ from typing import Any
 
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
-from program import strategy
 from runlog.json_schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
 from tools.acceptance.lines import CHECKS, lines_file
@@ -86,7 +85,7 @@ def main() -> int:
     if job.workload != "rn50":
         print(f"error: WORKLOAD={job.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50", file=sys.stderr)
         return 2
-    knobs = strategy.parse(job.strategy)
+    knobs = job.knobs
     for name in ("cuda_graph", "preallocate"):  # of a run's course, which the checks' own trainings do not have
         if getattr(knobs, name):
             why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"

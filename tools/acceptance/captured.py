@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import paddle
 from paddle import static
 
 from harness import loader, state
-from harness.capture import CapturedStep
+from harness.hooks.capture import CapturedStep
+from harness.hooks.watchdog import WATCHDOG
 from harness.loader import Batch
-from harness.watchdog import WATCHDOG
-from paddle_rn50 import train
+from paddle_rn50.train import ResNet50
 from program.ops import LOSS_VALUE
 from runlog.verdict import Verdict, judged
 from tools.acceptance.images import as_fed
@@ -43,30 +41,30 @@ def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, s
     """Losses [ranks, steps] of the recorded job by a strategy, each read after its step."""
     recipe, _, schedule = machine.recorded()
     plan = machine.plan(strategy=strategy, loss_scale=1)  # another scale is refused beside a capture
-    _, fed = train.model_and_image(recipe, plan)
-    executor, found = machine.executor, []
+    model, executor, found = ResNet50(recipe, plan, batch=BATCH), machine.executor, []
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = train.training_program(replace(machine.job, batchsize=BATCH), recipe, plan, schedule, seed=SEED)
+        training = model.training_program(schedule, seed=SEED)
         executor.run(training.startup)
-        batches = [loader.resident(_batch(as_fed(image, fed), label), executor.place) for image, label in read]
+        batches = [loader.resident(_batch(as_fed(image, model.image), label), executor.place) for image, label in read]
+        feeds = [{"image": batch.image, "label": batch.label} for batch in batches]
         step = CapturedStep(executor, training) if plan.strategy.cuda_graph else None
         if step:
             step.begin()
             for _ in range(step.RUNS_BEFORE):
-                step.run(batches[0])
+                step.run(training.main, feeds[0])
             executor.run(training.startup)  # what they trained
         state.set_weights(training.main, weights)
         if step:
             WATCHDOG.beat("capturing the recorded step")
             step.capture()
             step.begin()
-        for batch in batches:
+        for feed in feeds:
             WATCHDOG.beat(f"training the recorded steps {'by a graph' if step else 'operator by operator'}")
             if step:
-                step.run(batch)
+                step.run(training.main, feed)
             else:
                 training.schedule.send(executor.place)
-                executor.run(training.main, feed={"image": batch.image, "label": batch.label}, fetch_list=[])
+                executor.run(training.main, feed=feed, fetch_list=[])
                 training.schedule.step()
             found.append(float(np.mean(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))))
     return np.array(machine.me.gather(found), np.float32)

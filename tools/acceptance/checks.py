@@ -22,9 +22,10 @@ from paddle import static
 
 from harness import memory, nvidia, ranks, sampling, state
 from harness.env import Job, Origins
+from harness.hooks.watchdog import WATCHDOG
 from harness.loop import COUNTED, Evaluator
-from harness.watchdog import WATCHDOG
-from paddle_rn50 import config, data, train
+from paddle_rn50 import config, data
+from paddle_rn50.train import ResNet50
 from program import build, count, ops, passes, precision
 from runlog.json_schema import as_json
 from runlog.verdict import Verdict, judged
@@ -130,15 +131,14 @@ def _tolerance(machine: Machine) -> Tolerance:
 def _train(machine: Machine, plan: build.Plan) -> np.ndarray:
     """Losses [ranks, steps] of the recorded job's first steps."""
     recipe, images, schedule = machine.recorded()
-    _, fed = train.model_and_image(recipe, plan)
-    found = []
+    model, found = ResNet50(recipe, plan, batch=BATCH), []
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = train.training_program(replace(machine.job, batchsize=BATCH), recipe, plan, schedule, seed=SEED)
+        training = model.training_program(schedule, seed=SEED)
         machine.executor.run(training.startup)
         state.set_weights(training.main, first_weights(recipe))
         for image, label in machine.batches(images, recipe, _steps(machine)):
             WATCHDOG.beat("training the recorded steps")
-            feed = {"image": as_fed(image, fed), "label": label}
+            feed = {"image": as_fed(image, model.image), "label": label}
             training.schedule.send(machine.executor.place)
             found.append(float(np.mean(machine.executor.run(training.main, feed=feed, fetch_list=[training.loss])[0])))
             training.schedule.step()
@@ -159,7 +159,7 @@ def input_pipeline(machine: Machine) -> Verdict:
     if machine.job.device == "cpu":
         raise NotPossible("no GPU: DEVICE=cpu")
     recipe = config.nvidia_cosine(BATCH)
-    _, fed = train.model_and_image(recipe, machine.plan())
+    fed = ResNet50(recipe, machine.plan(), batch=BATCH).image
     with tempfile.TemporaryDirectory() as folder:
         images = pictures(Path(folder))
         readers = {
@@ -231,9 +231,7 @@ def _open_communicator(machine: Machine) -> list[dict[str, Any]]:
     """The buckets of the recorded job's program, whose start-up program runs as far as it opens a communicator."""
     recipe, _, schedule = machine.recorded()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = train.training_program(
-            replace(machine.job, batchsize=BATCH), recipe, machine.plan(), schedule, seed=SEED
-        )
+        training = ResNet50(recipe, machine.plan(), batch=BATCH).training_program(schedule, seed=SEED)
         passes.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
         if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
             machine.executor.run(training.startup)
@@ -267,11 +265,11 @@ def evaluation(machine: Machine) -> Verdict:
         else None
     )
     plan, images = machine.plan(), machine.images("val", recipe)
-    model, fed = train.model_and_image(recipe, plan)
+    model = ResNet50(recipe, plan, batch=BATCH)
     main = static.Program()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         with static.program_guard(main, static.Program()):
-            train.evaluation_totals(fed, BATCH, recipe, model)
+            model.evaluation_totals(model.image, BATCH)
             precision.cast_evaluation(main, plan.precision)
         for variable in main.list_vars():
             if variable.name in weights:
@@ -281,8 +279,8 @@ def evaluation(machine: Machine) -> Verdict:
         evaluator = Evaluator(
             executor=machine.executor,
             main=main,
-            totals=(train.CORRECT, COUNTED),
-            feed=lambda b: {"image": as_fed(np.asarray(b.image), fed), "label": b.label, "valid": b.valid},
+            totals=(model.QUALITY, COUNTED),
+            feed=lambda b: {"image": as_fed(np.asarray(b.image), model.image), "label": b.label, "valid": b.valid},
             ranks=machine.me,
         )
         order = sampling.evaluation_plan(len(images), batch=BATCH, rank=machine.me.rank, ranks=machine.me.size)
@@ -290,7 +288,7 @@ def evaluation(machine: Machine) -> Verdict:
         steps = sampling.evaluation_steps(len(images), BATCH * machine.me.size)
         totals = evaluator.run(source, steps=steps)
         source.close()
-    correct, counted = int(totals[train.CORRECT]), int(totals[COUNTED])
+    correct, counted = int(totals[model.QUALITY]), int(totals[COUNTED])
     wanted, most = GOLDEN["evaluation"]["correct"], EVALUATION_DIFFERS
     return judged(
         "evaluation",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +34,7 @@ class Machine:
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
-        _, self.root = session.data_set(replace(job, datadir=""), me, embedded=digits.NAME, prepare=digits.prepare)
+        _, self.root = session.data_set(replace(job, datadir=""), me, embedded=digits.NAME, make=digits.prepare)
         self.executor = session.executor(job, me)
         self.nodes = list({node.host: node for node in me.gather(provenance.node())}.values())
         self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
@@ -74,8 +73,7 @@ class Machine:
         """Recipe, images and schedule of the recorded job."""
         recipe = config.recipe("nvidia_cosine", global_batch=BATCH, image_size=SIDE)
         images = data.read_list(self.root, "train_list.txt", recipe.classes)
-        epochs = math.ceil(recipe.epochs)
-        return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH, epochs=epochs)
+        return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
 
     def batches(self, images: data.ImageList, recipe: config.Recipe, steps: int) -> Images:
         """What one rank reads in the recorded job, by the CPU's pipeline."""

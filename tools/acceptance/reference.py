@@ -13,7 +13,8 @@ import paddle
 from paddle import static
 
 from harness import state
-from paddle_rn50 import config, train
+from paddle_rn50 import config
+from paddle_rn50.train import ResNet50
 from program import build
 from runlog.verdict import Verdict, judged
 
@@ -98,11 +99,10 @@ def _forward(
     """On the CPU in FP32, from the first weights with `start` in them: the weights after one training forward pass of
     `feed`, and what the last layer read in it.
     """
-    model, image = train.model_and_image(recipe, build.Plan(device="cpu"))
     main, startup = static.Program(), static.Program()
     startup.random_seed = SEED + 1  # as rank 0 has it
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
-        train.training_loss(image, batch, recipe, model)
+        ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
     executor, read = static.Executor(paddle.CPUPlace()), None
     with static.scope_guard(static.Scope()):
         executor.run(startup)

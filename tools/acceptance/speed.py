@@ -10,11 +10,10 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import loader, session, state
-from harness import plan as plans
-from harness.loop import Trainer, gpu_memory_mib
+from harness import loader, session, state, workload
+from harness.loop import LaunchedStep, Trainer, gpu_memory_mib
 from harness.progress import Progress
-from paddle_rn50 import config, data, train
+from paddle_rn50 import config
 from program import build
 from runlog import schema
 from runlog.verdict import Verdict, judged
@@ -32,33 +31,30 @@ NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
 def throughput(machine: Machine) -> Verdict:
     """One minute of the job's own program on synthetic data, with a log as MODE=throughput writes it."""
     job, me = machine.job, machine.me
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
     # So many images that the rate stays low, as in a run's first minute.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
-    schedule = recipe.make_schedule(samples=images, global_batch=job.global_batch, epochs=math.ceil(recipe.epochs))
-    plan = plans.of_job(job)
-    _, fed = train.model_and_image(recipe, plan)
+    model = workload.of_job(job)
+    schedule = model.recipe.make_schedule(samples=images, global_batch=job.global_batch)
     with (
         open_log(Path(job.result_file) if me.is_first else None) as log,
         static.scope_guard(static.Scope()),
         paddle.utils.unique_name.guard(),
     ):
         dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
-        session.preamble(log, job, machine.origins, me, recipe=recipe, dataset=dataset)
-        training = train.training_program(job, recipe, plan, schedule, seed=SEED + me.rank)
+        session.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
+        training = model.training_program(schedule, seed=SEED + me.rank)
         log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
         machine.executor.run(training.startup)
         state.broadcast_parameters(training.main, me)
         trainer = Trainer(
-            executor=machine.executor,
-            program=training,
+            step=LaunchedStep(machine.executor, training),
             global_batch=job.global_batch,
             print_steps=job.print_steps,
             ranks=me,
             log=log,
             progress=Progress("none", 0),
         )
-        made = data.synthetic(fed, batch=job.batchsize, classes=recipe.classes, seed=SEED + me.rank)
+        made = model.synthetic(model.image, batch=job.batchsize, seed=SEED + me.rank)
         batch = loader.resident(made, machine.executor.place)
         trainer.warm_up(batch)
         session.run_summary(log, job)

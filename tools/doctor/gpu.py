@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness import env, memory, nvidia
-from program import strategy
 from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor.checks import CAPABILITIES, ranges, row
 
@@ -84,7 +83,7 @@ def _judge_memory(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]
     has_gib = gpu.memory_gib
     if has_gib is None:
         return
-    set_mib = strategy.parse(job.strategy).conv_workspace_size_limit
+    set_mib = job.knobs.conv_workspace_size_limit
     if set_mib is None:
         set_mib = int(env.libraries().get(memory.WORKSPACE_LIMIT, memory.workspace_limit_mib(has_gib)))
     peak = memory.need(job, workspace_mib=set_mib)
@@ -101,7 +100,7 @@ def _judge_memory(name: str, gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]
 def _judge_links(topology: nvidia.Topology, gpus: list[nvidia.Gpu], job: env.Job) -> Verdict:
     """Whether the job's GPUs are linked alike."""
     names = {f"GPU{gpu.index}" for gpu in gpus}
-    rows = [i for i in topology.gpus if topology.devices[i] in names]
+    rows = [i for i, device in enumerate(topology.devices) if device in names]
     pairs = [topology.links[a][b] for a in rows for b in rows if a < b]
     counts = ", ".join(f"{pairs.count(kind)} x {kind}" for kind in sorted(set(pairs))) or "one GPU"
     nvlinked = {a for a in rows for b in rows if topology.links[a][b].startswith("NV")}

@@ -22,8 +22,8 @@ from paddle import static
 
 from harness import loader, nvidia, provenance, ranks, sampling, state
 from harness.env import Job, Origins
-from harness.watchdog import WATCHDOG
-from paddle_rn50 import config, data, train
+from harness.hooks.watchdog import WATCHDOG
+from paddle_rn50.train import ResNet50
 from program import passes
 from runlog.json_schema import as_json
 from runlog.verdict import FATAL
@@ -127,20 +127,20 @@ class Alone:
     def _input(self) -> dict[str, float]:
         """A batch of the job's own input pipeline, which a step would wait for if it took no time itself."""
         job, me = self.job, self.machine.me
-        recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-        images = data.find(Path(job.datadir) if job.datadir else self.machine.root, "train", recipe.classes)
-        _, fed = train.model_and_image(recipe, self.machine.plan())
+        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.batchsize)
+        root = Path(job.datadir) if job.datadir else self.machine.root
+        images = model.find_data(root, "train", model.recipe.classes)
         batch = min(job.batchsize, len(images))
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig(
             batch=batch,
-            image=fed,
+            image=model.image,
             device=job.device,
             device_id=me.local_rank,
             threads=job.data_threads_per_rank,
             seed=SEED,
         )
-        source = data.Loader(images, order, reader, augment=recipe.augmentation)
+        source = model.batches(images, order, reader)
         try:
             batches: Iterator[Any] = iter(source)
             next(batches)
@@ -154,19 +154,15 @@ class Alone:
 def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]]:
     """A step of the job's program by the default strategy, without its all-reduces and with them; its seconds."""
     job, me = machine.job, machine.me
-    recipe = config.recipe(job.recipe, global_batch=job.global_batch, image_size=job.image_size)
-    schedule = recipe.make_schedule(
-        samples=job.global_batch, global_batch=job.global_batch, epochs=math.ceil(recipe.epochs)
-    )
-    plan = machine.plan()
-    _, fed = train.model_and_image(recipe, plan)
-    training = train.training_program(job, recipe, plan, schedule, seed=SEED)
+    model = ResNet50(job.hyperparameters, machine.plan(), batch=job.batchsize)
+    schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
+    training = model.training_program(schedule, seed=SEED)
     machine.executor.run(training.startup)
     state.broadcast_parameters(training.main, me)
     training.schedule.send(machine.executor.place)
     alone = training.main.clone()
     passes.remove(alone, lambda op: op.type.startswith("c_allreduce"))
-    made = data.synthetic(fed, batch=job.batchsize, classes=recipe.classes, seed=SEED + me.rank)
+    made = model.synthetic(model.image, batch=job.batchsize, seed=SEED + me.rank)
     batch = loader.resident(made, machine.executor.place)
 
     def step(main: static.Program) -> float:

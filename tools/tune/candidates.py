@@ -44,7 +44,7 @@ def candidates(job: env.Job) -> list[Candidate]:
     Raises:
         ValueError: the base is Paddle's automatic mode.
     """
-    base = strategy.parse(job.strategy)
+    base = job.knobs
     if base.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
     gpu, half = job.device == "gpu", job.precision in ("amp_o1", "amp_o2")
@@ -90,7 +90,7 @@ def _may_capture(job: env.Job, base: strategy.Strategy) -> bool:
 def left_out(job: env.Job) -> list[str]:
     """Strategies that are not tried for a reason that the user can change, each with it."""
     scaled = job.precision in ("amp_o1", "amp_o2") and job.loss_scale != 1
-    if not scaled or not _may_capture(job, strategy.parse(job.strategy)):
+    if not scaled or not _may_capture(job, job.knobs):
         return []
     how = "0, dynamic" if job.loss_scale == 0 else job.loss_scale
     return [f"cuda_graph=1 is not tried: a captured step takes no loss scale, LOSS_SCALE is {how}: set LOSS_SCALE=1"]

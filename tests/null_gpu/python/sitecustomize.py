@@ -55,10 +55,10 @@ def mark_replays(capture):
     """Marks the counters before each step that a captured graph makes: `run -1 captured`."""
     library, run = ctypes.CDLL(None), capture.CapturedStep.run
 
-    def marked(self, batch):
+    def marked(self, main, feed):
         if self._addresses:
             library.nullgpu_mark(b"run -1 captured")
-        run(self, batch)
+        run(self, main, feed)
 
     capture.CapturedStep.run = marked
 
@@ -127,7 +127,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 refuse_result()
-changes = {"paddle.base.executor": mark_runs, "harness.capture": mark_replays, "nvidia.dali": pipelines_on_cpu}
+changes = {"paddle.base.executor": mark_runs, "harness.hooks.capture": mark_replays, "nvidia.dali": pipelines_on_cpu}
 if os.environ.get("NULLGPU_NETWORK") == "small":
     changes |= {"paddle_rn50.model": fewer_blocks, "paddle_hrnet.model": fewer_blocks}
 sys.meta_path.insert(0, AfterImport(changes))

@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness import state
+from harness.hooks import Hook
 from program import build, resnet_unit
 from runlog import schema
 from runlog.errors import RunError
 
 if TYPE_CHECKING:
     from harness.env import Job
+    from harness.progress import Timing
     from harness.ranks import Ranks
     from runlog.writer import RunLog
 
@@ -256,7 +258,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 # ---- keeping
 
 
-class Keeper:
+class Keeper(Hook):
     """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
 
     A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of SIGNALS asks the run to
@@ -312,8 +314,8 @@ class Keeper:
             text = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on"
         return str(self._ranks.broadcast(text))
 
-    def window(self, main: Any, *, step: int, epoch: int) -> float:
-        """Called on every rank at the end of a window; seconds that a checkpoint took from the training.
+    def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
+        """Writes a checkpoint where one is due; seconds that it took from the training.
 
         Raises:
             RunError: a signal asked for the end; the checkpoint is on the disk.

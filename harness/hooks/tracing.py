@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from harness import env
+from harness.hooks import Hook
 
 if TYPE_CHECKING:
     from harness.env import Job
     from harness.ranks import Ranks
 
 
-class Tracer:
+class Tracer(Hook):
     """Records steps `first` to `last` (both counted from 1, both included), until it is left at the latest."""
 
     def __init__(self, first: int, last: int, log: Path, *, on_gpu: bool) -> None:
@@ -43,8 +44,8 @@ class Tracer:
             print(f"warning: {said}", file=sys.stderr, flush=True)
             self._close()
 
-    def begin(self, step: int) -> None:
-        """Before a step."""
+    def step_begins(self, step: int) -> None:
+        """Starts Paddle's profiler at the first step."""
         # A run that goes on from a checkpoint may begin between the two.
         if self._kernels and not self._profiler and self._first <= step <= self._last:
             from paddle import profiler
@@ -56,8 +57,8 @@ class Tracer:
     def _export(self, profiler: Any) -> None:
         profiler.export(str(self._kernels), "json")
 
-    def end(self, step: int, began_s: float, ready_s: float) -> None:
-        """After a step that began at `began_s` and had its input at `ready_s`, by time.perf_counter."""
+    def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
+        """Records the step, and writes the trace after the last one."""
         if not self._first <= step <= self._last:
             return
         ended_s = time.perf_counter()
@@ -75,9 +76,9 @@ class Tracer:
             self._path.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
 
 
-def tracer(job: Job, ranks: Ranks) -> Tracer | None:
+def tracers(job: Job, ranks: Ranks) -> list[Tracer]:
     """Rank 0's tracer where the job asks for one."""
     if not job.profile or not ranks.is_first:
-        return None
+        return []
     first, last = env.traced_steps(job.profile)
-    return Tracer(first, last, Path(job.result_file), on_gpu=job.device == "gpu")
+    return [Tracer(first, last, Path(job.result_file), on_gpu=job.device == "gpu")]

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,16 +21,18 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from harness import nvidia
+from harness.hooks import Hook
 from runlog.schema import TelemetrySummary
 
 if TYPE_CHECKING:
     from harness.env import Job
+    from harness.progress import Timing
     from harness.ranks import Ranks
 
 INFINIBAND = Path("/sys/class/infiniband")
 
 
-class Sampler:
+class Sampler(Hook):
     """Samples from entering to leaving; a file that cannot be written ends the sampling, not the run."""
 
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
@@ -131,14 +132,19 @@ class Sampler:
 
     # ---- what the run asks
 
-    def begin(self) -> None:
-        """The first step comes now: energy counts from here."""
+    def run_begins(self) -> None:
+        """Energy counts from the first step."""
         if self._energy_begin_j is None:
             self._energy_begin_j = self._energy_j()
 
-    def count(self, images: int) -> None:
-        """`images` more were trained on, over all ranks."""
-        self._images += images
+    def readings(self) -> dict[str, Any]:
+        """Power of the job's GPUs on this node."""
+        return {"power_w": self.power_w}
+
+    def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
+        """Counts the images that were trained on, over all ranks."""
+        self._images += window.images
+        return 0.0
 
     def _energy_j(self) -> float | None:
         energies = [nvidia.energy_j(handle) for handle in self._handles[: self._job_gpus]]
@@ -208,14 +214,11 @@ def prometheus(sample: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@contextlib.contextmanager
-def sampling(job: Job, ranks: Ranks) -> Iterator[Sampler | None]:
-    """This node's sampler on its first rank, else None."""
+def samplers(job: Job, ranks: Ranks) -> list[Sampler]:
+    """This node's sampler on its first rank, where the job asks for one."""
     if not job.telemetry_s or ranks.local_rank:
-        yield None
-        return
+        return []
     log = Path(job.result_file)
     path = log.with_name(f"{log.name.removesuffix('.txt')}.node{ranks.rank // job.dgxngpu}.telemetry.jsonl")
     gpus = job.dgxngpu if job.device == "gpu" else 0
-    with Sampler(path, every_s=job.telemetry_s, job_gpus=gpus, prometheus=job.telemetry_prometheus) as sampler:
-        yield sampler
+    return [Sampler(path, every_s=job.telemetry_s, job_gpus=gpus, prometheus=job.telemetry_prometheus)]

@@ -1,0 +1,28 @@
+"""What a run does beside its steps; the loop calls each hook where its class says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.progress import Timing
+
+
+class Hook:
+    """Called by the loop on this rank; each hook overrides what it needs."""
+
+    def run_begins(self) -> None:
+        """Before the first step of an epoch, or of a measurement."""
+
+    def step_begins(self, step: int) -> None:
+        """Before a step of the run, counted from 1, and before its input is read."""
+
+    def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
+        """After a step that began at `began_s` and had its input at `ready_s`, by time.perf_counter."""
+
+    def readings(self) -> dict[str, Any]:
+        """Fields of `schema.StepWindow` that this hook measures."""
+        return {}
+
+    def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
+        """After a window of steps of the program `main` is logged; seconds that it took from the training."""
+        return 0.0

@@ -1,0 +1,199 @@
+"""Trains a job's workload: one rank of a job, read from top to bottom.
+
+Started on every rank by `python -m harness`, which has read the job and set up the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import static
+
+from harness import loader, memory, ranks, sampling, session, state, workload
+from harness.env import Job, Origins
+from harness.hooks import checkpoint
+from harness.hooks.capture import CapturedStep
+from harness.hooks.watchdog import WATCHDOG
+from harness.loop import COUNTED, Evaluator, LaunchedStep, NotFinite, Trainer
+from program import build
+from runlog import schema
+from runlog.errors import RunError
+
+
+def main(job: Job, origins: Origins) -> None:
+    """Runs the job on this rank.
+
+    Raises:
+        ValueError: the job asks for what cannot be done.
+        RunError: training failed.
+    """
+    me = ranks.start(job)
+    task = configured(job, me)  # all of it is checked before a log is begun
+    with session.begin(job, origins, me, task) as run:
+        # ---- programs; the seeds of the ranks differ on purpose: rank 0's weights are broadcast
+        model, eval_image, eval_batch = task.workload, task.eval_image, task.eval_batch
+        training = model.training_program(task.schedule, seed=run.seed + me.rank + 1)
+        evaluation = build.evaluation(lambda: model.evaluation_totals(eval_image, eval_batch), training, model.plan)
+        made = model.synthetic(model.image, batch=job.batchsize, seed=run.seed + me.rank)
+        synthetic = synthetic_eval = loader.resident(made, run.executor.place)
+        if (eval_image, eval_batch) != (model.image, job.batchsize):
+            synthetic_eval = model.synthetic(eval_image, batch=eval_batch, seed=run.seed)
+        trainer, evaluator = prepared(run, training, evaluation, synthetic, synthetic_eval)
+
+        # ---- input: nothing is read before the first batch is asked for
+        reader, eval_reader = run.reader(model.image, batch=job.batchsize), run.reader(eval_image, batch=eval_batch)
+        batches = model.batches(task.samples, run.training_plan(), reader)
+        eval_batches = model.eval_batches(task.eval_samples, run.evaluation_plan(), eval_reader)
+        batches.write_to(trainer.step.inputs)
+        source = itertools.repeat(synthetic) if job.data == "synthetic" else batches
+
+        # ---- the timed run
+        session.run_summary(run.log, job, resumed=run.start.position is not None)
+        session.start_clock(run.log, me)
+        try:
+            if job.mode == "throughput":
+                trainer.run(source, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
+                trainer.run(source, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")
+            else:
+                to_target(run, trainer, source, lambda: evaluated(evaluator, eval_batches, task))
+        except NotFinite as error:
+            raise RunError(f"{error}; {run.keeper.last_good}") from error
+        me.barrier()
+        run.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
+        session.log_telemetry(run.log, me, run.samplers)
+        batches.close()
+        eval_batches.close()
+
+
+def configured(job: Job, me: ranks.Ranks) -> session.Task:
+    """What the job trains, by its environment and its data set.
+
+    Raises:
+        ValueError: the job asks for what cannot be done.
+    """
+    model = workload.of_job(job)
+    recipe = model.recipe
+    name, root = session.data_set(job, me, embedded=model.EMBEDDED, make=model.make_data)
+    train_samples, eval_samples = (model.find_data(root, part, recipe.classes) for part in ("train", "val"))
+    count = session.epoch_samples(job, listed=len(train_samples), nominal=recipe.train_samples)
+    eval_image, eval_batch = model.eval_input(eval_samples)
+    sizes = {"samples": count, "global_batch": job.global_batch}
+    return session.Task(
+        workload=model,
+        dataset=name,
+        samples=train_samples,
+        eval_samples=eval_samples,
+        eval_image=eval_image,
+        eval_batch=eval_batch,
+        train_samples=count,
+        epochs=job.max_epochs or recipe.most_epochs(**sizes),
+        schedule=recipe.make_schedule(**sizes, epochs=job.max_epochs),
+    )
+
+
+def prepared(
+    run: session.Run, training: build.TrainingProgram, evaluation: static.Program, synthetic: Any, synthetic_eval: Any
+) -> tuple[Trainer, Evaluator]:
+    """Warms the programs up on synthetic batches, then sets all state: by the start-up program, the weights of
+    PRETRAINED, and the checkpoint that the run goes on from.
+    """
+    job, model, executor = run.job, run.task.workload, run.executor
+    run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
+    if job.knobs.auto:
+        for line in training.verified:
+            run.progress.say(line)
+    trainer = Trainer(
+        step=(CapturedStep if job.knobs.cuda_graph else LaunchedStep)(executor, training),
+        global_batch=job.global_batch,
+        print_steps=job.print_steps,
+        ranks=run.ranks,
+        log=run.log,
+        progress=run.progress,
+        hooks=run.hooks,
+    )
+    evaluator = Evaluator(
+        executor=executor,
+        main=evaluation,
+        totals=(model.QUALITY, COUNTED),
+        feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
+        ranks=run.ranks,
+    )
+    first_weights = model.pretrained(job.pretrained, training.main)
+    if job.knobs.preallocate:
+        preallocate(job, executor.place)
+    executor.run(training.startup)
+    trainer.warm_up(synthetic)
+    if job.mode == "train":
+        evaluator.warm_up(synthetic_eval)
+    executor.run(training.startup)
+    state.set_weights(training.main, first_weights)
+    state.broadcast_parameters(training.main, run.ranks)
+    checkpoint.restore(run.start, training, run.ranks)
+    trainer.step.capture()
+    return trainer, evaluator
+
+
+def preallocate(job: Job, place: Any) -> None:
+    """Has Paddle's allocator take in one piece what the program and cuDNN's workspace are reckoned to take of a GPU.
+
+    Given up at once, the piece stays the allocator's. Parameters and temporaries are cut from it, so that it is never
+    whole again and given back.
+    """
+    WATCHDOG.beat("taking the run's memory in one piece")
+    need = memory.need(job, workspace_mib=paddle.get_flags([memory.WORKSPACE_LIMIT])[memory.WORKSPACE_LIMIT])
+    assert need, "harness/plan.py refuses what cannot be reckoned"
+    piece = paddle.base.core.LoDTensor()
+    piece._set_dims([round((need.program + need.workspace) * 2**20 / np.dtype(np.float32).itemsize)])
+    piece._alloc_float(place)
+
+
+def evaluated(evaluator: Evaluator, batches: Iterator[Any], task: session.Task) -> float:
+    """Quality by all images of the evaluation, each seen once."""
+    samples = len(task.eval_samples)
+    steps = sampling.evaluation_steps(samples, task.eval_batch * evaluator.ranks.size)
+    totals = evaluator.run(batches, steps=steps)
+    assert totals[COUNTED] == samples, "evaluation must see every image exactly once"
+    return task.workload.quality(totals)
+
+
+def to_target(run: session.Run, trainer: Trainer, batches: Iterator[Any], evaluate: Callable[[], float]) -> None:
+    """Trains epoch by epoch until an evaluation reaches the target.
+
+    A block of the log is the epochs up to an evaluation and the evaluation itself.
+
+    Raises:
+        RunError: the target was not reached in the task's epochs.
+    """
+    task, log, start, steps = run.task, run.log, run.start, run.steps_per_epoch
+    recipe, main = task.workload.recipe, trainer.program.main
+    quality, previous = float("nan"), start.epoch - 1
+    for last in (e for e in range(start.epoch, task.epochs + 1) if recipe.is_eval_epoch(e, task.epochs)):
+        block = schema.InBlock(first_epoch_num=previous + 1, epoch_count=last - previous)
+        log.mark(schema.BLOCK_START, block)
+        for epoch in range(previous + 1, last + 1):
+            log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
+            left_out = start.epoch_step if epoch == start.epoch else 0
+            done = (epoch - 1) * steps + left_out
+            timing = trainer.run(batches, steps=steps - left_out, epoch=epoch, done=done, phase="train")
+            log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
+            session.log_throughput(log, timing, epoch)
+            if epoch < last:
+                run.keeper.epoch_ended(main, epoch)
+        log.mark(schema.EVAL_START, schema.InEpoch(epoch_num=last))
+        state.average_statistics(main, run.ranks)
+        quality = evaluate()
+        log.mark(schema.EVAL_STOP, schema.InEpoch(epoch_num=last))
+        log.event(schema.EVAL_ACCURACY, quality, schema.InEpoch(epoch_num=last))
+        log.mark(schema.BLOCK_STOP, block)
+        run.progress.say(f"epoch {last} evaluation {quality:.4f} (target {recipe.target:.4f})")
+        if quality >= recipe.target:
+            return
+        run.keeper.epoch_ended(main, last)
+        previous = last
+    # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
+    found = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {recipe.target:.4f}"
+    raise RunError(f"{found}; {run.keeper.last_good}")

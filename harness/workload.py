@@ -1,0 +1,123 @@
+"""What a model's folder gives to a run: a data set, the heads of its programs, and what an evaluation's totals say.
+
+`paddle_<workload>/train.py` has one subclass of `Workload`, called WORKLOAD; all else of a run is the harness's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from paddle import static
+
+from harness import plan as plans
+from harness.env import Job
+from harness.loader import Batch, Loader, ReaderConfig
+from harness.sampling import Plan as SamplePlan
+from program import build
+from program.schedules import Schedule
+
+
+class Workload(ABC):
+    """A model as a run trains it, by a recipe and a plan."""
+
+    EMBEDDED: ClassVar[str]  # name of the data set that is made where none is given
+    QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
+
+    def __init__(self, recipe: Any, plan: build.Plan, *, batch: int, ranks: int = 1) -> None:
+        """`batch` is of a device in images, `recipe` the workload's frozen dataclass."""
+        self.recipe, self.plan, self.batch, self.ranks = recipe, plan, batch, ranks
+
+    @staticmethod
+    @abstractmethod
+    def make_data(folder: Path) -> Any:
+        """Makes the embedded data set in a folder."""
+
+    @staticmethod
+    @abstractmethod
+    def find_data(root: Path, part: str, classes: int) -> Any:
+        """Samples of `part` (train or val) of a data set, with a length.
+
+        Raises:
+            ValueError: they are absent, not whole, or wrongly listed.
+        """
+
+    @classmethod
+    def plan_of(cls, job: Job) -> build.Plan:
+        """How this model's program is to be built for a job.
+
+        Raises:
+            ValueError: the job asks for what cannot be built.
+        """
+        return plans.of_job(job)
+
+    @property
+    def bn_span(self) -> int:
+        """Images over which a normalization takes its statistics."""
+        return self.plan.micro_batch(self.batch)
+
+    @property
+    @abstractmethod
+    def image(self) -> Any:
+        """Format in which the training program is fed images."""
+
+    @abstractmethod
+    def eval_input(self, samples: Any) -> tuple[Any, int]:
+        """Format of the images of an evaluation, and how many a rank evaluates at a time.
+
+        Raises:
+            ValueError: the samples do not say it.
+        """
+
+    @abstractmethod
+    def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
+        """A batch of noise in a format, to warm up on and to measure the program without its input."""
+
+    @abstractmethod
+    def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
+        """Training batches."""
+
+    @abstractmethod
+    def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
+        """Evaluation batches."""
+
+    @abstractmethod
+    def training_loss(self, batch: int) -> static.Variable:
+        """Mean loss [] of a batch, appended to the default program."""
+
+    @abstractmethod
+    def evaluation_totals(self, image: Any, batch: int) -> None:
+        """Adds a batch's results to QUALITY and to COUNTED, by operators of the default program."""
+
+    @abstractmethod
+    def quality(self, totals: dict[str, Any]) -> float:
+        """Quality between 0 and 1 by QUALITY and COUNTED, summed over the ranks."""
+
+    def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
+        """First weights of the program's variables by PRETRAINED; none where it is empty or the workload reads no file.
+
+        Raises:
+            ValueError: the file does not have them.
+        """
+        return {}
+
+    def training_program(self, schedule: Schedule, *, seed: int) -> build.TrainingProgram:
+        """Training program of one rank, its start-up program and loss; fleet must know the ranks."""
+        training, startup = static.Program(), static.Program()
+        startup.random_seed = seed
+        with static.program_guard(training, startup):
+            loss = self.training_loss(self.plan.micro_batch(self.batch))
+            return build.minimize(loss, self.recipe.optimizer, schedule, plan=self.plan)
+
+
+def of_job(job: Job) -> Workload:
+    """The workload of a job, by its recipe and its plan.
+
+    Raises:
+        ValueError: the job asks for what cannot be built.
+    """
+    workload: type[Workload] = importlib.import_module(f"{job.package}.train").WORKLOAD
+    return workload(job.hyperparameters, workload.plan_of(job), batch=job.batchsize, ranks=job.world_size)
