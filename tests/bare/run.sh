@@ -24,6 +24,7 @@ make_root() { # SUITE PACKAGES...
   local root="${work}/$1"
   launch/base_image.sh --suite "$1" --mirror "${mirror}" --root "${root}"
   cp /etc/resolv.conf "${root}/etc/"
+  echo "127.0.0.1 localhost $(uname -n)" >"${root}/etc/hosts" # as an installer leaves it
   [[ -z "${PIP_CERT:-}" ]] || cp "${PIP_CERT}" "${root}/etc/site-ca.crt" # of a site behind a proxy
   in_root "$1" root "apt-get -qq update && apt-get -qq install --no-install-recommends ${*:2}" >"${work}/apt" 2>&1 ||
     { cat "${work}/apt" >&2; die "apt-get fails in ${root}"; }
