@@ -1,14 +1,12 @@
 """Reference convergence points and the score of a submission, as mlperf-logging's rcp_checker and
 result_summarizer compute them, without their imports (numpy, scipy, pandas)."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from compliance.official import rule_files
 from runlog.stats import olympic_mean, t_cdf
 
 SIGNIFICANCE = 0.05  # rcp_checker: alpha of the one-sided t-test
@@ -39,25 +37,13 @@ class Convergence:
     scaling: float = 1.0
 
 
-def official_folder() -> Path:
-    """Folder of the installed mlperf-logging, which owns the reference points."""
-    spec = find_spec("mlperf_logging")
-    if spec is None or not spec.submodule_search_locations:
-        raise ValueError(
-            "mlperf-logging is not installed, whose reference points a closed run is held to: install locks/run.lock, "
-            "or that package alone (pip install --no-deps mlperf-logging)"
-        )
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def reference_points(file: str, ruleset: str, runs: int) -> list[ReferencePoint]:
     """The pruned points of a benchmark, by batch, for submissions of `runs` runs.
 
     A point is pruned where its neighbours' interpolation converges faster, or where a larger batch does.
     """
-    path = official_folder() / "rcp_checker" / f"training_{ruleset}" / file
     points = []
-    for record in json.loads(path.read_text()).values():
+    for record in rule_files.reference_points(file, ruleset).values():
         epochs = sorted(record["Epochs to converge"])
         mean = olympic_mean(epochs)
         std = _std(epochs)

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compliance.check import check_file
-from compliance.findings import printable
 from compliance.official import convergence
 from compliance.rules import Benchmark, Ruleset, load
 from compliance.submission.runs import (
@@ -23,6 +22,7 @@ from compliance.submission.runs import (
 )
 from runlog import schema
 from runlog.stats import olympic_mean
+from runlog.text import printable
 
 # errors of a run that trained as it should and did not reach the target: one such run may be dropped
 NOT_CONVERGED = frozenset({"run-status", "eval_accuracy.value", "target-status"})
