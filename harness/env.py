@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import config_file
-from harness.libraries import FORWARDED, LIBRARIES, SECRET, TF32_OVERRIDE, settings_of
+from harness.libraries import FORWARDED, TF32_OVERRIDE, logged, settings_of
 from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
@@ -324,11 +324,8 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A warning for each variable that nobody reads and whose name is nearly that of one of the job's."""
     known = names()
     long = [name for name in known if len(name) >= LEAST_LETTERS]
-    near = {
-        name: [name.upper()] if name.upper() in known else difflib.get_close_matches(name, long, n=1, cutoff=ALIKE)
-        for name in environ
-        if name not in known
-    }
+    near = {name: difflib.get_close_matches(name, long, n=1, cutoff=ALIKE) for name in environ if name not in known}
+    near |= {name: [name.upper()] for name in near if name.upper() in known}
     return [f"{name}={environ[name]} is read by nothing: is it {found[0]}?" for name, found in near.items() if found]
 
 
@@ -348,12 +345,7 @@ def runtime(job: Job) -> dict[str, str]:
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The libraries' variables as this process has them, `runtime`'s and the config file's among them."""
-    environ = os.environ if environ is None else environ
-    return {
-        name: "not logged, by its name a secret" if SECRET.search(name) else value
-        for name, value in sorted(environ.items())
-        if name.startswith(LIBRARIES)
-    }
+    return logged(os.environ if environ is None else environ)
 
 
 def export(settings: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +56,9 @@ def settings_of(job: Job, *, gpu: str) -> dict[str, str]:
     if job.workload == "hrnet":
         settings["FLAGS_dynamic_static_unified_comm"] = "0"  # passes/sync_bn.py says why, and refuses another value
     return settings
+
+
+def logged(environ: Mapping[str, str]) -> dict[str, str]:
+    """The libraries' variables for a log, without the value of one that is a secret by its name."""
+    names = sorted(name for name in environ if name.startswith(LIBRARIES))
+    return {name: "not logged: a secret by its name" if SECRET.search(name) else environ[name] for name in names}
