@@ -14,6 +14,7 @@ import difflib
 import functools
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -56,7 +57,7 @@ class Job:
         "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`", 16, least=1
     )
     precision: str = _var("arithmetic of the training program", "fp32", choices=PRECISIONS)
-    loss_scale: int = _var("scale of the FP16 loss; 0: dynamic", 0, least=0)
+    loss_scale: int = _var("scale of the FP16 loss; 0: dynamic, and fixed for a captured step", 0, least=0)
     layout: str = _var("image layout of the program; empty: NHWC in half precision", "", choices=("", "NCHW", "NHWC"))
     strategy: str = _var("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
     device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
@@ -166,6 +167,11 @@ def _check(job: Job) -> None:
         raise ValueError(
             f"LOSS_SCALE={job.loss_scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
         )
+    if 0 < job.loss_scale < max(2, job.global_batch / IMAGES_TO_SCALE):
+        raise ValueError(
+            f"LOSS_SCALE={job.loss_scale}: FP16 cannot hold the gradients of a mean over {job.global_batch} images: "
+            f"set 0, or at least {max(2, math.ceil(job.global_batch / IMAGES_TO_SCALE))}"
+        )
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
     if job.profile:
@@ -202,6 +208,8 @@ def variable(name: str) -> str:
     return name.upper()
 
 
+# By a fixed loss scale of 1: at 224 px the gradients of ResNet-50 stored in FP16 are then still those of FP32.
+IMAGES_TO_SCALE = 32
 PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
 
 
