@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from compliance.submission.runs import (
     submission_of,
 )
 from runlog import schema
+from runlog.stats import olympic_mean
 from runlog.text import printable
 
 # errors of a run that trained as it should and did not reach the target: one such run may be dropped
@@ -173,9 +175,8 @@ def _batches(checked: Sequence[Checked]) -> set[str]:
 
 
 def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
-    if len(minutes) + dropped >= 3:
-        mean = convergence.olympic_mean(minutes, dropped) if dropped <= 1 else None
-        return mean, "olympic mean"
+    if len(minutes) + dropped >= 3:  # a dropped run is the worst
+        return (olympic_mean([*minutes, *[math.inf] * dropped]) if dropped <= 1 else None), "olympic mean"
     return (sum(minutes) / len(minutes) if minutes else None), "mean (an olympic mean takes 3 runs)"
 
 

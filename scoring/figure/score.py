@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runlog.stats import olympic_mean
 from runlog.text import safe_lines
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as hazards
@@ -150,7 +151,7 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
 REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,
-    "olympic_mean": spread.olympic_mean,
+    "olympic_mean": olympic_mean,
 }
 
 

@@ -29,7 +29,7 @@ from harness import env
 from runlog.errors import RunError
 from runlog.verdict import FATAL, OK, Verdict, as_text
 from scoring.figure import spread
-from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates, left_out
+from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates
 from tools.tune.config import config_text, machine, provenance
 from tools.tune.runs import ROOT, Measured, Runner, runner_of
 from tools.tune.verdicts import allowed_loss, finalists, judge_candidate, shown
@@ -43,11 +43,11 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     name = args.name or f"{job.dgxsystem}_tuned"
     path = args.folder / f"config_{name}.sh"
     _check_writable(args.folder, path)
-    ways = _asked(args.only, candidates(job), left_out(job))
+    ways = _asked(args.only, candidates(job))
     runner = runner_of(job)
     if args.dry_run:
         commands = [shlex.join(runner.command(way, "screen_1")) for way in (BASE_WAY, CONTROL_WAY, *ways)]
-        print("\n".join([*commands, *left_out(job)]))
+        print("\n".join(commands))
         print(
             f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
             f"what was faster (at most 3 runs); writes {path}"
@@ -70,7 +70,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
     mean = statistics.fmean(images_per_s)
     expect = f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings."
-    evidence = [expect, *provenance(job, args.repeats, runner.records[0]), *left_out(job), *lines]
+    evidence = [expect, *provenance(job, args.repeats, runner.records[0]), *lines]
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
     print(f"config  {path}\nlogs    {runner.folder}")
     return 0
@@ -91,7 +91,7 @@ def _check_writable(folder: Path, path: Path) -> None:
         raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
 
 
-def _asked(only: str, ways: list[Candidate], left: list[str]) -> list[Candidate]:
+def _asked(only: str, ways: list[Candidate]) -> list[Candidate]:
     """Those of the strategies that --only names; all where it names none.
 
     Raises:
@@ -102,8 +102,7 @@ def _asked(only: str, ways: list[Candidate], left: list[str]) -> list[Candidate]
     wanted = only.split(",")
     unknown = set(wanted) - {way.name for way in ways}
     if unknown:
-        said = "; ".join([f"must be of {','.join(way.name for way in ways)}", *left])
-        raise ValueError(f"--only {','.join(sorted(unknown))}: {said}")
+        raise ValueError(f"--only {','.join(sorted(unknown))}: must be of {','.join(way.name for way in ways)}")
     return [way for way in ways if way.name in wanted]
 
 

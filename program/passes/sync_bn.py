@@ -23,7 +23,7 @@ from typing import Any
 import paddle
 from paddle import static
 
-from program.passes import insert
+from program.passes.edit import insert
 
 FORWARD, BACKWARD = "sync_batch_norm", "sync_batch_norm_grad"
 SAVED = ("SavedMean", "SavedVariance", "ReserveSpace")  # what a batch norm keeps of a batch

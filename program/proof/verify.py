@@ -34,16 +34,22 @@ class Gradient:
     """What happened to a gradient so far."""
 
     sums: int = 0  # over the ranks
-    factor: float = 1.0  # without the loss scale
-    scaled: int = 0  # power of the loss scale on it
+    factor: float = 1.0  # without a dynamic loss scale
+    scaled: int = 0  # power of the dynamic loss scale on it
 
 
-def gradients(main: Any, *, ranks: int, parts: int = 1) -> dict[str, Gradient]:
-    """{parameter: its gradient as the optimizer reads it}; the update is computed in `parts` micro-steps.
+def gradients(main: Any, *, ranks: int, parts: int = 1, scale: float = 1.0) -> dict[str, Gradient]:
+    """{parameter: its gradient as the update uses it}; the update is computed in `parts` micro-steps.
+
+    `scale` is the fixed loss scale, at which the gradients start and which the update takes off by `rescale_grad`.
 
     Raises:
         Refused: a gradient is summed or scaled not exactly once, is written again after its sum, or is not used.
     """
+    starts = (op for op in main.global_block().ops if op.attr("op_role") == BACKWARD | LOSS and op.has_attr("value"))
+    for value in (op.attr("value") for op in starts):
+        if abs(value / scale - 1.0) > 1e-6:
+            raise Refused(f"the gradients start at {value:g}, not at the loss scale {scale:g}")
     used = _follow(main, ranks=ranks, scales=_loss_scales(main)).used
     wanted = {p.name for p in main.all_parameters() if p.trainable}
     if wanted - used.keys():
@@ -55,7 +61,7 @@ def gradients(main: Any, *, ranks: int, parts: int = 1) -> dict[str, Gradient]:
     return used
 
 
-def merged(micro: Any, main: Any, *, ranks: int, parts: int) -> int:
+def merged(micro: Any, main: Any, *, ranks: int, parts: int, scale: float = 1.0) -> int:
     """Number of gradients that `parts` - 1 runs of `micro` and one of `main` sum up, each part once.
 
     Raises:
@@ -79,7 +85,7 @@ def merged(micro: Any, main: Any, *, ranks: int, parts: int) -> int:
             if not into_total and cleared.get(total, -1) < index:
                 raise Refused(f"{total} is not cleared after the update")
     for gradient, value in last.merged.values():
-        if value.sums or abs(value.factor * ranks * parts - 1.0) > 1e-6:
+        if value.sums or abs(value.factor * ranks * parts / scale - 1.0) > 1e-6:
             raise Refused(f"{gradient} is merged after {value.sums} sums at the factor {value.factor:g}")
     return len(last.merged)
 
@@ -216,7 +222,8 @@ def _use(op: Any, values: dict[str, Gradient], used: dict[str, Gradient], of_mas
             raise Refused(f"the optimizer reads {gradient}, which no gradient of the loss reaches")
         if parameter in used:
             raise Refused(f"{parameter} is updated twice")
-        used[parameter] = values[gradient]
+        value, rescaled = values[gradient], op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
+        used[parameter] = replace(value, factor=value.factor * rescaled)
 
 
 def _check(parameter: str, value: Gradient, *, ranks: int, parts: int) -> None:
@@ -275,11 +282,7 @@ def _check_lars(op: Any, config: OptimizerConfig) -> None:
         strangers = [p for p, n in zip(parameters, names, strict=True) if n != p and not n.startswith(f"{p}_")]
         if strangers:
             raise Refused(f"{op.type} updates {strangers[0]} by the {slot} of another parameter")
-    for name, wanted in (
-        ("lars_coeff", config.lars_coefficient),
-        ("epsilon", config.lars_epsilon),
-        ("rescale_grad", 1.0),
-    ):
+    for name, wanted in (("lars_coeff", config.lars_coefficient), ("epsilon", config.lars_epsilon)):
         if abs(op.attr(name) - wanted) > 1e-6 * max(abs(wanted), 1e-3):
             raise Refused(f"{name} of {parameters[0]} is {op.attr(name):g}, not {wanted:g}")
 

@@ -16,7 +16,7 @@ import numpy as np
 from paddle import static
 
 from program.ops import ALL_UPDATES, readers
-from program.passes import insert
+from program.passes.edit import insert
 
 UNIT = "resnet_unit"
 _INPUTS = ("Filter", "Scale", "Bias", "Mean", "Var")  # of each side, X and Z

@@ -10,7 +10,7 @@ import paddle
 from paddle import static
 
 from program.ops import BACKWARD, LOSS, MIB, element_bytes, is_optimizer, parameters_by_gradient, readers
-from program.passes import Step, insert, insert_all
+from program.passes.edit import Step, insert, insert_all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from program.ops import (
     readers,
     type_in,
 )
-from program.resnet_unit import fits
+from program.passes.resnet_unit import fits
 from program.strategy import Strategy
 
 # Of each pass: what it makes, and what is there only where it did not run.
