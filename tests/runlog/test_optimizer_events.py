@@ -46,7 +46,7 @@ def test_a_run_with_lars_writes_its_hyperparameters(tmp_path: Path) -> None:
     log = tmp_path / "result_0.txt"
     settings = {"RESULT_FILE": str(log), "RECIPE": "mlperf_lars", "DATA": "synthetic"}
     process = jobs.begin_on_ranks(1, "-m", "harness", BATCHSIZE=1632, **(jobs.TINY | settings))
-    jobs.until(lambda: "lars_epsilon" in jobs.text(log), process)
+    jobs.until(lambda: '"key": "lars_epsilon"' in jobs.text(log), process)
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert jobs.values(log, "lars_epsilon") == [0.0], errors
