@@ -29,6 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from runlog import stats  # noqa: E402
 from scoring.figure import compare, history, protocols, spread  # noqa: E402
 from scoring.figure.score import Score, score  # noqa: E402
 from scoring.importers import read_record  # noqa: E402
@@ -171,7 +172,7 @@ def two_systems(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
                 of=repeats,
             )
         a, b, known = (systems(draw, shape, (repeats, count), 0.3) for count in (1, 1, 5))
-        half = spread.t_quantile(4, compare.SINGLE_RUNS) * known.std(axis=1, ddof=1) / known.mean(1) * 2**0.5
+        half = stats.t_quantile(4, compare.SINGLE_RUNS) * known.std(axis=1, ddof=1) / known.mean(1) * 2**0.5
         share = float(np.mean(abs(np.log(b * (1 + faster / 100) / a)[:, 0]) > half))
         row = f"{what}, single runs, 5 others known, {shape}"
         yield Cell(row=row, column="1 run each", share=share, most=None if faster else 0.05, of=repeats)

@@ -13,6 +13,7 @@ from typing import Any
 from compliance import findings, rules
 from compliance.commands import COMMANDS
 from compliance.submission.runs import check_logs, expand
+from runlog.text import printable
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
-        message = findings.printable(str(error), 1000)
+        message = printable(str(error), 1000)
         print(f"compliance {options.command}: {message}", file=sys.stderr)
         return 2
 

@@ -11,17 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compliance.findings import Collected, Finding, breach, breach_of_row, printable
+from compliance.findings import Collected, Finding, breach, breach_of_key
+from compliance.first_values import FirstValues
+from compliance.official.checker import Judge
 from compliance.official.parser import official_findings
-from compliance.official.rules import Judge
-from compliance.rows import Rows
-from compliance.rules import Row, Ruleset
+from compliance.official.rule_files import VERSION, keys
+from compliance.rules import Ruleset
 from compliance.strict import project_log as own
 from compliance.strict.policy import Policy
-from compliance.strict.run_order import COMMON_HANDLERS, HANDLERS, Course, Evaluation
+from compliance.strict.run_order import HANDLERS, Course, Evaluation
 from compliance.strict.windows import Windows
 from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
+from runlog.text import printable
 
 SECTIONS_KEPT = 100
 REFUSED_READ = 10_000  # damaged lines; a log with more is judged by these alone
@@ -77,7 +79,6 @@ class LoggedRun:
 NOTHING = LoggedRun(
     values={}, lines={}, headers={}, seeds=(), evaluations=(), start_ms=None, stop_ms=None, status=None
 )  # what no log says
-_EVENTS = Row(key="events", source="mlperf-logging 4.1.68, mlp_compliance.py")
 
 
 class Checker:
@@ -86,15 +87,14 @@ class Checker:
     def __init__(self, ruleset: Ruleset, benchmark: str | None = None) -> None:
         self._ruleset, self._benchmark_asked = ruleset, benchmark
         self._collected = Collected(ruleset.strict)
-        self._rows = Rows(ruleset, self._collected)
+        self._values = FirstValues(keys(ruleset.version), self._collected)
         self._headers: dict[str, Any] = {}
         self._course = Course(
-            rows=self._rows,
+            values=self._values,
             collected=self._collected,
-            windows=Windows(self._rows, self._headers),
-            handlers=COMMON_HANDLERS if ruleset.newer else HANDLERS,
+            windows=Windows(self._values, self._headers),
         )
-        self._judge = Judge(ruleset.version, self._collected) if ruleset.newer else None
+        self._judge = Judge(ruleset.version, self._collected)
         self._events = 0
         self._last_ms = -math.inf
         self._refused = 0  # lines that the official parser refuses
@@ -115,8 +115,8 @@ class Checker:
             is_type = entry.kind == "event-type"
             self.misread = self.misread or not is_type
             self._refused += entry.kind in ("json", "fields", "trailing-text")
-            rule = "line-fields" if is_type else f"line-{entry.kind}"
-            self._collected.breach(rule, entry.line, _of_problem, entry)
+            rule = "event-type" if is_type else f"line-{entry.kind}"
+            self._collected.breach(rule, entry.line, _of_problem(entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
                 self._course.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
@@ -128,32 +128,32 @@ class Checker:
         course = self._course
         self._events += 1
         if key not in _OF_OTHER_RANKS:
+            if key.startswith("submission_"):
+                time_ms = max(time_ms, self._last_ms)  # a label, which others log without a time
             if time_ms < self._last_ms:
-                self._collected.breach("time-order", line, _of_time, event, self._last_ms)
+                actual = f"{printable(key)} at {time_ms} ms, {self._last_ms - time_ms} ms before the event above it"
+                self._collected.breach("time-order", line, actual)
             self._last_ms = time_ms
             if rank := rank or metadata.get("rank"):
-                self._collected.breach("rank-zero", line, _of_rank, event, rank)
+                self._collected.breach("rank-zero", line, f"{printable(key)} of rank {printable(rank, 20)}")
         if course.stop_line is not None and key in _OF_TRAINING:
-            self._collected.breach("after-run-stop", line, "{} after the run_stop of line {}", key, course.stop_line)
-        self._rows.take(event, course.first_init_ms)
-        handler = course.handlers.get(key)
-        if handler is not None:
+            self._collected.breach("after-run-stop", line, f"{key} after the run_stop of line {course.stop_line}")
+        self._values.take(event)
+        self._judge.take(event)
+        if handler := HANDLERS.get(key):
             handler(course, event)
-        if self._judge:
-            self._judge.take(event)
 
     def finish(self) -> tuple[tuple[Finding, ...], LoggedRun]:
         """The findings, errors first, then by line; and the run."""
-        rows, course, collected = self._rows, self._course, self._collected
+        values, course, collected = self._values, self._course, self._collected
         if not self._events:
             why = f"none can be read; line {found[0].line}: {found[0].actual}" if (found := collected.found) else "none"
-            return (breach_of_row(_EVENTS, "count", None, "MLLOG events", why, "give the log of a run"),), NOTHING
-        rows.finish(rows.facts())
-        if self._judge:
-            self._judge.finish()
-        policy = Policy(ruleset=self._ruleset, rows=rows, course=course, headers=self._headers, collected=collected)
+            source, fix = f"mlperf-logging {VERSION}, mlp_compliance.py", "give the log of a run"
+            return (breach_of_key("events", "count", None, "MLLOG events", why, fix, source=source),), NOTHING
+        self._judge.finish()
+        policy = Policy(ruleset=self._ruleset, values=values, course=course, headers=self._headers, collected=collected)
         policy.finish(self._benchmark_asked)
-        named = {key: state for key, state in rows.keys.items() if state.count}
+        named = {key: state for key, state in values.keys.items() if state.count}
         run = LoggedRun(
             values={key: state.value for key, state in named.items()},
             lines={key: state.line for key, state in named.items()},
@@ -163,7 +163,7 @@ class Checker:
             start_ms=course.start_ms,
             stop_ms=course.stop_ms,
             status=course.status if isinstance(course.status, str) else None,
-            own=own.is_own(self._headers, rows, course),
+            own=own.is_own(self._headers, values, course),
             losses=tuple(course.windows.losses),
         )
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
@@ -176,14 +176,6 @@ class Checker:
 
 def _of_problem(problem: Problem) -> str:
     return printable(problem.message) + (f": {printable(problem.text)}" if problem.text else "")
-
-
-def _of_time(event: Event, last_ms: float) -> str:
-    return f"{printable(event.key)} at {event.time_ms} ms, {last_ms - event.time_ms} ms before the event above it"
-
-
-def _of_rank(event: Event, rank: object) -> str:
-    return f"{printable(event.key)} of rank {printable(rank, 20)}"
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tuple[tuple[Finding, ...], LoggedRun]:

@@ -2,8 +2,8 @@
 
 from difflib import get_close_matches
 
-from compliance.official import rules as newer
-from compliance.rules import Ruleset, describe_row
+from compliance.official.rule_files import VERSION, keys, read_check, rules_in_words
+from compliance.rules import Ruleset
 
 
 def explain(name: str, ruleset: Ruleset) -> str:
@@ -11,9 +11,9 @@ def explain(name: str, ruleset: Ruleset) -> str:
 
     `name` is a strict rule, a key, or the rule of a finding (`run_stop.order`). Raises ValueError if unknown.
     """
-    keys = {row.key for row in ruleset.rows} or set(newer.keys(ruleset.version))
+    known = keys(ruleset.version)
     if name == "all":
-        return "\n".join(explain(one, ruleset) for one in [*sorted(keys), *sorted(ruleset.strict)])
+        return "\n".join(explain(one, ruleset) for one in [*sorted(known), *sorted(ruleset.strict)])
     if name in ruleset.strict:
         rule = ruleset.strict[name]
         when = ", ".join(f"{key} {value}" for key, value in rule.when.items()) or "every log"
@@ -24,17 +24,17 @@ def explain(name: str, ruleset: Ruleset) -> str:
         )
     key = name.partition(".")[0]
     if key == "events":
-        return "events.count\n  expects: at least one event\n  source: mlperf-logging 4.1.68, mlp_compliance\n"
-    if key in keys:
+        return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
+    if key in known:
         lines = [f"{key} (ruleset {ruleset.version})"]
-        if ruleset.newer:
-            for file, said in newer.rules_in_words(ruleset.version, key):
-                lines.append(f"  {said} (official)\n      source: mlperf-logging 4.1.68, {file}")
-        for row in ruleset.rows:
-            if row.key == key:
-                who = "official" if row.official else "stricter than the official checker"
-                lines.append(f"  {describe_row(row)} ({who})\n      source: {' '.join(row.source.split())}")
+        for source, words in rules_in_words(ruleset.version, key):
+            lines.append(f"  {words} (official)\n      source: {source}")
+        for written in ruleset.written:
+            if written.key == key:
+                where = f"closed resnet{f', {written.opt_name}' if written.opt_name else ''}"
+                words = read_check("written.yaml", key, written.check).words
+                lines.append(f"  {words} ({where}; stricter than the official checker)\n      source: {written.source}")
         return "\n".join(lines) + "\n"
-    near = get_close_matches(name, [*keys, *ruleset.strict], n=3, cutoff=0.4)
+    near = get_close_matches(name, [*known, *ruleset.strict], n=3, cutoff=0.4)
     hint = f"; near it: {', '.join(near)}" if near else ""
     raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")

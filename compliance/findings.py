@@ -1,13 +1,14 @@
 """A finding, and its forms: text, JSON, JUnit XML."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from compliance.rules import Row, StrictRule
+from compliance.rules import StrictRule
+from runlog.text import printable
 
 SEVERITIES = ("error", "warning", "info")
 FINDINGS_PER_RULE = 10
@@ -54,18 +55,28 @@ def note(rule: StrictRule, actual: str) -> Finding:
     return replace(breach(rule, actual), severity="info", fix="")
 
 
-def breach_of_row(row: Row, aspect: str, line: int | None, expected: str, actual: str, fix: str) -> Finding:
-    """A breach of `row` in one `aspect`: count, value, metadata, order or time."""
+def breach_of_key(
+    key: str,
+    aspect: str,
+    line: int | None,
+    expected: str,
+    actual: str,
+    fix: str,
+    *,
+    source: str,
+    official: bool = True,
+) -> Finding:
+    """A breach of a rule of one key in one `aspect`: count, value, metadata, order or time."""
     return Finding(
-        rule=f"{row.key}.{aspect}",
+        rule=f"{key}.{aspect}",
         severity="error",
         line=line,
         expected=expected,
         actual=actual,
         fix=fix,
         kind="rule",
-        source=row.source,
-        official=row.official,
+        source=source,
+        official=official,
     )
 
 
@@ -77,17 +88,20 @@ class Collected:
         self._strict = strict
         self._counts: dict[str, int] = {}
 
-    def breach(
-        self, rule: str, line: int | None, actual: str | Callable[..., str], *said: Any, expected: str | None = None
-    ) -> None:
-        """A breach of a strict rule; its words, `actual` of `said` by format or call, are made only if kept."""
+    def breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
+        """A breach of a strict rule; a note where its text is not in force."""
+        text = self._strict[rule]
+        if not text.in_force:
+            return self.note(rule, f"not applied: in force from ruleset {text.since} on; {actual}")
         count = self._counts[rule] = self._counts.get(rule, 0) + 1
         if count <= FINDINGS_PER_RULE:
-            if not isinstance(actual, str):
-                actual = actual(*said)
-            elif said:
-                actual = actual.format(*said)
-            self.found.append(breach(self._strict[rule], actual, line=line, expected=expected))
+            self.found.append(breach(text, actual, line=line, expected=expected))
+        return None
+
+    def drop(self, rules: Collection[str]) -> None:
+        """Takes back the breaches of strict rules that turn out not to apply."""
+        self.found = [finding for finding in self.found if finding.rule not in rules]
+        self._counts = {rule: count for rule, count in self._counts.items() if rule not in rules}
 
     def note(self, rule: str, actual: str) -> None:
         """A strict rule that was not applied."""
@@ -151,22 +165,6 @@ class FileReport:
 
 def _verdict(passed: bool) -> str:
     return "pass" if passed else "fail"
-
-
-def printable(value: object, limit: int = 160) -> str:
-    """`value` as text that is safe for a terminal, XML and JSON: control characters escaped, cut at `limit`."""
-    if isinstance(value, str):
-        text = value[: limit + 1]
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError):
-            text = f"a {type(value).__name__}"
-        text = text[: limit + 1]
-    shown = text
-    if not text.isprintable():
-        shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
-    return shown if len(text) <= limit else shown[:limit] + "..."
 
 
 def check_replaceable(path: Path, start: str) -> None:

@@ -14,6 +14,7 @@ import difflib
 import functools
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import config_file
-from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, settings_of
+from harness.libraries import FORWARDED, TF32_OVERRIDE, logged, settings_of
 from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
@@ -56,7 +57,7 @@ class Job:
         "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`", 16, least=1
     )
     precision: str = _var("arithmetic of the training program", "fp32", choices=PRECISIONS)
-    loss_scale: int = _var("scale of the FP16 loss; 0: dynamic", 0, least=0)
+    loss_scale: int = _var("scale of the FP16 loss; 0: dynamic, and fixed for a captured step", 0, least=0)
     layout: str = _var("image layout of the program; empty: NHWC in half precision", "", choices=("", "NCHW", "NHWC"))
     strategy: str = _var("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
     device: str = _var("where the program runs", "cpu", choices=("cpu", "gpu"))
@@ -166,6 +167,15 @@ def _check(job: Job) -> None:
         raise ValueError(
             f"LOSS_SCALE={job.loss_scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
         )
+    if not job.logdir:
+        raise ValueError("LOGDIR is empty: set it to the folder of the results, or unset it")
+    if job.dgxnnodes == 1 and (named := job.hosts.count(",") + 1) > 1:
+        raise ValueError(f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS")
+    if 0 < job.loss_scale < max(2, job.global_batch / IMAGES_TO_SCALE):
+        raise ValueError(
+            f"LOSS_SCALE={job.loss_scale}: FP16 cannot hold the gradients of a mean over {job.global_batch} images: "
+            f"set 0, or at least {max(2, math.ceil(job.global_batch / IMAGES_TO_SCALE))}"
+        )
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
     if job.profile:
@@ -202,6 +212,8 @@ def variable(name: str) -> str:
     return name.upper()
 
 
+# By a fixed loss scale of 1: at 224 px the gradients of ResNet-50 stored in FP16 are then still those of FP32.
+IMAGES_TO_SCALE = 32
 PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
 
 
@@ -313,6 +325,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     known = names()
     long = [name for name in known if len(name) >= LEAST_LETTERS]
     near = {name: difflib.get_close_matches(name, long, n=1, cutoff=ALIKE) for name in environ if name not in known}
+    near |= {name: [name.upper()] for name in near if name.upper() in known}
     return [f"{name}={environ[name]} is read by nothing: is it {found[0]}?" for name, found in near.items() if found]
 
 
@@ -332,8 +345,7 @@ def runtime(job: Job) -> dict[str, str]:
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The libraries' variables as this process has them, `runtime`'s and the config file's among them."""
-    environ = os.environ if environ is None else environ
-    return {name: value for name, value in sorted(environ.items()) if name.startswith(LIBRARIES)}
+    return logged(os.environ if environ is None else environ)
 
 
 def export(settings: Mapping[str, str]) -> None:

@@ -16,7 +16,8 @@ from harness.hooks import Hook
 from harness.hooks.watchdog import WATCHDOG, Clock
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
-from program import build, kernels
+from program import build
+from program.proof import kernels
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from harness import memory
 from harness.env import Job
 from program import strategy
 from program.build import Plan
@@ -42,8 +41,6 @@ def of_job(job: Job) -> Plan:
         _check_auto(job)
     if knobs.perturb_input and job.mode == "train":
         raise ValueError("STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput")
-    if knobs.preallocate and memory.need(job, workspace_mib=0) is None:
-        raise ValueError("STRATEGY: preallocate=1: this recipe's peak of memory was never taken: leave it out")
     return Plan(
         device=job.device,
         precision=chosen,

@@ -230,7 +230,7 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
         ("base_learning_rate", schedule.base),
         ("end_learning_rate", schedule.end),
         ("learning_rate_decay_poly_power", schedule.power),
-        ("learning_rate_decay_steps", schedule.total_steps),
+        ("learning_rate_decay_steps", schedule.decay_steps),
         ("momentum", optimizer.momentum),
         ("weight_decay", optimizer.weight_decay),
     ):

@@ -11,8 +11,9 @@ import paddle
 from paddle import static
 
 from harness.ranks import Ranks
-from program import capture, resnet_unit
+from program import capture
 from program.ops import LOSS_VALUE, MERGED
+from program.passes import resnet_unit
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
 _BF16 = paddle.base.core.VarDesc.VarType.BF16

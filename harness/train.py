@@ -9,15 +9,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-import paddle
 from paddle import static
 
-from harness import loader, memory, ranks, sampling, session, state, workload
+from harness import loader, ranks, sampling, session, state, workload
 from harness.env import Job, Origins
 from harness.hooks import checkpoint
 from harness.hooks.capture import CapturedStep
-from harness.hooks.watchdog import WATCHDOG
 from harness.loop import COUNTED, Evaluator, LaunchedStep, NotFinite, Trainer
 from program import build
 from runlog import schema
@@ -123,32 +120,17 @@ def prepared(
         ranks=run.ranks,
     )
     first_weights = model.pretrained(job.pretrained, training.main)
-    if job.knobs.preallocate:
-        preallocate(job, executor.place)
     executor.run(training.startup)
     trainer.warm_up(synthetic)
     if job.mode == "train":
         evaluator.warm_up(synthetic_eval)
+    build.keep_communicators(training.startup)
     executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
     checkpoint.restore(run.start, training, run.ranks)
     trainer.step.capture()
     return trainer, evaluator
-
-
-def preallocate(job: Job, place: Any) -> None:
-    """Has Paddle's allocator take in one piece what the program and cuDNN's workspace are reckoned to take of a GPU.
-
-    Given up at once, the piece stays the allocator's. Parameters and temporaries are cut from it, so that it is never
-    whole again and given back.
-    """
-    WATCHDOG.beat("taking the run's memory in one piece")
-    need = memory.need(job, workspace_mib=paddle.get_flags([memory.WORKSPACE_LIMIT])[memory.WORKSPACE_LIMIT])
-    assert need, "harness/plan.py refuses what cannot be reckoned"
-    piece = paddle.base.core.LoDTensor()
-    piece._set_dims([round((need.program + need.workspace) * 2**20 / np.dtype(np.float32).itemsize)])
-    piece._alloc_float(place)
 
 
 def evaluated(evaluator: Evaluator, batches: Iterator[Any], task: session.Task) -> float:

@@ -18,7 +18,8 @@ from harness.sampling import Plan
 from harness.workload import Workload
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
-from program import build, precision, sync_bn
+from program import build, precision
+from program.passes import sync_bn
 
 CONFUSION = "eval.confusion"
 

@@ -21,16 +21,17 @@ from paddle.base.framework import Block
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
-from program import buckets as reduces
-from program import capture, kernels, passes, resnet_unit, sync_bn, verify
-from program import knobs as knobs_of
+from program import capture
 from program import precision as precisions
 from program import strategy as strategies
 from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, is_decayed
+from program.passes import buckets, control, edit, gradients, merge, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
+from program.proof import kernels, verify
+from program.proof import knobs as knobs_of
 from program.schedules import Schedule
 from program.strategy import Strategy
 
@@ -64,16 +65,15 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
 
 
 def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
-    rate = StepSchedule(schedule)
+    shared: dict[str, Any] = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
     if config.kind == "sgd":
         for parameter in program.all_parameters():
             if config.decay_bn_and_bias or is_decayed(parameter.name):
                 parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
-        return paddle.optimizer.Momentum(learning_rate=rate, momentum=config.momentum, use_multi_tensor=merged)
+        return paddle.optimizer.Momentum(**shared, use_multi_tensor=merged)
     # What Paddle's LARS leaves without decay it also leaves without the trust ratio.
     return paddle.incubate.optimizer.LarsMomentumOptimizer(
-        learning_rate=rate,
-        momentum=config.momentum,
+        **shared,
         lars_coeff=config.lars_coefficient,
         lars_weight_decay=config.weight_decay,
         exclude_from_weight_decay=[
@@ -117,8 +117,15 @@ class Plan:
     precision: Precision = precisions.PRECISIONS["fp32"]
     strategy: Strategy = field(default_factory=Strategy)
     layout: str = "NCHW"
-    loss_scale: float = 0.0  # 0: dynamic
+    loss_scale: float = 0.0  # of FP16; 0: dynamic, and a fixed one of a captured step
     ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
+
+    @property
+    def fixed_scale(self) -> float:
+        """Where the gradients start, which the update takes off again; 0: the loss scale is dynamic."""
+        if self.strategy.auto or self.precision.dtype != "float16":
+            return 1.0
+        return self.loss_scale or (precisions.CAPTURED_LOSS_SCALE if self.strategy.cuda_graph else 0.0)
 
     def micro_batch(self, batch: int) -> int:
         """Images that a device computes at once, of `batch` for one update."""
@@ -186,11 +193,11 @@ def minimize(
     verified = _verify(update, startup, optimizer, knobs, plan, ranks=fleet.worker_num())
     if plan.device == "cpu":
         for program in programs:
-            passes.convolve_gradients(program)
+            gradients.convolve_gradients(program)
             sync_bn.on_cpu(program, fleet.worker_num())
-            reduces.thin_depends(program)
-            passes.remove(program, _is_nccl_only)
-        passes.remove(startup, _is_nccl_only)
+            buckets.thin_depends(program)
+            edit.remove(program, _is_nccl_only)
+        edit.remove(startup, _is_nccl_only)
     for program in programs:
         kernels.check(program, plan.device)
     return TrainingProgram(
@@ -209,11 +216,11 @@ def _optimizer_of(
     """The recipe's optimizer as Paddle has it, with the loss scaling and casts of the plan's precision."""
     merged = bool(knobs.merged_optimizer) and not _by_masters(plan)
     inner = _optimizer(optimizer, schedule, main, merged=merged)
-    return inner if knobs.auto else precisions.decorate(inner, plan.precision, loss_scale=plan.loss_scale)
+    return inner if knobs.auto else precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
 
 
 def _by_masters(plan: Plan) -> bool:
-    """Whether `passes.update_masters` makes the update: Paddle has no kernel of it."""
+    """Whether `updates.update_masters` makes the update: Paddle has no kernel of it."""
     return plan.precision.dtype == "bfloat16"
 
 
@@ -228,6 +235,7 @@ def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, knobs:
         elsewhere(),  # its sharding writes its programs to files
         _inserting_plainly(),
         contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
+        contextlib.nullcontext() if knobs.auto else of_paddle.chosen(knobs),
     ):
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
         fleet.distributed_optimizer(inner).minimize(loss, startup)
@@ -237,20 +245,22 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     """Changes what fleet built; returns the programs of an update, each once, `main` being the last."""
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
-        passes.perturb_input(main)
+        control.perturb_input(main)
     if knobs.fuse_elewise_add_act_ops:
-        passes.simplify_sums(main)
-    passes.spread_mean(main)
+        gradients.simplify_sums(main)
+    gradients.spread_mean(main)
+    if plan.fixed_scale not in (0.0, 1.0):
+        updates.scale_loss(main, plan.fixed_scale)
     if _by_masters(plan) and not knobs.auto:
-        passes.update_masters(main, merged=bool(knobs.merged_optimizer))
+        updates.update_masters(main, merged=bool(knobs.merged_optimizer))
     if knobs.merged_lars:
-        passes.merge_lars(main)
+        updates.merge_lars(main)
     programs = [main]  # of an update, each once
     if knobs.gradient_merge > 1:
-        programs = [passes.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
+        programs = [merge.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
         _join_rings(startup, knobs.nccl_comm_num)
-        reduces.bucket_all_reduces(
+        buckets.bucket_all_reduces(
             main,
             limit_mib=knobs.fuse_grad_size_in_MB,
             half=knobs.fp16_allreduce,
@@ -262,8 +272,17 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     precisions.cast_startup(main, startup)
     if knobs.enable_inplace:
         for program in programs:
-            passes.share_buffers(program)
+            of_paddle.share_buffers(program)
     return programs
+
+
+def keep_communicators(startup: static.Program) -> None:
+    """Lets a start-up program that has run set all state anew on the communicators that there are.
+
+    It would open others beside them, on which some of a step's all-reduces would then run: by NCCL's guide two
+    communicators at once may wait for each other without an end.
+    """
+    edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
 
 def _join_rings(startup: static.Program, rings: int) -> None:
@@ -293,8 +312,8 @@ def _verify(
     main = update[-1]
     if knobs.auto:
         return _auto_chose(main, optimizer, ranks=ranks)
-    parts = knobs.gradient_merge
-    followed = verify.gradients(main, ranks=ranks, parts=parts)
+    parts, scale = knobs.gradient_merge, plan.fixed_scale or 1.0
+    followed = verify.gradients(main, ranks=ranks, parts=parts, scale=scale)
     updates = verify.optimizer(main, optimizer)
     verify.arithmetic(main, plan.precision.dtype)
     summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
@@ -302,8 +321,10 @@ def _verify(
         f"{len(followed)} gradients {summed}scaled by 1/{ranks * parts} once",
         f"{optimizer.kind} by {', '.join(f'{kind} of {n}' for kind, n in updates.items())}",
     ]
+    if scale != 1.0:
+        said.append(f"a fixed loss scale of {scale:g} taken off by the update")
     if parts > 1:
-        merged = verify.merged(update[0], main, ranks=ranks, parts=parts)
+        merged = verify.merged(update[0], main, ranks=ranks, parts=parts, scale=scale)
         said.append(f"{merged} gradients of {parts} micro-steps merged before their sum")
     if ranks > 1:
         verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
@@ -336,13 +357,6 @@ def _fleet_strategy(knobs: Strategy) -> Any:
         return strategy
     strategy.without_graph_optimization = True  # the program after this call is the program that runs
     strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
-    build = static.BuildStrategy()
-    build.fuse_bn_act_ops = knobs.fuse_bn_act_ops
-    build.fuse_bn_add_act_ops = knobs.fuse_bn_add_act_ops
-    build.fuse_elewise_add_act_ops = knobs.fuse_elewise_add_act_ops
-    build.enable_addto = knobs.enable_addto
-    build.enable_inplace = False  # our own call of the same pass, after all others
-    strategy.build_strategy = build
     return strategy
 
 
@@ -366,6 +380,6 @@ def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan
             resnet_unit.fuse(main)
         precisions.cast_evaluation(main, plan.precision)
     if resolve(plan).enable_inplace:
-        passes.share_buffers(main)
+        of_paddle.share_buffers(main)
     kernels.evaluation(main, training.main, plan.device)
     return main

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from program.ops import OPTIMIZE, Refused
-from program.passes import insert
+from program.passes.edit import insert
 
 RATES, STEP = "captured.rates", "captured.step"  # a table of learning rates, and the number of the next one
 RATES_AT_ONCE = 4096  # steps
@@ -27,8 +27,6 @@ SAFE |= {"label_smooth", "one_hot_v2", "squeeze2", "scale", "sum", "grad_add", "
 SAFE |= {"c_allreduce_sum", "coalesce_tensor", "depend", "fill_constant", "share_buffer", "gather", "increment"}
 SAFE |= {"momentum", "merged_momentum", "lars_momentum"}
 SAFE |= {"sin"}  # of perturb_input
-_OF_A_SCALE = "it copies tables from the host at each step: set LOSS_SCALE=1, or a PRECISION without a loss scale"
-_UNSAFE = {"check_finite_and_unscale": _OF_A_SCALE, "update_loss_scaling": _OF_A_SCALE}
 
 
 def prepare(main: Any, rate: str) -> None:
@@ -67,8 +65,6 @@ def check(main: Any) -> str:
 
 def _unsafe(op: Any) -> str:
     """Why an operator may not be captured; empty if it may."""
-    if op.type in _UNSAFE:
-        return _UNSAFE[op.type]
     if op.type not in SAFE:
         return "nothing is known of its reads and copies on the host: train ResNet-50"
     if op.type == "c_allreduce_sum" and not op.attr("use_calc_stream"):

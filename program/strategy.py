@@ -1,7 +1,7 @@
 """The distributed strategy: FleetX's knobs by their names, each with what it does in this Paddle.
 
 STRATEGY is empty (our defaults), `auto` (Paddle's own automatic mode), or `knob=value,...`. Paddle 2.6.2 swallows
-many of them without a word; here a knob works, or is refused with the reason. `program.knobs` proves on the built
+many of them without a word; here a knob works, or is refused with the reason. `program.proof.knobs` proves on the built
 program that it did.
 """
 
@@ -33,7 +33,6 @@ class Strategy:
     resnet_unit: bool = _knob("a block's convolution, batch norm, add and relu as one operator (FP16, NHWC)", False)
     merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
     cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU, ResNet-50)", False)
-    preallocate: bool = _knob("the run's memory taken in one piece before its first step (GPU)", False)
     fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)
@@ -142,8 +141,6 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
             raise ValueError(
                 "STRATEGY: nccl_comm_num: ranks on CPUs have gloo's one communicator: leave it out, or set DEVICE=gpu"
             )
-        if strategy.preallocate:
-            raise ValueError("STRATEGY: preallocate=1: it takes memory of a GPU: leave it out, or set DEVICE=gpu")
     if strategy.cuda_graph:
         _check_graph(strategy, device)
     bn = (

@@ -13,7 +13,6 @@ import stat
 import typing
 from collections.abc import Iterator
 from io import BytesIO
-from json.decoder import WHITESPACE  # type: ignore[attr-defined]
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -25,6 +24,7 @@ MAX_NESTING = 50  # well below the recursion limit at which the official parser 
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
 _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
+_PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
 
@@ -88,10 +88,7 @@ def _no_constant(name: str) -> None:
 
 
 _scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
-# takes keys that are given twice; raw_decode less its words for an error: StopIteration where there is no value
-_scan_once = json.JSONDecoder(parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]
-_NUMBERS = frozenset({int, float})
-_new = tuple.__new__  # what Event's own takes, in half the time
+_SPACES = re.compile(r"[ \t\n\r]*")  # JSON's
 _hints = functools.cache(typing.get_type_hints)  # it compiles text each time
 
 
@@ -102,13 +99,22 @@ def parse_json(text: str) -> Any:
     nesting beyond MAX_NESTING.
     """
     try:
-        value, end = _scan(text, WHITESPACE.match(text, 0).end())
+        value, end = _scan_value(text, 0)
     except RecursionError:
         raise ValueError(f"nested more than {MAX_NESTING} deep") from None
     if text[end:].strip():
         raise ValueError(f"text after the JSON value, at character {end}")
-    _check_nesting(value)
     return value
+
+
+def _scan_value(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value that starts behind the spaces at `start`, and where it ends."""
+    spaces = _SPACES.match(text, start)
+    assert spaces
+    value, end = _scan(text, spaces.end())
+    if text.count("{") + text.count("[") > MAX_NESTING:  # fewer cannot be deeper
+        _check_nesting(value)
+    return value, end
 
 
 def table_of(kind: type[T], value: Any) -> T | None:
@@ -192,7 +198,9 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     while chunk := stream.read(BLOCK_BYTES):
         if not saw_nul and (nul := chunk.find(b"\0")) >= 0:
             saw_nul = True
-            yield Problem("nul", "a NUL byte: the file is no text", line + chunk.count(b"\n", 0, nul), "")
+            packed = not offset and not rest and chunk.startswith(_PACKED)
+            message = "the file is packed: unpack it first" if packed else "a NUL byte: the file is no text"
+            yield Problem("nul", message, line + chunk.count(b"\n", 0, nul), "")
         if too_long is not None:
             end = min((at for at in (chunk.find(b"\n"), chunk.find(b"\r")) if at >= 0), default=len(chunk))
             held_event = held_event or TOKEN in tail + chunk[:end]
@@ -236,21 +244,6 @@ def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
     event = block.find(TOKEN)
     header = block.find(HEADER)
     while event >= 0 or header >= 0:
-        while event == newline + 1 and not has_cr:  # the next line starts with an event: most do, and hold no more
-            end = block.find(b"\n", event)
-            end = end if end >= 0 else len(block)
-            second = block.find(TOKEN, event + len(TOKEN))
-            if 0 <= second < end or 0 <= header < end or end - event > MAX_LINE_BYTES:
-                break
-            line += newline >= 0
-            entry = _event(block[event:end], line, offset + event, None)
-            if isinstance(entry, Event):
-                yield entry
-            else:
-                yield from entry
-            counted, done, newline, event = event, end, end, second
-        if event < 0 and header < 0:
-            return
         is_header = event < 0 or 0 <= header < event
         at = header if is_header else event
         if newline < at:
@@ -289,11 +282,7 @@ def _of_line(prefix: bytes, raw: bytes, line: int, offset: int) -> Iterator[Entr
         yield Problem("several-events", message, *_where(line, raw))
     at = 0
     while at >= 0:
-        entry = _event(raw[at : second if second >= 0 else len(raw)], line, offset + at, rank)
-        if isinstance(entry, Event):
-            yield entry
-        else:
-            yield from entry
+        yield from _event(raw[at : second if second >= 0 else len(raw)], line, offset + at, rank)
         at, second = second, raw.find(TOKEN, second + len(TOKEN)) if second >= 0 else -1
 
 
@@ -319,51 +308,8 @@ def _rank(prefix: bytes) -> int | None:
     return int(match[1] or match[2]) if match else None
 
 
-def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Event | list[Entry]:
-    """The event of `raw`, which starts with the token and ends with its line (or the next token), or what is wrong."""
-    try:
-        text = raw.decode()
-        if text.startswith(" {", 8) and text.count("[") < MAX_NESTING - 3:
-            fields, end = _scan_once(text, 9)
-            if end == len(text):
-                event_type, time_ms, key = fields.get("event_type"), fields["time_ms"], fields["key"]
-                value, metadata = fields["value"], fields["metadata"]
-                if (
-                    type(key) is str
-                    and type(metadata) is dict
-                    and type(time_ms) in _NUMBERS
-                    and -(2**63) < time_ms < 2**63
-                ):
-                    # a colon for each key that was written: no key twice, no object but these three
-                    keys = len(fields) + len(metadata) + (len(value) if type(value) is dict else 0)
-                    if keys == text.count(":", 9) or _no_key_is_twice(text, fields):
-                        if event_type in EVENT_TYPES:
-                            return _new(Event, (key, value, metadata, time_ms, event_type, line, offset, rank))
-                        event = Event(key, value, metadata, time_ms, "", line, offset, rank)
-                        return [Problem("event-type", _NO_TYPE, line, text[:200]), event]
-    except (ValueError, AttributeError, KeyError, TypeError, StopIteration, RecursionError):
-        pass  # said below, with its reason
-    return _doubtful_event(raw, line, offset, rank)
-
-
-def _no_key_is_twice(text: str, fields: dict[str, Any]) -> bool:
-    """Whether the event's colons are as many as its keys, of all objects, and those in its texts; False: not known."""
-    if "\\" in text or text.count("{") + text.count("[") > MAX_NESTING:
-        return False
-    found, inner = 0, [fields]
-    for item in inner:  # grows
-        if isinstance(item, dict):
-            found += len(item) + "".join(item).count(":")
-            inner += item.values()
-        elif isinstance(item, list):
-            inner += item
-        elif isinstance(item, str):
-            found += item.count(":")
-    return found == text.count(":", 9)
-
-
-def _doubtful_event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
-    """The same, told in full."""
+def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
+    """The event of `raw`, which starts with the token and ends with its line (or the next token), and what is wrong."""
     found: list[Entry] = []
     try:
         text = raw.decode()
@@ -378,15 +324,14 @@ def _doubtful_event(raw: bytes, line: int, offset: int, rank: int | None) -> lis
     if not text.startswith(":::MLLOG "):
         return problem("json", "no space after :::MLLOG: the official parser overlooks it")
     try:
-        fields, end = _scan(text, WHITESPACE.match(text, 9).end())
-        _check_nesting(fields)
+        fields, end = _scan_value(text, 9)
     except _DuplicateKeyError as error:
         return problem("duplicate-key", str(error))
     except RecursionError:
         return problem("json", f"nested more than {MAX_NESTING} deep")
     except ValueError as error:
         return problem("json", f"no JSON object: {error}")
-    if rest := text[end:].strip(" \t"):
+    if end < len(text) and (rest := text[end:].strip(" \t")):
         for code in _ANSI_RESET:
             rest = rest.replace(code, "")
         what = "text" if rest.strip() else "a colour code"
@@ -401,7 +346,7 @@ def _doubtful_event(raw: bytes, line: int, offset: int, rank: int | None) -> lis
     if type(event_type) is not str or event_type not in EVENT_TYPES:
         problem("event-type", _NO_TYPE)
         event_type = ""
-    if type(time_ms) not in _NUMBERS or not -(2**63) < time_ms < 2**63:
+    if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
         return problem("fields", "time_ms is no number of 64 bits")
     if type(key) is not str:
         return problem("fields", "key is no text")

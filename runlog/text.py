@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 MOST_OF_A_LINE = 10_000
@@ -12,6 +13,19 @@ def visible(value: object, limit: int = 600) -> str:
     text = str(value)
     escaped = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text[:limit])
     return escaped if len(text) <= limit else f"{escaped}… ({len(text) - limit:,} more characters)"
+
+
+def printable(value: object, limit: int = 160) -> str:
+    """A JSON value of a log, made visible: text without quotes, all else as JSON."""
+    return visible(value if isinstance(value, str) else as_json(value), limit)
+
+
+def as_json(value: object) -> str:
+    """`value` as JSON, or what it is where JSON has no words for it."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return f"a {type(value).__name__}"
 
 
 def safe_lines(lines: Iterable[str]) -> str:

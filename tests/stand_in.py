@@ -2,8 +2,8 @@
 
 For tests of what starts ranks, watches them, ends them and reads their log: the environment, MPI, the watchdog,
 telemetry and the log's writer are the real ones; a step is a pause and an exchange between the ranks. Its log is the
-trainer's without what only Paddle knows (tests/launch/test_stand_in.py). The fixture `standing_in` is a checkout with
-it; in containers and on SLURM's nodes this file is mounted over the trainer's.
+trainer's without what only Paddle knows (tests/runlog/test_schema.py). The fixture `standing_in` is a checkout with it,
+and the image STANDS_IN of tests/cluster/containers.py has it too.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Any
 import paddle
 
 from harness import env, workload
-from program import kernels
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
+from program.proof import kernels
 from scoring.published.table import Published, nearest, read_published, select
 
 KIB = 2**10

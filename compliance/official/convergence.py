@@ -1,13 +1,13 @@
 """Reference convergence points and the score of a submission, as mlperf-logging's rcp_checker and
 result_summarizer compute them, without their imports (numpy, scipy, pandas)."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
+
+from compliance.official import rule_files
+from runlog.stats import olympic_mean, t_cdf
 
 SIGNIFICANCE = 0.05  # rcp_checker: alpha of the one-sided t-test
 TOLERANCE_EPOCHS = 0.0001  # rcp_checker: where its search for the least mean ends
@@ -37,35 +37,22 @@ class Convergence:
     scaling: float = 1.0
 
 
-def official_folder() -> Path:
-    """Folder of the installed mlperf-logging, which owns the reference points."""
-    spec = find_spec("mlperf_logging")
-    if spec is None or not spec.submodule_search_locations:
-        raise ValueError(
-            "mlperf-logging is not installed, whose reference points a closed run is held to: install locks/run.lock, "
-            "or that package alone (pip install --no-deps mlperf-logging)"
-        )
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def reference_points(file: str, ruleset: str, runs: int) -> list[ReferencePoint]:
     """The pruned points of a benchmark, by batch, for submissions of `runs` runs.
 
     A point is pruned where its neighbours' interpolation converges faster, or where a larger batch does.
     """
-    path = official_folder() / "rcp_checker" / f"training_{ruleset}" / file
     points = []
-    for record in json.loads(path.read_text()).values():
+    for record in rule_files.reference_points(file, ruleset).values():
         epochs = sorted(record["Epochs to converge"])
-        kept = epochs[1:-1]
-        mean = sum(kept) / len(kept)
+        mean = olympic_mean(epochs)
         std = _std(epochs)
         points.append(
             ReferencePoint(
                 global_batch=record["BS"],
                 mean_epochs=mean,
                 std_epochs=std,
-                least_epochs=_least_mean(mean, std, len(kept), runs),
+                least_epochs=_least_mean(mean, std, len(epochs) - 2, runs),
                 hyperparameters=record["Hyperparams"],
             )
         )
@@ -125,18 +112,11 @@ def against_points(epochs: Sequence[float], batch: int, points: Sequence[Referen
     if found is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
     point, how = found
-    kept = sorted(epochs)[1:-1]
-    mean = sum(kept) / len(kept)
+    mean = olympic_mean(epochs)
     passed = mean >= point.mean_epochs / (point.mean_epochs / point.least_epochs)  # as rcp_checker divides
     factor = point.mean_epochs / mean
     scaling = factor if passed and mean < point.mean_epochs else 1.0
     return Convergence(passed=passed, reason=how, mean_epochs=mean, point=point, scaling=scaling)
-
-
-def olympic_mean(minutes: Sequence[float], dropped: int) -> float | None:
-    """Mean without the best and the worst run; a run already dropped is the worst. None if nothing is left."""
-    kept = sorted(minutes)[1 : len(minutes) - (1 - dropped)]
-    return sum(kept) * 1.0 / len(kept) if kept else None
 
 
 def _std(values: Sequence[float]) -> float:
@@ -164,20 +144,4 @@ def _p_lower(difference: float, std: float, count_one: int, count_two: int) -> f
     freedom = count_one + count_two - 2
     pooled = ((count_one - 1) * std**2 + (count_two - 1) * std**2) / freedom
     t = difference / math.sqrt(pooled * (1 / count_one + 1 / count_two))
-    return _student_cdf(t, freedom)
-
-
-def _student_cdf(t: float, freedom: int) -> float:
-    """Student's t distribution function for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
-    theta = math.atan2(t, math.sqrt(freedom))
-    cosine = math.cos(theta)
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    total = 0.0 if freedom == 1 else term
-    for k in range(3 if odd else 2, freedom - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    area = math.sin(theta) * total
-    if odd:
-        area = 2 / math.pi * (theta + area)
-    return (1 + area) / 2
+    return t_cdf(t, freedom)

@@ -7,25 +7,36 @@ import ast
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-from compliance.rules import is_whole
 
 
 class State(dict[str, Any]):
-    """`s` of the rules of one file, and the files that it enqueues."""
+    """`s` of the rules of one file, and the files that it enqueues, each with the event that made it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.enqueued: list[str] = []
+    def __init__(self, items: Iterable[tuple[str, Any]] = ()) -> None:
+        super().__init__(items)
+        self.enqueued: list[tuple[str, Any]] = []
 
 
-Code = Callable[[Any, State], Any]  # of an event, None in BEGIN
+def is_integer(value: float) -> bool:
+    """As mlp_compliance.py has it."""
+    return abs(round(value) - value) < 0.00001
+
+
+Code = Callable[[Any, State], Any]  # of an event, None in BEGIN and END
 
 
 class UnknownFormError(Exception):
     """Text that is none of the known forms."""
+
+
+def holds(code: Code, event: Any, state: State) -> bool:
+    """Whether a check is met; one that fails is not, as the official checker takes it."""
+    try:
+        return bool(code(event, state))
+    except Exception:  # noqa: BLE001  a log may hold anything
+        return False
 
 
 def expression(text: str) -> Code:
@@ -53,8 +64,9 @@ _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
     **{ast.Mod: operator.mod, ast.Pow: operator.pow},
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": is_whole},
-    **{"math.ceil": math.ceil, "math.floor": math.floor},
+    **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": is_integer},
+    **{"len": len, "float": float, "sorted": sorted},
+    **{"math.ceil": math.ceil, "math.floor": math.floor, "math.log2": math.log2},
 }
 
 
@@ -96,6 +108,9 @@ def _expression(node: ast.expr) -> Code:
             return lambda event, s: one(event, s) | other(event, s)
         case ast.BinOp():
             return _arithmetic(node)
+        case ast.Call(func=ast.Name(id="isinstance"), args=[of, ast.Name(id="int")]):
+            typed = _expression(of)
+            return lambda event, s: isinstance(typed(event, s), int)
         case ast.Call(func=function, args=arguments, keywords=[]):
             return _call(function, [_expression(argument) for argument in arguments])
     raise UnknownFormError
@@ -162,7 +177,7 @@ def _statement(node: ast.stmt) -> Code:
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id="enqueue_config"), args=[argument], keywords=[])):
             file = _expression(argument)
-            return lambda event, s: s.enqueued.append(file(event, s))
+            return lambda event, s: s.enqueued.append((file(event, s), event))
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as table])
         ):
@@ -173,6 +188,13 @@ def _statement(node: ast.stmt) -> Code:
         case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))]):
             value = _expression(node.value)
             return lambda event, s: s.__setitem__(name, value(event, s))
+        case ast.AugAssign(
+            target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name)),
+            op=ast.Add(),
+            value=ast.List(),
+        ):
+            added = _expression(node.value)
+            return lambda event, s: s[name].extend(added(event, s))
         case ast.AugAssign(target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))):
             changed = _arithmetic(ast.BinOp(ast.Subscript(ast.Name("s"), ast.Constant(name)), node.op, node.value))
             return lambda event, s: s.__setitem__(name, changed(event, s))

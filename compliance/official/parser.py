@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from compliance.findings import Collected, Finding
-from compliance.official.rules import Judge
-from compliance.rows import Rows
+from compliance.official.checker import Judge
 from compliance.rules import Ruleset
-from runlog import schema
 from runlog.reader import Event, open_log
 
 _TOKEN = ":::MLLOG "
@@ -30,12 +28,9 @@ def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) ->
         if any(_is_bad(one, bad_lines) for one in found):  # the rest can change nothing
             return tuple(replace(one, official=_is_bad(one, bad_lines)) for one in found)
     collected = Collected(ruleset.strict)
-    if ruleset.newer:
-        judge = Judge(ruleset.version, collected)
-        bad_lines = _read(path, judge.take)
-        judge.finish()
-    else:
-        bad_lines = _apply_rows(path, ruleset, collected)
+    judge = Judge(ruleset.version, collected)
+    bad_lines = _read(path, judge.take)
+    judge.finish()
     theirs = [finding for finding in collected.found if finding.official]
     named = {finding.rule for finding in theirs}
     marked = [replace(one, official=one.rule in named or _is_bad(one, bad_lines)) for one in found]
@@ -44,27 +39,6 @@ def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) ->
         marked.append(replace(blamed, severity="error", line=min(bad_lines), official=True))
     ours = {finding.rule for finding in found}
     return (*marked, *(one for one in theirs if one.rule not in ours))
-
-
-def _apply_rows(path: Path, ruleset: Ruleset, collected: Collected) -> set[int]:
-    rows = Rows(ruleset, collected)
-    constraints = [constraint for row in ruleset.rows for constraint in row.metadata.values()]
-    names = {name for constraint in constraints for name in constraint}
-    first_init_ms = math.inf
-
-    def take(event: Event) -> None:
-        nonlocal first_init_ms
-        if event.key == schema.INIT_START.key:
-            first_init_ms = min(first_init_ms, event.time_ms)
-        if isinstance(event.metadata, (list, str)):  # the official rules ask `"status" in metadata`
-            event = event._replace(metadata={name: None for name in names if name in event.metadata})
-        elif not isinstance(event.metadata, dict):
-            event = event._replace(metadata={})
-        rows.take(event, None if first_init_ms == math.inf else first_init_ms)
-
-    bad_lines = _read(path, take)
-    rows.finish(rows.facts())
-    return bad_lines
 
 
 def _read(path: Path, take: Callable[[Event], None], last: float = math.inf) -> set[int]:

@@ -1,6 +1,7 @@
 """mlperf-logging's own tools, each run in a process of its own, its text read and not its exit status alone."""
 
 import csv
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from compliance.findings import printable
-from compliance.rules import RULES
+from compliance.official import rule_files
+from compliance.official.rule_files import RULES, VERSION
+from runlog.text import printable
+from runlog.verdict import UNKNOWN, Verdict, judged
 
 TIMEOUT_S = 600  # the official parser's time grows with the square of a line's length
 
@@ -17,8 +20,18 @@ TIMEOUT_S = 600  # the official parser's time grows with the square of a line's 
 def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> tuple[int | None, str]:
     """Exit status (None: no end within `timeout_s`) and all text of `python -m mlperf_logging.<tool>`.
 
-    It runs in a folder of its own, since the tools write into the working directory.
+    It runs in a folder of its own, since the tools write into the working directory. Raises ValueError where
+    mlperf-logging is not the release whose rules this project has.
     """
+    try:
+        installed = importlib.metadata.version("mlperf-logging")
+    except importlib.metadata.PackageNotFoundError:
+        installed = "none"
+    if installed != VERSION:
+        raise ValueError(
+            f"the official tools are those of mlperf-logging {VERSION}, {installed} is installed: "
+            f"pip install --no-deps mlperf-logging=={VERSION}, or install locks/run.lock"
+        )
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
         try:
@@ -35,10 +48,6 @@ def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float = TIMEOUT_
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
-def _answer(tool: str, accepted: bool, message: str) -> dict[str, str]:
-    return {"tool": tool, "accepted": "yes" if accepted else "no", "message": message}
-
-
 def _complaints(text: str) -> str:
     """The lines of a tool's text that complain, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -46,37 +55,37 @@ def _complaints(text: str) -> str:
     return printable("; ".join((bad or lines[-1:] or ["no text"])[:3]), 500)
 
 
-def package(folder: Path, ruleset: str) -> dict[str, str]:
+def package(folder: Path, ruleset: str) -> Verdict:
     """package_checker; it always exits with 0, and passes over a benchmark that it does not know."""
     _, text = run_tool("package_checker", [str(folder), "training", ruleset])
     good = "PACKAGE CHECKER FOUND NO ERRORS" in text and "Skipping benchmark" not in text
-    return _answer("package_checker", good, "PACKAGE CHECKER FOUND NO ERRORS" if good else _complaints(text))
+    return judged("package_checker", good, "PACKAGE CHECKER FOUND NO ERRORS" if good else _complaints(text))
 
 
-def system_description(file: Path, ruleset: str) -> dict[str, str]:
+def system_description(file: Path, ruleset: str) -> Verdict:
     """system_desc_checker; it always exits with 0."""
     _, text = run_tool("system_desc_checker", [str(file), "training", ruleset])
     good = "System description checker passed" in text
-    return _answer("system_desc_checker", good, "passed" if good else _complaints(text))
+    return judged("system_desc_checker", good, "passed" if good else _complaints(text))
 
 
-def repository(folder: Path, ruleset: str) -> dict[str, str]:
+def repository(folder: Path, ruleset: str) -> Verdict:
     """repo_checker; it always exits with 0."""
     _, text = run_tool("repo_checker", [str(folder), "training", ruleset])
     good = "ALL CHECKS PASSED" in text
-    return _answer("repo_checker", good, "ALL CHECKS PASSED" if good else _complaints(text))
+    return judged("repo_checker", good, "ALL CHECKS PASSED" if good else _complaints(text))
 
 
-def convergence(results: Path, ruleset: str, *, closed: bool) -> dict[str, str]:
+def convergence(results: Path, ruleset: str, *, closed: bool) -> Verdict:
     """rcp_checker; its points are for the closed division, so package_checker does not ask it for others."""
     if not closed:
-        return {"tool": "rcp_checker", "accepted": "not applied", "message": "not applied: not a closed submission"}
+        return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
     status, text = run_tool("rcp_checker", [str(results), "--rcp_version", ruleset])
     good = status == 0 and "RCP test PASSED" in text
-    return _answer("rcp_checker", good, "RCP test PASSED" if good else _complaints(text))
+    return judged("rcp_checker", good, "RCP test PASSED" if good else _complaints(text))
 
 
-def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> dict[str, str]:
+def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """result_summarizer; it must print the score that we have, in its second run.
 
     The first lacks the convergence scaling, which that run itself writes into the folder.
@@ -87,20 +96,32 @@ def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -
             table.unlink(missing_ok=True)
             status, text = run_tool("result_summarizer", [str(folder), "training", ruleset, "-csv", str(table)])
         if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
-            return _answer("result_summarizer", False, _complaints(text))
+            return judged("result_summarizer", False, _complaints(text))
         with table.open(encoding="utf-8", newline="") as stream:
             scores = [row[benchmark] for row in csv.DictReader(stream)]
     good = len(scores) == 1 and scores[0] != "" and minutes is not None and float(scores[0]) == minutes
-    return _answer("result_summarizer", good, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
+    return judged("result_summarizer", good, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
+
+
+def config_of_ours(ruleset: str, folder: Path) -> Path:
+    """Writes the rules common to all benchmarks and those of ours into `folder`, and gives the first one's path.
+
+    The official checker looks for the files that a rule names in its own package, but where their paths are absolute.
+    """
+    names = [f"training_{ruleset}/{name}common.yaml" for name in ("", "closed_", "open_")]
+    for name in [*names, *(str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml"))]:
+        text = rule_files.text_of(name).replace(f"training_{ruleset}/", f"{folder}/")
+        (folder / Path(name).name).write_text(text, encoding="utf-8")
+    return folder / "common.yaml"
 
 
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
     """The official checker's verdict on one log, and its first messages."""
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
-    config = RULES / f"training_{ruleset}" / f"official_{benchmark}.yaml"
-    if re.fullmatch(r"\w+", benchmark) and config.is_file():
-        arguments += ["--config", str(config.resolve())]
-    status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
+    with tempfile.TemporaryDirectory() as folder:
+        if re.fullmatch(r"\w+", benchmark) and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():
+            arguments += ["--config", str(config_of_ours(ruleset, Path(folder)))]
+        status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
     if status is None:
         return False, [f"no verdict within {TIMEOUT_S} s"]
     if status == 0 and "INFO - SUCCESS" in text:

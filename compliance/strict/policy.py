@@ -4,14 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.findings import Collected, printable
-from compliance.rows import COUNT, Rows, has_type, is_number
+from compliance.findings import Collected, breach_of_key
+from compliance.first_values import COUNT, FirstValues, has_type, is_number, own_metadata
+from compliance.official.language import State, holds
+from compliance.official.rule_files import read_check
 from compliance.rules import Benchmark, Ruleset
 from compliance.strict import project_log as own
 from compliance.strict.run_order import EVENTS_KEPT, Course
 from runlog import schema
-from runlog.reader import table_of
+from runlog.reader import Event, table_of
+from runlog.text import printable
 
+_ROUNDED = 5e-7  # an accuracy of six digits; single precision is finer
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start at most
 _NEVER_OURS = ("exactly-once", "block-order")  # others may write so
 _OF_SHARES = ("resnet", "hrnet")  # their quality is one: others' may be a distance
@@ -27,78 +31,62 @@ class Policy:
     """A run that has ended; `finish` collects what is against it."""
 
     ruleset: Ruleset
-    rows: Rows
+    values: FirstValues
     course: Course
     headers: Mapping[str, Any]
     collected: Collected
 
     def finish(self, benchmark_asked: str | None) -> None:
         """Applies all of them."""
-        division = self.rows.text(schema.SUBMISSION_DIVISION)
-        if self.ruleset.newer:
-            self._common(benchmark_asked, closed=division == "closed")
-            return
-        benchmark = self._benchmark(benchmark_asked)
-        self.course.finish()
-        self._ending()
-        self._evaluated()
-        self._summary()
-        self._own()
-        self._closed_run(closed=division == "closed")
-        if benchmark is not None:
-            self._shares(benchmark)
-            self._target(benchmark, division)
-            self._closed_data(benchmark, closed=division == "closed")
-
-    def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
-        self.collected.breach(rule, line, actual, expected=expected)
-
-    def _common(self, benchmark_asked: str | None, *, closed: bool) -> None:
-        """What is common to all benchmarks, and what is not."""
+        closed = self.values.text(schema.SUBMISSION_DIVISION) == "closed"
+        benchmark = self.ruleset.benchmarks.get(self.values.text(schema.SUBMISSION_BENCHMARK))
         self._asked(benchmark_asked)
         self._ending()
         self._summary()
         self._own()
         self._closed_run(closed=closed)
-        for rule in _OF_OUR_BENCHMARKS:
-            self.collected.note(
-                rule,
-                f"not applied: checked by the rules of {self.ruleset.version}, for which this project has none such",
-            )
+        if benchmark is None:
+            self.collected.drop(_OF_OUR_BENCHMARKS)
+            for rule in _OF_OUR_BENCHMARKS:
+                actual = (
+                    f"not applied: checked by the rules of {self.ruleset.version}, for which this project has none such"
+                )
+                self.collected.note(rule, actual)
+            return
+        self.course.finish()
+        self._evaluated()
+        self._shares(benchmark)
+        self._target(benchmark, self.values.text(schema.SUBMISSION_DIVISION))
+        self._closed_data(benchmark, closed=closed)
+        if closed and benchmark.name == "resnet":
+            self._written()
+
+    def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
+        self.collected.breach(rule, line, actual, expected=expected)
 
     def _asked(self, benchmark: str | None) -> None:
-        name = self.rows.text(schema.SUBMISSION_BENCHMARK)
+        name = self.values.text(schema.SUBMISSION_BENCHMARK)
         if benchmark and name and name != benchmark:
-            line = self.rows.of(schema.SUBMISSION_BENCHMARK).line
+            line = self.values.of(schema.SUBMISSION_BENCHMARK).line
             self._breach("benchmark-asked", line, printable(name), f"benchmark {benchmark}")
 
-    def _benchmark(self, asked: str | None) -> Benchmark | None:
-        name, known = self.rows.text(schema.SUBMISSION_BENCHMARK), self.ruleset.benchmarks
-        line = self.rows.of(schema.SUBMISSION_BENCHMARK).line or None
-        self._asked(asked)
-        if name not in known:
-            expected = f"submission_benchmark is one of {', '.join(known)} (ruleset {self.ruleset.version})"
-            if line:
-                said = printable(self.rows.of(schema.SUBMISSION_BENCHMARK).value)
-                self._breach("known-benchmark", line, f"a log of {said}", expected)
-            return None
-        return known[name]
-
     def _ending(self) -> None:
-        of, course = self.rows.of, self.course
+        of, course = self.values.of, self.course
         if of(schema.RUN_STOP).count and course.status != "success":
             aborted = of(schema.ABORT_REASON)
             why = f": {printable(aborted.value)}" if aborted.count else ""
             self._breach("run-status", course.stop_line, f"status {printable(course.status)}{why}")
 
     def _evaluated(self) -> None:
-        of = self.rows.of
+        of = self.values.of
         accuracy = of(schema.EVAL_ACCURACY)
-        if accuracy.count and not (of(schema.EVAL_START).count and of(schema.EVAL_STOP).count):
+        evaluated = of(schema.EVAL_START).count and of(schema.EVAL_STOP).count
+        blocks = of(schema.BLOCK_START).count and of(schema.BLOCK_STOP).count  # either is what the official rules ask
+        if accuracy.count and not (evaluated or blocks):
             self._breach("eval-order", accuracy.line, "accuracies without eval_start and eval_stop")
 
     def _summary(self) -> None:
-        state = self.rows.of(schema.RUN_SUMMARY)
+        state = self.values.of(schema.RUN_SUMMARY)
         summary, line = table_of(schema.RunSummary, state.value), state.line
         if summary is None:
             for rule in ("run-resumed", "run-profiled", "run-mode"):
@@ -114,9 +102,9 @@ class Policy:
 
     def _own(self) -> None:
         """A log of ours is whole, and in the order in which our writer writes it."""
-        if not own.is_own(self.headers, self.rows, self.course):
+        if not own.is_own(self.headers, self.values, self.course):
             return
-        for line, actual in own.lacks(self.headers, self.rows, self.course):
+        for line, actual in own.lacks(self.headers, self.values, self.course):
             self._breach("own-log", line, actual)
         for found in [f for f in self.collected.found if f.rule in _NEVER_OURS]:
             self._breach("own-log", found.line, f"{found.rule}: {found.actual}")
@@ -138,6 +126,23 @@ class Policy:
                 self._breach("seed-present", line, f"seed {printable(value)}")
             elif not placed:
                 self._breach("seed-present", line, "a seed without file and lineno, which seed_checker needs")
+
+    def _written(self) -> None:
+        """What the written rules ask of single values."""
+        state = State((key, said.value) for key, said in self.values.keys.items() if said.count)
+        for rule in self.ruleset.written:
+            said = self.values.keys[rule.key]
+            if not said.count or rule.opt_name not in (None, self.values.text(schema.OPT_NAME)):
+                continue
+            event = Event(rule.key, said.value, dict(said.metadata), 0, "", said.line, 0)
+            check = read_check("written.yaml", rule.key, rule.check)
+            if not holds(check.code, event, state):
+                actual = printable(said.value if check.aspect == "value" else own_metadata(said.metadata))
+                wanted, fix = f"{rule.key}: {check.words}", f"make {rule.key} {check.words}"
+                found = breach_of_key(
+                    rule.key, check.aspect, said.line, wanted, actual, fix, source=rule.source, official=False
+                )
+                self.collected.found.append(found)
 
     def _caches_cleared(self) -> None:
         course = self.course
@@ -189,9 +194,9 @@ class Policy:
         return None
 
     def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
-        train, evaluation = self.rows.of(schema.TRAIN_SAMPLES), self.rows.of(schema.EVAL_SAMPLES)
+        train, evaluation = self.values.of(schema.TRAIN_SAMPLES), self.values.of(schema.EVAL_SAMPLES)
         padding = evaluation.value - benchmark.eval_samples if has_type(evaluation.value, COUNT) else -1
-        batch = self.rows.of(schema.GLOBAL_BATCH_SIZE).value
+        batch = self.values.of(schema.GLOBAL_BATCH_SIZE).value
         most = batch if has_type(batch, COUNT) else 0
         own_data = train.value == benchmark.train_samples and (padding == 0 or 0 < padding < most)
         if not closed or not own_data:
@@ -202,7 +207,7 @@ class Policy:
                 self._breach("closed-data", blamed.line or None, actual, wanted)
             reason = "not the benchmark's data set" if closed else "not a closed run"
             not_applied = list(OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA)
-            ours = own.is_own(self.headers, self.rows, self.course)
+            ours = own.is_own(self.headers, self.values, self.course)
             if ours and benchmark.name == "resnet" and has_type(evaluation.value, COUNT):
                 self._whole_samples(evaluation.value)
                 not_applied.remove("eval-samples")
@@ -233,6 +238,6 @@ class Policy:
     def _whole_samples(self, samples: int) -> None:
         for evaluation in self.course.evaluations:
             count = evaluation.value * samples
-            if abs(count - round(count)) > 0.01:  # single precision of a value below 1, over 50,000 samples
+            if abs(count - round(count)) > max(0.01, samples * _ROUNDED):
                 actual = f"{evaluation.value!r} is {count:.3f} of {samples} samples"
                 self._breach("eval-samples", evaluation.line, actual)

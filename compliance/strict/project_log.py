@@ -7,11 +7,11 @@ from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import Annotated, Any
 
-from compliance.findings import printable
-from compliance.rows import Rows
+from compliance.first_values import FirstValues
 from compliance.strict.run_order import Course
 from compliance.strict.windows import settings
 from runlog import schema
+from runlog.text import printable
 
 _OF_A_RUN = (
     *(schema.SEED, schema.GLOBAL_BATCH_SIZE, schema.GRADIENT_ACCUMULATION_STEPS, schema.MODEL_BN_SPAN),
@@ -37,55 +37,55 @@ _SETTINGS = frozenset(
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
 
 
-def is_own(headers: Mapping[str, Any], rows: Rows, course: Course) -> bool:
+def is_own(headers: Mapping[str, Any], values: FirstValues, course: Course) -> bool:
     """Whether a log has anything that only this project writes."""
     return bool(
         not headers.keys().isdisjoint(schema.SECTIONS)
-        or rows.of(schema.RUN_SUMMARY).count
+        or values.of(schema.RUN_SUMMARY).count
         or course.windows.seen
         or course.measured
     )
 
 
-def lacks(headers: Mapping[str, Any], rows: Rows, course: Course) -> Iterator[tuple[int | None, str]]:
+def lacks(headers: Mapping[str, Any], values: FirstValues, course: Course) -> Iterator[tuple[int | None, str]]:
     """What such a log lacks: line, or None, and what."""
     for name, section in schema.SECTIONS.items():
         if name not in headers:
             yield None, f"no header section {name}"
         elif not fits(section.value, headers[name]):
             yield None, f"the header section {name} is not as the schema has it: {printable(headers[name])}"
-    summary = rows.of(schema.RUN_SUMMARY)
+    summary = values.of(schema.RUN_SUMMARY)
     for once in (schema.RUN_SUMMARY, schema.SEED):
-        if (state := rows.of(once)).count > 1:
+        if (state := values.of(once)).count > 1:
             yield state.line, f"{state.count} {once.key}; a run writes one"
     trained = course.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
     for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
-        if not rows.of(event).count:
+        if not values.of(event).count:
             yield None, f"no {event.key}"
     if summary.count and not fits(schema.RunSummary, summary.value):
         yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
     elif summary.count and all(name in headers and fits(s.value, headers[name]) for name, s in schema.SECTIONS.items()):
-        yield from _contradictions(headers, rows, schema.RunSummary(**summary.value))
-    yield from _recipe(rows, auto=settings(headers).get("STRATEGY") == "auto")
-    yield from _ending(rows, course, settings(headers).get("TELEMETRY_S"))
+        yield from _contradictions(headers, values, schema.RunSummary(**summary.value))
+    yield from _recipe(values, auto=settings(headers).get("STRATEGY") == "auto")
+    yield from _ending(values, course, settings(headers).get("TELEMETRY_S"))
     yield from course.windows.faults
 
 
-def _recipe(rows: Rows, *, auto: bool) -> Iterator[tuple[int | None, str]]:
+def _recipe(values: FirstValues, *, auto: bool) -> Iterator[tuple[int | None, str]]:
     """The optimizer is Paddle's choice with STRATEGY=auto, and else logged whole."""
-    kind = rows.text(schema.OPT_NAME)
+    kind = values.text(schema.OPT_NAME)
     if auto or kind not in schema.OPTIMIZER:
         if not auto:
-            yield rows.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}"
+            yield values.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}"
         return
     points = [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
-    if missing := [point.key for point in points if not rows.of(point).count]:
+    if missing := [point.key for point in points if not values.of(point).count]:
         yield None, f"no {', '.join(missing)} beside the rest of the recipe"
 
 
-def _ending(rows: Rows, course: Course, telemetry_s: Any) -> Iterator[tuple[int | None, str]]:
+def _ending(values: FirstValues, course: Course, telemetry_s: Any) -> Iterator[tuple[int | None, str]]:
     """What belongs to the status of a run that ended."""
-    aborted, telemetry = rows.of(schema.ABORT_REASON), rows.of(schema.TELEMETRY_SUMMARY)
+    aborted, telemetry = values.of(schema.ABORT_REASON), values.of(schema.TELEMETRY_SUMMARY)
     if aborted.count and course.status == "success":
         yield aborted.line, "an abort_reason, and status success"
     wanted = 1 if telemetry_s and course.status == "success" else 0
@@ -98,13 +98,13 @@ def _ending(rows: Rows, course: Course, telemetry_s: Any) -> Iterator[tuple[int 
 
 
 def _contradictions(
-    headers: Mapping[str, Any], rows: Rows, summary: schema.RunSummary
+    headers: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
 ) -> Iterator[tuple[int | None, str]]:
     """What the log says in two places, and differently."""
     for name, form in _SOURCE.items():
         if (text := headers[schema.SOURCE.name][name]) is not None and not re.fullmatch(form, text):
             yield None, f"source's {name} is {printable(text)}"
-    said, at_line = settings(headers), rows.of(schema.RUN_SUMMARY).line
+    said, at_line = settings(headers), values.of(schema.RUN_SUMMARY).line
     if missing := sorted(_SETTINGS - said.keys()):
         yield None, f"the header section config lacks {', '.join(missing)}"
         return
@@ -114,16 +114,16 @@ def _contradictions(
             at_line,
             f"{summary.devices} devices of {summary.batch_per_device} images, {summary.nodes} nodes, {hosts} hosts",
         )
-    for where, found, by, wanted in _said_twice(headers, said, rows, summary):
+    for where, found, by, wanted in _said_twice(headers, said, values, summary):
         line = at_line
         if isinstance(where, schema.Point):
-            line, found, where = rows.of(where).line, rows.of(where).value, where.key
+            line, found, where = values.of(where).line, values.of(where).value, where.key
         if found != wanted:
             yield line, f"{where} is {printable(found)}; by {by} it is {printable(wanted)}"
 
 
 def _said_twice(
-    headers: Mapping[str, Any], said: Mapping[str, Any], rows: Rows, summary: schema.RunSummary
+    headers: Mapping[str, Any], said: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
 ) -> tuple[tuple[str | schema.Point[Any], Any, str, Any], ...]:
     """Where something stands, an event or a place with what it says; and by what it is known, and as what."""
     hardware, dataset = headers[schema.HARDWARE.name], headers[schema.DATASET.name]
@@ -145,7 +145,7 @@ def _said_twice(
         (schema.GLOBAL_BATCH_SIZE, None, "run_summary", summary.devices * summary.batch_per_device),
         (schema.TRAIN_SAMPLES, None, "dataset", dataset["train_samples"]),
         (schema.EVAL_SAMPLES, None, "dataset", dataset["eval_samples"]),
-        (schema.SEED, None, "SEED", rows.of(schema.SEED).value if drawn else seed),
+        (schema.SEED, None, "SEED", values.of(schema.SEED).value if drawn else seed),
     )
 
 

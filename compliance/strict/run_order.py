@@ -1,15 +1,16 @@
 """The course of a run, event by event: its clock, epochs, blocks, evaluations and throughputs, and what is wrong."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from compliance.findings import FINDINGS_PER_RULE, Collected, printable
-from compliance.rows import COUNT, Rows, has_type, is_number, own_metadata
+from compliance.findings import FINDINGS_PER_RULE, Collected
+from compliance.first_values import COUNT, FirstValues, has_type, is_number, own_metadata
 from compliance.strict.windows import CLOCK_MS, TIME_TOLERANCE, Windows
 from runlog import schema
 from runlog.reader import Event, table_of
+from runlog.text import printable
 
 EVENTS_KEPT = 100_000  # evaluations, seeds or cache_clear: 15 MB
 SHORTEST_EPOCH = 1 / 50  # of the run's longest; the least of 700 published logs is 1/34
@@ -49,10 +50,9 @@ class _Block(NamedTuple):
 class Course:
     """Where a run is. Times are Unix milliseconds."""
 
-    rows: Rows
+    values: FirstValues
     collected: Collected
     windows: Windows
-    handlers: Mapping[str, Callable[["Course", Event], None]]  # by key: HANDLERS, or those common to all benchmarks
     first_init_ms: float | None = None
     start_ms: float | None = None
     start_line: int | None = None
@@ -82,8 +82,8 @@ class Course:
     checkpoints: dict[int, float] = field(default_factory=dict)  # step, and what training waited for it in ms
     short: list[tuple[int, int, float, str]] = field(default_factory=list)  # line, epoch, ms no window has, words
 
-    def _breach(self, rule: str, event: Event, actual: str | Callable[..., str], *said: Any) -> None:
-        self.collected.breach(rule, event.line, actual, *said)
+    def _breach(self, rule: str, event: Event, actual: str, *said: Any) -> None:
+        self.collected.breach(rule, event.line, actual.format(*said) if said else actual)
 
     # --- the clock ---
 
@@ -143,11 +143,11 @@ class Course:
 
     def _number(self, rule: str, event: Event, name: str) -> int | None:
         """A number of epochs in the metadata of `event`."""
-        value = event.metadata.get(name)
-        if type(value) is int and 0 <= value < 2**31:
-            return value
+        value: Any = event.metadata.get(name)
+        if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
+            return int(value)
         wanted = f"{event.key} has {name}, a whole number"
-        self.collected.breach(rule, event.line, _of_number, event.key, name, value, expected=wanted)
+        self.collected.breach(rule, event.line, f"{event.key} has {name} {printable(value)}", wanted)
         return None
 
     def _not_before_run(self, event: Event) -> None:
@@ -295,10 +295,14 @@ class Course:
     def _eval_accuracy(self, event: Event) -> None:
         self.evaluation_count += 1
         number = self._number("eval-order", event, "epoch_num")
+        if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps: the number of evaluations
+            self._keep_accuracy(event, self.evaluation_count)
         if number is None:
             return
         self._keep_accuracy(event, number)
-        if not self.unscored:
+        if not self.unscored and self.block and not self.values.of(schema.EVAL_START).count:
+            pass  # a block without eval_start, which the official rules allow
+        elif not self.unscored:
             self._breach("eval-order", event, "an accuracy of epoch {} without an evaluation of its own", number)
         elif number != self.unscored.number:
             actual = "an accuracy of epoch {}; the evaluation of line {} is of another epoch"
@@ -312,11 +316,6 @@ class Course:
                 self.evaluations[-1] = evaluation
             else:
                 self.evaluations.append(evaluation)
-
-    def _any_accuracy(self, event: Event) -> None:
-        """One that the rules of another benchmark count by epochs or samples: it is of its number of events."""
-        self.evaluation_count += 1
-        self._keep_accuracy(event, self.evaluation_count)
 
     # --- throughput ---
 
@@ -338,7 +337,9 @@ class Course:
         said = table_of(schema.EpochThroughput, event.value)
         if said is None or not all(is_number(n) and n > 0 for n in (said.images, said.time_s, said.images_per_s)):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self.collected.breach("throughput-agrees", event.line, _of_throughput, event.value, expected=wanted)
+            self.collected.breach(
+                "throughput-agrees", event.line, f"epoch_throughput is {printable(event.value)}", wanted
+            )
             return
         rate = said.images / said.time_s
         if abs(said.images_per_s - rate) > TIME_TOLERANCE * rate:
@@ -376,7 +377,7 @@ class Course:
                 self.collected.breach("throughput-agrees", line, actual)
 
     def _check_images(self, event: Event, images: float) -> None:
-        samples, batch = (self.rows.of(said).value for said in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
+        samples, batch = (self.values.of(said).value for said in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
         if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(images - samples) > batch:
             actual = "{:.10g} images in an epoch; train_samples is {}, the global batch {}"
             self._breach("epoch-images", event, actual, images, samples, batch)
@@ -386,7 +387,7 @@ class Course:
         value = event.value
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
-        samples = self.rows.of(schema.TRAIN_SAMPLES).value
+        samples = self.values.of(schema.TRAIN_SAMPLES).value
         if not is_number(value) or not has_type(samples, COUNT) or self.epoch or not self.last_epoch_ms:
             return
         rate = samples / self.last_epoch_ms * 1000
@@ -394,14 +395,6 @@ class Course:
         if self.last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self.last_epoch_ms + CLOCK_MS:
             actual = "{:.6g} images/s; {} images in {:.3f} s are {:.6g}"
             self._breach("throughput-agrees", event, actual, value, samples, self.last_epoch_ms / 1000, rate)
-
-
-def _of_number(key: str, name: str, value: Any) -> str:
-    return f"{key} has {name} {printable(value)}"
-
-
-def _of_throughput(value: Any) -> str:
-    return f"epoch_throughput is {printable(value)}"
 
 
 def _follows(number: int, wanted: int | None) -> bool:
@@ -419,11 +412,6 @@ _CLOCK: dict[str, Callable[[Course, Event], None]] = {
     schema.RUN_STOP.key: Course._run_stop,
     schema.SEED.key: Course._seed,
     schema.CACHE_CLEAR.key: Course._cache_clear,
-}
-COMMON_HANDLERS = {
-    **_CLOCK,
-    **{event.key: Course._not_before_run for event in (schema.BLOCK_START, schema.EPOCH_START, schema.EVAL_START)},
-    schema.EVAL_ACCURACY.key: Course._any_accuracy,
 }
 HANDLERS = {
     **_CLOCK,

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from compliance.findings import FINDINGS_PER_RULE, printable
-from compliance.rows import COUNT, Rows, has_type, is_number
+from compliance.findings import FINDINGS_PER_RULE
+from compliance.first_values import COUNT, FirstValues, has_type, is_number
 from runlog import schema
 from runlog.reader import Event, table_of
+from runlog.text import printable
 
 CLOCK_MS = 2  # two readings of a clock of 1 ms
 TIME_TOLERANCE = 0.01  # of a time by the log's own clock
@@ -24,8 +25,8 @@ def settings(headers: Mapping[str, Any]) -> dict[str, Any]:
 class Windows:
     """Takes the windows of a run in their order; `faults` is what a log of ours would not hold."""
 
-    def __init__(self, rows: Rows, headers: Mapping[str, Any]) -> None:
-        self._rows, self._headers = rows, headers
+    def __init__(self, values: FirstValues, headers: Mapping[str, Any]) -> None:
+        self._values, self._headers = values, headers
         self.faults: list[tuple[int, str]] = []  # line, what
         self.losses: list[Any] = []
         self.seen = 0
@@ -49,14 +50,14 @@ class Windows:
 
     def _begin(self, first_step: Any, steps: Any) -> None:
         said = settings(self._headers)
-        samples, batch = (self._rows.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
+        samples, batch = (self._values.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
         if has_type(samples, COUNT) and has_type(batch, COUNT):
             self._batch, self.epoch_steps = int(batch), int(samples) // int(batch)
         names = ("PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS")
         self._most_steps, *ends = (said[name] if type(said.get(name)) is int else 0 for name in names)
         if said.get("MODE") == "throughput":
             self._ends = (ends[0], sum(ends))
-        summary = self._rows.of(schema.RUN_SUMMARY).value
+        summary = self._values.of(schema.RUN_SUMMARY).value
         if isinstance(summary, dict) and summary.get("resumed") and type(first_step) is type(steps) is int:
             self.step = first_step - steps
 

@@ -17,11 +17,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from compliance.check import NOTHING, check_file
-from compliance.findings import FileReport, Finding, check_replaceable, printable
-from compliance.rules import Ruleset, load, versions
+from compliance.findings import FileReport, Finding, check_replaceable
+from compliance.official.rule_files import versions
+from compliance.rules import Ruleset, load
 from compliance.submission.runs import Checked, benchmark_of, check_between
 from compliance.submission.score import score_runs
 from runlog.reader import HeldLog
+from runlog.text import cell, printable
 
 LARGEST_LOG_BYTES = 1 << 28  # a log in an archive is held in memory while it is read
 NEWEST = "4.0.0"  # with rules of ResNet
@@ -294,13 +296,8 @@ def as_csv(submissions: Sequence[Submission]) -> str:
             for severity in ("error", "warning")
         }
         cells = [asdict(one)[name] for name in _COLUMNS]
-        writer.writerow([_cell(value) for value in (*cells, by["error"], by["warning"])])
+        writer.writerow([cell(value) for value in (*cells, by["error"], by["warning"])])
     return stream.getvalue()
-
-
-def _cell(value: object) -> object:
-    """No cell that a spreadsheet takes for a formula: names come from folders that others made."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
 def as_text(submissions: Sequence[Submission]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun, check_file
-from compliance.findings import FileReport, Finding, printable
+from compliance.findings import FileReport, Finding
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load
 from compliance.submission.runs import (
@@ -31,6 +31,8 @@ from compliance.submission.runs import (
 )
 from compliance.submission.score import NOT_CONVERGED, Score, score_runs
 from compliance.submission.system import NOT_STATED, faults
+from runlog.text import printable
+from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HASHES = "SHA256SUMS"
@@ -75,18 +77,18 @@ def command(options: argparse.Namespace) -> int:
                 print(f"refused: {printable(reason, 5000)}")
         return 1
     if options.json:
-        print(json.dumps({"package": str(folder), "refused": [], **content.manifest, "official": answers}, indent=2))
+        official_ = [answer.as_dict() for answer in answers]
+        print(json.dumps({"package": str(folder), "refused": [], **content.manifest, "official": official_}, indent=2))
         return 0
     print(content.report)
-    for answer in answers:
-        print(f"{answer['tool']}: {answer['message']}")
+    print(as_text(answers), end="")
     print(f"{folder}: built; its id is the SHA-256 of {HASHES}: {sha256(folder / HASHES)}")
     return 0
 
 
 def build(
     logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset
-) -> tuple[Path, Content, list[dict[str, str]]]:
+) -> tuple[Path, Content, list[Verdict]]:
     """Makes `out`/`org`.
 
     Raises ValueError for wrong use (a name, a number of runs, a folder that exists), RefusedError for logs that may
@@ -107,7 +109,7 @@ def build(
         stage.mkdir()
         content = _fill(stage, logs, description_path, ruleset)
         answers = official_answers(stage, content.manifest)
-        if refused := [f"{a['tool']}: {a['message']}" for a in answers if a["accepted"] == "no"]:
+        if refused := [f"{answer.check}: {answer.found}" for answer in answers if answer.status == FATAL]:
             raise RefusedError(refused)
         stage.rename(target)
     return target, content, answers
@@ -386,7 +388,7 @@ def hashes(folder: Path) -> str:
     return "".join(lines)
 
 
-def official_answers(folder: Path, manifest: dict[str, Any]) -> list[dict[str, str]]:
+def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
     """What mlperf-logging's tools say of the package; they write into what they check, so they get a copy."""
     system, benchmark, ruleset = manifest["system"], manifest["benchmark"], manifest["ruleset"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -404,7 +406,7 @@ def official_answers(folder: Path, manifest: dict[str, Any]) -> list[dict[str, s
         ]
 
 
-def _known_to_nobody(copy: Path, results: Path, manifest: dict[str, Any]) -> list[dict[str, str]]:
+def _known_to_nobody(copy: Path, results: Path, manifest: dict[str, Any]) -> list[Verdict]:
     """A benchmark that is none of MLPerf's: its package tools skip it, or die, so only the others say something."""
     system, benchmark, ruleset = manifest["system"], manifest["benchmark"], manifest["ruleset"]
     answers = [
@@ -413,10 +415,9 @@ def _known_to_nobody(copy: Path, results: Path, manifest: dict[str, Any]) -> lis
     ]
     for run in manifest["runs"]:
         passed, messages = official.check_log(copy / run["file"], ruleset, benchmark)
-        accepted = "yes" if passed or run["verdict"] == "fail" else "no"
         message = f"{results.name}/{Path(run['file']).name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
-        answers.append({"tool": "compliance_checker", "accepted": accepted, "message": message})
+        answers.append(judged("compliance_checker", passed or run["verdict"] == "fail", message))
     message = f"not applied: {benchmark} is no MLPerf benchmark"
     for tool in ("package_checker", "rcp_checker", "result_summarizer"):
-        answers.append({"tool": tool, "accepted": "not applied", "message": message})
+        answers.append(Verdict(check=tool, status=UNKNOWN, found=message))
     return answers

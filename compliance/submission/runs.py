@@ -4,18 +4,19 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from compliance.check import NOTHING, LoggedRun, check_file
-from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note, printable
+from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note
+from compliance.first_values import COUNT, has_type
 from compliance.official import convergence
-from compliance.official import rules as newer
-from compliance.rows import COUNT, has_type
+from compliance.official.rule_files import benchmarks
 from compliance.rules import Benchmark, Ruleset, StrictRule
 from runlog import schema
 from runlog.reader import open_log, parse_json
+from runlog.text import printable
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
@@ -86,9 +87,8 @@ def check_logs(
     `official` runs mlperf-logging's checker on a log, by ruleset and benchmark: its verdict and messages stand beside.
     `verdict` is the one that counts; None: strict for logs of this project, official for others.
     """
-    names = newer.benchmarks(ruleset.version) if ruleset.newer else list(ruleset.benchmarks)
-    if benchmark is not None and benchmark not in names:
-        known = ", ".join(names)
+    if benchmark is not None and benchmark not in benchmarks(ruleset.version):
+        known = ", ".join(benchmarks(ruleset.version))
         raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {known}")
     description = read_description(system) if system else None
     checked = [Checked(path=log, findings=(), run=NOTHING) for log in logs]
@@ -123,11 +123,22 @@ def submission_of(run: LoggedRun) -> tuple[str, ...]:
 
 
 def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Finding]]:
-    """Findings of the rules that compare runs, for each log."""
+    """Findings of the rules that compare runs, for each log.
+
+    Compared are runs of one benchmark and division that lie in one folder or say the same of their submission, blanks
+    and case left out: a text that differs makes no other submission of a run.
+    """
     found: list[list[Finding]] = [[] for _ in checked]
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[int, list[int]] = {}
+    by_folder: dict[tuple[Any, ...], int] = {}
+    by_text: dict[tuple[str, ...], int] = {}
     for index, one in enumerate(checked):
-        groups.setdefault(submission_of(one.run), []).append(index)
+        text = tuple(" ".join(said.casefold().split()) for said in submission_of(one.run))
+        folder = (*text[:2], one.path.parent)
+        group = by_text.get(text, by_folder.get(folder, index))
+        by_text.setdefault(text, group)
+        by_folder.setdefault(folder, group)
+        groups.setdefault(group, []).append(index)
     for members in groups.values():
         _copies(checked, members, ruleset, found)
         _configurations(checked, members, ruleset, found)
@@ -400,7 +411,8 @@ def _beside(
     if refused := sorted({f.rule for f in found if f.official}) if passed else ():
         return answer, (breach(rule, f"it passes the log; this one says that it does not, by {', '.join(refused)}"),)
     if not passed and not any(f.official for f in found):
-        return answer, (breach(rule, f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"),)
+        found_ = breach(rule, f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}")
+        return answer, (replace(found_, official=True),)
     return answer, ()
 
 

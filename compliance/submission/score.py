@@ -2,12 +2,12 @@
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compliance.check import check_file
-from compliance.findings import printable
 from compliance.official import convergence
 from compliance.rules import Benchmark, Ruleset, load
 from compliance.submission.runs import (
@@ -21,6 +21,8 @@ from compliance.submission.runs import (
     submission_of,
 )
 from runlog import schema
+from runlog.stats import olympic_mean
+from runlog.text import printable
 
 # errors of a run that trained as it should and did not reach the target: one such run may be dropped
 NOT_CONVERGED = frozenset({"run-status", "eval_accuracy.value", "target-status"})
@@ -173,9 +175,8 @@ def _batches(checked: Sequence[Checked]) -> set[str]:
 
 
 def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
-    if len(minutes) + dropped >= 3:
-        mean = convergence.olympic_mean(minutes, dropped) if dropped <= 1 else None
-        return mean, "olympic mean"
+    if len(minutes) + dropped >= 3:  # a dropped run is the worst
+        return (olympic_mean([*minutes, *[math.inf] * dropped]) if dropped <= 1 else None), "olympic mean"
     return (sum(minutes) / len(minutes) if minutes else None), "mean (an olympic mean takes 3 runs)"
 
 

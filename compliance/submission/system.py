@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun, check_file
-from compliance.findings import printable
 from compliance.rules import load, read_rules
 from compliance.submission.runs import STATUS_WORDS, gpu_names, hardware_nodes
+from runlog.text import printable
 
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])
 NOTES = ("hw_notes", "sw_notes")  # free text: no note is a fact too

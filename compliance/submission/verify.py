@@ -3,11 +3,9 @@
 import argparse
 import json
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compliance.check import check_file
-from compliance.findings import printable
 from compliance.rules import load
 from compliance.submission.package import (
     HASHES,
@@ -23,17 +21,10 @@ from compliance.submission.package import (
     official_answers,
 )
 from compliance.submission.runs import LARGEST_JSON_BYTES, Checked, read_description, sha256
+from runlog.text import printable
+from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
 
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """One thing that was checked: `status` is ok, fail, or not applied."""
-
-    check: str
-    status: str
-    message: str
 
 
 def command(options: argparse.Namespace) -> int:
@@ -42,17 +33,20 @@ def command(options: argparse.Namespace) -> int:
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package")
     answers = verify(folder, ask_official=options.official)
-    good = all(answer.status != "fail" for answer in answers)
+    good = worst(answers) != FATAL
     if options.json:
-        print(json.dumps({"verdict": "pass" if good else "fail", "checks": [asdict(a) for a in answers]}, indent=2))
+        print(
+            json.dumps(
+                {"verdict": "pass" if good else "fail", "checks": [answer.as_dict() for answer in answers]}, indent=2
+            )
+        )
     else:
-        for answer in answers:
-            print(printable(f"{answer.status}: {answer.check}: {answer.message}", 5000))
+        print(as_text(answers), end="")
         print(f"{printable(str(folder), 1000)}: {'PASS' if good else 'FAIL'}")
     return 0 if good else 1
 
 
-def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
+def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     """What a re-check of the package at `folder` finds. Nothing in `folder` is written or trusted."""
     folder = folder.resolve()  # its name is the organisation's
     if strange := _strange_files(folder):
@@ -67,7 +61,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
         benchmark = ruleset.benchmarks[name]
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
-        return [*answers, Answer(check=MANIFEST, status="fail", message=message)]
+        return [*answers, judged(MANIFEST, False, message)]
     answers += _check_code(folder / code_folder(name), str(manifest.get("commit")))
     results = Path("results") / system / name
     logs = [folder / results / f"result_{index}.txt" for index in range(benchmark.runs)]
@@ -76,7 +70,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
     beside = {file for file in there if not file.startswith(f"{code_folder(name)}/")}
     for file in sorted(beside ^ wanted):
         what = "is missing" if file in wanted else "is nothing that a package holds"
-        answers.append(Answer(check="contents", status="fail", message=f"{file} {what}"))
+        answers.append(judged("contents", False, f"{file} {what}"))
     if not wanted <= there:
         return answers
     checked = []
@@ -86,27 +80,25 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Answer]:
     try:
         content, reasons = contents_of(folder, checked, system, benchmark, ruleset)
     except (ValueError, KeyError, OSError) as error:
-        return [*answers, Answer(check="package", status="fail", message=printable(str(error)))]
-    answers += [Answer(check=printable(name), status="fail", message=reason) for name, reason in reasons]
+        return [*answers, judged("package", False, printable(str(error)))]
+    answers += [judged(printable(name), False, reason) for name, reason in reasons]
     if not reasons:
-        answers.append(Answer(check="logs", status="ok", message=f"{len(logs)} logs meet ruleset {ruleset.version}"))
+        answers.append(judged("logs", True, f"{len(logs)} logs meet ruleset {ruleset.version}"))
     message = f"score {content.manifest['minutes']!r} min, from the logs"
     same = _read(folder / MANIFEST) == as_bytes(content.manifest)
     if not same:
         differing = _difference(content.manifest, manifest)
         message = f"differs from what the logs say in: {differing}" if differing else "not in the form of a package's"
-    answers.append(Answer(check=MANIFEST, status="ok" if same else "fail", message=message))
+    answers.append(judged(MANIFEST, same, message))
     same = _read(folder / REPORT) == content.report.encode()
     message = "every figure is the logs'" if same else "differs from the report that the logs give"
-    answers.append(Answer(check=REPORT, status="ok" if same else "fail", message=message))
+    answers.append(judged(REPORT, same, message))
     if ask_official:
-        for said in official_answers(folder, content.manifest):
-            status = {"yes": "ok", "no": "fail"}.get(said["accepted"], said["accepted"])
-            answers.append(Answer(check=said["tool"], status=status, message=said["message"]))
+        answers += official_answers(folder, content.manifest)
     return answers
 
 
-def _strange_files(folder: Path) -> list[Answer]:
+def _strange_files(folder: Path) -> list[Verdict]:
     """Links, pipes, empty folders and names that no package has: nothing of such a package is read."""
     answers = []
     for path in sorted(folder.rglob("*")):
@@ -118,7 +110,7 @@ def _strange_files(folder: Path) -> list[Answer]:
         elif not _PATH.fullmatch(name):
             why = "is a name that no package holds"
         if why:
-            answers.append(Answer(check="files", status="fail", message=f"{printable(name)} {why}"))
+            answers.append(judged("files", False, f"{printable(name)} {why}"))
     return answers
 
 
@@ -127,38 +119,39 @@ def _read(file: Path) -> bytes:
     return file.read_bytes() if file.is_file() and file.stat().st_size <= LARGEST_JSON_BYTES else b""
 
 
-def _check_code(folder: Path, commit: str) -> list[Answer]:
+def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Compares the code with the commit that the logs name; a commit that this checkout lacks fails."""
     try:
         wanted = {name: content for name, (content, _) in code_of(commit).items()}
     except ValueError as error:
         if not (folder / "run_and_time.sh").is_file():
-            return [Answer(check="code", status="fail", message="there is no run_and_time.sh")]
-        status = "fail" if isinstance(error, UnknownCommitError) else "not applied"
-        return [Answer(check="code", status=status, message=f"not compared: {printable(str(error), 500)}")]
+            return [judged("code", False, "there is no run_and_time.sh")]
+        unknown = not isinstance(error, UnknownCommitError)  # there is no git here, or no checkout
+        found = f"not compared: {printable(str(error), 500)}"
+        return [judged("code", False, found, bad=UNKNOWN if unknown else FATAL)]
     there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     answers = []
     for name in sorted({*wanted, *there}):
         if name not in wanted or name not in there or there[name].read_bytes() != wanted[name]:
             what = "is none of" if name not in wanted else "is missing from" if name not in there else "differs from"
-            answers.append(Answer(check="code", status="fail", message=f"{printable(name)} {what} commit {commit}"))
-    return answers or [Answer(check="code", status="ok", message=f"{len(there)} files, those of commit {commit}")]
+            answers.append(judged("code", False, f"{printable(name)} {what} commit {commit}"))
+    return answers or [judged("code", True, f"{len(there)} files, those of commit {commit}")]
 
 
-def _check_hashes(folder: Path) -> list[Answer]:
+def _check_hashes(folder: Path) -> list[Verdict]:
     listed = _read(folder / HASHES)
     there = hashes(folder).encode()
     if listed == there:
         message = f"{there.count(10)} files; the id of the package is {sha256(folder / HASHES)}"
-        return [Answer(check=HASHES, status="ok", message=message)]
+        return [judged(HASHES, True, message)]
     answers = []
     said, found = ({line[66:]: line[:64] for line in text.split(b"\n") if line} for text in (listed, there))
     for file in sorted({*said, *found}):
         if said.get(file) != found.get(file):
             what = "is not listed" if file not in said else "is missing" if file not in found else "was altered"
             shown = printable(file.decode("utf-8", "replace"))
-            answers.append(Answer(check=HASHES, status="fail", message=f"{shown} {what}"))
-    return answers or [Answer(check=HASHES, status="fail", message="not in the order or form that it was written in")]
+            answers.append(judged(HASHES, False, f"{shown} {what}"))
+    return answers or [judged(HASHES, False, "not in the order or form that it was written in")]
 
 
 def _difference(one: dict[str, object], other: dict[str, object]) -> str:

@@ -29,7 +29,9 @@ class CapturedStep(LaunchedStep):
     def __init__(self, executor: static.Executor, program: build.TrainingProgram) -> None:
         super().__init__(executor, program)
         paddle.set_flags(FLAGS)
-        self._graph, self._addresses = CUDAGraph(executor.place), dict[str, int]()
+        # Paddle's executor launches from threads of its own. Only a global capture is theirs too: their temporaries
+        # then come from the graph's own memory, which nobody else is given.
+        self._graph, self._addresses = CUDAGraph(executor.place, mode="global"), dict[str, int]()
         scope = static.global_scope()
         names = [variable.name for variable in program.main.list_vars() if variable.is_data]
         self.inputs = {name: scope.var(name).get_tensor() for name in names}

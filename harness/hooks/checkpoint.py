@@ -28,7 +28,8 @@ import numpy as np
 
 from harness import state
 from harness.hooks import Hook
-from program import build, resnet_unit
+from program import build
+from program.passes import resnet_unit
 from runlog import schema
 from runlog.errors import RunError
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runlog import stats
 from runlog.text import safe_lines
 from scoring.figure import spread
 from scoring.figure import warnings as hazards
@@ -183,7 +184,7 @@ def ratio_interval(
         if known is None or not finite or (base.protocol.over_runs != "mean" and max(counts) > 1):
             return None, UNKNOWN
         half = (
-            spread.t_quantile(known.freedom, SINGLE_RUNS) * known.relative_sd * math.sqrt(1 / counts[0] + 1 / counts[1])
+            stats.t_quantile(known.freedom, SINGLE_RUNS) * known.relative_sd * math.sqrt(1 / counts[0] + 1 / counts[1])
         )
         ratio = other.value / base.value
         return (ratio * math.exp(-half), ratio * math.exp(half)), f"one run against {max(counts)}: {known.source}"

@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from runlog import stats
 from runlog.text import cell, safe_lines, visible
 from scoring.figure import spread
 from scoring.figure.compare import SINGLE_RUNS
@@ -174,7 +175,7 @@ def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | 
     if other is not None:
         return spread.ratio_interval(base, other)
     deviation = base.error * math.sqrt(len(past)) / base.value
-    half = spread.t_quantile(base.freedom, SINGLE_RUNS) * deviation * math.sqrt(1 + 1 / len(past))
+    half = stats.t_quantile(base.freedom, SINGLE_RUNS) * deviation * math.sqrt(1 + 1 / len(past))
     return new[0] / base.value * math.exp(-half), new[0] / base.value * math.exp(half)
 
 

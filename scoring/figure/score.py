@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runlog.stats import olympic_mean
 from runlog.text import safe_lines
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as hazards
@@ -20,6 +21,7 @@ from scoring.figure.run import RunFigure, devices_in_rate, run_figure, select
 from scoring.figure.run import positions as positions
 from scoring.figure.warnings import Warning_
 from scoring.importers import add_log_options, count, jsonable, read_records
+from scoring.importers.checks import SECOND_CLOCK
 from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
@@ -56,6 +58,11 @@ class Score:
         return float(REDUCE[self.protocol.over_runs](rates)) if len(rates) == len(self.runs) else None
 
     @property
+    def one_clock(self) -> list[str]:
+        """The logs whose times nothing else in them confirms."""
+        return [r.file for r in self.records if not any(check.what in SECOND_CLOCK for check in r.checks)]
+
+    @property
     def rule(self) -> str:
         """The protocol in words, with the runs that went in where they are more than it asks for."""
         return dataclasses.replace(self.protocol, runs=max(self.protocol.runs, len(self.runs))).describe()
@@ -80,6 +87,7 @@ class Score:
                 for run in self.runs
             ],
             "checked": _checked(self.records),
+            "one_clock": self.one_clock,
         }
 
 
@@ -143,7 +151,7 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
 REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,
-    "olympic_mean": spread.olympic_mean,
+    "olympic_mean": olympic_mean,
 }
 
 
@@ -342,6 +350,7 @@ def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequenc
             {"file": record.file, "first_line": 1, "last_line": record.lines, "value": None} for record in records
         ],
         "checked": _checked(records),
+        "one_clock": [],
     }
 
 
@@ -361,6 +370,8 @@ def score_lines(result: Score) -> list[str]:
         shown = f"{run.value:.3f}" if math.isfinite(run.value) else "did not converge"
         windows = f", {run.windows} windows" if run.windows else ""
         lines.append(f"  run            {shown}   {run.file}:{run.first_line}-{run.last_line}{windows}")
+    if result.one_clock and result.protocol.figure == "throughput":
+        lines.append(f"  one clock      nothing else in {', '.join(result.one_clock)} confirms the times")
     for warning in result.warnings:
         where = f" [{warning.file}{f':{warning.line}' if warning.line else ''}]" if warning.file else ""
         lines.append(f"  warning        {warning.rule}: {warning.message!a}{where}")

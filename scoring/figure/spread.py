@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CONFIDENCE = 0.95
+from runlog.stats import CONFIDENCE, t_cdf, t_quantile
+
 LEAST_WINDOWS = 8  # of one run for an interval
-
-
-@functools.lru_cache(256)
-def t_quantile(freedom: float, probability: float = 0.5 + CONFIDENCE / 2) -> float:
-    """Quantile of Student's t, `probability` over 0.5 (SciPy's takes 0.4 s to import)."""
-    low, high = 0.0, 1.0
-    while t_cdf(high, freedom) < probability:
-        high *= 2
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if t_cdf(middle, freedom) < probability else (low, middle)
-    return high
-
-
-def t_cdf(t: float, freedom: float) -> float:
-    """Distribution function of Student's t for t >= 0, by the continued fraction of the incomplete beta function."""
-    square = t * t
-    if square < 1:  # where the fraction converges slowly; the tail's complement otherwise
-        a, b, x = 0.5, freedom / 2, square / (freedom + square)
-    else:
-        a, b, x = freedom / 2, 0.5, freedom / (freedom + square)
-    if x == 0:
-        return 0.5
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
-    )
-    # Lentz's evaluation (Numerical Recipes, 6.4)
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
-    fraction = d
-    for m in range(1, 1000):
-        for coefficient in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + coefficient * d)
-            c = 1 + coefficient / c
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    tail_or_middle = front * fraction
-    return 0.5 + tail_or_middle / 2 if square < 1 else 1 - tail_or_middle / 2
 
 
 def sd(values: Sequence[float]) -> float | None:
@@ -231,9 +191,3 @@ def outlier(values: Sequence[float]) -> int | None:
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))
     limit = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
     return at if abs(values[at] - mean) / deviation > limit else None
-
-
-def olympic_mean(values: Sequence[float]) -> float:
-    """Mean without the best and the worst. Needs three values."""
-    assert len(values) >= 3
-    return statistics.fmean(sorted(values)[1:-1])

@@ -13,6 +13,7 @@ import gzip
 import json
 import os
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -272,19 +273,38 @@ def main(args: argparse.Namespace) -> int:
     """Print what each log says."""
     records = read_records(args)
     if args.json:
-        print(json.dumps([jsonable(record.to_json()) for record in records], indent=1))
+        sys.stdout.writelines(_json_text(records))
         return 0
     for record in records:
         print(safe_lines(record_lines(record)))
     return 0
 
 
+def _json_text(records: Sequence[Record]) -> Iterator[str]:
+    """A list of records, in pieces: a million rows as one text would take gigabytes."""
+    yield "["
+    for at, record in enumerate(records):
+        yield ",\n{" if at else "\n{"
+        for place, field in enumerate(dataclasses.fields(record)):
+            yield f"{',' if place else ''}\n {json.dumps(field.name)}: "
+            value = getattr(record, field.name)
+            if isinstance(value, tuple) and value:
+                yield from (f"{',' if row else '['}\n  {json.dumps(jsonable(item))}" for row, item in enumerate(value))
+                yield "]"
+            else:
+                yield json.dumps(jsonable(value))
+        yield "\n}"
+    yield "\n]\n"
+
+
 def jsonable(value: Any) -> Any:
-    """`value` with what JSON lacks (NaN, infinity) as text."""
+    """`value` with what JSON lacks (NaN, infinity) as text, and dataclasses as tables."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
     return value

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compliance.official import convergence
-from scoring.figure import spread
+from runlog import stats
 from scoring.published.table import Published
 from scoring.record import InputError
 
@@ -40,7 +40,7 @@ class Loss:
         """Factors on the throughput that bound it: the published scatter and the error of the measured figure."""
         doublings = abs(math.log2(nodes / base))
         scatter = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
-        half = spread.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
+        half = stats.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
         return math.exp(-half), math.exp(half)
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from runlog.reader import open_log
+from scoring.figure.compare import logs_of
 from scoring.figure.score import protocol_of, whole
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.published.table import read_published
@@ -24,7 +25,7 @@ LINE_BYTES = 8192  # read of a line that is quoted
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring report`."""
-    parser.add_argument("logs", nargs="+", metavar="RUN", help="logs of one or more systems")
+    parser.add_argument("logs", nargs="+", metavar="RUN", help="logs of one or more systems, or folders of them")
     parser.add_argument("--html", metavar="FILE", help="one self-contained page")
     parser.add_argument("--markdown", metavar="FILE", help="the same in text; - prints it, as does giving no form")
     parser.add_argument("--csv", metavar="FILE", help="one row a run; - prints it")
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the forms asked for. Returns 1 where a figure is missing, or is not the one that the protocol asks for."""
+    args.logs = [str(log) for place in args.logs for log in logs_of(place)]
     logs = {os.path.realpath(log) for log in args.logs}
     for form in (args.html, args.markdown, args.csv):
         if form and os.path.realpath(form) in logs:

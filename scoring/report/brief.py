@@ -61,7 +61,7 @@ def brief(report: Report) -> Brief:
     state, text = report.verdict
     steps = [check.todo for check in report.checks if check.todo]
     return Brief(
-        title=group.name,
+        title=group.name if len(report.groups) == 1 else f"{group.name}, and {len(report.groups) - 1} more",
         headline=figure_of(group),
         facts=_facts(report, group),
         state=state,

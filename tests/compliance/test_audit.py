@@ -27,7 +27,7 @@ def _repository(folder: Path) -> Path:
     for system, texts in {
         "whole/resnet": [make_log.closed_run(seed=seed) for seed in range(5)],
         "damaged/resnet": [make_log.closed_run(seed=1)[:9000], "", *(make_log.closed_run(seed=s) for s in (2, 3, 4))],
-        "other/bert": [make_log.run().replace('"value": "resnet"', '"value": "bert"')],
+        "other/vgg": [make_log.run().replace('"value": "resnet"', '"value": "vgg"')],
         "=cmd/resnet": ["no log\n<script>alert(1)</script>\n"],
     }.items():
         results = folder / "v4.0" / "Example" / "results" / system

@@ -1,8 +1,11 @@
 """`python -m compliance check`, by its command: each rule has a log that breaks it, and one that does not."""
 
+import gzip
 import hashlib
+import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +17,7 @@ import pytest
 
 from compliance import rules
 from compliance.__main__ import main
+from compliance.official import tools as official
 from tests import make_log
 from tests.compliance.altered import TOKEN, Altered
 
@@ -114,7 +118,8 @@ ONLY_WARNS = ("event-type", "line-encoding")
 # What only this checker rejects, or warns of.
 OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("line-json", make_log.run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
-    ("line-fields", make_log.run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
+    ("event-type", make_log.run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
+    ("line-fields", make_log.run, lambda log: log.line("seed", lambda line: line.replace('"key"', '"no"')), "*"),
     ("line-duplicate-key", make_log.run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
     ("line-encoding", make_log.run, lambda log: log.line("seed", _latin_1), "*"),
     ("line-trailing-text", make_log.run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
@@ -126,7 +131,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("value-type", make_log.run, lambda log: log.value("submission_org", None), "submission_org"),
     ("value-type", make_log.closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
     ("event-type", make_log.run, lambda log: log.change("run_start", _point_in_time), "run_start"),
-    ("known-benchmark", make_log.run, lambda log: log.value("submission_benchmark", "bert"), "submission_benchmark"),
+    ("known-benchmark", make_log.run, lambda log: log.value("submission_benchmark", "vgg"), "submission_benchmark"),
     ("after-run-stop", make_log.run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
     ("after-run-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
     ("time-order", make_log.run, lambda log: log.later("epoch_start", -25_000, 1), "*"),
@@ -144,7 +149,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("eval-order", make_log.run, lambda log: log.drop("eval_stop", -1), "run_stop"),
     ("eval-order", make_log.run, lambda log: log.drop("eval_accuracy"), "*"),
     ("eval-order", make_log.run, lambda log: log.repeat("eval_accuracy"), "*"),
-    ("eval-order", make_log.run, lambda log: log.drop_all("eval_start").drop_all("eval_stop"), "*"),
+    ("eval-order", make_log.run, lambda log: _without_evaluations_and_blocks(log), "*"),
     ("eval-schedule", make_log.closed_run, lambda log: _drop_evaluation(log, 2), "*"),
     ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
     ("eval-samples", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
@@ -162,8 +167,6 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("rank-zero", make_log.run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
     ("cache-cleared", make_log.closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
     ("cache-cleared", make_log.closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
-    ("seed-present", make_log.closed_run, lambda log: log.drop("seed"), None),
-    ("seed-present", make_log.closed_run, lambda log: log.value("seed", "x"), "seed"),
     ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _more("images_per_s", 1.02)), "*"),
     ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _both_faster), "*"),
     ("throughput-agrees", make_log.run, lambda log: log.value("epoch_throughput", {"images": 3}), "*"),
@@ -228,7 +231,6 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("cache-cleared", make_log.closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
     ("cache-cleared", make_log.closed_run, lambda log: log.later("cache_clear", -3.7e6), "cache_clear"),
     ("cache-cleared", make_log.closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
-    ("seed-present", make_log.closed_run, lambda log: log.without_metadata("seed", "lineno"), "seed"),
     ("run-resumed", lambda: make_log.run(summary={"resumed": True}), lambda log: log, "run_summary"),
     ("run-profiled", lambda: make_log.run(summary={"profiled": True}), lambda log: log, "run_summary"),
     ("null-gpu", make_log.run, lambda log: _of_null_gpus(log), "*"),
@@ -268,6 +270,12 @@ def _in_no_time(log: Altered) -> Altered:
     start_ms = log.fields(log.at("epoch_start"))["time_ms"]
     for index in log.events()[log.events().index(log.at("epoch_start")) : log.events().index(log.at("epoch_stop")) + 1]:
         log.write(index, log.fields(index) | {"time_ms": start_ms})
+    return log
+
+
+def _without_evaluations_and_blocks(log: Altered) -> Altered:
+    for key in ("eval_start", "eval_stop", "block_start", "block_stop"):
+        log.drop_all(key)
     return log
 
 
@@ -353,7 +361,54 @@ def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
         *("seeds-differ", "same-configuration", "rcp-convergence", "rcp-hyperparameters", "system-description"),
         *("official-disagrees", "benchmark-asked", "file-link", "runs-differ", "same-hyperparameters"),
     }
-    assert {rule for rule, *_ in OURS} == set(STRICT) - between_runs_or_tools
+    in_force = {name for name, rule in STRICT.items() if rule.in_force}
+    assert {rule for rule, *_ in OURS} == in_force - between_runs_or_tools
+
+
+def test_blanks_in_its_texts_make_no_other_submission_of_a_copied_run(tmp_path: Path, capsys) -> None:
+    text = make_log.run()
+    paths = write(tmp_path, *(text.replace('"Example"', f'"Example{" " * blanks}"') for blanks in range(3)))
+    status, files = check(capsys, *paths)
+    assert (status, rules_broken(files[0])) == (1, set())
+    assert all(rules_broken(file) == {"seeds-differ", "runs-differ"} for file in files[1:])
+    assert any(f["rule"] == "same-configuration" for f in files[1]["findings"])
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda log: log.drop("seed"),  # "from v4.1 onwards"
+        lambda log: log.value("lars_opt_learning_rate_decay_steps", 14523.5),  # "unconstrained"
+        lambda log: log.drop_all("eval_start").drop_all("eval_stop"),  # AT_LEAST_ONE_OR(block_start)
+        lambda log: log.line("eval_accuracy", lambda line: re.sub(r'("epoch_num": \d+)', r"\1.0", line)),
+        lambda log: log.change("submission_org", lambda fields: fields.update(time_ms=0)),
+        lambda log: log.change("init_start", lambda fields: fields.update(event_type="POINT")),
+        lambda log: log.change("eval_accuracy", lambda fields: fields.update(value=round(fields["value"], 6)), 1),
+    ],
+)
+def test_what_the_text_of_the_round_allows_is_no_error(alter: Alter, tmp_path: Path, capsys) -> None:
+    log = Altered(make_log.closed_run())
+    log.lines = [line for line in log.lines if not line.startswith("# {")]
+    for key in ("run_summary", "step_window", "epoch_throughput"):  # what only this project writes
+        log.drop_all(key)
+    [path] = write(tmp_path, alter(log).text)
+    _, [file] = check(capsys, path, "--verdict", "strict")
+    assert (file["strict"], errors(file)) == ("pass", [])
+
+
+def test_messages_say_what_stands_there(tmp_path: Path, capsys) -> None:
+    known = Altered(make_log.run()).value("submission_benchmark", "flux1").text
+    quoted = Altered(make_log.run()).value("eval_accuracy", "0.3331").text
+    paths = write(tmp_path, known, Altered(known).value("submission_benchmark", "vgg").text, quoted)
+    paths.append(tmp_path / "result_9.txt")
+    paths[-1].write_bytes(gzip.compress(make_log.run().encode()))
+    _, files = check(capsys, *paths)
+    for file, words in zip(
+        files,
+        ("; rulesets 5.1.0, 6.0.0, 6.1.0 have it", "; no ruleset has it", 'is "0.3331"', "packed: unpack it first"),
+        strict=True,
+    ):
+        assert any(words in finding["actual"] for finding in file["findings"]), words
 
 
 def test_throughputs_of_other_submitters_are_compared_with_their_epochs(published_logs: Path, tmp_path, capsys) -> None:
@@ -575,13 +630,28 @@ def test_official_verdicts_stand_beside_ours(tmp_path: Path, capsys) -> None:
     assert files[2]["mlperf_logging"]["messages"]
 
 
-def test_a_log_that_only_the_official_checker_rejects_fails(tmp_path: Path, capsys, monkeypatch) -> None:
-    from compliance.official import tools as official
-
+@pytest.mark.parametrize("by", ["strict", "official"])
+def test_a_log_that_only_the_official_checker_rejects_fails(by: str, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(official, "check_log", lambda *_: (False, ["a rule that this checker has not"]))
     [path] = write(tmp_path, make_log.run())
-    status, [file] = check(capsys, path, "--official")
-    assert (status, rules_broken(file)) == (1, {"official-disagrees"})
+    status, [file] = check(capsys, path, "--official", "--verdict", by)
+    assert (status, file["official"], rules_broken(file)) == (1, "fail", {"official-disagrees"})
+
+
+@pytest.mark.parametrize("installed", [None, "4.1.67"])
+def test_the_official_tools_are_asked_only_in_the_release_whose_rules_we_have(
+    installed: str | None, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    def version(name: str) -> str:
+        if installed is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    [path] = write(tmp_path, make_log.run())
+    assert main(["check", str(path), "--official"]) == 2
+    error = capsys.readouterr().err
+    assert "pip install --no-deps mlperf-logging==4.1.68" in error and error.count("\n") == 1
 
 
 # --- the command ---
@@ -619,7 +689,7 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "log", "log"], "log: named twice"),
         (["check", "log", "--ruleset", "7.0.0"], "ruleset 7.0.0: no rules for it; take one of 0.7.0, 1.0.0,"),
         (["check", "log", "--ruleset", "../rules"], "no rules for it"),
-        (["check", "log", "--benchmark", "bert"], "benchmark bert: ruleset 4.0.0 has no rules for it"),
+        (["check", "log", "--benchmark", "vgg"], "benchmark vgg: ruleset 4.0.0 has no rules for it"),
         (["check", "log", "--ruleset", "2.1.0", "--benchmark", "hrnet"], "has no rules for it"),
         (["check", "log", "--system", "log"], "log: no system description"),
         (["check", "--explain", "run_strat"], "near it: run_start"),
@@ -687,7 +757,7 @@ def test_junit_has_a_failure_for_each_error(tmp_path: Path, capsys) -> None:
     assert cases["verdict"].find("failure") is not None
     failure = cases["value-type"].find("failure")
     assert failure is not None
-    assert failure.get("message") == "submission_org is <\\x00&\\x1b>"
+    assert failure.get("message") == r'submission_org is "<\u0000&\u001b>"'
     assert int(bad.get("tests", "0")) == len(cases)
 
 

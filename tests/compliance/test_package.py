@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -74,12 +75,12 @@ def built(tmp_path_factory: pytest.TempPathFactory, commit: str) -> tuple[Path, 
 
 def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> None:
     target, said = built
-    answers = {answer["tool"]: (answer["accepted"], answer["message"]) for answer in said["official"]}
-    assert answers["package_checker"] == ("yes", "PACKAGE CHECKER FOUND NO ERRORS")
-    assert answers["system_desc_checker"][0] == "yes"
-    assert answers["repo_checker"] == ("yes", "ALL CHECKS PASSED")
-    assert answers["result_summarizer"] == ("yes", f"{said['minutes']!r} minutes; ours {said['minutes']!r}")
-    assert answers["rcp_checker"] == ("not applied", "not applied: not a closed submission")
+    answers = {answer.check: (answer.status, answer.found) for answer in said["official"]}
+    assert answers["package_checker"] == ("ok", "PACKAGE CHECKER FOUND NO ERRORS")
+    assert answers["system_desc_checker"][0] == "ok"
+    assert answers["repo_checker"] == ("ok", "ALL CHECKS PASSED")
+    assert answers["result_summarizer"] == ("ok", f"{said['minutes']!r} minutes; ours {said['minutes']!r}")
+    assert answers["rcp_checker"] == ("unknown", "not applied: not a closed submission")
     names = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
     assert names >= {
         *("README.md", "SHA256SUMS", "submission.json", "systems/CPU.json"),
@@ -140,7 +141,7 @@ def test_one_altered_byte_is_found(name: str, copy: Path, capsys) -> None:
         for at in (0, len(original) // 2, len(original) - 1):
             path.write_bytes(original[:at] + bytes([original[at] ^ 1]) + original[at + 1 :])
             assert main(["verify", str(copy)]) == 1
-            assert "fail: SHA256SUMS: " in capsys.readouterr().out
+            assert re.search("fatal +SHA256SUMS", capsys.readouterr().out)
     finally:
         path.write_bytes(original)
 
@@ -171,7 +172,7 @@ def test_a_change_with_its_hashes_made_good_is_found(name, old, new, check, copy
         _rehash(copy)
         answers = verify(copy)
         assert [a.status for a in answers if a.check == "SHA256SUMS"] == ["ok"]
-        assert check in [a.check for a in answers if a.status == "fail"]
+        assert check in [a.check for a in answers if a.status == "fatal"]
     finally:
         path.write_text(original)
         _rehash(copy)
@@ -180,15 +181,15 @@ def test_a_change_with_its_hashes_made_good_is_found(name, old, new, check, copy
 def test_files_added_missing_and_linked_are_found(copy: Path) -> None:
     extra = copy / "results" / "CPU" / "resnet" / "note"
     extra.write_text("x")
-    assert "results/CPU/resnet/note is not listed" in [a.message for a in verify(copy)]
+    assert "results/CPU/resnet/note is not listed" in [a.found for a in verify(copy)]
     extra.unlink()
     extra.symlink_to("/etc/passwd")
-    assert any("is no regular file" in a.message for a in verify(copy))
+    assert any("is no regular file" in a.found for a in verify(copy))
     extra.unlink()
     log = copy / "results" / "CPU" / "resnet" / "result_4.txt"
     content = log.read_bytes()
     log.unlink()
-    messages = [a.message for a in verify(copy) if a.status == "fail"]
+    messages = [a.found for a in verify(copy) if a.status == "fatal"]
     assert "results/CPU/resnet/result_4.txt is missing" in messages
     log.write_bytes(content)
     assert all(a.status == "ok" for a in verify(copy))
@@ -199,8 +200,8 @@ def test_a_closed_package_passes_the_convergence_test_of_the_official_tools(comm
     system = description(tmp_path, division="closed")
     assert build(logs, system, tmp_path / "out", "--json") == 0
     said = json.loads(capsys.readouterr().out)
-    assert {a["tool"]: a["accepted"] for a in said["official"]} == dict.fromkeys(
-        ["package_checker", "system_desc_checker", "repo_checker", "rcp_checker", "result_summarizer"], "yes"
+    assert {a["check"]: a["status"] for a in said["official"]} == dict.fromkeys(
+        ["package_checker", "system_desc_checker", "repo_checker", "rcp_checker", "result_summarizer"], "ok"
     )
 
 
@@ -208,11 +209,11 @@ def test_hrnet_is_packaged_and_the_tools_that_do_not_know_it_are_named(commit, t
     logs = five(tmp_path, commit, make_log.hrnet_run)
     assert build(logs, description(tmp_path), tmp_path / "out", "--json") == 0
     said = json.loads(capsys.readouterr().out)
-    accepted = [(a["tool"], a["accepted"]) for a in said["official"]]
+    accepted = [(a["check"], a["status"]) for a in said["official"]]
     assert accepted == [
-        *(("system_desc_checker", "yes"), ("repo_checker", "yes")),
-        *[("compliance_checker", "yes")] * 5,
-        *(("package_checker", "not applied"), ("rcp_checker", "not applied"), ("result_summarizer", "not applied")),
+        *(("system_desc_checker", "ok"), ("repo_checker", "ok")),
+        *[("compliance_checker", "ok")] * 5,
+        *(("package_checker", "unknown"), ("rcp_checker", "unknown"), ("result_summarizer", "unknown")),
     ]
 
 
@@ -383,8 +384,8 @@ CODE = "benchmarks/resnet/implementations/paddle"
         (lambda p: (p / CODE / "runlog/reader.py").unlink(), "runlog/reader.py is missing from commit"),
         (lambda p: (p / CODE / "more.py").write_text("1\n"), "more.py is none of commit"),
         (lambda p: shutil.rmtree(p / "benchmarks"), "is missing from commit"),
-        (_foreign_code, "fail: logs: they do not say of which commit they are"),
-        (_other_form, "submission.json: not in the form of a package's"),
+        (_foreign_code, "they do not say of which commit they are"),
+        (_other_form, "not in the form of a package's"),
         (_second_system, "systems/GPU.json is nothing that a package holds"),
         (lambda p: (p / "results/CPU/resnet/scaling.json").write_text("{}"), "scaling.json is nothing that a package"),
         (lambda p: (p / "results/CPU/package_checker_params").write_text("rcp-bypass"), "is nothing that a package"),
@@ -392,10 +393,10 @@ CODE = "benchmarks/resnet/implementations/paddle"
         (lambda p: (p / "results/CPU/a\nb").write_text("x"), "results/CPU/a\\nb is a name that no package holds"),
         (lambda p: (p / "results/CPU" / os.fsdecode(b"\xff.txt")).write_text("x"), "is a name that no package holds"),
         (_folder_for_a_log, "result_2.txt is an empty folder"),
-        (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "README.md: differs"),
+        (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "differs from the report that the logs give"),
         (
             lambda p: (p / "submission.json").write_bytes(b"[" * 2**21),
-            "submission.json: no system description: over 1 MiB",
+            "no system description: over 1 MiB",
         ),
         (lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21), "CPU.json: no system description: over 1 MiB"),
     ],
@@ -409,7 +410,7 @@ def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path, capsys) -
     assert main(["verify", str(folder)]) == 1
     out = capsys.readouterr()
     assert out.err == ""
-    assert says.replace("README.md: differs", "README.md: differs from the report") in out.out
+    assert says in out.out
 
 
 def test_verify_takes_the_working_folder_and_a_link_to_a_package(copy: Path, tmp_path: Path, monkeypatch) -> None:
@@ -422,14 +423,14 @@ def test_verify_takes_the_working_folder_and_a_link_to_a_package(copy: Path, tmp
 def test_code_is_not_compared_without_its_commit_and_verify_says_so(copy: Path, monkeypatch) -> None:
     monkeypatch.setattr(package, "REPOSITORY", copy)
     [answer] = [a for a in verify(copy) if a.check == "code"]
-    assert answer.status == "not applied"
+    assert answer.status == "unknown"
 
 
 def test_a_commit_that_no_checkout_has_fails(copy: Path, tmp_path: Path, monkeypatch) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
     monkeypatch.setattr(package, "REPOSITORY", tmp_path / "other")
     [answer] = [a for a in verify(copy) if a.check == "code"]
-    assert (answer.status, "git has no commit" in answer.message) == ("fail", True)
+    assert (answer.status, "git has no commit" in answer.found) == ("fatal", True)
 
 
 def test_a_foreign_log_with_a_forged_source_is_not_packaged_as_our_code(commit, tmp_path: Path, capsys) -> None:

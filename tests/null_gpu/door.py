@@ -61,6 +61,7 @@ class Process:
     ranks: int = 1
     steps: list[Step] = field(default_factory=list)
     peak_bytes: int = 0  # of the device's memory that Paddle's allocator took
+    communicators: int = 0  # of NCCL that it opened
     refused: int = 0  # allocations for which there was no room
 
     @property
@@ -109,6 +110,7 @@ def read(folder: Path) -> list[Process]:
             process.steps.append(Step(program=int(number), fed=names, counts=counts, events=lines))
             for line in lines:
                 if line[0] == "communicator":
+                    process.communicators += 1
                     process.rank, process.ranks = int(line[2].split()[1]), int(line[2].split()[3])
         process.refused = sums[-1]["alloc", "device, refused"] if sums else 0
         if process.steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from program.passes import insert
+from program.passes.edit import insert
 
 MANTISSA = 24  # bits of FP32, the hidden one included
 PRODUCTS = ("conv2d", "conv2d_grad", "matmul_v2", "matmul_v2_grad", "mul", "mul_grad")

@@ -1,6 +1,7 @@
 """Recipes against the figures of their sources."""
 
 import json
+import math
 from pathlib import Path
 
 import mlperf_logging
@@ -25,6 +26,70 @@ def test_mlperf_points_are_the_official_ones() -> None:
         for h in [point["Hyperparams"]]
     }
     assert official == config.MLPERF_POINTS
+
+
+# Steps that the reference trains at each point: by its own formula from the decay steps that it logs, or where the
+# published logs of the same rates count the warm-up in them, the decay steps themselves.
+TRAINED = {
+    1632: 27476 + 2 * 785 - 1,
+    3264: 14523,
+    4096: 13137 + 5 * 312 - 1,
+    8192: 6095 + 5 * 156 - 1,
+    13056: 4710,
+    32768: 2267,
+    49152: 1846,
+    58880: 1785,
+    65536: 1133 + 31 * 19 - 1,
+    67840: 1133 + 31 * 18 - 1,
+}
+
+
+def reference_rate(step: int, *, base: float, warmup_steps: int, train_steps: int) -> float:
+    """`PolynomialDecayWithWarmup` of lars_util.py, MLPerf's reference of v1.0 to v4.0, and Keras's PolynomialDecay."""
+    decay_steps = train_steps - warmup_steps + 1
+    if step <= warmup_steps:
+        return base * step / warmup_steps
+    return (base - 1e-4) * (1 - min(step - warmup_steps, decay_steps) / decay_steps) ** 2.0 + 1e-4
+
+
+@pytest.mark.parametrize("batch", TRAINED)
+def test_every_step_of_a_reference_point_has_the_references_rate(batch: int) -> None:
+    recipe, per_epoch = config.recipe("mlperf_lars", global_batch=batch), config.IMAGENET_TRAIN // batch
+    schedule = recipe.make_schedule(samples=config.IMAGENET_TRAIN, global_batch=batch, epochs=recipe.epochs)
+    steps = math.ceil(recipe.epochs) * per_epoch
+    base, warmup = config.MLPERF_POINTS[batch][:2]
+    wanted = {"base": base, "warmup_steps": warmup * per_epoch, "train_steps": TRAINED[batch]}
+    found, rates = [schedule(s) for s in range(steps)], [reference_rate(s, **wanted) for s in range(steps)]
+    assert found == pytest.approx(rates, rel=1e-6, abs=1e-12) and rates[0] == 0.0 and rates[-1] < 1.1e-4 + 1e-3 * base
+    assert schedule.decay_steps == TRAINED[batch] - warmup * per_epoch + 1, "what the log says is what the update has"
+
+
+def test_the_last_epoch_of_a_point_is_an_evaluations_and_later_than_its_slowest_run() -> None:
+    folder = Path(mlperf_logging.__file__).parent / "rcp_checker" / "training_4.0.0"
+    for point in json.loads((folder / "rcps_resnet.json").read_text()).values():
+        recipe = config.recipe("mlperf_lars", global_batch=point["BS"])
+        assert recipe.epochs > max(point["Epochs to converge"]), point["BS"]
+        assert recipe.epochs % 4 == 3 and recipe.is_eval_epoch(int(recipe.epochs), 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "area_min", "aspects", "resize", "smoothing", "decays_all"),
+    [
+        # imagenet_preprocessing.py and resnet_runnable.py of MLPerf's reference
+        ("mlperf_lars", 0.05, (0.75, 1.33), 256, 0.1, False),
+        # NVIDIA's utils/config.py and dali.py; PaddleClas's ResNet50.yaml and RandCropImage
+        ("nvidia_cosine", 0.08, (3 / 4, 4 / 3), 256, 0.1, False),
+        ("paddleclas_piecewise", 0.08, (3 / 4, 4 / 3), 256, 0.0, True),
+    ],
+)
+def test_a_recipe_is_its_sources(
+    name: str, area_min: float, aspects: tuple[float, float], resize: int, smoothing: float, decays_all: bool
+) -> None:
+    recipe = config.recipe(name, global_batch=3264)
+    crop = recipe.augmentation
+    assert (crop.area_min, crop.area_max, crop.aspect_min, crop.aspect_max) == (area_min, 1.0, *aspects)
+    assert (recipe.image_size, recipe.eval_resize, crop.flip, recipe.bn_momentum) == (224, resize, 0.5, 0.9)
+    assert (recipe.label_smoothing, recipe.optimizer.decay_bn_and_bias) == (smoothing, decays_all)
 
 
 def test_mlperf_recipe_takes_only_reference_batches() -> None:

@@ -12,20 +12,23 @@ from typing import Any
 import paddle
 from paddle import static
 
-from program.passes import insert
+from program.ops import BACKWARD
+from program.passes.edit import insert
 
 HALF = (paddle.float16, paddle.bfloat16)
 BN_ATTRIBUTES = ("epsilon", "momentum")
 BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistics": False}
 
 
-def lower(main: static.Program, startup: static.Program, *, ranks: int) -> None:
-    """Rewrites both programs in place."""
+def lower(main: static.Program, startup: static.Program, *, ranks: int, rounded: bool = False) -> None:
+    """Rewrites both programs; with `rounded` gradients that lay in FP16 are rounded to it where they are written."""
+    half = {v.name for v in main.global_block().vars.values() if v.dtype == paddle.float16} if rounded else set()
     for program in (main, startup):
         _widen(program)
         _drop(program, ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_comm_stream", "c_sync_calc_stream"))
     _drop(startup, ("c_allreduce_sum",))  # fleet's first contact of the ranks
     _Lowering(main, ranks).run()
+    _round(main.global_block(), half)
 
 
 def _drop(program: static.Program, kinds: tuple[str, ...]) -> None:
@@ -45,6 +48,25 @@ def _widen(program: static.Program) -> None:
         for name in ("dtype", "in_dtype", "out_dtype"):
             if op.has_attr(name) and op.attr(name) in [int(h) for h in HALF]:
                 op.desc._set_attr(name, int(paddle.float32))
+
+
+def _round(block: Any, half: set[str]) -> None:
+    wide, narrow = int(paddle.float32), int(paddle.float16)
+    for index in reversed(range(len(block.ops))):
+        op = block.ops[index]
+        written = (
+            name for slot in op.output_names if slot not in ("ReserveSpace", "XShape") for name in op.output(slot)
+        )
+        computes = op.attr("op_role") & BACKWARD and op.type != "coalesce_tensor"
+        for name in half.intersection(written if computes else ()):
+            made = [f"{name}.in_fp16"]
+            block.create_var(name=made[0], shape=block.var(name).shape, dtype="float16")
+            for there, (x, out) in (((wide, narrow), ([name], made)), ((narrow, wide), (made, [name]))):
+                types = dict(zip(("in_dtype", "out_dtype"), there, strict=True))
+                index += 1
+                insert(block, index, "cast", {"X": x}, {"Out": out}, **types, op_role=op.attr("op_role"))
+            index -= 2
+    block._sync_with_cpp()
 
 
 Variables = dict[str, list[str]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,8 +17,9 @@ from paddle import static
 from harness import env, loop
 from paddle_rn50 import config, model, train
 from program import build as building
-from program import precision, resnet_unit, strategy
+from program import precision, strategy
 from program.optimizers import OptimizerConfig
+from program.passes import resnet_unit
 from program.schedules import Schedule
 
 STAGES = ((8, 2), (16, 2))  # a projection and an identity shortcut in each
@@ -33,11 +36,30 @@ SCHEDULE = Schedule(kind="cosine", base=0.01, warmup_steps=2, total_steps=20)
 class Built(building.TrainingProgram):
     otherwise: frozenset[str] = frozenset()  # what lies otherwise in memory than in the plain network
 
+    def copy(self) -> Built:
+        """Programs of its own, to be changed and run."""
+        programs = {id(program): program.clone() for program in self.update}
+        main = programs[id(self.main)]
+        return replace(
+            self,
+            main=main,
+            startup=self.startup.clone(),
+            loss=main.global_block().var(self.loss.name),
+            update=tuple(programs[id(program)] for program in self.update),
+            schedule=copy.copy(self.schedule),
+        )
+
     def kinds(self, *wanted: str) -> list[int]:
         return [sum(op.type == kind for op in self.main.global_block().ops) for kind in wanted]
 
 
-def build(
+def build(**wanted: Any) -> Built:
+    """A copy of what `fresh` builds of the same arguments, which is built once in a session."""
+    paddle.enable_static()
+    return _kept(**wanted).copy()
+
+
+def fresh(
     *,
     ranks: int = 1,
     name: str = "fp32",
@@ -64,6 +86,9 @@ def build(
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():
         built = train.ResNet50(recipe, plan, batch=batch).training_program(SCHEDULE, seed=1)
     return Built(**vars(built), otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
+
+
+_kept = functools.cache(fresh)
 
 
 def images(step: int, *, layout: str, channels: int, batch: int = BATCH) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from paddle.base import executor as base_executor
 
 from harness import env
 from harness import plan as plans
-from program import build, kernels, passes, verify
+from program import build
 from program.ops import is_merge
+from program.passes import edit, gradients
+from program.proof import kernels, verify
 from tests.program import lower, programs
 
 PLAIN = "fuse_elewise_add_act_ops=0,merged_optimizer=0"
@@ -109,8 +111,8 @@ def test_fusions_change_no_loss() -> None:
 
 def test_input_gradients_by_convolution_change_no_loss() -> None:
     built = programs.build()
-    with mock.patch.object(passes, "convolve_gradients", lambda main: 0):
-        plain = programs.build()
+    with mock.patch.object(gradients, "convolve_gradients", lambda main: 0):
+        plain = programs.fresh()
     assert built.kinds("flip")[0] > 0 and plain.kinds("flip") == [0]
     assert np.allclose(programs.losses(built, STEPS), programs.losses(plain, STEPS), rtol=1e-5, atol=0)
 
@@ -233,7 +235,7 @@ def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> No
         parts = paddle.nn.functional.avg_pool2d(image, 3, data_format=layout)
         (dx,) = static.gradients(mean, image, gradient)
         static.gradients(parts, image)
-    assert passes.spread_mean(main) == 1
+    assert gradients.spread_mean(main) == 1
     assert [op.type for op in main.global_block().ops].count("pool2d_grad") == 1
     (found,) = static.Executor(paddle.CPUPlace()).run(main, feed={"x": x, "g": upstream}, fetch_list=[dx.name])
     np.testing.assert_allclose(found, np.broadcast_to(upstream / 35, x.shape), rtol=1e-6)
@@ -251,11 +253,11 @@ def _broken(change: str) -> programs.Built:
         block._remove_op(reduce_at)
     elif change == "twice":
         name = block.ops[reduce_at].input("X")
-        passes.insert(block, reduce_at, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
+        edit.insert(block, reduce_at, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
     elif change == "too early":
         name = block.ops[reduce_at].input("X")
         block._remove_op(reduce_at)
-        passes.insert(
+        edit.insert(
             block, at["coalesce_tensor"] + 1, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1
         )
         while block.ops[at["coalesce_tensor"]].type == "coalesce_tensor":
@@ -263,7 +265,7 @@ def _broken(change: str) -> programs.Built:
     elif change == "scaled twice":
         index = next(i for i, op in enumerate(block.ops) if op.type == "scale" and op.attr("op_role") == 1)
         name = block.ops[index].output("Out")
-        passes.insert(block, index + 1, "scale", {"X": name}, {"Out": name}, scale=0.125, op_role=1)
+        edit.insert(block, index + 1, "scale", {"X": name}, {"Out": name}, scale=0.125, op_role=1)
     elif change == "loss scale left":
         index = at["check_finite_and_unscale"]
         block.ops[index].desc.set_output("Out", [f"{n}.lost" for n in block.ops[index].output("Out")])
@@ -308,10 +310,10 @@ def test_gradients_not_merged_once_are_refused(change: str, reason: str) -> None
     if change.startswith("left out"):
         block._remove_op(at)
     elif change == "merged at another scale":
-        passes.insert(block, at, "scale", {"X": name}, {"Out": name}, scale=0.5, op_role=1)
+        edit.insert(block, at, "scale", {"X": name}, {"Out": name}, scale=0.5, op_role=1)
     elif change == "merged after the sum":
         where = next(i for i, op in enumerate(block.ops) if op.type == "depend" and op.input("X") == name)
-        passes.insert(block, where + 1, "elementwise_add", {"X": name, "Y": total}, {"Out": name}, axis=-1, op_role=1)
+        edit.insert(block, where + 1, "elementwise_add", {"X": name, "Y": total}, {"Out": name}, axis=-1, op_role=1)
         block._remove_op(at)
     elif change == "never cleared":
         block._remove_op(next(i for i, op in enumerate(block.ops) if op.output_arg_names == total))
@@ -320,7 +322,7 @@ def test_gradients_not_merged_once_are_refused(change: str, reason: str) -> None
     else:
         update = next(op for op in main.global_block().ops if op.type == "merged_momentum")
         inputs = {slot: update.input(slot) for slot in ("Param", "Grad", "Velocity", "LearningRate")}
-        passes.insert(block, len(block.ops), update.type, inputs, {}, mu=update.attr("mu"), op_role=2)
+        edit.insert(block, len(block.ops), update.type, inputs, {}, mu=update.attr("mu"), op_role=2)
     with pytest.raises(verify.Refused, match=reason):
         verify.merged(micro, main, ranks=8, parts=2)
 

@@ -18,7 +18,7 @@ from tests.program import programs
 @cache
 def built() -> programs.Built:
     """The program of one rank of 8 in FP16; who changes it changes it back."""
-    return programs.build(name="amp_o2", device="gpu", ranks=8, knobs="resnet_unit=1,cuda_graph=1", loss_scale=1.0)
+    return programs.build(name="amp_o2", device="gpu", ranks=8, knobs="resnet_unit=1,cuda_graph=1")
 
 
 def test_inputs_stay_where_they_are_and_the_ranks_are_summed_on_the_stream_that_computes() -> None:
@@ -38,13 +38,17 @@ def test_without_the_knob_nothing_of_it_is_in_the_program_and_it_could_not_be_ca
         capture.check(main)
 
 
-def test_a_dynamic_loss_scale_is_refused_by_its_operator() -> None:
-    with pytest.raises(Refused, match="cuda_graph=1: check_finite_and_unscale: it copies tables from the host"):
-        programs.build(name="amp_o2", device="gpu", knobs="cuda_graph=1")
+def test_a_captured_step_has_a_fixed_loss_scale_without_an_operator_of_its_own() -> None:
+    assert "a fixed loss scale of 4096 taken off by the update" in built().verified
+    for knobs in ("cuda_graph=1", "cuda_graph=1,merged_optimizer=0"):
+        scaled = programs.build(name="amp_o2", device="gpu", knobs=knobs)
+        single = programs.build(name="bf16", device="gpu", knobs=knobs)  # which needs no scale
+        kinds = ("check_finite_and_unscale", "update_loss_scaling", "scale", "elementwise_mul")
+        assert scaled.kinds(*kinds) == single.kinds(*kinds)
 
 
 def test_a_captured_base_has_its_control() -> None:
-    built = programs.build(name="amp_o2", device="gpu", knobs="cuda_graph=1,perturb_input=1", loss_scale=1.0)
+    built = programs.build(name="amp_o2", device="gpu", knobs="cuda_graph=1,perturb_input=1")
     assert any(line.startswith("perturb_input moved image") for line in built.verified)
 
 

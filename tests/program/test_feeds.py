@@ -20,8 +20,9 @@ from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import model as hrnet_model
 from paddle_hrnet import train as hrnet
 from paddle_rn50 import config, data, train
-from program import build, kernels, precision
+from program import build, precision
 from program.ops import dtype_of
+from program.proof import kernels
 from tests.program import programs
 
 BATCH, RANKS = 2, 2

@@ -17,9 +17,11 @@ from harness import state
 from harness.hooks import checkpoint
 from harness.ranks import Ranks
 from paddle_rn50 import model, train
-from program import build, kernels, precision, resnet_unit, strategy, verify
-from program import knobs as knobs_of
+from program import build, precision, strategy
 from program.ops import type_in
+from program.passes import resnet_unit
+from program.proof import kernels, verify
+from program.proof import knobs as knobs_of
 from tests.program import lower, programs
 
 RANKS, STEPS = 8, 10

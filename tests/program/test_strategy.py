@@ -13,7 +13,9 @@ from paddle.distributed.fleet.base import distributed_strategy
 
 from harness import env, loop
 from harness import plan as plans
-from program import build, strategy, verify
+from program import strategy
+from program.passes import of_paddle
+from program.proof import verify
 from tests.jobs import REPOSITORY
 from tests.program import programs
 
@@ -71,8 +73,6 @@ def test_what_does_not_go_with_the_job_is_refused() -> None:
         plans.of_job(env.Job(strategy="gradient_merge=3"))
     with pytest.raises(ValueError, match="perturb_input=1 is a control"):
         plans.of_job(env.Job(strategy="perturb_input=1"))
-    with pytest.raises(ValueError, match="preallocate=1: this recipe's peak of memory was never taken: leave it out"):
-        plans.of_job(env.Job(device="gpu", recipe="digits_small", strategy="preallocate=1"))
     assert plans.of_job(env.Job(strategy="gradient_merge=4")).micro_batch(16) == 4
 
 
@@ -109,7 +109,7 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
     before = paddle.get_flags([*knobs.flags, "FLAGS_max_inplace_grad_add", "FLAGS_new_executor_serial_run"])
     try:
         paddle.set_flags({"FLAGS_conv_workspace_size_limit": 77, "FLAGS_cudnn_exhaustive_search": True})
-        programs.build(knobs="cudnn_exhaustive_search=0", device="gpu")
+        programs.fresh(knobs="cudnn_exhaustive_search=0", device="gpu")
         found = paddle.get_flags(list(knobs.flags))
     finally:
         paddle.set_flags(before)
@@ -126,7 +126,6 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
         ("conv_workspace_size_limit=512", "fp32", "cpu", "conv_workspace_size_limit: a CPU computes without cuDNN"),
         ("cudnn_exhaustive_search=0", "fp32", "cpu", "cudnn_exhaustive_search: a CPU computes without cuDNN"),
         ("cudnn_batchnorm_spatial_persistent=1", "fp32", "cpu", "a CPU computes without cuDNN: leave it out, or set"),
-        ("preallocate=1", "fp32", "cpu", "preallocate=1: it takes memory of a GPU: leave it out, or set DEVICE=gpu"),
         ("nccl_comm_num=2", "fp32", "cpu", "nccl_comm_num: ranks on CPUs have gloo's one communicator"),
     ],
 )
@@ -195,20 +194,18 @@ def test_a_default_that_finds_nothing_is_said() -> None:
         ("amp_o2", "enable_addto", "4 sum of the gradient of a convolution's input"),
     ],
 )
-def test_a_setting_that_does_not_reach_fleet_is_found(
-    name: str, knob: str, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_knobs = build._fleet_strategy
-    monkeypatch.setattr(build, "_fleet_strategy", lambda knobs: of_knobs(replace(knobs, **{knob: False})))
+def test_a_pass_that_did_not_run_is_found(name: str, knob: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: of for name, of in of_paddle.FUSIONS.items() if name != knob}
+    monkeypatch.setattr(of_paddle, "FUSIONS", others)
     reason = f"{knob} is on and the program has {left}: Paddle dropped the setting .*: set {knob}=0 to train without it"
     with pytest.raises(verify.Refused, match=reason):
-        programs.build(name=name, device="gpu", ranks=8)
+        programs.fresh(name=name, device="gpu", ranks=8)
 
 
 def test_what_auto_chose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     # Paddle leaves its automatic mode for good once a process has set any other knob, as tests before this one did.
     monkeypatch.setattr(distributed_strategy, "non_auto_func_called", True)
-    built = programs.build(device="gpu", ranks=8, knobs="auto")
+    built = programs.fresh(device="gpu", ranks=8, knobs="auto")
     said = list(built.verified)
     assert said[0].startswith("STRATEGY=auto chose ")
     assert any("the program updates" in line and "lars_momentum" in line for line in said)

@@ -8,7 +8,7 @@ import paddle
 import pytest
 from paddle import static
 
-from program import sync_bn
+from program.passes import sync_bn
 from tests import jobs
 
 NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
@@ -88,5 +88,6 @@ def test_hrnet_on_two_gpus_adds_612_all_reduces_to_a_step(tmp_path: Path) -> Non
     first, second = (last_step(trace) for trace in tmp_path.glob("trace.*") if "AllReduce" in trace.read_text())
     assert first == second
     assert sum(line.endswith(", stream 1") for line in first) == 2 * 306
+    assert len(first) == 2 * 306 + 5 and len({line.split(", ")[2] for line in first}) == 1, "one communicator"
     (log,) = tmp_path.glob("results/*/hrnet/result_0.txt")
     assert jobs.values(log, "model_bn_span") == [4]

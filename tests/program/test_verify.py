@@ -11,9 +11,11 @@ from typing import Any
 import paddle
 import pytest
 
-from program import knobs as knobs_of
-from program import passes, precision, strategy, verify
+from program import precision, strategy
 from program.ops import BACKWARD, CONVOLUTIONS, LOSS, PRODUCTS, is_merge
+from program.passes import edit
+from program.proof import knobs as knobs_of
+from program.proof import verify
 from tests.program import programs
 
 RANKS = 8
@@ -44,7 +46,7 @@ def without_update(block: Any) -> None:
 def update_twice(block: Any) -> None:
     update = ops(block, "merged_momentum")[0]
     inputs = {slot: update.input(slot) for slot in update.input_names}
-    passes.insert(block, len(block.ops), update.type, inputs, {}, mu=update.attr("mu"), op_role=2)
+    edit.insert(block, len(block.ops), update.type, inputs, {}, mu=update.attr("mu"), op_role=2)
 
 
 def update_by_nothing(block: Any) -> None:
@@ -61,7 +63,7 @@ def write_after_sum(block: Any) -> None:
     waits = ops(block, "depend")[0]
     gradient = waits.output("Out")
     at = block.ops.index(waits) + 1
-    passes.insert(block, at, "elementwise_add", {"X": gradient, "Y": gradient}, {"Out": gradient}, axis=-1, op_role=1)
+    edit.insert(block, at, "elementwise_add", {"X": gradient, "Y": gradient}, {"Out": gradient}, axis=-1, op_role=1)
 
 
 def _sum_anew(block: Any, kind: str, at: int, **attrs: Any) -> None:
@@ -69,7 +71,7 @@ def _sum_anew(block: Any, kind: str, at: int, **attrs: Any) -> None:
     reduce = ops(block, "c_allreduce_sum")[0]
     buffer = reduce.input("X")
     remove(block, reduce)
-    passes.insert(block, at, kind, {"X": buffer}, {"Out": buffer}, ring_id=0, op_role=1, **attrs)
+    edit.insert(block, at, kind, {"X": buffer}, {"Out": buffer}, ring_id=0, op_role=1, **attrs)
 
 
 def sum_too_early(block: Any) -> None:
@@ -87,6 +89,10 @@ def broadcast_instead(block: Any) -> None:
 def begin_with_two(block: Any) -> None:
     (start,) = (op for op in block.ops if op.attr("op_role") == BACKWARD | LOSS)
     start.desc._set_float32_attr("value", 2.0)
+
+
+def rescale_once_more(block: Any) -> None:
+    ops(block, "merged_momentum")[0].desc._set_float32_attr("rescale_grad", 0.5)
 
 
 def _scale_of_ranks(block: Any) -> Any:
@@ -116,8 +122,8 @@ def join_two_scales(block: Any) -> None:
     gradients = ops(block, "conv2d_grad")[0].output("Filter@GRAD")
     at = block.ops.index(ops(block, "conv2d_grad")[0]) + 1
     half = [block.create_var(name="half", dtype="float16").name]
-    passes.insert(block, at, "sum", {"X": gradients + half}, {"Out": gradients}, op_role=1)
-    passes.insert(block, at, "scale", {"X": gradients}, {"Out": half}, scale=0.5, op_role=1)
+    edit.insert(block, at, "sum", {"X": gradients + half}, {"Out": gradients}, op_role=1)
+    edit.insert(block, at, "scale", {"X": gradients}, {"Out": half}, scale=0.5, op_role=1)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +137,8 @@ def join_two_scales(block: Any) -> None:
         (sum_too_early, "is summed over the ranks before it is computed"),
         (reduce_to_one_rank, "goes through c_reduce_sum: this is not an all-reduce"),
         (broadcast_instead, "goes through c_broadcast: this is not an all-reduce"),
-        (begin_with_two, r"is scaled by 0\.25, not by 1/8"),
+        (begin_with_two, "the gradients start at 2, not at the loss scale 1"),
+        (rescale_once_more, r"is scaled by 0\.0625, not by 1/8"),
         (add_while_scaling, "scale of .* is more than a constant factor: bias 1"),
         (scale_by_a_variable, "scale of .* is more than a constant factor"),
         (leave_the_loss_scale, r"still has the loss scale on it \(\+1\)"),
@@ -166,7 +173,7 @@ def changed_after_the_copy(block: Any) -> None:
     there, _ = _casts(block)
     name = ops(block, "coalesce_tensor")[0].output("Output")[:1]
     at = block.ops.index(there) + 1
-    passes.insert(block, at, "elementwise_add", {"X": name, "Y": name}, {"Out": name}, axis=-1, op_role=1)
+    edit.insert(block, at, "elementwise_add", {"X": name, "Y": name}, {"Out": name}, axis=-1, op_role=1)
 
 
 def never_comes_back(block: Any) -> None:
@@ -184,7 +191,7 @@ def _move(block: Any, cast: Any, at: int) -> None:
     inputs, outputs = {"X": cast.input("X")}, {"Out": cast.output("Out")}
     types = {name: cast.attr(name) for name in ("in_dtype", "out_dtype")}
     remove(block, cast)
-    passes.insert(block, at, "cast", inputs, outputs, **types, op_role=1)
+    edit.insert(block, at, "cast", inputs, outputs, **types, op_role=1)
 
 
 def _casts(block: Any) -> list[Any]:
@@ -249,7 +256,7 @@ def test_a_product_in_another_type_is_refused(kind: str, end: str, half: program
     block = main.global_block()
     wide = [block.create_var(name="wide", dtype="float32").name]
     slot = "Filter" if kind in CONVOLUTIONS else "Y"
-    passes.insert(block, len(block.ops), "assign", {slot: wide}, {}, op_role=0)
+    edit.insert(block, len(block.ops), "assign", {slot: wide}, {}, op_role=0)
     block.ops[-1].desc.set_type(f"{kind}{end}")
     with pytest.raises(verify.Refused, match=f"^{kind}{end} of wide is not in float16"):
         verify.arithmetic(main, "float16")
@@ -337,7 +344,7 @@ def test_a_sum_of_gradients_that_no_convolution_makes_is_said(full: programs.Bui
     main = full.main.clone()
     block = main.global_block()
     gradient = ops(block, "relu_grad")[0].output("X@GRAD")
-    passes.insert(block, len(block.ops), "grad_add", {"X": gradient, "Y": gradient}, {"Out": gradient}, op_role=1)
+    edit.insert(block, len(block.ops), "grad_add", {"X": gradient, "Y": gradient}, {"Out": gradient}, op_role=1)
     assert "enable_addto left 1 sums of gradients that no convolution makes" in verified(main, "", name="fp32")
 
 
@@ -411,7 +418,7 @@ def test_a_gradient_merged_twice_or_too_early_is_refused(change: str) -> None:
     if change == "before it is computed":
         remove(block, merge)
         where = block.ops.index(ops(block, "coalesce_tensor")[-1]) + 1
-    passes.insert(block, where, "elementwise_add", {"X": name, "Y": total}, {"Out": name}, axis=-1, op_role=1)
+    edit.insert(block, where, "elementwise_add", {"X": name, "Y": total}, {"Out": name}, axis=-1, op_role=1)
     with pytest.raises(verify.Refused, match="is merged twice, after its sum over the ranks, or before it is computed"):
         verify.merged(micro, main, ranks=RANKS, parts=2)
 

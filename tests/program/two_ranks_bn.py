@@ -17,8 +17,9 @@ from paddle import static  # noqa: E402
 from paddle.nn.initializer import Assign  # noqa: E402
 
 from harness import ranks  # noqa: E402
-from program import build, sync_bn  # noqa: E402
+from program import build  # noqa: E402
 from program.optimizers import OptimizerConfig  # noqa: E402
+from program.passes import sync_bn  # noqa: E402
 from program.schedules import Schedule  # noqa: E402
 from program.strategy import Strategy  # noqa: E402
 

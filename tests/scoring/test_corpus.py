@@ -251,10 +251,10 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")[0]
-    [check] = read_record(path).checks
+    [check] = [check for check in read_record(path).checks if check.what == "rate"]
     assert check.what == "rate" and check.agree and " 1 times the printed ones" in check.ways[1]
     path.write_bytes(re.sub(rb'("imgs_sec": |"throughput", "value": )', rb"\g<1>1", path.read_bytes()))
-    assert not read_record(path).checks[0].agree
+    assert [check.what for check in read_record(path).checks if not check.agree] == ["rate"]
     code, _, error = scored(capsys, "score", path, "--protocol", "window", "--skip", 1)
     assert code == 2 and "two ways to it contradict each other: rate: " in error
     code, _, error = scored(capsys, "score", path, "--protocol", "mlperf")  # minutes are no matter of rates
@@ -279,6 +279,23 @@ def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def mlperf(folder: Path, system: str) -> list[Path]:
     names = sorted(name for name in archive("mlperf_resnet").getnames() if name.startswith(system) and ".txt" in name)
     return [log(folder, name, "mlperf_resnet") for name in names]
+
+
+def test_epochs_that_are_launched_ahead_of_the_devices_give_no_figure_but_the_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On 527 nodes their own times made 36 million images/s, where the run's make 6.4."""
+    system = "v2.1/NVIDIA/results/dgxa100_n{}_ngc22.04_mxnet/resnet/result_{}.txt"
+    for run in (0, 4):
+        path = log(tmp_path, system.format(527, run), "mlperf_resnet")
+        code, _, error = scored(capsys, "score", path, "--protocol", "window", "--devices", 4216)
+        assert code == 2 and "no figure, as two ways to it contradict each other" in error
+        bound = re.search(r"first to last epoch, [\d.]+ s, which is ([\d.e+]+) images/s", error)
+        assert bound and 5.5e6 < float(bound[1]) < 7e6
+    path = log(tmp_path, system.format(128, 0), "mlperf_resnet")
+    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    assert code == 0 and result["one_clock"] == []
+    assert "epochs against the run's time" in [check["what"] for check in result["checked"] if check["agree"]]
 
 
 def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

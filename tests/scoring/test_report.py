@@ -422,6 +422,15 @@ def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.Captu
     assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
 
 
+def test_a_folder_stands_for_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, devices in (("one.txt", 1), ("two.txt", 2)):
+        write_log(tmp_path / name, devices=devices)
+    assert values_of(capsys, tmp_path) == values_of(capsys, tmp_path / "one.txt", tmp_path / "two.txt")
+    assert main(["report", str(tmp_path)]) == 0
+    title = capsys.readouterr().out.partition("\n")[0]
+    assert title.endswith(", and 1 more"), "the title names the first system and says that there are others"
+
+
 def test_two_machines_are_two_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = [write_log(tmp_path / f"{n}.txt") for n in range(4)]
     for log in logs[:2]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,3 +199,50 @@ def test_counts_are_bounded(text: str) -> None:
     assert count("999999999") == 999_999_999
     with pytest.raises(ValueError):
         count(text)
+
+
+def epochs_log(path: Path, *, own_ms: int, evaluation_ms: int, last: int = 8, every: int = 1) -> Path:
+    """An MLPerf log of epochs 1 to `last` by their own stamps, evaluated after each second one."""
+
+    def event(key: str, time_ms: int, kind: str = "POINT_IN_TIME", **fields: object) -> str:
+        value = {"value": None, "metadata": {"file": "a", "lineno": 1}} | fields
+        return ":::MLLOG " + json.dumps({"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key} | value)
+
+    now = 1_600_000_000_000
+    lines = [event("train_samples", now, value=1_281_167), event("global_batch_size", now, value=4096)]
+    lines += [event("run_start", now, "INTERVAL_START")]
+    for epoch in range(1, last + 1, every):
+        number = {"metadata": {"file": "a", "lineno": 1, "epoch_num": epoch}}
+        lines.append(event("epoch_start", now, "INTERVAL_START", **number))
+        now += own_ms
+        lines.append(event("epoch_stop", now, "INTERVAL_END", **number))
+        now += evaluation_ms * (epoch % 2 == 0) + own_ms * (every - 1)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("sizes", "agree", "refused"),
+    [
+        ({"own_ms": 1000, "evaluation_ms": 60}, True, False),  # 2 % of the run
+        ({"own_ms": 1000, "evaluation_ms": 300}, False, False),
+        ({"own_ms": 1000, "evaluation_ms": 1400}, False, True),  # the epochs were only launched
+    ],
+)
+def test_epochs_are_set_against_the_runs_time(tmp_path: Path, sizes: dict, agree: bool, refused: bool) -> None:
+    record = read_record(epochs_log(tmp_path / "log.txt", **sizes), devices=8)
+    [check] = [check for check in record.checks if check.what == "epochs against the run's time"]
+    assert (check.agree, check.refused) == (agree, refused)
+    if refused:
+        with pytest.raises(InputError, match=r"first to last epoch, .* images/s"):
+            score([record], protocols.find("window"))
+        return
+    result = score([record], protocols.find("window"))
+    assert result.one_clock == [] and ("ways_disagree" in [w.rule for w in result.warnings]) == (not agree)
+
+
+def test_epochs_that_the_log_leaves_out_are_not_taken_for_lost_time(tmp_path: Path) -> None:
+    """One of four is logged, as some submitters do: the figure is right, and has one clock."""
+    record = read_record(epochs_log(tmp_path / "log.txt", own_ms=1000, evaluation_ms=60, last=32, every=4), devices=8)
+    result = score([record], protocols.find("window"))
+    assert result.one_clock == [record.file] and result.value == pytest.approx(1_281_167)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runlog.stats import olympic_mean, t_quantile
 from scoring.__main__ import main
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as hazards
@@ -515,13 +516,13 @@ def test_another_skip_is_said(published_logs: Path) -> None:
 
 def test_t_quantile() -> None:
     for freedom, value in ((1, 12.7062), (4, 2.7764), (30, 2.0423)):
-        assert spread.t_quantile(freedom) == pytest.approx(value, abs=5e-5)
+        assert t_quantile(freedom) == pytest.approx(value, abs=5e-5)
     from scipy import stats
 
     for freedom in (1, 1.5, 2, 2.7, 7, 31.4, 1000, 1e6):
         for probability in (0.6, 0.75, 0.975, 0.9995):
             expected = float(stats.t.ppf(probability, freedom))
-            assert spread.t_quantile(freedom, probability) == pytest.approx(expected, rel=1e-9)
+            assert t_quantile(freedom, probability) == pytest.approx(expected, rel=1e-9)
 
 
 def test_interval_covers_the_mean() -> None:
@@ -537,7 +538,7 @@ def test_interval_covers_the_mean() -> None:
 
 
 def test_interval_of_an_olympic_mean_is_yuens() -> None:
-    assert spread.olympic_mean([1, 2, 3, 4, math.inf]) == 3
+    assert olympic_mean([1, 2, 3, 4, math.inf]) == 3
     values = [28.410, 28.639, 30.342, 28.748, 28.669]
     found = spread.olympic_mean_of(values)
     # Winsorized: 28.639, 28.639, 28.669, 28.748, 28.748; 0.0556 is their deviation, times the root of (n-1)/(h(h-1)).

@@ -19,7 +19,7 @@ from harness import env, state
 from harness import plan as plans
 from harness.loader import ReaderConfig
 from paddle_rn50 import config, data, model
-from program import passes
+from program.passes import gradients
 from runlog import schema
 from runlog.errors import RunError
 from tests.program import lower, programs
@@ -253,7 +253,7 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
         executor=static.Executor(paddle.CPUPlace()), plan=lambda: plans.of_job(env.Job(device="gpu", layout=layout))
     )
     assert acceptance.pooling(machine).status == "ok"
-    spread = passes.spread_mean
+    spread = gradients.spread_mean
 
     def with_another_window(main: static.Program) -> int:
         changed = spread(main)
@@ -262,5 +262,5 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
                 op.desc._set_attr("exclusive", True)
         return changed
 
-    monkeypatch.setattr(passes, "spread_mean", with_another_window)
+    monkeypatch.setattr(gradients, "spread_mean", with_another_window)
     assert acceptance.pooling(machine).status == "fatal"

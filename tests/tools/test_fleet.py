@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 from tests import jobs
 from tests.harness import small
 from tests.tools import fleet_simulation
+from tools.fleet import __main__ as fleet
 from tools.fleet import drift as fleet_drift
 from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
@@ -42,9 +45,15 @@ def whole(made: dict[str, Any], **facts: dict[int, str]) -> dict[str, Any]:
 
 
 def report(folder: Path, record: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = folder / "fleet.json"
+    """What the command says and leaves of a record, in this process."""
+    path, out, err = folder / "fleet.json", io.StringIO(), io.StringIO()
     path.write_text(json.dumps(record))
-    return jobs.run([sys.executable, "-m", "tools.fleet", str(path), *arguments])
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = fleet.main([str(path), *arguments])
+        except SystemExit as ended:  # argparse's
+            status = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from harness.hooks.capture import CapturedStep
 from harness.hooks.watchdog import WATCHDOG
 from harness.loader import Batch
 from paddle_rn50.train import ResNet50
+from program import build
 from program.ops import LOSS_VALUE
 from runlog.verdict import Verdict, judged
 from tools.acceptance.images import as_fed
@@ -40,7 +41,7 @@ def captured(machine: Machine, steps: int) -> Verdict:
 def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, strategy: str) -> np.ndarray:
     """Losses [ranks, steps] of the recorded job by a strategy, each read after its step."""
     recipe, _, schedule = machine.recorded()
-    plan = machine.plan(strategy=strategy, loss_scale=1)  # another scale is refused beside a capture
+    plan = machine.plan(strategy=strategy)
     model, executor, found = ResNet50(recipe, plan, batch=BATCH), machine.executor, []
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         training = model.training_program(schedule, seed=SEED)
@@ -52,6 +53,7 @@ def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, s
             step.begin()
             for _ in range(step.RUNS_BEFORE):
                 step.run(training.main, feeds[0])
+            build.keep_communicators(training.startup)
             executor.run(training.startup)  # what they trained
         state.set_weights(training.main, weights)
         if step:

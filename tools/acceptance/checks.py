@@ -26,7 +26,8 @@ from harness.hooks.watchdog import WATCHDOG
 from harness.loop import COUNTED, Evaluator
 from paddle_rn50 import config, data
 from paddle_rn50.train import ResNet50
-from program import build, count, ops, passes, precision
+from program import build, count, ops, precision
+from program.passes import edit, gradients
 from runlog.json_schema import as_json
 from runlog.verdict import Verdict, judged
 from tools.acceptance import captured as acceptance_captured
@@ -95,7 +96,7 @@ def layout(machine: Machine) -> Verdict:
 
 
 def pooling(machine: Machine) -> Verdict:
-    """Gradient of the last pooling, which `passes.spread_mean` makes a pooling of 7 x 7 with padding 6."""
+    """Gradient of the last pooling, which `gradients.spread_mean` makes a pooling of 7 x 7 with padding 6."""
     plan = machine.plan()
     dtype, side, channels = plan.precision.input_dtype, 7, 2048
     whole = [BATCH, channels, side, side] if plan.layout == "NCHW" else [BATCH, side, side, channels]
@@ -106,7 +107,7 @@ def pooling(machine: Machine) -> Verdict:
         image.stop_gradient = False
         pooled = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (spread,) = static.gradients([pooled], [image], [gradient])
-        assert passes.spread_mean(main) == 1
+        assert gradients.spread_mean(main) == 1
         given = np.random.default_rng(SEED).uniform(1, 2, mean).astype(dtype)  # no quotient is subnormal
         feed = {"x": np.zeros(whole, dtype), "gradient": given}
         (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
@@ -232,7 +233,7 @@ def _open_communicator(machine: Machine) -> list[dict[str, Any]]:
     recipe, _, schedule = machine.recorded()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         training = ResNet50(recipe, machine.plan(), batch=BATCH).training_program(schedule, seed=SEED)
-        passes.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
+        edit.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
         if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
             machine.executor.run(training.startup)
     return count.buckets(training.main)
@@ -243,7 +244,7 @@ def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
         static.data("x", values.shape, str(values.dtype))
-        passes.insert(
+        edit.insert(
             main.global_block(),
             0,
             "c_allreduce_sum",

@@ -24,7 +24,7 @@ from harness import loader, nvidia, provenance, ranks, sampling, state
 from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
 from paddle_rn50.train import ResNet50
-from program import passes
+from program.passes import edit
 from runlog.json_schema import as_json
 from runlog.verdict import FATAL
 from tools.acceptance.lines import NotPossible
@@ -161,7 +161,7 @@ def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]
     state.broadcast_parameters(training.main, me)
     training.schedule.send(machine.executor.place)
     alone = training.main.clone()
-    passes.remove(alone, lambda op: op.type.startswith("c_allreduce"))
+    edit.remove(alone, lambda op: op.type.startswith("c_allreduce"))
     made = model.synthetic(model.image, batch=job.batchsize, seed=SEED + me.rank)
     batch = loader.resident(made, machine.executor.place)
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runlog import stats
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
 from scoring.figure import spread
 
@@ -77,7 +78,7 @@ def slow(places: Sequence[float], *, noise: float, alpha: float) -> list[int]:
         mean = total[left] / left
         sd = max(math.sqrt(max(squares[left] - left * mean * mean, 0.0) / (left - 1)), noise, 1e-9)
         t = (places[order[left]] - centre - mean) / (sd * math.sqrt(1 + 1 / left))
-        if t > 3 and (1 - spread.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
+        if t > 3 and (1 - stats.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
             aside = n - left
     unlike = {i for i in order[n - aside :] if places[i] - centre > math.log1p(LEAST_SLOWER)}
     return sorted(unlike | set(_apart(places, noise)))

@@ -21,17 +21,18 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import env
 from runlog.errors import RunError
+from runlog.verdict import FATAL, OK, Verdict, as_text
 from scoring.figure import spread
-from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates, left_out
+from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates
 from tools.tune.config import config_text, machine, provenance
 from tools.tune.runs import ROOT, Measured, Runner, runner_of
-from tools.tune.verdicts import CandidateVerdict, allowed_loss, finalists, judge_candidate, shown
+from tools.tune.verdicts import allowed_loss, finalists, judge_candidate, shown
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -42,11 +43,11 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     name = args.name or f"{job.dgxsystem}_tuned"
     path = args.folder / f"config_{name}.sh"
     _check_writable(args.folder, path)
-    ways = _asked(args.only, candidates(job), left_out(job))
+    ways = _asked(args.only, candidates(job))
     runner = runner_of(job)
     if args.dry_run:
         commands = [shlex.join(runner.command(way, "screen_1")) for way in (BASE_WAY, CONTROL_WAY, *ways)]
-        print("\n".join([*commands, *left_out(job)]))
+        print("\n".join(commands))
         print(
             f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
             f"what was faster (at most 3 runs); writes {path}"
@@ -54,22 +55,22 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
     verdicts, of_base, allowed, lines = _screen(runner, ways, args.repeats)
     again = finalists(verdicts)
-    confirmed: dict[Candidate, CandidateVerdict] = {}
+    confirmed: dict[Candidate, Verdict] = {}
     if again:
         confirmed, of_base, more = _confirm(runner, again, allowed, args.repeats)
         lines += more
-    better = [way for way, verdict in confirmed.items() if verdict.is_better]
-    winner = max(better, key=lambda way: confirmed[way].ratio, default=None)
+    better = [way for way, verdict in confirmed.items() if verdict.status == OK]
+    winner = max(better, key=lambda way: confirmed[way].figures["ratio"], default=None)
     if winner:
-        images_per_s = confirmed[winner].images_per_s
+        images_per_s = confirmed[winner].figures["images_per_s"]
         lines.append(f"chosen: {winner.name}")
     else:
-        images_per_s = tuple(run.images_per_s for run in of_base)
+        images_per_s = [run.images_per_s for run in of_base]
         lines.append("chosen: the base; nothing was really better, so this file changes nothing")
     print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
     mean = statistics.fmean(images_per_s)
     expect = f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings."
-    evidence = [expect, *provenance(job, args.repeats, runner.records[0]), *left_out(job), *lines]
+    evidence = [expect, *provenance(job, args.repeats, runner.records[0]), *lines]
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
     print(f"config  {path}\nlogs    {runner.folder}")
     return 0
@@ -90,7 +91,7 @@ def _check_writable(folder: Path, path: Path) -> None:
         raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
 
 
-def _asked(only: str, ways: list[Candidate], left: list[str]) -> list[Candidate]:
+def _asked(only: str, ways: list[Candidate]) -> list[Candidate]:
     """Those of the strategies that --only names; all where it names none.
 
     Raises:
@@ -101,14 +102,13 @@ def _asked(only: str, ways: list[Candidate], left: list[str]) -> list[Candidate]
     wanted = only.split(",")
     unknown = set(wanted) - {way.name for way in ways}
     if unknown:
-        said = "; ".join([f"must be of {','.join(way.name for way in ways)}", *left])
-        raise ValueError(f"--only {','.join(sorted(unknown))}: {said}")
+        raise ValueError(f"--only {','.join(sorted(unknown))}: must be of {','.join(way.name for way in ways)}")
     return [way for way in ways if way.name in wanted]
 
 
 def _screen(
     runner: Runner, ways: Sequence[Candidate], repeats: int
-) -> tuple[dict[Candidate, CandidateVerdict], list[Measured], list[float], list[str]]:
+) -> tuple[dict[Candidate, Verdict], list[Measured], list[float], list[str]]:
     """Each strategy beside the base: verdicts, the base's runs, the allowed differences of losses, lines of evidence.
 
     Raises:
@@ -119,14 +119,15 @@ def _screen(
         raise RunError(f"the control does not run: {failed[CONTROL]}")
     controls, of_base = runs.pop(CONTROL_WAY), runs.pop(BASE_WAY)
     allowed = allowed_loss(of_base, controls)
-    verdicts = {way: judge_candidate(found, of_base, allowed) for way, found in runs.items()}
-    lines = [f"{BASE:34} {shown([run.images_per_s for run in of_base])}", *_lines(verdicts, failed)]
+    verdicts = {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
+    base = Verdict(check=BASE, status=OK, found=shown([run.images_per_s for run in of_base]))
+    lines = _lines([base, *verdicts.values()], failed)
     return verdicts, of_base, allowed, lines
 
 
 def _confirm(
     runner: Runner, again: Sequence[Candidate], allowed: Sequence[float], repeats: int
-) -> tuple[dict[Candidate, CandidateVerdict], list[Measured], list[str]]:
+) -> tuple[dict[Candidate, Verdict], list[Measured], list[str]]:
     """What was better, beside the base anew: verdicts, the base's runs, lines of evidence.
 
     Raises:
@@ -134,14 +135,17 @@ def _confirm(
     """
     runs, failed = runner.take("confirm", [BASE_WAY, *again], repeats)
     of_base = runs.pop(BASE_WAY)
-    verdicts = {way: judge_candidate(found, of_base, allowed) for way, found in runs.items()}
-    return verdicts, of_base, ["measured again, on runs that had no part in the choice:", *_lines(verdicts, failed)]
+    verdicts = {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
+    return (
+        verdicts,
+        of_base,
+        ["measured again, on runs that had no part in the choice:", *_lines(verdicts.values(), failed)],
+    )
 
 
-def _lines(verdicts: dict[Candidate, CandidateVerdict], failed: dict[str, str]) -> list[str]:
-    return [f"{way.name:34} {verdict}" for way, verdict in verdicts.items()] + [
-        f"{way:34} refused: {reason}" for way, reason in failed.items()
-    ]
+def _lines(verdicts: Iterable[Verdict], failed: dict[str, str]) -> list[str]:
+    refused = (Verdict(check=way, status=FATAL, found=f"refused: {reason}") for way, reason in failed.items())
+    return as_text([*verdicts, *refused]).splitlines()
 
 
 def sweep(args: argparse.Namespace, job: env.Job) -> int:

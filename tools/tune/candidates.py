@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness import env, memory
+from harness import env
 from program import strategy
 
 BASE, CONTROL = "base", "control"
@@ -60,10 +60,8 @@ def candidates(job: env.Job) -> list[Candidate]:
         knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
     if gpu and nhwc:
         knobs.append("resnet_unit=1")
-    if _may_capture(job, base) and not left_out(job):
+    if gpu and job.workload == "rn50" and base.gradient_merge == base.nccl_comm_num == 1:
         knobs.append("cuda_graph=1")
-    if gpu and memory.need(job, workspace_mib=0):
-        knobs.append("preallocate=1")
     if gpu:
         knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
         knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]
@@ -80,20 +78,6 @@ def candidates(job: env.Job) -> list[Candidate]:
     if not gpu:
         found += _fewer_ranks(job, base.gradient_merge)
     return found
-
-
-def _may_capture(job: env.Job, base: strategy.Strategy) -> bool:
-    """Whether the job's step can be one CUDA graph but for its loss scale."""
-    return job.device == "gpu" and job.workload == "rn50" and base.gradient_merge == base.nccl_comm_num == 1
-
-
-def left_out(job: env.Job) -> list[str]:
-    """Strategies that are not tried for a reason that the user can change, each with it."""
-    scaled = job.precision in ("amp_o1", "amp_o2") and job.loss_scale != 1
-    if not scaled or not _may_capture(job, job.knobs):
-        return []
-    how = "0, dynamic" if job.loss_scale == 0 else job.loss_scale
-    return [f"cuda_graph=1 is not tried: a captured step takes no loss scale, LOSS_SCALE is {how}: set LOSS_SCALE=1"]
 
 
 def _fewer_ranks(job: env.Job, parts: int) -> list[Candidate]:

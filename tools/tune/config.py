@@ -50,5 +50,5 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
         f"machine {machine(record)}",
         f"base    {' '.join(f'{name}={value}' for name, value in base.items())}",
         f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
-        "columns images/s (range); over the base's (95 % interval); loss difference over the allowed one",
+        "columns ok: better; images/s (range); over the base's (95 % interval); loss difference over the allowed one",
     ]

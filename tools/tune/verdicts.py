@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from program import strategy
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure import spread
 from tools.tune.candidates import Candidate
 from tools.tune.runs import Measured
@@ -16,34 +16,9 @@ from tools.tune.runs import Measured
 CONTROL_FACTOR, LOSS_ROUNDING = 10.0, 1e-6
 
 
-@dataclass(frozen=True, kw_only=True)
-class CandidateVerdict:
-    """A candidate beside the base."""
-
-    images_per_s: tuple[float, ...]  # one a turn
-    ratio: float  # geometric mean over the turns of its images/s over the base's
-    interval_95: tuple[float, float]
-    loss_excess: float  # largest difference of a loss over the allowed one; above 1, as inf of a nan, it trains wrongly
-
-    @property
-    def is_better(self) -> bool:
-        """Whether it is faster beyond doubt and trains the same."""
-        return self.interval_95[0] > 1.0 and self.loss_excess <= 1.0
-
-    def __str__(self) -> str:
-        low, high = self.interval_95
-        said = "faster" if low > 1 else "slower" if high < 1 else "no difference shown"
-        if self.loss_excess > 1:
-            said = f"refused: its losses differ by {self.loss_excess:.3g} times what is allowed"
-        return (
-            f"{shown(self.images_per_s)}; "
-            f"{self.ratio:.4f} ({low:.4f} to {high:.4f}) of the base; loss {self.loss_excess:.2g}: {said}"
-        )
-
-
 def shown(images_per_s: Sequence[float]) -> str:
     """Mean and range."""
-    return f"{statistics.fmean(images_per_s):9.2f} ({min(images_per_s):.2f} to {max(images_per_s):.2f})"
+    return f"{statistics.fmean(images_per_s):.2f} ({min(images_per_s):.2f} to {max(images_per_s):.2f})"
 
 
 def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list[float]:
@@ -56,27 +31,37 @@ def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list
     return allowed
 
 
-def judge_candidate(runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> CandidateVerdict:
-    """A candidate's runs beside the base's of the same turns."""
-    logs = [math.log(run.images_per_s / of_base.images_per_s) for run, of_base in zip(runs, base, strict=True)]
+def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> Verdict:
+    """A candidate's runs beside the base's of the same turns: ok if it is faster beyond doubt and trains the same.
+
+    Its figures: `ratio`, the geometric mean over the turns of its images/s over the base's, with its `interval_95`;
+    `loss_excess`, the largest difference of a loss over the allowed one: above 1, inf of a NaN, it trains wrongly.
+    """
+    rates = [run.images_per_s for run in runs]
+    logs = [math.log(rate / of_base.images_per_s) for rate, of_base in zip(rates, base, strict=True)]
     interval = spread.t_interval(logs)
     assert interval is not None, "two turns or more are taken"
+    ratio, low, high = (math.exp(log) for log in (statistics.fmean(logs), *interval))
     excesses = [
         abs(loss - expected) / limit
         for run in runs
         for loss, expected, limit in zip(run.losses, base[0].losses, allowed, strict=True)
     ]
-    return CandidateVerdict(
-        images_per_s=tuple(run.images_per_s for run in runs),
-        ratio=math.exp(statistics.fmean(logs)),
-        interval_95=(math.exp(interval[0]), math.exp(interval[1])),
-        loss_excess=math.inf if any(map(math.isnan, excesses)) else max(excesses),  # max may pass over a nan
-    )
+    excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)  # max may pass over a NaN
+    if excess > 1:
+        status, said = FATAL, f"refused: its losses differ by {excess:.3g} times what is allowed"
+    elif low > 1:
+        status, said = OK, "faster"
+    else:
+        status, said = (WARNING, "slower") if high < 1 else (UNKNOWN, "no difference shown")
+    found = f"{shown(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base; loss {excess:.2g}: {said}"
+    figures = {"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess}
+    return Verdict(check=name, status=status, found=found, figures=figures)
 
 
-def finalists(verdicts: dict[Candidate, CandidateVerdict]) -> list[Candidate]:
+def finalists(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
     """What is measured again: the best of those that are better, and all of them that go together as one."""
-    better = sorted((c for c, v in verdicts.items() if v.is_better), key=lambda c: -verdicts[c].ratio)
+    better = sorted((c for c, v in verdicts.items() if v.status == OK), key=lambda c: -verdicts[c].figures["ratio"])
     taken: list[Candidate] = []
     for candidate in better:
         if not any(candidate.touches & other.touches or strategy.AUTO in candidate.knobs for other in taken):

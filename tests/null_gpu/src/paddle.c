@@ -126,9 +126,10 @@ static void statistic(int device, int64_t change) { /* so that paddle.device.cud
   }
   update(std_string, device, change);
 }
+static int captures(void);
 int PLATFORM(17RecordedGpuMallocEPPvmib)(void **out, size_t size, int device, int managed) {
   *out = ng_alloc(size, MEMORY_DEVICE, device);
-  ng_hit(ng_counter("alloc", *out ? "device" : "device, refused"), size);
+  ng_hit(ng_counter("alloc", !*out ? "device, refused" : captures() ? "device, of a graph" : "device"), size);
   ng_trace("alloc\tdevice %d\t%zu\t%s", device, size, *out ? "" : "refused");
   if (*out) statistic(device, (int64_t)size);
   return *out ? 0 : 2; /* cudaErrorMemoryAllocation */
@@ -287,6 +288,13 @@ _Static_assert(offsetof(struct graph, is_reset) == 0x78 && sizeof(struct graph) 
 struct thread_id { uint8_t known; char gap[15]; unsigned long thread, more; }; /* paddle::optional<std::thread::id> */
 static struct graph **capturing(void) { return next("_ZN3phi8backends3gpu9CUDAGraph16capturing_graph_E"); }
 static struct thread_id *capturing_thread(void) { return next("_ZN3phi8backends3gpu9CUDAGraph20capturing_thread_id_E"); }
+
+/* As CUDAGraph::IsThisThreadCapturing, by which Paddle takes memory from the graph's pool or from the common one. */
+static int captures(void) {
+  enum { THREAD_LOCAL = 1 }; /* of cudaStreamCaptureMode */
+  if (!ng_capturing) return 0;
+  return (*capturing())->mode != THREAD_LOCAL || capturing_thread()->thread == (unsigned long)pthread_self();
+}
 
 void GRAPH(12BeginCaptureENS_8GPUPlaceEP11CUstream_st21cudaStreamCaptureMode)(struct place place, void *stream, int mode) {
   static _Atomic uint64_t count;

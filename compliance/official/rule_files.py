@@ -1,0 +1,286 @@
+"""mlperf-logging's own rule files, parsed: what each asks of the events of a key.
+
+The files of its release 4.1.68 lie unchanged, with their licence, in one archive beside our rules, so that a verdict
+needs no installed package and does not change with one. FCN-HRNetW18, which MLPerf lacks, has files of ours in the same
+language.
+"""
+
+import ast
+import functools
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from compliance.official.language import Code, UnknownFormError, expression, statements
+
+RULES = Path(__file__).parents[1] / "rules"
+VERSION = "4.1.68"  # of mlperf-logging
+ARCHIVE = RULES / f"mlperf_logging_{VERSION}.zip"
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
+_COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
+# SHA-256 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
+_AGGREGATES = {
+    "dc24773a5251c8c730432b0e964c1c45737c6697eb06c693de197b7c4958c06b": "samples_count",
+    "eaadb8fdd764f6cd6357c03a04413e35096808400090929ee692d2bb5ca029ef": "step_num",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """An expression that must hold: its text, and what it asks in words.
+
+    `aspect` is what it looks at: value, metadata, order or time. `sides` are those of a single comparison. `other` is
+    the key whose events make what it looks at; for `order` one that must have come, or, where `before`, must not.
+    """
+
+    text: str
+    code: Code
+    aspect: str
+    words: str
+    sides: tuple[Code, ...] = ()
+    other: str = ""
+    before: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A KEY of a file."""
+
+    key: str
+    count: str
+    least: int
+    other: str | None  # of AT_LEAST_ONE_OR
+    checks: Sequence[Check]
+    first_check: Check | None
+    any_check: Check | None
+    post: Sequence[Code]
+
+    @property
+    def count_in_words(self) -> str:
+        """What its number of events must be; empty where it may be any."""
+        if self.count == "EXACTLY_ONE":
+            return f"exactly one {self.key}"
+        if self.other:
+            return f"at least one {self.key} or {self.other}"
+        return f"at least {'one' if self.least == 1 else self.least} {self.key}" if self.least else ""
+
+    def describe(self) -> str:
+        """The rule in words."""
+        parts = [self.count_in_words, *(check.words for check in self.checks)]
+        parts += [f"the first: {self.first_check.words}"] if self.first_check else []
+        parts += [f"one of them: {self.any_check.words}"] if self.any_check else []
+        return "; ".join(filter(None, parts)) or "may be there"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleFile:
+    """One file: BEGIN, its KEYs, END."""
+
+    name: str
+    rules: Mapping[str, Rule]
+    begin: Sequence[Code]
+    end: Sequence[Check]
+    aggregates: str  # metadata whose value names an evaluation of several metrics; empty without such
+
+    @property
+    def source(self) -> str:
+        return (
+            f"this project, {self.name}" if (RULES / self.name).is_file() else f"mlperf-logging {VERSION}, {self.name}"
+        )
+
+
+@functools.cache
+def _archive() -> zipfile.ZipFile:
+    return zipfile.ZipFile(ARCHIVE)
+
+
+@functools.cache
+def names() -> frozenset[str]:
+    """The rule files, `training_<version>/<name>.yaml`."""
+    theirs = (name.partition("/")[2] for name in _archive().namelist() if name.startswith("compliance_checker/"))
+    return frozenset([*theirs, *(str(path.relative_to(RULES)) for path in RULES.glob("training_*/*.yaml"))])
+
+
+def versions() -> list[str]:
+    """The rulesets."""
+    return sorted({name.partition("/")[0].removeprefix("training_") for name in names()})
+
+
+def benchmarks(version: str) -> list[str]:
+    """The benchmarks that `version` has rules for."""
+    divisions = (
+        {name.partition(f"/{division}_")[2].removesuffix(".yaml") for name in _files(version)}
+        for division in ("closed", "open")
+    )
+    return sorted(set.intersection(*divisions) - {"", "common"})
+
+
+@functools.cache
+def keys(version: str) -> frozenset[str]:
+    """The keys that the rules of `version` name, for any benchmark; those of older files, too, to which they point."""
+    found = re.findall(r"NAME:\s*(\w+)|training_([\d.]+)/", "".join(map(text_of, _files(version))))
+    older = {other for _, other in found if other and other != version}
+    return frozenset({key for key, _ in found if key}.union(*map(keys, older)))
+
+
+def rules_in_words(version: str, key: str) -> list[tuple[str, str]]:
+    """Source and rule, in words, of what `version` says of `key`."""
+    files = map(load, _files(version))
+    return [(file.source, file.rules[key].describe()) for file in files if key in file.rules]
+
+
+def reference_points(file: str, version: str) -> dict[str, Any]:
+    """The reference convergence points of a benchmark, as mlperf-logging's rcp_checker has them."""
+    found: dict[str, Any] = json.loads(_archive().read(f"rcp_checker/training_{version}/{file}"))
+    return found
+
+
+def text_of(name: str) -> str:
+    """The text of a rule file."""
+    own = RULES / name
+    return own.read_text("utf-8") if own.is_file() else _archive().read(f"compliance_checker/{name}").decode()
+
+
+def _files(version: str) -> list[str]:
+    return sorted(name for name in names() if name.startswith(f"training_{version}/"))
+
+
+@functools.cache
+def load(name: str) -> RuleFile:
+    """The rules of the file `name`. Raises ValueError for a form that is not known."""
+    rules: dict[str, Rule] = {}
+    begin: Sequence[Code] = ()
+    end: Sequence[Check] = ()
+    aggregates = ""
+    blocks = [next(iter(block.items())) for block in yaml.load(text_of(name), Loader=_LOADER) or ()]  # noqa: S506  it makes texts, lists and tables alone
+    set_by = {
+        state: fields["NAME"]
+        for kind, fields in blocks
+        for state in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", fields.get("POST", ""))
+    }
+    for kind, fields in blocks:
+        key = fields.get("NAME", kind)
+        if kind == "KEY" and fields.keys() <= _FIELDS:
+            rules[key] = _rule(name, fields, set_by)
+        elif kind == "BEGIN" and fields.keys() == {"CODE"}:
+            aggregates = _AGGREGATES.get(_digest(fields["CODE"]), "")
+            begin = () if aggregates else _known(name, key, fields["CODE"], statements)
+        elif kind == "END" and fields.keys() == {"CHECK"}:
+            end = [read_check(name, key, text, set_by) for text in _listed(fields["CHECK"])]
+        else:
+            raise ValueError(f"{name}: {key}: no meaning for {fields!r:.200}")
+    unknown = [rule.other for rule in rules.values() if rule.other and rule.other not in rules]
+    if unknown:
+        raise ValueError(f"{name}: AT_LEAST_ONE_OR of {unknown[0]}, which the file does not name")
+    return RuleFile(name=name, rules=rules, begin=begin, end=end, aggregates=aggregates)
+
+
+def _digest(code: str) -> str:
+    lines = (line.partition("#")[0].rstrip() for line in code.splitlines())
+    return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()
+
+
+def _listed(checks: str | list[str]) -> list[str]:
+    return checks if isinstance(checks, list) else [checks]
+
+
+def _known(name: str, key: str, text: str, read: Any) -> Any:
+    try:
+        return read(text)
+    except UnknownFormError:
+        raise ValueError(
+            f"{name}: {key}: no meaning for {text.strip()!r}; mlperf-logging {VERSION} has no such form"
+        ) from None
+
+
+def _rule(name: str, fields: dict[str, Any], set_by: Mapping[str, str]) -> Rule:
+    key, wanted = fields["NAME"], fields.get("REQ", "OPTIONAL")
+    count = _COUNTS.fullmatch(wanted)
+    if not count:
+        raise ValueError(f"{name}: {key}: no meaning for {wanted!r}")
+    checks, first, one = (
+        [read_check(name, key, text, set_by) for text in _listed(fields.get(field, []))]
+        for field in ("CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK")
+    )
+    return Rule(
+        key=key,
+        count=wanted,
+        least=int(count[1] or wanted in ("EXACTLY_ONE", "AT_LEAST_ONE")),
+        other=count[2],
+        checks=checks,
+        first_check=first[0] if first else None,
+        any_check=one[0] if one else None,
+        post=_known(name, key, fields.get("POST", ""), statements),
+    )
+
+
+# --- checks in words ---
+
+
+def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = MappingProxyType({})) -> Check:
+    """The check `text` of `key` in the file `name`. `set_by`: the key whose events make a part of the state."""
+    code = _known(name, key, text, expression)
+    node = ast.parse(text.strip(), mode="eval").body
+    plain = ast.unparse(node)
+    states = [state for state in re.findall(r"s\['(\w+)'\]", plain) if state in set_by]
+    other = set_by[states[0]] if states else ""
+    if other and (flag := re.fullmatch(r"(not )?s\['\w+'\](?: == True)?", plain)):
+        before = bool(flag[1])
+        words = f"{'before' if before else 'after'} {other}"
+        return Check(text=text.strip(), code=code, aspect="order", words=words, other=other, before=before)
+    aspect = "time" if "ll.timestamp" in plain else "metadata" if "v['metadata']" in plain else "value"
+    parts = [node.left, *node.comparators] if isinstance(node, ast.Compare) and len(node.ops) == 1 else []
+    # of two lists that are sorted to be compared, the lists: what a log holds may not be sortable
+    lists = [
+        part.args[0] if isinstance(part, ast.Call) and ast.unparse(part.func) == "sorted" else part for part in parts
+    ]
+    sides = tuple(expression(ast.unparse(part)) for part in lists)
+    return Check(text=text.strip(), code=code, aspect=aspect, words=in_words(node), sides=sides, other=other)
+
+
+_WORDS = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"v\['value'\] != ''", "not empty"),
+        (r"'value' in v", "a value"),
+        (r"'(\w+)' in v\['metadata'\]", r"metadata has \1"),
+        (r"v\['metadata'\]\['(\w+)'\] > (\S+)", r"metadata has \1 above \2"),
+        (r"v\['metadata'\]\['(\w+)'\] >= (\S+)", r"metadata has \1 of \2 at least"),
+        (r"v\['value'\] in \[(.+)\]", r"one of \1"),
+        (r"is_integer\(v\['value'\]\)", "a whole number"),
+        (r"is_integer\(v\['value'\] / ([\d.e-]+)\)", r"a multiple of \1"),
+        (r"is_integer\(math\.log2\(v\['value'\] / ([\d.e-]+)\)\)", r"\1 times a power of two"),
+        (r"ll\.timestamp - s\['first_init_start'\] < .+", "soon enough after the first init_start"),
+        (r"sorted\(s\['initialized_tensors'\]\) == .+", "each tensor of the reference model once"),
+        (r"v\['value'\] == (.+)", r"equal to \1"),
+        (r"v\['value'\] > (\S+)", r"above \1"),
+        (r"v\['value'\] >= (\S+)", r"at least \1"),
+        (r"v\['value'\] < (\S+)", r"below \1"),
+        (r"v\['value'\] <= (\S+)", r"at most \1"),
+    )
+)
+
+
+def in_words(node: ast.expr) -> str:
+    """What an expression asks; where there are no words for it, its text."""
+    match node:
+        case ast.BoolOp(op=joined, values=values):
+            return (" and " if isinstance(joined, ast.And) else " or ").join(map(in_words, values))
+        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):
+            return f"{in_words(node.left)} or {in_words(node.right).removeprefix('metadata has ')}"
+        case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):
+            return f"{in_words(body)}, where {in_words(test)}"
+    text = ast.unparse(node)
+    for pattern, words in _WORDS:
+        if match := pattern.fullmatch(text):
+            return match.expand(words).replace("'", "")
+    return re.sub(r"\b[sv]\['(\w+)'\]|\['(\w+)'\]", lambda m: m[1] or f"'s {m[2]}", text)

@@ -1,0 +1,55 @@
+"""Inserting and removing operators by their descriptors: Paddle's own way to insert one checks it against the Python
+stack and refuses gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import paddle
+from paddle import static
+from paddle.base.framework import Operator
+
+Slots = dict[str, list[str]]  # of an operator: the variables in each
+Step = tuple[str, Slots, Slots, dict[str, Any]]  # an operator's type, inputs, outputs and attributes
+
+
+def insert(block: Any, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Any:
+    """A new operator before the one at `index`."""
+    desc = block.desc._insert_op(index)
+    desc.set_type(kind)
+    for name, variables in inputs.items():
+        desc.set_input(name, variables)
+    for name, variables in outputs.items():
+        desc.set_output(name, variables)
+    for name, value in attrs.items():
+        if isinstance(value, bool):
+            desc._set_bool_attr(name, value)  # else it becomes a number where the operator declares no attributes
+        elif isinstance(value, float):
+            desc._set_float32_attr(name, value)
+        else:
+            desc._set_attr(name, _plain(value))
+    desc.check_attrs()  # fills in the defaults
+    op = Operator(block, desc)
+    block.ops.insert(index, op)
+    return op
+
+
+def insert_all(block: Any, index: int, steps: Sequence[Step], *, op_role: int) -> None:
+    """New operators, in this order, before the one at `index`."""
+    for kind, inputs, outputs, attrs in reversed(steps):
+        insert(block, index, kind, inputs, outputs, **attrs, op_role=op_role)
+
+
+def remove(program: static.Program, unwanted: Callable[[Any], bool]) -> None:
+    """Takes the operators out that are `unwanted`."""
+    block = program.global_block()
+    for index in reversed(range(len(block.ops))):
+        if unwanted(block.ops[index]):
+            block._remove_op(index, sync=False)
+    block._sync_with_cpp()
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, paddle.base.core.VarDesc.VarType) else value

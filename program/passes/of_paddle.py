@@ -1,0 +1,55 @@
+"""Paddle's own passes. Paddle rebuilds the program in Python after each; here that is done once, after the last."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import paddle
+from paddle import static
+from paddle.distributed.fleet.meta_optimizers import raw_program_optimizer
+
+from program.contexts import replaced
+from program.strategy import Strategy
+
+# By knob, in Paddle's order (apply_build_strategy).
+FUSIONS = {
+    "fuse_bn_act_ops": "fuse_bn_act_pass",
+    "fuse_bn_add_act_ops": "fuse_bn_add_act_pass",
+    "fuse_elewise_add_act_ops": "fuse_elewise_add_act_pass",
+    "enable_addto": "inplace_addto_op_pass",
+}
+
+
+@contextlib.contextmanager
+def chosen(knobs: Strategy) -> Iterator[None]:
+    """Has fleet fuse operators as the knobs say, after the update was added, before the all-reduces."""
+    names = [name for knob, name in FUSIONS.items() if getattr(knobs, knob)]
+
+    def fuse(main: static.Program, startup: static.Program, *unused: Any) -> None:
+        if names:
+            _apply(main, startup, names)
+
+    with replaced(raw_program_optimizer, "apply_build_strategy", fuse):
+        yield
+
+
+def share_buffers(main: static.Program) -> int:
+    """Lets outputs take the buffers of inputs that nothing reads later; returns how many operators.
+
+    Must run after all other passes: it decides by the last reader of each variable.
+    """
+    before = len(main.global_block().ops)
+    _apply(main, static.Program(), ["buffer_shared_inplace_pass"])
+    return len(main.global_block().ops) - before
+
+
+def _apply(main: static.Program, startup: static.Program, names: list[str]) -> None:
+    fed = [v.name for v in main.list_vars() if v.is_data]  # a batch may be fed again
+    attrs: dict[str, Any] = {"use_cuda": True, "nranks": 1, "mem_opt_skip_vars": fed}
+    types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
+    changed, begins = paddle.base.core.ProgramDesc(main.desc), paddle.base.core.ProgramDesc(startup.desc)
+    for name in names:
+        paddle.base.core.apply_pass(changed, begins, name, attrs, types)  # these leave the start-up program as it is
+    main._rebuild_from_desc(changed)

@@ -1,0 +1,1 @@
+"""Proof, read off a built program, that it is what was asked for."""

@@ -1,0 +1,217 @@
+"""Proof, read off a built training program, that each knob of the strategy did what it says."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import paddle
+
+from program.ops import (
+    ADDING,
+    MIB,
+    NORMALIZATIONS,
+    Refused,
+    adds,
+    element_bytes,
+    input_gradient,
+    readers,
+    type_in,
+)
+from program.passes.resnet_unit import fits
+from program.strategy import Strategy
+
+# Of each pass: what it makes, and what is there only where it did not run.
+_FUSIONS = {
+    "fuse_bn_act_ops": ("fused_batch_norm_act", "batch_norm before a relu"),
+    "fuse_bn_add_act_ops": ("fused_bn_add_activation", "batch_norm before an add and a relu"),
+    "fuse_elewise_add_act_ops": ("fused_elemwise_add_activation", "elementwise_add before a relu"),
+    "enable_addto": ("gradient of a convolution that adds", "sum of the gradient of a convolution's input"),
+    "enable_inplace": ("share_buffer", ""),
+    "merged_optimizer": ("merged_momentum", "momentum"),
+    "resnet_unit": ("resnet_unit", "convolution that a unit takes"),
+    "merged_lars": ("lars_momentum of several parameters", "lars_momentum of one parameter"),
+}
+_OF_RANKS = ("fuse_grad_size_in_MB", "fp16_allreduce", "nccl_comm_num")
+
+
+def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
+    """What each knob that is `on` changed, in words; `asked` are the user's own.
+
+    Raises:
+        Refused: a knob that was asked for changed nothing, or not what it names; or a pass that is on did not run.
+    """
+    block = main.global_block()
+    said = _fusions(block, on, asked=asked)
+    _flags(block, asked)
+    if on.perturb_input:
+        moved = [op.input("X")[0] for op in block.ops if any(name.endswith(".moved") for name in op.output_arg_names)]
+        if not moved:
+            raise Refused("STRATEGY: perturb_input is on and no input is moved")
+        said.append(f"perturb_input moved {', '.join(moved)} by one rounding")
+    if ranks > 1:
+        return said + _buckets(block, on)
+    for name in _OF_RANKS:
+        if getattr(asked, name) != getattr(Strategy(), name):
+            raise Refused(
+                f"STRATEGY: {name}: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES above 1"
+            )
+    return said
+
+
+def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
+    said = []
+    made, left = _made(block), _left(block)
+    for knob, (result, pattern) in _FUSIONS.items():
+        if not getattr(on, knob):
+            if made[knob]:
+                raise Refused(f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
+        elif left[knob]:
+            raise Refused(
+                f"STRATEGY: {knob} is on and the program has {left[knob]} {pattern}: Paddle dropped the setting or "
+                f"took a part: set {knob}=0 to train without it"
+            )
+        elif made[knob]:
+            said.append(f"{knob} made {made[knob]} {result}")
+        elif getattr(asked, knob):
+            raise Refused(
+                f"STRATEGY: {knob} is on and the program has no {result}: the pass found nothing to change: "
+                "leave it out"
+            )
+        else:
+            said.append(f"{knob} found nothing to change")
+    sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
+    if on.enable_addto and sums:
+        said.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
+    return said
+
+
+def _made(block: Any) -> dict[str, int]:
+    """{knob: operators that only its pass makes}."""
+    kinds = Counter(op.type for op in block.ops)
+    added_to = [op.output(input_gradient(op))[0] for op in block.ops if adds(op)]
+    # Addto makes two around each gradient that is added to; the others are enable_inplace's.
+    of_addto = sum(
+        op.type == "share_buffer" and not {*op.input("X"), *op.output("Out")}.isdisjoint(added_to) for op in block.ops
+    )
+    return {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {
+        "enable_addto": len(added_to),
+        "enable_inplace": kinds["share_buffer"] - of_addto,
+        "merged_lars": sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops),
+    }
+
+
+def _left(block: Any) -> Counter[str]:
+    """{knob: places that its pass would have changed}, by the patterns of Paddle's passes."""
+    read = readers(block)
+
+    def reader(name: str) -> Any:
+        """The only operator that reads it, if there is one only; share_buffer reads no value."""
+        found = [block.ops[index] for index in read.get(name, ()) if block.ops[index].type != "share_buffer"]
+        return found[0] if len(found) == 1 else None
+
+    def is_add_relu(op: Any) -> bool:
+        if op.type == "fused_elemwise_add_activation":
+            return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
+        return op.type == "elementwise_add" and getattr(reader(op.output("Out")[0]), "type", "") == "relu"
+
+    alone = Counter(
+        type_in(block, op.input("Param")[0])
+        for op in block.ops
+        if op.type == "lars_momentum" and len(op.input("Param")) == 1
+    )
+    found: Counter[str] = Counter(merged_lars=sum(n for n in alone.values() if n > 1))
+    writer: dict[str, Any] = {}  # the last so far
+    for op in block.ops:
+        found["resnet_unit"] += fits(op, block)
+        if (
+            op.type == "batch_norm"
+            and op.attr("data_layout") == "NHWC"
+            and type_in(block, op.input("X")[0]) == "float16"
+        ):
+            after = reader(op.output("Y")[0])
+            found["fuse_bn_act_ops"] += after is not None and after.type == "relu"
+            found["fuse_bn_add_act_ops"] += after is not None and is_add_relu(after)
+        found["fuse_elewise_add_act_ops"] += op.type == "elementwise_add" and is_add_relu(op)
+        found["merged_optimizer"] += op.type == "momentum"
+        if op.type in ("sum", "grad_add"):
+            makers = [writer[name] for name in op.input_arg_names if name in writer]
+            found["enable_addto"] += any(maker.type in ADDING and not adds(maker) for maker in makers)
+        writer.update(dict.fromkeys(op.output_arg_names, op))
+    return found
+
+
+def _flags(block: Any, asked: Strategy) -> None:
+    """The flags that stand for a knob have its value, and the program has what they rule."""
+    found = paddle.get_flags(list(asked.flags)) if asked.flags else {}
+    for name, value in asked.flags.items():
+        if found[name] != value:
+            raise Refused(f"STRATEGY: {name.removeprefix('FLAGS_')}={value:d}: Paddle has {name}={found[name]}")
+    of_cudnn = NORMALIZATIONS - {"sync_batch_norm"}
+    if asked.cudnn_batchnorm_spatial_persistent is not None and not any(op.type in of_cudnn for op in block.ops):
+        raise Refused(
+            "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization of this program is cuDNN's, "
+            "sync_batch_norm has a kernel of its own: leave it out"
+        )
+
+
+def _buckets(block: Any, on: Strategy) -> list[str]:
+    """What the knobs of the all-reduce made of it, in words."""
+    buffers = {op.output("FusedOutput")[0]: op for op in block.ops if op.type == "coalesce_tensor"}
+    source = {op.output("Out")[0]: op.input("X")[0] for op in block.ops if op.type == "cast"}
+    reduces = [op for op in block.ops if op.type == "c_allreduce_sum"]
+    halved = 0
+    for op in reduces:
+        sent = op.input("X")[0]
+        buffer = sent if sent in buffers else source.get(sent)
+        if buffer not in buffers:
+            raise Refused(f"STRATEGY: fuse_grad_size_in_MB: {sent} travels by itself, in no bucket")
+        own = type_in(block, buffers[buffer].output("Output")[0])
+        wanted = "float16" if on.fp16_allreduce and own == "float32" else own
+        if type_in(block, sent) != wanted:
+            raise Refused(
+                f"STRATEGY: fp16_allreduce={on.fp16_allreduce:d}: {buffer} travels in {type_in(block, sent)}, "
+                f"not in {wanted}"
+            )
+        halved += wanted != own
+    if on.fp16_allreduce and not halved:
+        raise Refused("STRATEGY: fp16_allreduce: no gradient is in FP32 here, so it changes nothing: leave it out")
+    _check_sizes(block, list(buffers.values()), limit_mib=on.fuse_grad_size_in_MB)
+    rings = {op.attr("ring_id") for op in reduces}
+    if on.nccl_comm_num > len(reduces):
+        raise Refused(
+            f"STRATEGY: nccl_comm_num={on.nccl_comm_num}: buckets there are {len(reduces)}, some communicators would "
+            f"carry none: set nccl_comm_num={len(reduces)} at most, or a smaller fuse_grad_size_in_MB"
+        )
+    if rings != set(range(on.nccl_comm_num)):
+        raise Refused(f"STRATEGY: nccl_comm_num={on.nccl_comm_num}: the buckets take the communicators {sorted(rings)}")
+    said = [f"fuse_grad_size_in_MB={on.fuse_grad_size_in_MB:g}: buckets {len(reduces)}"]
+    if on.fp16_allreduce:
+        said.append(f"fp16_allreduce: FP32 buckets sent as FP16 {halved}")
+    if on.nccl_comm_num > 1:
+        said.append(f"nccl_comm_num: communicators {len(rings)} in turn")
+    return said
+
+
+def _check_sizes(block: Any, coalesced: list[Any], *, limit_mib: float) -> None:
+    """Buckets of more than one gradient keep to the limit, and one is closed only where the next would not fit."""
+    by_type: dict[str, list[list[float]]] = {}  # sizes of the gradients in each bucket
+    for op in coalesced:
+        name = op.output("Output")[0]
+        sizes = [_mib(block, parameter, name) for parameter in op.input("Input")]
+        by_type.setdefault(type_in(block, name), []).append(sizes)
+        if len(sizes) > 1 and sum(sizes) > limit_mib:
+            raise Refused(f"STRATEGY: a bucket has {sum(sizes):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+    for buckets in by_type.values():
+        for sizes, following in pairwise(buckets[1:-1]):  # the first closes early, the last is small
+            if sum(sizes) + following[0] <= limit_mib:
+                raise Refused(
+                    f"STRATEGY: a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {following[0]:.2f}, "
+                    f"fuse_grad_size_in_MB is {limit_mib:g}"
+                )
+
+
+def _mib(block: Any, parameter: str, gradient: str) -> float:
+    return math.prod(block.var(parameter).shape) * element_bytes(block.var(gradient)) / MIB
