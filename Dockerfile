@@ -3,7 +3,7 @@ ARG BASE=debian:bookworm-slim
 
 # --- what needs a package index, and maybe a site's CA, happens in this stage: only its two folders are copied on ---------
 FROM ${BASE} AS packages
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-pip python3-venv
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libgomp1 python3 python3-pip python3-venv
 # .build/ comes from launch/build_image.sh: the site's CA certificates (ca/*.crt) and pip.conf. It may be absent.
 COPY locks/cuda.lock .buil[d] /build/
 RUN cp /build/ca/*.crt /usr/local/share/ca-certificates/ 2>/dev/null; update-ca-certificates >/dev/null

@@ -3,8 +3,9 @@
 #   ./run_and_time.sh [--dry-run | --check | --fleet | --acceptance [--short]]        what may be set: docs/settings.md
 # --check: is the machine fit for the job?   --fleet: which node, or rank of one node, is slow?
 # --acceptance: does it compute right, and how fast? (15 minutes at most)
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # of `sh run_and_time.sh`
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
@@ -37,9 +38,10 @@ fi
 if ((DGXNNODES > 1 && NODE_RANK > 0)); then
   exec launch/nodes.sh serve
 fi
-job=(launch/trials.sh "${instead[@]}")
+ends_with_this=(setpriv --pdeathsig HUP) # nothing of the job goes on where this script is killed
+job=("${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
 if ((DGXNNODES > 1)); then
-  job=(launch/nodes.sh lead launch/trials.sh "${instead[@]}")
+  job=("${ends_with_this[@]}" launch/nodes.sh lead "${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
 fi
 # A container or a batch job signals this script alone, so it passes the signal on. (-m: or the child would ignore SIGINT.)
 set -m

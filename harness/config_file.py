@@ -19,7 +19,7 @@ def evaluated(system: str, environ: Mapping[str, str]) -> dict[str, str]:
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():
         there = ", ".join(sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh")))
-        raise ValueError(f"DGXSYSTEM={system}: there is no {config.name}; there are: {there}")
+        raise ValueError(f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {there}")
     command = ["bash", "-euc", 'source "$1" >/dev/null; env -0', "_", str(config)]
     done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

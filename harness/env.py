@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import config_file
-from harness.libraries import FORWARDED, LIBRARIES, TF32_OVERRIDE, settings_of
+from harness.libraries import FORWARDED, TF32_OVERRIDE, logged, settings_of
 from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
@@ -167,6 +167,10 @@ def _check(job: Job) -> None:
         raise ValueError(
             f"LOSS_SCALE={job.loss_scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
         )
+    if not job.logdir:
+        raise ValueError("LOGDIR is empty: set it to the folder of the results, or unset it")
+    if job.dgxnnodes == 1 and (named := job.hosts.count(",") + 1) > 1:
+        raise ValueError(f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS")
     if 0 < job.loss_scale < max(2, job.global_batch / IMAGES_TO_SCALE):
         raise ValueError(
             f"LOSS_SCALE={job.loss_scale}: FP16 cannot hold the gradients of a mean over {job.global_batch} images: "
@@ -321,6 +325,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     known = names()
     long = [name for name in known if len(name) >= LEAST_LETTERS]
     near = {name: difflib.get_close_matches(name, long, n=1, cutoff=ALIKE) for name in environ if name not in known}
+    near |= {name: [name.upper()] for name in near if name.upper() in known}
     return [f"{name}={environ[name]} is read by nothing: is it {found[0]}?" for name, found in near.items() if found]
 
 
@@ -340,8 +345,7 @@ def runtime(job: Job) -> dict[str, str]:
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The libraries' variables as this process has them, `runtime`'s and the config file's among them."""
-    environ = os.environ if environ is None else environ
-    return {name: value for name, value in sorted(environ.items()) if name.startswith(LIBRARIES)}
+    return logged(os.environ if environ is None else environ)
 
 
 def export(settings: Mapping[str, str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,8 @@ TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 0: no library of CUDA's computes in TF
 FORWARDED = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "UCX_", "OMP_", "MKL_")
 # NULL_GPU says that the libraries are stand-ins which compute nothing (tests/null_gpu/).
 LIBRARIES = (*FORWARDED, "CUDA_", "CUBLAS_", "CUDNN_", "GLOO_", "DALI_", "NULL_GPU")
+
+SECRET = re.compile("SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)  # no log has the value of one
 
 MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what its kernels for Skylake use
 
@@ -52,3 +56,9 @@ def settings_of(job: Job, *, gpu: str) -> dict[str, str]:
     if job.workload == "hrnet":
         settings["FLAGS_dynamic_static_unified_comm"] = "0"  # passes/sync_bn.py says why, and refuses another value
     return settings
+
+
+def logged(environ: Mapping[str, str]) -> dict[str, str]:
+    """The libraries' variables for a log, without the value of one that is a secret by its name."""
+    names = sorted(name for name in environ if name.startswith(LIBRARIES))
+    return {name: "not logged: a secret by its name" if SECRET.search(name) else environ[name] for name in names}

@@ -2,28 +2,32 @@
 # Makes the image's base, debian:bookworm-slim, with debootstrap where no registry can be reached.
 # Needs root, debootstrap and ENGINE (docker, or podman); the packages come from this machine's own apt sources, or from --mirror.
 #
-# usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--force] [--dry-run]
+# usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--suite NAME] [--root DIR] [--force] [--dry-run]
 #   --mirror URL  Debian mirror (default: where this machine's apt gets bookworm from)
 #   --tag NAME    image to make (default: debian:bookworm-slim)
+#   --suite NAME  of Debian's (default: bookworm)
+#   --root DIR    the files of a root into DIR, and no image
 #   --force       make it even where an image of this name is present
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 known_engine docker podman
 
-suite=bookworm mirror="" tag=debian:bookworm-slim force=""
+suite=bookworm mirror="" tag=debian:bookworm-slim folder="" force=""
 while (($#)); do
   case $1 in
     --mirror) mirror=${2:?--mirror needs a URL}; shift 2 ;;
     --tag) tag=${2:?--tag needs a name}; shift 2 ;;
+    --suite) suite=${2:?--suite needs a name}; shift 2 ;;
+    --root) folder=${2:?--root needs a folder}; shift 2 ;;
     --force) force=1; shift ;;
     --dry-run | -h | --help) job_flag "$1"; shift ;;
     *) refuse "unknown argument '$1'; see --help" ;;
   esac
 done
 
-# One line "URI RELEASE" for each bookworm source (release, updates, security) that apt knows here.
+# One line "URI RELEASE" for each source of the suite (release, updates, security) that apt knows here.
 sources=""
 if [[ -n ${mirror} ]]; then
   sources="${mirror} ${suite}"
@@ -36,20 +40,22 @@ fi
 
 if [[ -n ${dry_run} ]]; then
   echo "debootstrap --variant=minbase ${suite} ROOT ${mirror}"
-  echo "${ENGINE} import - ${tag}"
+  [[ -n ${folder} ]] || echo "${ENGINE} import - ${tag}"
   exit 0
 fi
-need_engine
-if [[ -z ${force} ]] && [[ -n $(image_id "${tag}") ]]; then
+[[ -n ${folder} ]] || need_engine
+if [[ -z ${force}${folder} ]] && [[ -n $(image_id "${tag}") ]]; then
   echo "base_image.sh: ${tag} is present, nothing to do"
   exit 0
 fi
 command -v debootstrap >/dev/null || refuse "debootstrap is missing: apt-get install debootstrap"
 [[ $(id -u) == 0 ]] || refuse "debootstrap needs root: run this with sudo"
 
-root=$(mktemp -d)
-trap 'rm -rf -- "${root}"' EXIT
-debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" >"${root}.log" 2>&1 ||
+root=${folder:-$(mktemp -d)}
+[[ -n ${folder} ]] || trap 'rm -rf -- "${root}"' EXIT
+script=()
+[[ -e /usr/share/debootstrap/scripts/${suite} ]] || script=(/usr/share/debootstrap/scripts/sid) # a suite that is newer than it
+debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" "${script[@]}" >"${root}.log" 2>&1 ||
   { tail -n 20 "${root}.log" >&2; rm -f "${root}.log"; echo "base_image.sh: debootstrap failed (mirror ${mirror})" >&2; exit 1; }
 rm -f "${root}.log"
 
@@ -66,4 +72,5 @@ find "${root}/usr/share/doc" -type f ! -name copyright -delete
 rm -rf "${root}"/usr/share/{man,info,locale}/* "${root}"/var/lib/apt/lists/* "${root}"/var/cache/apt/*.bin \
   "${root}"/var/cache/apt/archives/*.deb "${root}"/var/log/* "${root}"/etc/{machine-id,hostname,resolv.conf}
 
+[[ -z ${folder} ]] || exit 0
 tar -C "${root}" --numeric-owner -c . | "${ENGINE}" import --change 'CMD ["bash"]' - "${tag}"

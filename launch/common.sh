@@ -2,8 +2,8 @@
 # Sourced by run_and_time.sh and the launchers: times, wrong use, flags, the job's description, signals.
 
 ## How long each asks before it kills, in seconds. Each waits longer than the one before, which it ends, takes in order.
-##   LAST_WINDOW_S   trials.sh: ranks end after a window of steps and a checkpoint; then mpirun ends them
-##   MPIRUN_END_S    trials.sh: mpirun ends; then it is killed
+##   LAST_WINDOW_S   trial.py:  ranks end after a window of steps and a checkpoint; then mpirun ends them
+##   MPIRUN_END_S    trial.py:  mpirun ends; then it is killed
 ##   JOB_END_S       nodes.sh: the first node's trials and their reason; the other nodes wait as long for the first
 ##   CONTAINER_END_S container_node.sh: the engine's `stop`
 ##   HOST_END_S      on_host.sh: the container, or the job without one
@@ -17,7 +17,13 @@ readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_EN
 # shellcheck disable=SC2034
 readonly SEE_LOSS_S=5 ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
 
+## The shell's own Python is not the job's: a module of PYTHONPATH would go before the hashed packages
+set +o posix # of `sh SCRIPT`, where sh is bash
+unset CDPATH PYTHONHOME PYTHONSAFEPATH
+[[ -n ${NULL_GPU:-} ]] || unset PYTHONPATH # tests/null_gpu has its stand-ins there
+
 refuse() { echo "error: $1" >&2; exit 2; }
+[[ -z ${TMPDIR:-} || (-d ${TMPDIR} && -w ${TMPDIR}) ]] || refuse "TMPDIR=${TMPDIR} is no folder that can be written: make it, or unset TMPDIR"
 
 # Prints the comment that opens the script.
 usage() {

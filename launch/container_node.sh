@@ -13,7 +13,7 @@
 # CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the system's config file. An Apptainer job
 # has its host's network, devices, /tmp, limits and shared memory, and no name.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
@@ -71,6 +71,8 @@ if [[ ${ENGINE} == apptainer ]]; then
 else
   run=("${ENGINE}" run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
     --read-only --tmpfs /tmp:exec --security-opt no-new-privileges)
+  # Root needs no more of a container than to read and write its files; sshd, between nodes, needs more.
+  [[ $(id -u) != 0 || ${DGXNNODES} -gt 1 ]] || run+=(--cap-drop ALL --cap-add DAC_OVERRIDE)
   # Rootless: the caller keeps its number inside, so that files are read and written as on the host.
   [[ ${ENGINE} != podman || $(id -u) == 0 ]] || run+=(--userns keep-id)
   host=${CONT_HOST:-${name}}

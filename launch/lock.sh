@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Resolves locks/*.in into hashed locks/*.lock for Python 3.10 to 3.12 (needs uv, which dev.lock installs).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 locks=("$@")
 ((${#locks[@]})) || locks=(run dev cuda bench peers)

@@ -7,7 +7,7 @@
 # Reads DGXNNODES, DGXNGPU, NODE_RANK, HOSTS or HOSTFILE (one host a line), JOB_KEY (the job's private ssh key), and may
 # be told SSH_PORT, SSH_ADDRESS (that sshd listens on; default all) and NODE_WAIT_S (for each other).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 

@@ -18,6 +18,13 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+def end_with_parent(number: signal.Signals) -> None:
+    """Has Linux send this process a signal when its parent dies, whatever it dies of; kept over an exec."""
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, int(number), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
 def descendants(pid: int) -> Iterator[int]:
     """Every living process under `pid`, parents first."""
     children: dict[int, list[int]] = {}

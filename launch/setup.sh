@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Installs locks into .venv:  launch/setup.sh [run] [dev] [bench]  (default: run). A lock that is installed is left alone.
+# A start that was cut leaves nothing that the next one does not mend; of two at once the second waits.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
+unset PYTHONPATH PYTHONHOME PYTHONSAFEPATH
 
 VENV=.venv
 NEEDED_GB=7 # packages and pip's temporary files
+HALF=".venv.new .venv.tmp" # the venv that is being made, and pip's temporary files
 
 fail() {
   echo "error: $*" >&2
@@ -15,6 +18,20 @@ fail() {
 installed() {
   local stamp="${VENV}/$1.sha256"
   [[ -f "${stamp}" && "$(<"${stamp}")" == "$(sha256sum <"locks/$1.lock")" ]]
+}
+
+all_installed() {
+  local lock
+  for lock in "$@"; do installed "${lock}" || return; done
+}
+
+# What installs system packages here, with their name for: Debian and its kin; Fedora and its; SUSE; Arch
+system_install() {
+  if command -v apt-get >/dev/null; then echo "apt-get install $1"
+  elif command -v dnf >/dev/null; then echo "dnf install $2"
+  elif command -v zypper >/dev/null; then echo "zypper install $3"
+  elif command -v pacman >/dev/null; then echo "pacman -S $4"
+  else echo "your system's package manager (Debian's names: $1)"; fi
 }
 
 find_python() {
@@ -29,30 +46,79 @@ find_python() {
     esac
     found="${found} ${version}"
   done
-  fail "Python 3.10, 3.11 or 3.12 is needed, as Paddle 2.6.2 has wheels for these only; found:${found:- none}." \
-    "Install one (Debian: apt install python3 python3-venv)"
+  fail "Python 3.10, 3.11 or 3.12 is needed to train, as Paddle 2.6.2 has wheels for these only; found:${found:- none}." \
+    "Install one ($(system_install "python3 python3-venv" python3.11 python311 "python, of a version that Paddle has"))." \
+    "To check and score logs any Python from 3.10 will do: pip install . into a venv"
 }
 
 make_venv() {
   [[ "$(uname -s)-$(uname -m)" == Linux-x86_64 ]] ||
     fail "$(uname -s) on $(uname -m): Paddle's wheel exists for Linux on x86_64 only"
   find_python
-  "${PYTHON}" -c 'import venv, ensurepip' 2>/dev/null ||
-    fail "${PYTHON} has no venv module: apt install $("${PYTHON}" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
-  local free_kb
+  local version missing=() debian=() fedora=() suse=() arch=() free_kb
+  version="$("${PYTHON}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+  if ! "${PYTHON}" -c 'import venv, ensurepip' 2>/dev/null; then
+    missing+=("${PYTHON} has no venv module") debian+=("python${version}-venv") fedora+=("python${version}")
+    suse+=("python${version/./}") arch+=(python)
+  fi
+  if ! "${PYTHON}" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null; then # of Paddle, DALI and scikit-learn
+    missing+=("libgomp.so.1 is not here") debian+=(libgomp1) fedora+=(libgomp) suse+=(libgomp1) arch+=(gcc-libs)
+  fi
+  ((${#missing[@]} == 0)) || fail "$(printf '%s, ' "${missing[@]}" | sed 's/, $//'), and Paddle needs it:" \
+    "$(system_install "${debian[*]}" "${fedora[*]}" "${suse[*]}" "${arch[*]}")"
   free_kb="$(df --output=avail -k . | tail -n 1)"
   ((free_kb >= NEEDED_GB * 1000000)) ||
     fail "$((free_kb / 1000000)) GB free in ${PWD}: ${NEEDED_GB} GB are needed for ${VENV}: free some or clone elsewhere"
-  "${PYTHON}" -m venv "${VENV}" || fail "${PYTHON} -m venv ${VENV} failed: see above"
+  # Beside its place, so that a venv that is there is whole. Its scripts name the place.
+  rm -rf "${VENV}" "${VENV}.new"
+  "${PYTHON}" -m venv "${VENV}.new" || fail "${PYTHON} -m venv ${VENV}.new failed: see above"
+  grep -rlI "${PWD}/${VENV}.new" "${VENV}.new/bin" "${VENV}.new/pyvenv.cfg" | xargs sed -i "s|${PWD}/${VENV}.new|${PWD}/${VENV}|g"
+  mv -T "${VENV}.new" "${VENV}"
 }
 
-for lock in "${@:-run}"; do
-  installed "${lock}" && continue
-  [[ -x "${VENV}/bin/python" ]] || make_venv
+# Why pip failed, and what mends it.
+explain() { # LOCK LOG
+  local index="${PIP_INDEX_URL:-of pip}" said
+  said="$(grep -m 1 ERROR "$2" || tail -n 1 "$2")"
+  if grep -q "CERTIFICATE_VERIFY_FAILED\|SSLError" "$2"; then
+    said="the certificate of the package index is not trusted here, as behind a proxy: set PIP_CERT to the site's CA file"
+  elif grep -qi "ProxyError\|Cannot connect to proxy" "$2"; then
+    said="the proxy ${HTTPS_PROXY:-${https_proxy:-}} does not answer: set HTTPS_PROXY to the right one, or unset it"
+  elif grep -q "name resolution\|Name or service not known\|Network is unreachable\|No address associated" "$2"; then
+    said="no network: the package index ${index} is not found: set HTTPS_PROXY where only a proxy leads out, or PIP_INDEX_URL to a mirror"
+  elif grep -q "Connection refused\|timed out\|Connection reset\|No route to host" "$2"; then
+    said="the package index ${index} does not answer: set PIP_INDEX_URL to one that does, or HTTPS_PROXY"
+  elif grep -q "from versions: none" "$2"; then
+    said="the package index ${index} has no $(sed -n 's/.*satisfies the requirement \([^ ]*\) .*/\1/p' "$2" | head -n 1): set PIP_INDEX_URL to one that has"
+  elif grep -q "No space left on device" "$2"; then
+    said="no space left in ${PWD}: ${NEEDED_GB} GB are needed for ${VENV}: free some or clone elsewhere"
+  fi
+  fail "pip could not install locks/$1.lock: ${said}; all of it is in $2"
+}
+
+locks=("${@:-run}")
+[[ -x "${VENV}/bin/python" ]] && all_installed "${locks[@]}" && exit
+
+exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"
+flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
+child=""
+# shellcheck disable=SC2086 # two words
+trap 'rm -rf ${HALF}' EXIT
+trap 'kill ${child} 2>/dev/null; exit 143' TERM HUP
+trap 'kill ${child} 2>/dev/null; exit 130' INT
+for lock in "${locks[@]}"; do
+  [[ -x "${VENV}/bin/python" ]] && installed "${lock}" && continue
+  "${VENV}/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
+  # What a start that was cut left of a package: pip would take it for installed.
+  for info in "${VENV}"/lib/python3.*/site-packages/{*.dist-info,~*}; do
+    [[ -e "${info}/RECORD" && "${info##*/}" != "~"* ]] || rm -rf "${info}"
+  done
   echo "setup: installing locks/${lock}.lock into ${VENV}, once"
   log="${VENV}/${lock}.log"
-  "${VENV}/bin/python" -m pip install --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
-    --requirement "locks/${lock}.lock" >"${log}" 2>&1 ||
-    fail "pip could not install locks/${lock}.lock: $(grep -m 1 ERROR "${log}" || tail -n 1 "${log}"); all of it is in ${log}"
+  rm -rf .venv.tmp && mkdir .venv.tmp # where there is room, as was asked; /tmp may be small
+  TMPDIR="${PWD}/.venv.tmp" "${VENV}/bin/python" -m pip install --disable-pip-version-check --no-deps --only-binary :all: \
+    --require-hashes --requirement "locks/${lock}.lock" >"${log}" 2>&1 &
+  child=$!
+  wait "${child}" || explain "${lock}" "${log}"
   sha256sum <"locks/${lock}.lock" >"${VENV}/${lock}.sha256"
 done

@@ -6,7 +6,7 @@
 # A file is kept only if its SHA-256 is the recorded one; one that is there is not fetched again. LOGS_MIRROR: a URL to use
 # instead of https://raw.githubusercontent.com, with the same paths below it. Exit status: 1 where a file could not be had.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 

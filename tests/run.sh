@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# All tests that need no Docker:  ./tests/run.sh [--ci | --slow] [--cluster] [--null-gpu] [--coverage] [pytest's own arguments]
+# All tests that need no Docker:  ./tests/run.sh [--bare] [--ci | --slow] [--cluster] [--null-gpu] [--coverage] [pytest's own arguments]
+# --bare: the README's commands on bare systems, and nothing else (tests/bare/run.sh)
 # --slow: also those marked slow, of whichever kind; --ci: of these those marked ci too, as .ci/run does
 # --null-gpu: each recipe and precision by the GPU's path on null GPUs (tests/null_gpu/); with --slow the whole matrix
 # --cluster: on containers as nodes and on a SLURM; with --null-gpu both, one test at a time
 # --coverage: also which lines of harness/ and paddle_*/ no test executed, in any process that the tests start
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 kinds=()
 slow="not slow and "
@@ -14,6 +15,7 @@ workers=2
 coverage=""
 for argument in "$@"; do
   case "${argument}" in
+    --bare) exec tests/bare/run.sh ;;
     --slow) slow="" ;;
     --ci) slow="(not slow or ci) and " ;;
     --null-gpu) kinds+=(null_gpu) ;;

@@ -17,7 +17,7 @@ MAY = {
     "harness": {"runlog", "program"},
     "paddle_rn50": {"runlog", "program", "harness"},
     "paddle_hrnet": {"runlog", "program", "harness"},
-    "launch": {"harness"},
+    "launch": {"harness", "runlog"},
     "compliance": {"runlog"},
     "scoring": {"runlog", "compliance"},
     "tools": TRAINING | PUBLISHING,

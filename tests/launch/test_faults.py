@@ -5,7 +5,6 @@ A rank that trains nothing (tests/stand_in.py) serves where the launcher is aske
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -86,24 +85,6 @@ def test_a_killed_mpirun_ends_all_and_leaves_no_file_behind(standing_in: Path, t
     assert job.returncode == 1
     assert aborted(tmp_path) == "mpirun was ended by signal 9"
     assert not [path for path in segments if path.exists()]
-
-
-def test_a_rank_killed_for_want_of_memory_is_told_from_others(standing_in: Path, tmp_path: Path) -> None:
-    """The kill is the test's; the kernel's count of such kills is read through an awk that answers from a file."""
-    count, awk = tmp_path / "oom_kill", tmp_path / "bin" / "awk"
-    awk.parent.mkdir()
-    pass_on = f'[ "$last" = /proc/vmstat ] && exec cat {count}\nexec {shutil.which("awk")} "$@"\n'
-    jobs.script(awk, f"#!/bin/sh\nfor last; do :; done\n{pass_on}")
-    count.write_text("3\n")
-    job = start(standing_in, tmp_path, PATH=f"{awk.parent}:{os.environ['PATH']}")
-    count.write_text("4\n")
-    jobs.rank_of(tmp_path, 1).kill()
-    ended(job, tmp_path, within_s=30)
-    assert job.returncode == 1
-    assert re.fullmatch(
-        r"out of memory at BATCHSIZE=16: the kernel of \S+, which has [\d.]+ GiB \(.*\), killed a rank: lower .*",
-        aborted(tmp_path),
-    )
 
 
 @pytest.mark.slow

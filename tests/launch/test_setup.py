@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-TOOLS = ("bash", "dirname", "sha256sum", "uname", "df", "tail", "grep", "echo", "cat", "mkdir", "env", "rm")
+TOOLS = (
+    *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
+    *("sed", "sha256sum", "sleep", "tail", "uname", "xargs"),
+)
+NO_WHEEL = "ERROR: Could not find a version that satisfies the requirement absl-py (from versions: none)"
+RETRYING = "WARNING: Retrying (Retry(total=4)) after connection broken by "
 
 
 @pytest.fixture
@@ -35,11 +46,11 @@ def program(checkout: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def setup(checkout: Path, *locks: str) -> subprocess.CompletedProcess[str]:
+def setup(checkout: Path, *locks: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "launch/setup.sh", *locks],
         cwd=checkout,
-        env={"PATH": str(checkout / "bin")},
+        env={"PATH": str(checkout / "bin")} | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -52,19 +63,44 @@ def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
     assert message in done.stderr
 
 
+def python(checkout: Path) -> None:
+    """This machine's own, as Python 3.11."""
+    program(checkout, "python3.11", f'exec {sys.executable} "$@"')
+
+
 def test_no_python(checkout: Path) -> None:
-    refused(setup(checkout), "Python 3.10, 3.11 or 3.12 is needed, as Paddle 2.6.2 has wheels for these only")
+    refused(setup(checkout), "Python 3.10, 3.11 or 3.12 is needed to train, as Paddle 2.6.2 has wheels for these only")
 
 
-def test_another_python(checkout: Path) -> None:
+def test_a_newer_python_trains_not_but_checks(checkout: Path) -> None:
     program(checkout, "python3", "echo 3.13")
-    refused(setup(checkout), "found: 3.13. Install one")
+    program(checkout, "dnf", "")
+    refused(setup(checkout), "found: 3.13. Install one (dnf install python3.11). To check and score logs any Python")
 
 
-def test_no_venv_module(checkout: Path) -> None:
-    program(checkout, "python3.11", f'[[ "$2" == *ensurepip* ]] && exit 1; exec {sys.executable} "$@"')
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    refused(setup(checkout), f"python3.11 has no venv module: apt install python{version}-venv")
+@pytest.mark.parametrize(
+    ("without", "packager", "message"),
+    [
+        ("ensurepip", "apt-get", "python3.11 has no venv module, and Paddle needs it: apt-get install python3.11-venv"),
+        ("libgomp", "apt-get", "libgomp.so.1 is not here, and Paddle needs it: apt-get install libgomp1"),
+        ("libgomp", "dnf", "libgomp.so.1 is not here, and Paddle needs it: dnf install libgomp"),
+        ("libgomp", "zypper", "libgomp.so.1 is not here, and Paddle needs it: zypper install libgomp1"),
+        ("libgomp", "pacman", "libgomp.so.1 is not here, and Paddle needs it: pacman -S gcc-libs"),
+        ("libgomp", "true", "your system's package manager (Debian's names: libgomp1)"),
+        ("import", "apt-get", "apt-get install python3.11-venv libgomp1"),
+    ],
+)
+def test_a_missing_package_is_named_before_the_download(
+    checkout: Path, without: str, packager: str, message: str
+) -> None:
+    program(
+        checkout,
+        "python3.11",
+        f'[[ "$2" == *{without}* && "$2" != *version_info* ]] && exit 1; exec {sys.executable} "$@"',
+    )
+    program(checkout, packager, "")
+    refused(setup(checkout), message)
+    assert not list(checkout.glob(".venv/*"))
 
 
 def test_another_platform(checkout: Path) -> None:
@@ -73,24 +109,134 @@ def test_another_platform(checkout: Path) -> None:
 
 
 def test_a_full_disk(checkout: Path) -> None:
-    program(checkout, "python3.11", f'exec {sys.executable} "$@"')
+    python(checkout)
     program(checkout, "df", "echo Avail; echo 3000000")
     refused(setup(checkout), "3 GB free in")
 
 
-def test_pip_that_fails_is_quoted(checkout: Path) -> None:
+def pip_says(checkout: Path, *lines: str) -> None:
+    """A Python whose environments have a pip that fails with these lines."""
+    (checkout / "said").write_text("\n".join(lines) + "\n")
     program(
         checkout,
         "python3.11",
-        f'[[ "$*" == "-m venv .venv" ]] || exec {sys.executable} "$@"\n'
-        'mkdir -p .venv/bin; printf "#!/bin/bash\\necho ERROR: no wheel of x; exit 1" >.venv/bin/python\n'
-        f"{shutil.which('chmod')} +x .venv/bin/python",
+        f'[[ "$*" == "-m venv .venv.new" ]] || exec {sys.executable} "$@"\n'
+        f'mkdir -p .venv.new/bin; echo "#!/bin/bash" >.venv.new/bin/python\n'
+        'echo "$PWD/.venv.new" >.venv.new/pyvenv.cfg\n'
+        'echo "[[ \\"\\$*\\" != *--version ]] || exit 0; cat said; exit 1" >>.venv.new/bin/python\n'
+        f"{shutil.which('chmod')} +x .venv.new/bin/python",
     )
-    refused(setup(checkout), "pip could not install locks/run.lock: ERROR: no wheel of x; all of it is in")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["ERROR: no wheel of x"], "ERROR: no wheel of x; all of it is in .venv/run.log"),
+        (
+            [f"{RETRYING}NewConnectionError(Temporary failure in name resolution)", NO_WHEEL],
+            "no network: the package in",
+        ),
+        ([f"{RETRYING}NewConnectionError(Connection refused)", NO_WHEEL], "of pip does not answer: set PIP_INDEX_URL"),
+        (
+            [f"{RETRYING}ProxyError('Cannot connect to proxy.')", NO_WHEEL],
+            "the proxy p:1 does not answer: set HTTPS_PR",
+        ),
+        (
+            [f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED)", NO_WHEEL],
+            "is not trusted here, as behind a proxy: set PIP_C",
+        ),
+        ([NO_WHEEL], "the package index of pip has no absl-py: set PIP_INDEX_URL to one that has"),
+        (["ERROR: [Errno 28] No space left on device"], "7 GB are needed for .venv: free some or clone elsewhere"),
+    ],
+)
+def test_why_pip_failed_is_told_apart(checkout: Path, lines: list[str], message: str) -> None:
+    pip_says(checkout, *lines)
+    refused(setup(checkout, HTTPS_PROXY="p:1"), message)
+    assert not (checkout / ".venv.new").exists() and not (checkout / ".venv.tmp").exists()
+
+
+def own_wheels(checkout: Path, count: int) -> dict[str, str]:
+    """A lock of small packages, and the variables by which pip finds them."""
+    folder = checkout / "wheels"
+    folder.mkdir()
+    lines = []
+    for name in (f"small{index}" for index in range(count)):
+        wheel = folder / f"{name}-1.0-py3-none-any.whl"
+        info = f"{name}-1.0.dist-info"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for part in range(40):
+                archive.writestr(f"{name}/part{part}.py", f"VALUE = {part}\n" * 50)
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            names = archive.namelist()
+            archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*names, f"{info}/RECORD"]))
+        lines.append(f"{name}==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    (checkout / "locks/run.lock").write_text("".join(lines))
+    python(checkout)
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull, "HOME": str(checkout)}
+
+
+def works(checkout: Path, count: int) -> bool:
+    """Whether each part of each package is there."""
+    imports = "; ".join(f"import small{i}.part{part}" for i in range(count) for part in range(40))
+    done = subprocess.run([checkout / ".venv/bin/python", "-c", imports], capture_output=True, check=False)
+    return done.returncode == 0 and not list(checkout.glob(".venv.[nt]*"))
+
+
+def test_the_next_start_mends_what_a_cut_one_left(checkout: Path) -> None:
+    variables = own_wheels(checkout, 2)
+    # An environment without pip, as a start that was cut left before it was made beside its place.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
+    (checkout / ".venv.new/bin").mkdir(parents=True)
+    assert setup(checkout, **variables).returncode == 0
+    assert works(checkout, 2)
+    assert f"{checkout}/.venv/" in (checkout / ".venv/bin/pip").read_text()
+    # A package that pip would take for installed.
+    (packages,) = checkout.glob(".venv/lib/python3*/site-packages")
+    (packages / "small1-1.0.dist-info/RECORD").unlink()
+    (packages / "small1/part7.py").unlink()
+    (packages / "~mall0").mkdir()
+    (checkout / ".venv/run.sha256").unlink()
+    assert setup(checkout, **variables).returncode == 0
+    assert works(checkout, 2) and not (packages / "~mall0").exists()
+
+
+def test_of_two_first_starts_the_second_waits(checkout: Path) -> None:
+    variables = own_wheels(checkout, 1)
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda _: setup(checkout, **variables), range(2)))
+    assert [one.returncode for one in done] == [0, 0], done
+    assert "waiting for it" in "".join(one.stdout for one in done)
+    assert "".join(one.stdout for one in done).count("installing locks/run.lock") == 1
+    assert works(checkout, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_start_that_is_cut_anywhere(checkout: Path, number: signal.Signals) -> None:
+    """At seven moments each, spread over the whole of an undisturbed start."""
+    variables = own_wheels(checkout, 12)
+    begin = time.monotonic()
+    assert setup(checkout, **variables).returncode == 0
+    whole_s = time.monotonic() - begin
+    for moment in range(7):
+        shutil.rmtree(checkout / ".venv")
+        command = ["env", "--default-signal=INT", "bash", "launch/setup.sh"]
+        environment = {"PATH": f"{checkout}/bin"} | variables
+        child = subprocess.Popen(command, cwd=checkout, env=environment, start_new_session=True)
+        time.sleep((moment + random.random()) / 7 * whole_s)
+        if child.poll() is None:  # Ctrl-C goes to all that it started, the others to it alone
+            (os.killpg if number == signal.SIGINT else os.kill)(child.pid, number)
+        child.wait(30)
+        again = setup(checkout, **variables)
+        assert again.returncode == 0, (moment, again.stderr)
+        assert works(checkout, 12), moment
 
 
 def test_a_set_up_checkout_is_left_alone(checkout: Path) -> None:
-    (checkout / ".venv").mkdir()
+    (checkout / ".venv/bin").mkdir(parents=True)
+    program(checkout, "../.venv/bin/python", "exit 1")
     for lock in ("run", "dev"):
         stamp = subprocess.run(
             ["sha256sum"], stdin=(checkout / f"locks/{lock}.lock").open(), capture_output=True, check=True

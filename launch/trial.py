@@ -1,0 +1,243 @@
+"""One trial: mpirun from its start to the end of its log, whoever is killed on the way.
+
+    trial.py RESULT [OPTIONS] -- MPIRUN...
+
+Called by launch/trials.sh, which has the times from launch/common.sh. TERM and INT end the trial in order; HUP does the
+same, and says that what started this process was killed. mpirun is ended with this process. Exit status: 0; 1 where the
+trial failed; 2 where it was refused; 130 or 143 after a signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from launch.processes import end_with_parent
+from runlog.writer import close_for_dead
+
+SAID = {signal.SIGTERM: "TERM", signal.SIGINT: "INT", signal.SIGHUP: "HUP, as the launcher above it was killed"}
+# What a rank says that only lost another one: it is not to blame.
+LOST_PEER = re.compile(
+    r"connection (reset|closed|refused)|broken pipe|socket closed|closed the connection|remote process|peer"
+    r"|nccl.*(remote|unhandled system) error|gloo.*(timed? ?out|enforce)",
+    re.IGNORECASE,
+)
+OF_A_LOSS = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # signals by which such a rank may end
+
+
+def memory_kills() -> int:
+    """Processes that this node's kernel has ended for want of memory."""
+    found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
+    return int(found[1]) if found else 0
+
+
+def take(stderr: Path) -> IO[bytes]:
+    """The trial's file of messages, made new and locked: its name is the trial's.
+
+    Raises:
+        FileExistsError: it is another job's, or a link.
+        OSError: the folder cannot be written.
+    """
+    stderr.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+    try:
+        held = os.open(stderr, flags | os.O_EXCL, 0o644)
+    except FileExistsError:
+        if stderr.is_symlink() or not stderr.is_file():
+            raise
+        held = os.open(stderr, flags, 0o644)  # of a trial that ended before it had a log, or of a job under way
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise FileExistsError(str(stderr)) from None
+    os.ftruncate(held, 0)
+    return os.fdopen(held, "wb")
+
+
+class Trial:
+    """mpirun, what it was asked, and why it ended."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.result: Path = args.result
+        self.stderr = self.result.with_suffix(".stderr")
+        self.signal: signal.Signals | None = None
+        self.deadline = float("inf")
+        self.mpirun: subprocess.Popen[bytes] | None = None
+        self.kills_before = memory_kills()
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Asks the ranks to end; those with something to save do so."""
+        if self.signal is None:
+            self.deadline = time.monotonic() + self.args.last_window
+        self.signal = self.signal or signal.Signals(number)
+        if self.mpirun is not None:
+            # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save
+            # dies of them.
+            self.mpirun.send_signal(signal.SIGUSR2 if number == signal.SIGINT else signal.SIGUSR1)
+
+    def run(self, messages: IO[bytes]) -> int:
+        """mpirun's exit status, or 128 + the signal that it was ended by."""
+        # A rank that is killed leaves its segments in the node's memory; other nodes' are gone with their container.
+        segments = None
+        if self.args.nodes == 1:
+            with contextlib.suppress(OSError):
+                segments = tempfile.mkdtemp(prefix="ranks.", dir="/dev/shm")
+        more = {"OMPI_MCA_btl_sm_backing_directory": segments} if segments else {}
+        self.mpirun = subprocess.Popen(
+            self.args.command,
+            stdin=subprocess.DEVNULL,
+            stderr=messages,
+            env=os.environ | more,
+            preexec_fn=lambda: end_with_parent(signal.SIGTERM),
+        )
+        if self.signal is not None:  # it came before there was an mpirun
+            self.on_signal(self.signal, None)
+        late = time.monotonic() + self.args.limit if self.args.limit else float("inf")
+        while self.mpirun.poll() is None:
+            now = time.monotonic()
+            if now > self.deadline + self.args.mpirun_end:
+                self.mpirun.kill()
+            elif now > min(self.deadline, late):
+                self.mpirun.terminate()
+            time.sleep(0.1)
+        # A killed mpirun leaves its own folder too.
+        shutil.rmtree(Path(tempfile.gettempdir()) / f"ompi.{self.mpirun.pid}", ignore_errors=True)
+        if segments:
+            shutil.rmtree(segments, ignore_errors=True)
+        return self.mpirun.returncode if self.mpirun.returncode >= 0 else 128 - self.mpirun.returncode
+
+    def said(self) -> list[str]:
+        """What the ranks said of themselves, without `error: `."""
+        with contextlib.suppress(FileNotFoundError):
+            text = self.stderr.read_text(errors="replace")
+            return [line.removeprefix("error: ") for line in text.splitlines() if line.startswith("error: ")]
+        return []
+
+    def told(self) -> str:
+        """The reason that the first node's launcher has, as it lost a node or is being stopped."""
+        path = os.environ.get("ABORT_REASON_FILE", "")
+        with contextlib.suppress(OSError):
+            return Path(path).read_text().partition("\n")[0] if path else ""
+        return ""
+
+    def wait_for_word(self) -> None:
+        """Where a node was lost or all are being stopped, mpirun may fail before this node hears of it.
+
+        It hears at once by a rank's word, and by the end of its own ssh, whose keepalives may be one ahead of ours.
+        """
+        begin = time.monotonic()
+        while time.monotonic() < begin + self.args.alive + 3 and self.signal is None and not self.told():
+            if time.monotonic() > begin + 3 and self.said():
+                return
+            time.sleep(0.1)
+
+    def reason(self, status: int) -> str:
+        """Why it failed, in one line: the kernel's kill, then a signal, a rank's own word, and last a lost peer."""
+        said = self.said()
+        if told := self.told():
+            return told
+        if self.signal is not None:
+            of_ranks = [line for line in said if line.startswith("stopped by signal")]
+            return of_ranks[0] if of_ranks else f"stopped by signal {SAID[self.signal]}"
+        if not self.stderr.exists():
+            return f"{self.stderr.parent} was removed during the run"
+        # mpirun breaks its sentence over lines.
+        text = " ".join(self.stderr.read_text(errors="replace").split())
+        ended = re.search(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)", text)
+        number = int(ended[1]) if ended else 0
+        if number == signal.SIGKILL and memory_kills() > self.kills_before:
+            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+            return (
+                f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
+                f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
+                "or compute the update in parts: STRATEGY=gradient_merge=N"
+            )
+        if ended and number not in OF_A_LOSS:
+            return ended[0] + (": no room in /dev/shm (--shm-size)?" if number == signal.SIGBUS else "")
+        if own := [line for line in said if not LOST_PEER.search(line)] or ([ended[0]] if ended else said):
+            return own[0]
+        if 128 < status < 192:
+            return f"mpirun was ended by signal {status - 128}"
+        return f"a rank ended with status {status}; what it said is in {self.stderr}"
+
+    def done(self, status: int) -> bool:
+        """Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says
+        that a run is done. An acceptance whose checks are not possible here has no log, but its lines; a fleet's has
+        its record."""
+        if status:
+            return False
+        others = (self.result.with_suffix(suffix) for suffix in (".lines", ".json"))
+        if any(path.is_file() and path.stat().st_size for path in others):
+            return True
+        return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
+
+
+def arguments() -> argparse.Namespace:
+    """The command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("result", type=Path, help="the trial's log, which rank 0 makes")
+    parser.add_argument("--nodes", type=int, required=True, help="nodes of the job")
+    parser.add_argument("--last-window", type=float, required=True, help="seconds that the ranks have to save and end")
+    parser.add_argument("--mpirun-end", type=float, required=True, help="seconds that mpirun has after them")
+    parser.add_argument("--alive", type=float, required=True, help="seconds between two keepalives of ssh")
+    parser.add_argument("--limit", type=float, default=0, help="seconds after which the trial is ended; 0: never")
+    parser.add_argument("--end", type=float, default=0, help="the whole time that these are the rest of")
+    parser.add_argument("--reason", type=Path, required=True, help="file that gets why the trial failed")
+    parser.add_argument("command", nargs="+", help="mpirun and its words")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs the trial; its exit status."""
+    args = arguments()
+    trial = Trial(args)
+    for number in SAID:
+        signal.signal(number, trial.on_signal)
+    end_with_parent(signal.SIGHUP)
+    begin = time.monotonic()
+    try:
+        messages = take(trial.stderr)
+    except OSError as error:
+        taken = f"{trial.stderr} is of another job, which is at work there: wait for it, or set LOGDIR"
+        folder = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
+        args.reason.write_text(taken if isinstance(error, FileExistsError) else folder)
+        print(f"error: {args.reason.read_text()}", file=sys.stderr)
+        return 2
+    with messages:
+        status = trial.run(messages)
+        if trial.done(status) and trial.signal is None:
+            return 0
+        status = status or 1
+        if args.nodes > 1:
+            trial.wait_for_word()
+        reason = trial.reason(status)
+        if args.limit and trial.signal is None and time.monotonic() > begin + args.limit:
+            reason = f"it was not done after the {args.end:g} s that an acceptance may take"
+        try:
+            reason = close_for_dead(args.result, reason)
+        except OSError as error:
+            reason = f"{reason}; the log cannot be closed as aborted: {error.strerror}"
+    where = f" (log {args.result}, messages {trial.stderr})" if args.result.exists() else ""
+    print(f"error: {reason}{where}", file=sys.stderr)
+    args.reason.write_text(reason)
+    if trial.signal is not None:
+        return 130 if trial.signal == signal.SIGINT else 143
+    return 2 if status == 2 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
