@@ -13,7 +13,7 @@ import pytest
 from tests import jobs
 from tests.launch.test_faults import aborted, start
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.xdist_group("ranks")
 # {a word of the command: the reason in the log}
 TREE = {
     "run_and_time.sh": r"stopped by signal .*",
@@ -31,8 +31,8 @@ def role_of(process: psutil.Process) -> str:
 
 
 @pytest.mark.parametrize("role", TREE)
-def test_nothing_stays_of_a_job_when_one_process_is_killed(tmp_path: Path, role: str) -> None:
-    job = start(tmp_path)
+def test_nothing_stays_of_a_job_when_one_process_is_killed(standing_in: Path, tmp_path: Path, role: str) -> None:
+    job = start(standing_in, tmp_path)
     tree = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
     assert {role_of(process) for process in tree} == set(TREE)
     tree[[role_of(process) for process in tree].index(role)].send_signal(signal.SIGKILL)
