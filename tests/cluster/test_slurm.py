@@ -142,8 +142,8 @@ def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(
     data = small.data_set(results / "data")
     training = {name: str(value) for name, value in small.TRAINING.items()} | {"MAX_EPOCHS": "100000"}
     job = {**training, "DGXSYSTEM": SYSTEM, "LOGDIR": str(results), "DATADIR": str(data)}
-    checkout, minutes = (jobs.REPOSITORY, "3") if trains else (standing_in, "2")
-    number = slurm.submit("--time", minutes, "--chdir", str(checkout), **job)
+    checkout = jobs.REPOSITORY if trains else standing_in
+    number = slurm.submit("--time", "3", "--chdir", str(checkout), **job)
     first, second = (folder / SYSTEM / "rn50" / "result_0.txt" for folder in (results, results / "restart_1"))
     until_trains(slurm, number, first)
     slurm.command("scontrol", "requeue", number)

@@ -241,15 +241,13 @@ def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(ow
         assert any(finding.severity == "error" for finding in findings)
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_altered_logs_of_this_project(own_seeds, tmp_path, part: int) -> None:
-    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 400, 400 * part)
+def test_altered_logs_of_this_project(own_seeds, tmp_path) -> None:
+    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 400, 0)
     assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 20, outcomes
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_altered_logs_of_another_submitter(mlperf_seeds, tmp_path, part: int) -> None:
-    outcomes = _compare(_without_weights(mlperf_seeds), "4.0.0", tmp_path, 150, 10_000 + 150 * part)
+def test_altered_logs_of_another_submitter(mlperf_seeds, tmp_path) -> None:
+    outcomes = _compare(_without_weights(mlperf_seeds), "4.0.0", tmp_path, 150, 10_000)
     assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 10, outcomes
 
 

@@ -102,7 +102,7 @@ def _compare(version: str, folder: Path, each: int, seed: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_altered_logs(version: str, tmp_path: Path) -> None:
-    _compare(version, tmp_path, 20, 1)
+    _compare(version, tmp_path, 10, 1)
 
 
 @pytest.mark.slow

@@ -41,19 +41,19 @@ line = event.map(lambda fields: f":::MLLOG {json.dumps(fields)}".encode()) | st.
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_bytes(data: bytes) -> None:
     fuzz.run_one(data)
 
 
 @given(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_events_in_any_order(lines: list[bytes], end: bytes) -> None:
     fuzz.run_one(end.join(lines))
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_good_log_with_bytes_replaced(data: st.DataObject) -> None:
     text = bytearray(make_log.run(epochs=1).encode())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from harness import env, sampling, state
+from harness import env, state
 from harness.hooks import checkpoint
 from harness.hooks.checkpoint import Position
 from harness.progress import Timing
@@ -183,22 +183,6 @@ def test_a_new_run_overwrites_no_old_checkpoint(tmp_path, one_rank):
             seed=1,
             steps_per_epoch=5,
         )
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_samples_are_seen_once_each(ranks):
-    """Steps 0..5 of one run and 6.. of another one, on any number of ranks, are the samples of one straight run."""
-
-    def samples(count: int, **start: int) -> list[list[int]]:
-        plans = [
-            sampling.training_plan(40, batch=8 // ranks, rank=r, ranks=ranks, seed=3, **start) for r in range(ranks)
-        ]
-        return [[int(i) for plan in plans for i in next(plan)[1]] for _ in range(count)]
-
-    straight = samples(10)
-    assert samples(4, epoch=2, first_step=1) == straight[6:]
-    assert samples(5, epoch=1, first_step=5) == straight[5:]  # after an epoch's last step
-    assert sorted(i for step in straight[:5] for i in step) == list(range(40))
 
 
 # ---- the keeper, on a program of one layer

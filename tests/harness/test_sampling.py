@@ -37,12 +37,14 @@ def test_order_depends_on_seed_and_epoch() -> None:
         assert not np.array_equal(a, b)
 
 
-def test_a_plan_goes_on_where_another_stopped() -> None:
+@pytest.mark.parametrize(("epoch", "first_step"), [(2, 3), (1, 6)], ids=["within an epoch", "after its last step"])
+def test_a_plan_goes_on_where_another_stopped(epoch: int, first_step: int) -> None:
     whole = sampling.training_plan(50, batch=4, rank=1, ranks=2, seed=9)
-    rest = sampling.training_plan(50, batch=4, rank=1, ranks=2, seed=9, epoch=2, first_step=3)
-    skipped = itertools.islice(whole, 6 + 3, 6 + 3 + 8)
-    for (epoch, ids, _), (other_epoch, other_ids, _) in zip(skipped, rest, strict=False):
-        assert epoch == other_epoch
+    rest = sampling.training_plan(50, batch=4, rank=1, ranks=2, seed=9, epoch=epoch, first_step=first_step)
+    done = 6 * (epoch - 1) + first_step
+    skipped = itertools.islice(whole, done, done + 8)
+    for (wanted, ids, _), (found, other_ids, _) in zip(skipped, rest, strict=False):
+        assert wanted == found
         assert np.array_equal(ids, other_ids)
 
 
