@@ -19,15 +19,17 @@ TREE = {
     "run_and_time.sh": r"stopped by signal .*",
     "launch/trials.sh": r"stopped by signal .*",
     "launch.trial": r"launch/trial.py was ended by signal 9",
-    "bin/mpirun": r"mpirun was ended by signal 9",
+    "mpirun": r"mpirun was ended by signal 9",
     "-m harness": r"process rank \d with PID \d+ on node \S+ exited on signal 9 \(Killed\)",
 }
 
 
 def role_of(process: psutil.Process) -> str:
     """The word of TREE that the process's own command has."""
+    if process.name() in ("mpirun", "prterun"):
+        return "mpirun"
     line = " ".join(process.cmdline())
-    return next((word for word in reversed(TREE) if word in line.partition(" -- ")[0]), line)
+    return next((word for word in TREE if word in line.partition(" -- ")[0]), line)
 
 
 @pytest.mark.parametrize("role", TREE)
