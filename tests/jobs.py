@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -39,11 +40,18 @@ def environment(**variables: str | int) -> dict[str, str]:
 
 
 def checkout(folder: Path, room: str = "paddle_rn50", **changed: str) -> Path:
-    """Makes a checkout of links to this one; modules of `room` that are named in `changed` have another text."""
+    """Makes a checkout of links to this one; modules of `room` that are named in `changed` have another text.
+
+    Scripts go by their own real path, so they are copies.
+    """
     package = folder / room
     package.mkdir(parents=True)
     for path in REPOSITORY.iterdir():
-        if path.name != package.name:
+        if path.name == "launch":
+            shutil.copytree(path, folder / path.name)
+        elif path.name == "run_and_time.sh":
+            shutil.copy2(path, folder)
+        elif path.name != package.name:
             (folder / path.name).symlink_to(path)
     for path in (REPOSITORY / package.name).iterdir():
         if path.stem in changed:
