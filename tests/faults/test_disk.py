@@ -113,7 +113,10 @@ def test_a_disk_that_turns_read_only_ends_the_run(tmp_path, standing_in):
     command = ["unshare", "--mount", "bash", "-ec", TURN, "bash", str(logdir)]
     done = jobs.run(command, cwd=standing_in, LOGDIR=logdir, **{**jobs.TINY, "MEASURED_STEPS": 100_000})
     assert done.returncode == 1
-    said = "error: a rank ended with status 1; the log cannot be closed as aborted: Read-only file system (log "
+    words = f"what it said is in {logdir}/CPU/rn50/result_0.stderr"
+    said = (
+        f"error: a rank ended with status 1; {words}; the log cannot be closed as aborted: Read-only file system (log "
+    )
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
     assert jobs.processes(logdir) == []
 
