@@ -19,6 +19,11 @@ GOLDEN_JOB = {**jobs.TINY, "RECIPE": "nvidia_cosine", "MEASURED_STEPS": "19", "T
 ENDLESS_JOB = {**GOLDEN_JOB, "MEASURED_STEPS": "1000000"}
 
 
+def no_key_is_left() -> bool:
+    """Other tests that run beside these may have one for a while."""
+    return not list(Path("/dev/shm").glob("job-key.*"))
+
+
 def need(found: bool, what: str) -> None:
     """As the tests' own, for Debian's packages."""
     needs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, STANDS_IN, Nodes, docker, run
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, STANDS_IN, Nodes, docker, no_key_is_left, run
 
 PORT = 2200  # of the hosts' own sshd
 
@@ -115,7 +115,7 @@ def test_containers_are_started_on_the_hosts(nodes: Nodes, tmp_path: Path) -> No
     (summary,) = jobs.values(nodes.log(2), "run_summary")
     assert (summary["devices"], summary["nodes"]) == (2, 2), done.stdout
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
-    assert not list(Path("/dev/shm").glob("job-key.*"))
+    jobs.until(no_key_is_left)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_spares_take_the_places_of_killed_nodes(
         assert re.search(rf"^trial {trial} aborted: node 1 \(\S+\) was lost$", said, re.M), said
     assert f"over {trials - len(killed)} runs" in said or trials - len(killed) < 3, said
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
-    assert not list(Path("/dev/shm").glob("job-key.*"))
+    jobs.until(no_key_is_left)
 
 
 def test_a_host_that_cannot_be_reached_ends_the_job(nodes: Nodes, hosts: str) -> None:

@@ -212,7 +212,6 @@ def test_of_two_first_starts_the_second_waits(checkout: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_start_that_is_cut_anywhere(checkout: Path, number: signal.Signals) -> None:
     """At seven moments each, spread over the whole of an undisturbed start."""
