@@ -467,6 +467,7 @@ with Path(os.environ["CALLS"]).open("a") as calls:
 does = os.environ.get("RUNNER_DOES", "")
 if does == "fail" and os.environ["DGXNGPU"] == "2":
     sys.exit("error: no memory")
+sys.path.insert(0, os.environ["REPOSITORY"])
 spec = importlib.util.spec_from_file_location("test_campaign", os.environ["LOG_WRITER"])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
@@ -488,7 +489,7 @@ def campaign_sh(repository: Path, tmp_path: Path):  # type: ignore[no-untyped-de
 
     def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         own = {"LOGDIR": str(tmp_path / "results"), "RUNNER": str(runner), "CALLS": str(tmp_path / "calls")}
-        own |= {"LOG_WRITER": __file__, "PYTHONPATH": str(repository)}
+        own |= {"LOG_WRITER": __file__, "REPOSITORY": str(repository)}
         return subprocess.Popen(
             [repository / "launch" / "campaign.sh", *arguments],
             env={**os.environ, **own, **variables},
