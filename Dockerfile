@@ -1,28 +1,30 @@
-# The run image: Debian slim, Python 3.11, locks/run.lock and locks/cuda.lock, this code. Build it with launch/build_image.sh.
+# The run image: Debian slim, Python 3.11, locks/run.lock and locks/cuda.lock (for Hopper, by CUDA=12, run12 and cuda12), this
+# code. Build it with launch/build_image.sh.
 ARG BASE=debian:bookworm-slim
 
 # --- what needs a package index, and maybe a site's CA, happens in this stage: only its two folders are copied on ---------
 FROM ${BASE} AS packages
+ARG CUDA=
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libgomp1 python3 python3-pip python3-venv
 # .build/ comes from launch/build_image.sh: the site's CA certificates (ca/*.crt) and pip.conf. It may be absent.
-COPY locks/cuda.lock .buil[d] /build/
+COPY locks/cuda*.lock .buil[d] /build/
 RUN cp /build/ca/*.crt /usr/local/share/ca-certificates/ 2>/dev/null; update-ca-certificates >/dev/null
 ENV PIP_CONFIG_FILE=/build/pip.conf PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_NO_CACHE_DIR=1
 
 # Paddle opens each library by its name without a version, so each gets that name too. libcusolverMg (the solver for several
 # GPUs, 187 MB) is the only one that it never opens; headers serve compilers.
-RUN pip install --require-hashes --no-deps --no-compile --target /opt/cuda -r /build/cuda.lock \
+RUN pip install --require-hashes --no-deps --no-compile --target /opt/cuda -r "/build/cuda${CUDA}.lock" \
     && find /opt/cuda/nvidia -name 'libcusolverMg.so*' -delete \
     && find /opt/cuda/nvidia -name include -prune -exec rm -r {} + \
     && for library in /opt/cuda/nvidia/*/lib/lib*.so.*; do ln -s "${library##*/}" "${library%%.so.*}.so"; done
 
 WORKDIR /workspace
 COPY launch/setup.sh launch/
-COPY locks/run.lock locks/
+COPY locks/run*.lock locks/
 # Away with C++ headers, DALI's extensions for other Pythons, and the libraries' own tests: no run reads them. And with
 # pip's log, which names the index.
-RUN launch/setup.sh run \
-    && rm .venv/run.log \
+RUN CUDA="${CUDA}" launch/setup.sh run \
+    && rm .venv/run*.log \
     && cd .venv/lib/python3.11/site-packages \
     && rm -r paddle/include nvidia/dali/include pip \
     && find nvidia/dali -name '*.cpython-*.so' ! -name '*.cpython-311-*' -delete \
@@ -60,9 +62,9 @@ COPY --from=packages /workspace/.venv /workspace/.venv
 COPY --from=packages /workspace/data /workspace/data
 RUN printf '%s\n' /opt/cuda/nvidia/*/lib >/etc/ld.so.conf.d/cuda.conf && ldconfig && rm -f /var/cache/ldconfig/aux-cache
 
-# `docker run --gpus all` is all that a GPU host adds; `video` brings libnvcuvid.so.1, without which nvJPEG leaves the
-# A100's JPEG decoder unused. Nothing is written next to the code.
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility,video PYTHONDONTWRITEBYTECODE=1 \
+# `docker run --gpus all` is all that a GPU host adds; which GPUs is said by who starts the container. `video` brings
+# libnvcuvid.so.1, without which nvJPEG leaves the A100's JPEG decoder unused. Nothing is written next to the code.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility,video PYTHONDONTWRITEBYTECODE=1 \
     PATH=/workspace/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 WORKDIR /workspace
 USER mpiuser

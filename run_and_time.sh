@@ -13,12 +13,7 @@ for argument in "$@"; do
   job_flag "${argument}" ||
     refuse "unknown argument ${argument}: use --dry-run, --check, --fleet, --acceptance or --help; a job is described by its environment"
 done
-case "${instead[*]}" in
-  "" | --check | --fleet | --acceptance | "--acceptance --short") ;;
-  "--short --acceptance") instead=(--acceptance --short) ;;
-  --short) refuse "--short is a form of --acceptance: give both" ;;
-  *) refuse "${instead[*]}: give --check, or --fleet, or --acceptance, or --acceptance --short" ;;
-esac
+only_one_instead
 
 # ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py
 launch/setup.sh run
@@ -36,18 +31,25 @@ fi
 
 # ---- trials and their table: the first node runs them, the others serve it
 if ((DGXNNODES > 1 && NODE_RANK > 0)); then
-  exec launch/nodes.sh serve
+  exec .venv/bin/python -m launch.nodes serve
 fi
 ends_with_this=(setpriv --pdeathsig HUP) # nothing of the job goes on where this script is killed
 job=("${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
 if ((DGXNNODES > 1)); then
-  job=("${ends_with_this[@]}" launch/nodes.sh lead "${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
+  job=("${ends_with_this[@]}" .venv/bin/python -m launch.nodes lead -- "${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
 fi
 # A container or a batch job signals this script alone, so it passes the signal on. (-m: or the child would ignore SIGINT.)
+exec {held}> >(:) # a pipe that each script of the job has open, and launch/trial.py
+exec {closed}<"/proc/self/fd/${held}"
 set -m
 "${job[@]}" &
 child=$!
 set +m
 trap 'kill -TERM "${child}"' TERM HUP
 trap 'kill -INT "${child}"' INT
-await "${child}"
+status=0
+await "${child}" || status=$?
+# Where one of them was killed another still closes the log, and a container would end with this script.
+exec {held}>&-
+read -r -t "${JOB_END_S}" -u "${closed}" || true
+exit "${status}"

@@ -13,16 +13,16 @@ from typing import Any
 from compliance import findings, rules
 from compliance.commands import COMMANDS
 from compliance.submission.runs import check_logs, expand
-from runlog.text import printable
+from runlog.text import called, printable
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m compliance", description="Compliance of training logs and submission packages."
+        prog=called("compliance"), description="Compliance of training logs and submission packages."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    check = commands.add_parser("check", help=COMMANDS["check"], description=_CHECK)
+    check = _parser(commands, "check")
     check.add_argument("logs", nargs="*", metavar="LOG", type=Path, help="log of a run, or a folder of result_*.txt")
     _ruleset(check)
     check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
@@ -33,13 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
     check.add_argument("--format", choices=tuple(_FORMATS), default="text", help="form of the findings")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the findings as JUnit XML too")
     check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
-    _json(check)
 
-    score_ = commands.add_parser("score", help=COMMANDS["score"], description=_SCORE)
+    score_ = _parser(commands, "score")
     score_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     _ruleset(score_)
     _verdict(score_)
-    _json(score_)
 
     _add_submission(commands)
     options = parser.parse_args(arguments)
@@ -59,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _add_submission(commands: Any) -> None:
     """The commands that are of a whole submission, or of several."""
-    system_ = commands.add_parser("system", help=COMMANDS["system"], description=_SYSTEM)
+    system_ = _parser(commands, "system")
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
     system_.add_argument(
         "--log", type=Path, required=True, help="take the machine, the packages and the submission from this log"
@@ -72,9 +70,8 @@ def _add_submission(commands: Any) -> None:
         help="what cannot be found out; FIELD= says that there is none",
     )
     system_.add_argument("--force", action="store_true", help="replace FILE")
-    _json(system_)
 
-    package_ = commands.add_parser("package", help=COMMANDS["package"], description=_PACKAGE)
+    package_ = _parser(commands, "package")
     package_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     package_.add_argument("--org", required=True, help="organisation: the package's top folder")
     package_.add_argument(
@@ -82,21 +79,36 @@ def _add_submission(commands: Any) -> None:
     )
     package_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
     _ruleset(package_)
-    _json(package_)
 
-    verify_ = commands.add_parser("verify", help=COMMANDS["verify"], description=_VERIFY)
-    verify_.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package")
+    verify_ = _parser(commands, "verify")
+    verify_.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package, or a published folder")
+    verify_.add_argument(
+        "--signers", type=Path, metavar="FILE", help="of a published folder: ssh-keygen's allowed signers"
+    )
     verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
-    _json(verify_)
 
-    audit_ = commands.add_parser("audit", help=COMMANDS["audit"], description=_AUDIT)
+    publish_ = _parser(commands, "publish")
+    publish_.add_argument("folders", nargs="+", metavar="DIR", type=Path, help="ORG/ of a package that verifies")
+    publish_.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="folder to write, for any web server"
+    )
+    publish_.add_argument("--key", type=Path, metavar="FILE", help="sign its hashes with this SSH key")
+
+    audit_ = _parser(commands, "audit")
     audit_.add_argument(
         "path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or a tar"
     )
-    audit_.add_argument("--ruleset", help="for all (default: that of the round in a folder's name, else 4.0.0)")
+    audit_.add_argument(
+        "--ruleset", help="for all (default: that of the round in a folder's name; 4.0.0 for logs of this project)"
+    )
     audit_.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     audit_.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
-    _json(audit_)
+
+
+def _parser(commands: Any, name: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=COMMANDS[name], description=COMMANDS[name])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def _ruleset(parser: argparse.ArgumentParser) -> None:
@@ -104,20 +116,8 @@ def _ruleset(parser: argparse.ArgumentParser) -> None:
 
 
 def _verdict(parser: argparse.ArgumentParser) -> None:
-    said = "which one counts (default: strict for logs of this project, official for others)"
-    parser.add_argument("--verdict", choices=("official", "strict"), help=said)
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-_CHECK = "Checks logs against the rules of their benchmark and division; exits with 0 if all pass, 1 if one fails."
-_SCORE = "Olympic mean of the runs in minutes, scaled by the reference convergence points where they apply."
-_SYSTEM = "Writes the 33 fields of MLPerf's system description; what cannot be found out must be given by --set."
-_PACKAGE = "Builds the tree that is handed in: logs, system description, code, README and hashes."
-_AUDIT = "Both verdicts, the score, the test against the reference points and what to ask, a row a submission."
-_VERIFY = "Checks a package's hashes, logs, system description and score again."
+    which = "which one counts (default: strict for logs of this project, official for others)"
+    parser.add_argument("--verdict", choices=("official", "strict"), help=which)
 
 
 _FORMATS = {"text": findings.as_text, "json": findings.as_json, "github": findings.as_github}

@@ -7,7 +7,7 @@ rest counted, of each key the first event.
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from compliance.official.checker import Judge
 from compliance.official.parser import official_findings
 from compliance.official.rule_files import VERSION, keys
 from compliance.rules import Ruleset
-from compliance.strict import project_log as own
+from compliance.strict import project_log
 from compliance.strict.policy import Policy
-from compliance.strict.run_order import HANDLERS, Course, Evaluation
+from compliance.strict.run_order import HANDLERS, Evaluation, RunOrder
 from compliance.strict.windows import Windows
 from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
@@ -36,6 +36,10 @@ _OF_TRAINING = frozenset(
         *(schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"),
     }
 )
+# whose times a score or a rate rests on; hyperparameters and submission_* are labels, which others log at any time
+_OF_THE_CLOCK = (_OF_TRAINING | {schema.RUN_START.key, schema.RUN_STOP.key}) - {
+    *(e.key for e in (schema.INIT_START, schema.INIT_STOP, schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES))
+}
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
 
 
@@ -51,10 +55,13 @@ class LoggedRun:
     start_ms: float | None
     stop_ms: float | None
     status: str | None
-    own: bool = False  # it has something that only this project writes
+    is_project_log: bool = False  # it has something that only this project writes
     losses: tuple[Any, ...] = ()  # of its first windows
+    intervals: Mapping[tuple[str, int], float] = field(
+        default_factory=dict
+    )  # by kind and place: epochs, blocks, evaluations, windows
 
-    def said(self, event: schema.Point[Any]) -> Any:
+    def first_value(self, event: schema.Point[Any]) -> Any:
         """The first value of an event of our schema; None without one."""
         return self.values.get(event.key)
 
@@ -73,7 +80,7 @@ class LoggedRun:
     @property
     def summary(self) -> schema.RunSummary | None:
         """The run_summary event; None without a whole one."""
-        return table_of(schema.RunSummary, self.said(schema.RUN_SUMMARY))
+        return table_of(schema.RunSummary, self.first_value(schema.RUN_SUMMARY))
 
 
 NOTHING = LoggedRun(
@@ -89,7 +96,7 @@ class Checker:
         self._collected = Collected(ruleset.strict)
         self._values = FirstValues(keys(ruleset.version), self._collected)
         self._headers: dict[str, Any] = {}
-        self._course = Course(
+        self._order = RunOrder(
             values=self._values,
             collected=self._collected,
             windows=Windows(self._values, self._headers),
@@ -119,52 +126,52 @@ class Checker:
             self._collected.breach(rule, entry.line, _of_problem(entry))
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
-                self._course.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
+                self._order.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
             if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
                 self._collected.breach("null-gpu", entry.line, f"{entry.section} names a null GPU")
 
     def _event(self, event: Event) -> None:
         key, _, metadata, time_ms, _, line, _, rank = event
-        course = self._course
+        order = self._order
         self._events += 1
         if key not in _OF_OTHER_RANKS:
-            if key.startswith("submission_"):
-                time_ms = max(time_ms, self._last_ms)  # a label, which others log without a time
             if time_ms < self._last_ms:
-                actual = f"{printable(key)} at {time_ms} ms, {self._last_ms - time_ms} ms before the event above it"
-                self._collected.breach("time-order", line, actual)
-            self._last_ms = time_ms
+                actual = f"{printable(key)} at {time_ms} ms, {self._last_ms - time_ms} ms before an event above it"
+                self._collected.breach("time-order" if key in _OF_THE_CLOCK else "label-time", line, actual)
+            elif key in _OF_THE_CLOCK:
+                self._last_ms = time_ms
             if rank := rank or metadata.get("rank"):
                 self._collected.breach("rank-zero", line, f"{printable(key)} of rank {printable(rank, 20)}")
-        if course.stop_line is not None and key in _OF_TRAINING:
-            self._collected.breach("after-run-stop", line, f"{key} after the run_stop of line {course.stop_line}")
+        if order.stop_line is not None and key in _OF_TRAINING:
+            self._collected.breach("after-run-stop", line, f"{key} after the run_stop of line {order.stop_line}")
         self._values.take(event)
         self._judge.take(event)
         if handler := HANDLERS.get(key):
-            handler(course, event)
+            handler(order, event)
 
     def finish(self) -> tuple[tuple[Finding, ...], LoggedRun]:
         """The findings, errors first, then by line; and the run."""
-        values, course, collected = self._values, self._course, self._collected
+        values, order, collected = self._values, self._order, self._collected
         if not self._events:
             why = f"none can be read; line {found[0].line}: {found[0].actual}" if (found := collected.found) else "none"
             source, fix = f"mlperf-logging {VERSION}, mlp_compliance.py", "give the log of a run"
             return (breach_of_key("events", "count", None, "MLLOG events", why, fix, source=source),), NOTHING
         self._judge.finish()
-        policy = Policy(ruleset=self._ruleset, values=values, course=course, headers=self._headers, collected=collected)
+        policy = Policy(ruleset=self._ruleset, values=values, order=order, headers=self._headers, collected=collected)
         policy.finish(self._benchmark_asked)
         named = {key: state for key, state in values.keys.items() if state.count}
         run = LoggedRun(
             values={key: state.value for key, state in named.items()},
             lines={key: state.line for key, state in named.items()},
             headers=self._headers,
-            seeds=tuple((value, line) for value, line, _ in course.seeds),
-            evaluations=tuple(course.evaluations),
-            start_ms=course.start_ms,
-            stop_ms=course.stop_ms,
-            status=course.status if isinstance(course.status, str) else None,
-            own=own.is_own(self._headers, values, course),
-            losses=tuple(course.windows.losses),
+            seeds=tuple((value, line) for value, line, _ in order.seeds),
+            evaluations=tuple(order.evaluations),
+            start_ms=order.start_ms,
+            stop_ms=order.stop_ms,
+            status=order.status if isinstance(order.status, str) else None,
+            is_project_log=project_log.is_project_log(self._headers, values),
+            losses=tuple(order.windows.losses),
+            intervals=order.intervals | {("step_window", i): s for i, s in enumerate(order.windows.times_s)},
         )
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged

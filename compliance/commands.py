@@ -1,10 +1,11 @@
 """The commands of `python -m compliance`; `paddle-reference` has them too, but for its own `score`."""
 
 COMMANDS = {  # name: what it does
-    "check": "may these logs be published",
-    "score": "minutes of a submission",
-    "system": "write the system description",
-    "package": "build the submission package",
-    "verify": "re-check a published package",
-    "audit": "a whole results repository",
+    "check": "may these logs be published: exit status 0 if all pass, 1 if one fails",
+    "score": "minutes of a submission: olympic mean, scaled by the reference convergence points where they apply",
+    "system": "write the 33 fields of MLPerf's system description",
+    "package": "build the tree that is handed in: logs, system description, code, README and hashes",
+    "verify": "re-check a package, or a published folder: hashes, logs, system description and score",
+    "publish": "one static page of packages that verify, with the packages, a JSON table and hashes beside it",
+    "audit": "a whole results repository: verdicts, scores and what to ask, a row a submission",
 }

@@ -65,11 +65,12 @@ def breach_of_key(
     *,
     source: str,
     official: bool = True,
+    severity: str = "error",
 ) -> Finding:
     """A breach of a rule of one key in one `aspect`: count, value, metadata, order or time."""
     return Finding(
         rule=f"{key}.{aspect}",
-        severity="error",
+        severity=severity,
         line=line,
         expected=expected,
         actual=actual,

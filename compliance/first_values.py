@@ -46,6 +46,8 @@ class KeyState:
 def _state(event: schema.Point[Any] | schema.Mark) -> KeyState:
     if not isinstance(event, schema.Point):
         return KeyState(event_type=event.event_type)
+    if event.key.endswith("learning_rate_decay_steps"):
+        return KeyState()  # training_rules.adoc: "unconstrained"; some log the name of a schedule
     value_type = {str: TEXT, float: NUMBER}.get(event.value) or (COUNT if event.least == 1 else None)
     return KeyState(event_type=event.event_type, value_type=value_type)
 
@@ -56,7 +58,9 @@ class FirstValues:
     def __init__(self, others: frozenset[str], collected: Collected) -> None:
         """`others`: keys to keep beside those of our schema."""
         self._collected = collected
-        self.keys = {name: KeyState() for name in others} | {key: _state(event) for key, event in schema.EVENTS.items()}
+        self.keys = {name: KeyState() for name in sorted(others)} | {
+            key: _state(event) for key, event in schema.EVENTS.items()
+        }
 
     def of(self, event: schema.Point[Any] | schema.Mark) -> KeyState:
         """What the log says of an event of our schema."""

@@ -53,6 +53,7 @@ class WrittenRule:
     check: str  # in the language of the rule files
     source: str
     opt_name: str | None = None  # only with this optimizer
+    severity: str = "error"  # warning: of a label, which changes no figure
 
 
 @dataclass(frozen=True, kw_only=True)

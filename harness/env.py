@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import config_file
-from harness.libraries import FORWARDED, TF32_OVERRIDE, logged, settings_of
+from harness.libraries import TF32_OVERRIDE, handed_on, logged, secrets, settings_of
 from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
@@ -292,7 +292,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return dict(environ) | {
         **found,
         "DGXSYSTEM": system,
-        "JOB_FROM_USER": " ".join(environ),
+        "JOB_FROM_USER": " ".join(name for name in names() if name in environ),
         "JOB_FROM_CONFIG": " ".join(name for name in found if name not in environ),
     }
 
@@ -395,8 +395,8 @@ def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Ori
     """What the shell of a node is told: the job with every value resolved, and what mpirun hands to the ranks."""
     added = {name: value for name, value in environ.items() if before.get(name) != value}
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
-    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | {n for n in environ if n.startswith(FORWARDED)}
-    return added | settings | {"JOB_FORWARDED": " ".join(sorted(forwarded))}
+    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | set(handed_on(environ))
+    return added | settings | {"JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
 
 
 def _launch(environ: Mapping[str, str], before: Mapping[str, str], job: Job) -> dict[str, str]:
@@ -405,10 +405,9 @@ def _launch(environ: Mapping[str, str], before: Mapping[str, str], job: Job) -> 
     What a config file sets is not handed on: run_and_time.sh reads it on each node. Open MPI's own settings are.
     """
     added = {name: value for name, value in environ.items() if before.get(name) != value and name.startswith("CONT_")}
-    known = set(names())
-    prefixes = (*FORWARDED, "OMPI_MCA_", "PRTE_MCA_")
-    given = sorted(name for name in before if name in known or name.startswith(prefixes))
-    return added | {"DGXNNODES": str(job.dgxnnodes), "JOB_GIVEN": " ".join(given)}
+    given = {*names()}.intersection(before) | {*handed_on(before, "OMPI_MCA_", "PRTE_MCA_")}
+    told = {"DGXNNODES": str(job.dgxnnodes), "JOB_DEVICE": job.device, "JOB_GIVEN": " ".join(sorted(given))}
+    return added | told | {"JOB_SECRETS": secrets(before)}
 
 
 def main() -> int:

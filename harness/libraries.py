@@ -18,7 +18,9 @@ FORWARDED = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "UCX_", "OMP_", "MKL_")
 # NULL_GPU says that the libraries are stand-ins which compute nothing (tests/null_gpu/).
 LIBRARIES = (*FORWARDED, "CUDA_", "CUBLAS_", "CUDNN_", "GLOO_", "DALI_", "NULL_GPU")
 
-SECRET = re.compile("SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)  # no log has the value of one
+SECRET = re.compile(
+    "SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE
+)  # no log and no other node has the value of one
 
 MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what its kernels for Skylake use
 
@@ -62,3 +64,13 @@ def logged(environ: Mapping[str, str]) -> dict[str, str]:
     """The libraries' variables for a log, without the value of one that is a secret by its name."""
     names = sorted(name for name in environ if name.startswith(LIBRARIES))
     return {name: "not logged: a secret by its name" if SECRET.search(name) else environ[name] for name in names}
+
+
+def handed_on(environ: Mapping[str, str], *more: str) -> list[str]:
+    """Names of the variables, by these prefixes too, that go to other nodes and into containers; no secret does."""
+    return [name for name in environ if name.startswith((*FORWARDED, *more)) and not SECRET.search(name)]
+
+
+def secrets(environ: Mapping[str, str]) -> str:
+    """Names of the secrets, which `load_job` of launch/common.sh unsets: no process of a job has them."""
+    return " ".join(name for name in environ if SECRET.search(name) and name.isidentifier())

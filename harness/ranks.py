@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http.server import HTTPServer
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from harness import env
@@ -35,6 +36,7 @@ class Ranks:
     size: int
     local_rank: int  # among the ranks of this node
     node: str  # host name
+    nodes: tuple[str, ...] = ()  # of every rank
 
     @property
     def is_first(self) -> bool:
@@ -56,6 +58,12 @@ class Ranks:
     def sum(self, value: float) -> float:
         """Sum of `value` over the ranks."""
         return float(self.comm.allreduce(value))
+
+    def table(self, *values: float) -> np.ndarray | None:
+        """On rank 0 the `values` of every rank, as (values, ranks); elsewhere None."""
+        gathered = np.empty((self.size, len(values))) if self.is_first else None
+        self.comm.Gather(np.array(values, dtype=np.float64), gathered)
+        return None if gathered is None else gathered.T
 
     def barrier(self) -> None:
         """Waits for every rank."""
@@ -92,6 +100,7 @@ def start(job: env.Job) -> Ranks:
         size=comm.Get_size(),
         local_rank=local.Get_rank(),
         node=socket.gethostname(),
+        nodes=tuple(comm.allgather(socket.gethostname())),
     )
     local.Free()
     if env.is_rank():

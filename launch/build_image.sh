@@ -6,6 +6,7 @@
 #   --base NAME  base image (default: debian:bookworm-slim; launch/base_image.sh makes it where no registry can be reached)
 #   --ca FILE    extra CA certificates (PEM) that the package index needs, as behind a proxy; not left in the image
 #   --index URL  package index or mirror to install from; not left in the image
+# CUDA=12 in the environment takes locks/run12.lock and locks/cuda12.lock, for Hopper (launch/lock.sh cuda12 makes them).
 # DOCKER_BUILDKIT=1 or 0 in the environment chooses BuildKit or the classic builder; unset, the docker client does.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
@@ -31,9 +32,12 @@ git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout:
 
 commit=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
-lock_sha256=$(cat locks/run.lock locks/cuda.lock | sha256sum | cut -d' ' -f1)
+cuda=${CUDA:-} && cuda=${cuda/11/}
+[[ -z ${cuda} || -f locks/run${cuda}.lock && -f locks/cuda${cuda}.lock ]] ||
+  refuse "CUDA=${cuda}: locks/run${cuda}.lock is not here: make it by launch/lock.sh cuda${cuda} --index URL"
+lock_sha256=$(cat "locks/run${cuda}.lock" "locks/cuda${cuda}.lock" | sha256sum | cut -d' ' -f1)
 build=("${ENGINE}" build --force-rm --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
-  --label "org.opencontainers.image.revision=${commit}" --label "locks.sha256=${lock_sha256}")
+  --label "org.opencontainers.image.revision=${commit}" --label "locks.sha256=${lock_sha256}" ${cuda:+--build-arg "CUDA=${cuda}"})
 if [[ -n ${dry_run} ]]; then
   printf '%q ' "${build[@]}" && echo "CONTEXT"
   exit 0
@@ -45,11 +49,13 @@ need_engine
 context=$(mktemp -d)
 trap 'rm -rf -- "${context}"' EXIT
 git ls-files -z | xargs -0 cp --parents -t "${context}" --
+[[ -z ${cuda} ]] || cp "locks/run${cuda}.lock" "locks/cuda${cuda}.lock" "${context}/locks/"
 # The image must not depend on who checked the code out, nor on their umask; a changed time stamp must not rebuild a layer.
 chmod -R u=rwX,go=rX "${context}"
 mkdir -p "${context}/.build/ca"
 for i in "${!ca[@]}"; do cp -- "${ca[i]}" "${context}/.build/ca/extra_${i}.crt"; done
-printf '[global]\n%s\n' "${index:+index-url = ${index}}" >"${context}/.build/pip.conf"
+printf '[global]\n%s\n%s\n' "${index:+index-url = ${index}}" \
+  "${PIP_EXTRA_INDEX_URL:+extra-index-url = ${PIP_EXTRA_INDEX_URL}}" >"${context}/.build/pip.conf"
 
 "${build[@]}" "${context}"
 "${ENGINE}" image inspect --format "${tag}: {{.Size}} bytes" "${tag}"

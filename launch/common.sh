@@ -4,7 +4,7 @@
 ## How long each asks before it kills, in seconds. Each waits longer than the one before, which it ends, takes in order.
 ##   LAST_WINDOW_S   trial.py:  ranks end after a window of steps and a checkpoint; then mpirun ends them
 ##   MPIRUN_END_S    trial.py:  mpirun ends; then it is killed
-##   JOB_END_S       nodes.sh: the first node's trials and their reason; the other nodes wait as long for the first
+##   JOB_END_S       nodes.py: the first node's trials and their reason; the other nodes wait as long for the first
 ##   CONTAINER_END_S container_node.sh: the engine's `stop`
 ##   HOST_END_S      on_host.sh: the container, or the job without one
 ## Two cannot be told from here: mpijob.yaml's terminationGracePeriodSeconds (60: a pod is a container) and slurm.sub's
@@ -43,6 +43,13 @@ job_flag() {
     *) return 1 ;;
   esac
 }
+only_one_instead() {
+  case "${instead[*]}" in
+    "" | --check | --fleet | --acceptance | "--acceptance --short") ;;
+    "--short --acceptance") instead=(--acceptance --short) ;;
+    *) refuse "${instead[*]}: give --check, or --fleet, or --acceptance, or --acceptance --short" ;;
+  esac
+}
 
 ## The engine of the job's containers
 ENGINE=${ENGINE:-docker}
@@ -54,10 +61,10 @@ need_engine() {
   [[ ${ENGINE} != docker ]] || package=docker.io
   command -v "${ENGINE}" >/dev/null || refuse "${ENGINE} is missing on this node: install ${package}"
 }
-# The digest of an image that is here, or nothing; of an Apptainer image, which is a file, the file's.
+# The digest of an image that is here, or nothing; of an image of Apptainer's or enroot's, which is a file, the file's.
 image_id() {
   local id
-  if [[ ${ENGINE} == apptainer ]]; then
+  if [[ ${ENGINE} == apptainer || ${ENGINE} == enroot ]]; then
     [[ ! -f $1 ]] || sha256sum "$1" | sed 's/^/sha256:/; s/ .*//'
   elif id=$("${ENGINE}" image inspect --format '{{.Id}}' "$1" 2>/dev/null); then
     echo "sha256:${id#sha256:}"
@@ -75,6 +82,8 @@ load_job() {
   mapfile -d '' -t pairs < <("${python}" -m harness.env "$1")
   wait $! || exit 2
   export "${pairs[@]}"
+  # shellcheck disable=SC2086 # names
+  unset ${JOB_SECRETS}
 }
 
 # Hosts of a hostfile with commas between: first word of each line, comments and Open MPI's slots left out.

@@ -52,18 +52,14 @@ if [[ -n ${DATADIR:-} ]]; then
   mounted "${datadir}" "${datadir}" ,ro
   environment+=("DATADIR=${datadir}")
 fi
-if [[ -n ${JOB_KEY:-} ]]; then
-  mounted "${JOB_KEY}" /run/job_key ,ro
-  environment+=(JOB_KEY=/run/job_key)
-fi
-if [[ -n ${FLEET_BASELINE:-} && ${NODE_RANK:-0} == 0 ]]; then # the first node judges
-  mounted "$(realpath -m "${FLEET_BASELINE}")" /run/fleet_baseline.json ,ro
-  environment+=(FLEET_BASELINE=/run/fleet_baseline.json)
-fi
-if [[ -n ${HOSTFILE:-} ]]; then
-  mounted "$(realpath "${HOSTFILE}")" /run/hostfile ,ro
-  environment+=(HOSTFILE=/run/hostfile)
-fi
+[[ ${NODE_RANK:-0} == 0 ]] || unset FLEET_BASELINE # the first node judges
+for variable in JOB_KEY FLEET_BASELINE HOSTFILE; do
+  [[ -n ${!variable:-} ]] || continue
+  file=${!variable}
+  [[ ${file} == "{JOB_KEY}" ]] || file=$(realpath -m "${file}") # which on_host.sh replaces
+  mounted "${file}" "/run/${variable,,}" ,ro
+  environment+=("${variable}=/run/${variable,,}")
+done
 
 if [[ ${ENGINE} == apptainer ]]; then
   run=(apptainer exec --cleanenv --no-home --pwd /workspace)

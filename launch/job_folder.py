@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from launch.times import TIMES
+
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 
 SSH_CONFIG = """Host *
@@ -104,7 +106,7 @@ class Folder:
     Its path is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
     """
 
-    def __init__(self, *, key: Path, port: int, address: str, alive_s: int, alive_count: int) -> None:
+    def __init__(self, *, key: Path, port: int, address: str) -> None:
         user = user_name()
         self.path = Path(f"/tmp/nodes-{os.getuid()}-{port}")
         self.path.mkdir(mode=0o700, exist_ok=True)
@@ -118,14 +120,14 @@ class Folder:
         for left in self.path.iterdir():  # of a job that was killed
             if left.name != "lock":
                 left.unlink()
-        os.umask(0o077)
+        for_others = os.umask(0o077)
         kind, text = self.take_key(key, user)
         values = {
             "port": port,
             "user": user,
             "folder": self.path,
-            "alive_s": alive_s,
-            "alive_count": alive_count,
+            "alive_s": TIMES["ALIVE_S"],
+            "alive_count": TIMES["ALIVE_COUNT"],
             "listen": f"ListenAddress {address}" if address else "",
         }
         (self.path / "authorized_keys").write_text(f"restrict {kind} {text}\n")
@@ -133,6 +135,7 @@ class Folder:
         (self.path / "ssh_config").write_text(SSH_CONFIG.format(**values))
         (self.path / "sshd_config").write_text(SSHD_CONFIG.format(**values))
         os.mkfifo(self.path / "lifeline")
+        os.umask(for_others)  # the results' own
 
     def take_key(self, key: Path, user: str) -> tuple[str, str]:
         """Copies the job's private key here; kind and text of its public half."""

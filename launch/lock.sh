@@ -1,13 +1,36 @@
 #!/usr/bin/env bash
 # Resolves locks/*.in into hashed locks/*.lock for Python 3.10 to 3.12 (needs uv, which dev.lock installs).
+#
+# usage: launch/lock.sh [LOCK...]            (default: run dev cuda bench peers export)
+#        launch/lock.sh cuda12 --index URL   locks/run12.lock and locks/cuda12.lock, for Hopper: Paddle's build for CUDA 12,
+#                                            which its own index alone has, and the other packages as run.lock has them
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
-locks=("$@")
-((${#locks[@]})) || locks=(run dev cuda bench peers)
+locks=() index=()
+while (($#)); do
+  case $1 in
+    --index) index=(--extra-index-url "${2:?--index needs a URL}"); shift 2 ;;
+    *) locks+=("$1"); shift ;;
+  esac
+done
+((${#locks[@]})) || locks=(run dev cuda bench peers export)
+
+resolve() { # LOCK INPUT [OPTION...]
+  uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate "${@:3}" \
+    --custom-compile-command launch/lock.sh --output-file "locks/$1.lock" "$2"
+}
+
 for lock in "${locks[@]}"; do
   options=()
   [[ "${lock}" != peers ]] || options=(--no-deps)
-  uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate "${options[@]}" \
-    --custom-compile-command launch/lock.sh --output-file "locks/${lock}.lock" "locks/${lock}.in"
+  if [[ "${lock}" == cuda12 ]]; then
+    ((${#index[@]})) || { echo "error: cuda12 needs --index URL, Paddle's own index for CUDA 12" >&2 && exit 2; }
+    pinned="$(mktemp)"
+    trap 'rm -f -- "${pinned}"' EXIT
+    sed -n 's/^\([a-z].*\) \\$/\1/p' locks/run.lock | grep -v '^paddlepaddle-gpu=\|^nvidia-dali-' >"${pinned}"
+    sed 's/^paddlepaddle-gpu==[^ ]*/&.post120/; s/^nvidia-dali-cuda110/nvidia-dali-cuda120/' locks/run.in |
+      resolve run12 - --constraints "${pinned}" "${index[@]}"
+  fi
+  resolve "${lock}" "locks/${lock}.in" "${options[@]}"
 done

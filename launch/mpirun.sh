@@ -4,7 +4,7 @@
 #
 #   CONT=paddle-reference DGXSYSTEM=2xDGX1 DATADIR=/data/imagenet launch/mpirun.sh --hosts node1,node2
 #
-#   --hosts A,B      hosts, the first node first, or a file with one a line; --hostfile FILE: such a file too
+#   --hosts A,B      hosts, the first node first, or a file with one a line
 #   --ssh COMMAND    how the head node reaches a host (default: ssh)
 #   --no-container   bare: the checkout's run_and_time.sh with its .venv
 #   --check, --fleet, --acceptance [--short]    instead of training: see docs/operations.md
@@ -23,31 +23,28 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-# With the option and the value that follows it, if one does: it needs one.
-need() { [[ -n ${3:-} ]] || refuse "$1 needs $2"; }
 hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology="" baseline=""
 while (($#)); do
   case $1 in
-    --hosts)
-      need "$1" "names or a file" "${2:-}"
-      hosts=$2
-      [[ ! -f ${hosts} ]] || hosts=$(hosts_of_file "${hosts}")
+    --hosts | --write-hosts | --nodes | --topology | --baseline | --ssh | --workdir)
+      [[ -n ${2:-} ]] || refuse "$1 needs a value; see --help"
+      case $1 in
+        --hosts) hosts=$2 ;;
+        --write-hosts) write=$2 ;;
+        --nodes) wanted=$2 ;;
+        --topology) topology=$2 ;;
+        --baseline) baseline=$(realpath -m "$2") ;;
+        --ssh) read -ra ssh <<<"$2" ;;
+        --workdir) workdir=$2 ;;
+      esac
       shift 2 ;;
-    --write-hosts) need "$1" "a file" "${2:-}"; write=$2; shift 2 ;;
-    --nodes) need "$1" "a number" "${2:-}"; wanted=$2; shift 2 ;;
-    --topology) need "$1" "a file" "${2:-}"; topology=$2; shift 2 ;;
-    --baseline) need "$1" "a file" "${2:-}"; baseline=$(realpath -m "$2"); shift 2 ;;
-    --hostfile)
-      need "$1" "a file" "${2:-}"
-      [[ -r $2 && ! -d $2 ]] || refuse "--hostfile $2: not a readable file"
-      hosts=$(hosts_of_file "$2"); shift 2 ;;
-    --ssh) need "$1" "a command" "${2:-}"; read -ra ssh <<<"$2"; shift 2 ;;
     --no-container) bare=1; shift ;;
-    --workdir) need "$1" "a folder" "${2:-}"; workdir=$2; shift 2 ;;
     *) job_flag "$1" || refuse "unknown argument $1; see --help"; shift ;;
   esac
 done
-[[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hostfile FILE"
+only_one_instead
+[[ ! -f ${hosts} ]] || hosts=$(hosts_of_file "${hosts}")
+[[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hosts FILE"
 IFS=, read -ra host <<<"${hosts}"
 IFS=, read -ra spare <<<"${SPARES:-}"
 ((${#spare[@]} == 0)) || [[ ${ON_FAILURE:-} == go_on ]] || refuse "SPARES=${SPARES} needs ON_FAILURE=go_on"
@@ -60,10 +57,6 @@ twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' 
 [[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
 [[ -z ${write}${wanted}${topology}${baseline} || ${instead[*]} == --fleet ]] ||
   refuse "--write-hosts, --nodes, --topology and --baseline go with --fleet"
-case "${instead[*]}" in
-  "" | --check | --fleet | --acceptance | "--acceptance --short" | "--short --acceptance") ;;
-  *) refuse "${instead[*]}: give --check, or --fleet, or --acceptance, or --acceptance --short" ;;
-esac
 [[ -z ${topology} || -r ${topology} ]] || refuse "--topology ${topology}: not a readable file"
 [[ ${wanted} =~ ^[1-9][0-9]*$ || -z ${wanted} ]] || refuse "--nodes ${wanted}: must be a whole number from 1"
 [[ -z ${wanted} || -n ${write} ]] || refuse "--nodes goes with --write-hosts"
@@ -93,7 +86,7 @@ fi
 export ENGINE HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
 LOGDIR=$(realpath -m "${LOGDIR:-results}")
 export LOGDIR
-given=$(load_job --launch && echo "${JOB_GIVEN}") || exit 2
+load_job --launch
 job=paddle-reference-$$-$(date +%s)
 
 # The command of node $1, each word quoted for the shell of its host.
@@ -102,7 +95,7 @@ command_of() {
   NODE_RANK=$1
   if [[ -n ${bare} ]]; then
     command=(env -C "${workdir}")
-    for variable in ${given}; do command+=("${variable}=${!variable}"); done
+    for variable in ${JOB_GIVEN}; do command+=("${variable}=${!variable}"); done
     command+=(./run_and_time.sh "${instead[@]}")
   else
     [[ ${ENGINE} == apptainer ]] || container=${job}-$1
@@ -200,7 +193,7 @@ while ((status != 0 && stopped == 0 && ${#spare[@]} > 0)); do
   spare=("${spare[@]:1}")
   HOSTS=$(IFS=,; echo "${host[*]}")
   export HOSTS KEEP_TRIALS=1
-  given=$(load_job --launch && echo "${JOB_GIVEN}") || exit 2
+  load_job --launch
   run_nodes
 done
 if [[ -n ${write} && -s ${folder}/first ]]; then

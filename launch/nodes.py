@@ -1,15 +1,15 @@
 """Joins the nodes of a job: each waits for the others, mpirun gets its way to them, all end together.
 
-    nodes.py serve ...            on nodes above 0: sshd for the job's key, until the first node ends; ends as it ended
-    nodes.py lead ... -- COMMAND  on the first node: waits for the others, runs COMMAND, tells them how it ended
+    nodes.py serve                on nodes above 0: sshd for the job's key, until the first node ends; ends as it ended
+    nodes.py lead -- COMMAND      on the first node: waits for the others, runs COMMAND, tells them how it ended
 
 Between the first node and each other one stands one ssh connection for the whole job, the lifeline. Over it the first
 node learns that the other is there, and runs the same code; the other learns how the job ended; and each learns, by
 ssh's own keepalives, that the other is gone. The job's key proves the first node to the others and, as
 the host key of their sshd, the others to the first: nobody else is let in, and no host key is taken on trust.
 
-Called by launch/nodes.sh, which has the times from launch/common.sh. Exit status: COMMAND's; 1 where a node is lost or
-never comes; 2 for wrong use; 128 + n when stopped by signal n.
+Called by run_and_time.sh; the job's variables say which nodes and how to reach them. Exit status: COMMAND's; 1 where a
+node is lost or never comes; 2 for wrong use; 128 + n when stopped by signal n.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ import threading
 import time
 from pathlib import Path
 
+from harness import env
 from harness.provenance import code_sha256
 from launch.job_folder import Folder, fail, refuse, say
 from launch.lifeline import Lifeline
 from launch.processes import adopt_orphans, end_descendants
+from launch.times import TIMES
 
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -86,7 +88,7 @@ def serve(args: argparse.Namespace, folder: Folder) -> int:
         # Who stops a job often signals all its nodes: the first one then needs this one until it has saved.
         nonlocal deadline
         if not asked:
-            deadline = time.monotonic() + args.stop
+            deadline = time.monotonic() + TIMES["JOB_END_S"]
         asked.append(number)
 
     while True:
@@ -106,8 +108,9 @@ def serve(args: argparse.Namespace, folder: Folder) -> int:
         if asked and time.monotonic() > deadline:
             raise Stopped(asked[0])
         if sshd.poll() is not None:
-            said = (folder.path / "sshd.log").read_text().splitlines()[-2:]
-            fail(f"node {args.rank}: sshd ended: {' / '.join(said)}")
+            said = " / ".join((folder.path / "sshd.log").read_text().splitlines()[-2:])
+            other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in said else ""
+            fail(f"node {args.rank}: sshd ended: {said}{other}")
         if not received and time.monotonic() > deadline:
             fail(nobody_came(args, first, folder))
 
@@ -185,18 +188,16 @@ def start_command(args: argparse.Namespace, folder: Folder) -> subprocess.Popen[
         "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": f"ssh -F {folder.path}/ssh_config",
         "PRTE_MCA_prte_keep_fqdn_hostnames": "1",  # Kubernetes' names have dots
-        "PRTE_MCA_oob_tcp_keepalive_time": str(args.alive),
-        "PRTE_MCA_oob_tcp_keepalive_intvl": str(args.alive),
-        "PRTE_MCA_oob_tcp_keepalive_probes": str(args.alive_count),
+        "PRTE_MCA_oob_tcp_keepalive_time": str(TIMES["ALIVE_S"]),
+        "PRTE_MCA_oob_tcp_keepalive_intvl": str(TIMES["ALIVE_S"]),
+        "PRTE_MCA_oob_tcp_keepalive_probes": str(TIMES["ALIVE_COUNT"]),
     }
-    # Under SLURM mpirun would start its daemons by srun, whose step is this very job's: it is to use ssh, as elsewhere.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_", "PMIX_"))}
-    return subprocess.Popen(args.command, env=kept | settings, start_new_session=True)
+    return subprocess.Popen(args.command, env=os.environ | settings, start_new_session=True, close_fds=False)
 
 
 def run_command(args: argparse.Namespace, folder: Folder, events: Events) -> int:
     """Runs the command; stops it when a node is lost."""
-    command = start_command(args, folder)
+    command, parent = start_command(args, folder), os.getppid()
 
     def watch() -> None:
         events.put(("exit", command.wait()))
@@ -208,7 +209,7 @@ def run_command(args: argparse.Namespace, folder: Folder, events: Events) -> int
         try:
             kind, what = events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            say(f"the job did not end within {args.stop} s of being asked to: killed")
+            say(f"the job did not end within {TIMES['JOB_END_S']} s of being asked to: killed")
             end_descendants(0)
             return 1 if stopping is None else stopping
         if kind == "exit":
@@ -227,40 +228,52 @@ def run_command(args: argparse.Namespace, folder: Folder, events: Events) -> int
             stopping, number = 1, signal.SIGTERM
         else:
             number = signal.Signals(what)  # type: ignore[arg-type]
-            text = f"stopped by {number.name}"
+            text = f"stopped by {number.name}" if os.getppid() == parent else "run_and_time.sh was killed"
             stopping = 128 + number
         (folder.path / "abort_reason").write_text(text + "\n")
-        deadline = time.monotonic() + args.stop
+        deadline = time.monotonic() + TIMES["JOB_END_S"]
         command.send_signal(number)
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; see the module's docstring."""
+    """The command line (see the module's docstring), and what the job's variables say of its nodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=("serve", "lead"))
-    parser.add_argument(
-        "--hosts", required=True, help="host names, the first node's first, with commas between; serve: may be empty"
-    )
-    parser.add_argument("--rank", type=int, default=0, help="this node's place in --hosts")
-    parser.add_argument("--key", type=Path, required=True, help="file of the job's private ssh key")
-    parser.add_argument("--port", type=int, required=True, help="port of the waiting nodes' sshd")
-    parser.add_argument("--address", default="", help="address that sshd listens on; empty: all")
-    parser.add_argument("--wait", type=int, required=True, help="seconds that the nodes wait for each other")
-    parser.add_argument("--slots", type=int, default=1, help="ranks on a node")
-    parser.add_argument("--alive", type=int, required=True, help="seconds between two of ssh's keepalives")
-    parser.add_argument("--alive-count", type=int, required=True, help="keepalives missed by a node that is lost")
-    parser.add_argument("--stop", type=int, required=True, help="seconds from asking the command to end to killing it")
-    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    args = parser.parse_args(sys.argv[1:end])
-    args.command = sys.argv[end + 1 :]
-    args.hosts = [host for host in args.hosts.split(",") if host]
-    if twice := sorted({host for host in args.hosts if args.hosts.count(host) > 1}):
-        refuse(f"HOSTS names {', '.join(twice)} more than once: give each node once")
+    parser.add_argument("command", nargs="*", help="lead: what runs over the nodes")
+    args = parser.parse_args()
+    try:
+        job, _ = env.read()
+        args.hosts = hosts_of(job)
+    except (ValueError, OSError) as error:
+        refuse(str(error))
+    args.rank, args.key, args.port, args.address = job.node_rank, job.job_key, job.ssh_port, job.ssh_address
+    args.wait, args.slots = job.node_wait_s, job.dgxngpu
+    if not job.job_key:
+        refuse(
+            f"DGXNNODES={job.dgxnnodes} needs JOB_KEY, the file of its private ssh key (ssh-keygen -t ed25519 -N '')"
+        )
     if (args.role == "lead") != (args.rank == 0):
         refuse(f"NODE_RANK={args.rank} does not fit the role '{args.role}': the first node leads, the others serve")
-    if args.role == "lead" and not args.command:
-        refuse("lead needs a command after --")
     return args
+
+
+def hosts_of(job: env.Job) -> list[str]:
+    """Names of the job's nodes; a node that waits needs none, as the first one calls it.
+
+    Raises:
+        ValueError: they are not as many as DGXNNODES, or one is named twice.
+        OSError: HOSTFILE cannot be read.
+    """
+    words = [line.split("#")[0].split() for line in Path(job.hostfile).read_text().splitlines()] if job.hostfile else []
+    hosts = [word[0] for word in words if word] or [host for host in job.hosts.split(",") if host]
+    if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
+        raise ValueError(f"HOSTS names {', '.join(twice)} more than once: give each node once")
+    if len(hosts) != job.dgxnnodes and (hosts or job.node_rank == 0):
+        raise ValueError(
+            f"DGXNNODES={job.dgxnnodes} needs HOSTS, the nodes' names with commas between (or a HOSTFILE), "
+            f"but HOSTS names {len(hosts)}"
+        )
+    return hosts
 
 
 def main() -> int:
@@ -274,9 +287,7 @@ def main() -> int:
         events.put(("signal", number))
 
     adopt_orphans()
-    folder = Folder(
-        key=args.key, port=args.port, address=args.address, alive_s=args.alive, alive_count=args.alive_count
-    )
+    folder = Folder(key=Path(args.key), port=args.port, address=args.address)
     for number in STOPPING:
         signal.signal(number, on_signal)
     try:

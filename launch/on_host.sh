@@ -6,7 +6,6 @@ set -uo pipefail
 engine=$1 container=$2 logdir=$3
 shift 3
 mkdir -p -- "${logdir}" || exit 1
-umask 077
 if [[ -w /dev/shm ]]; then parent=/dev/shm; else parent=/tmp; fi
 folder=$(mktemp -d -p "${parent}" job-key.XXXXXX) || exit 1
 child="" killer=""
@@ -24,10 +23,7 @@ clean() {
 }
 trap clean EXIT
 trap stop TERM INT HUP
-while IFS= read -r line; do
-  printf '%s\n' "${line}"
-  [[ ${line} != "-----END "* ]] || break
-done >"${folder}/key"
+(umask 077 && sed -u '/^-----END /q' >"${folder}/key")
 "${@//\{JOB_KEY\}/${folder}/key}" </dev/null &
 child=$!
 { cat >/dev/null; kill -TERM "$$"; } <&0 2>/dev/null & # the end of standard input is the head node's

@@ -25,17 +25,19 @@ def end_with_parent(number: signal.Signals) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
+def parent_of(pid: int) -> int:
+    """Of a living process; 0 where there is none."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[:2]
+        return 0 if state == "Z" else int(parent)
+    return 0
+
+
 def descendants(pid: int) -> Iterator[int]:
     """Every living process under `pid`, parents first."""
     children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        state, parent = text.rpartition(") ")[2].split()[:2]
-        if state != "Z":
-            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    for process in Path("/proc").glob("[0-9]*"):
+        children.setdefault(parent_of(int(process.name)), []).append(int(process.name))
     waiting = list(children.get(pid, []))
     while waiting:
         child = waiting.pop(0)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs locks into .venv:  launch/setup.sh [run] [dev] [bench]  (default: run). A lock that is installed is left alone.
+# CUDA=12, or a .venv that was made so: run12.lock in place of run.lock, which `launch/lock.sh cuda12 --index URL` makes.
 # A start that was cut leaves nothing that the next one does not mend; of two at once the second waits.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
@@ -97,6 +98,11 @@ explain() { # LOCK LOG
 }
 
 locks=("${@:-run}")
+if [[ "${CUDA:-}" == 12 || -f "${VENV}/run12.sha256" ]]; then
+  [[ -f locks/run12.lock ]] || fail "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh cuda12 --index URL"
+  [[ ! -f "${VENV}/run.sha256" ]] || fail "CUDA=12: ${VENV} has the packages for CUDA 11: remove it first"
+  locks=("${locks[@]/#run/run12}")
+fi
 [[ -x "${VENV}/bin/python" ]] && all_installed "${locks[@]}" && exit
 
 exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"

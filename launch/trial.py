@@ -2,9 +2,9 @@
 
     trial.py RESULT [OPTIONS] -- MPIRUN...
 
-Called by launch/trials.sh, which has the times from launch/common.sh. TERM and INT end the trial in order; HUP does the
-same, and says that what started this process was killed. mpirun is ended with this process. Exit status: 0; 1 where the
-trial failed; 2 where it was refused; 130 or 143 after a signal.
+Called by launch/trials.sh. TERM, INT and HUP end the trial in order; HUP also comes where a launcher above this process
+was killed. mpirun is ended with this process. Exit status: 0; 1 where the trial failed; 2 where it was refused; 130 or
+143 after a signal.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from launch.processes import end_with_parent
+from launch.processes import end_with_parent, parent_of
+from launch.times import TIMES
 from runlog.writer import close_for_dead
 
-SAID = {signal.SIGTERM: "TERM", signal.SIGINT: "INT", signal.SIGHUP: "HUP, as the launcher above it was killed"}
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # What a rank says that only lost another one: it is not to blame.
 LOST_PEER = re.compile(
     r"connection (reset|closed|refused)|broken pipe|socket closed|closed the connection|remote process|peer"
     r"|nccl.*(remote|unhandled system) error|gloo.*(timed? ?out|enforce)",
     re.IGNORECASE,
 )
+ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)")
 OF_A_LOSS = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # signals by which such a rank may end
 
 
@@ -47,7 +49,7 @@ def take(stderr: Path) -> IO[bytes]:
     """The trial's file of messages, made new and locked: its name is the trial's.
 
     Raises:
-        FileExistsError: it is another job's, or a link.
+        FileExistsError: it is another job's, or no plain file.
         OSError: the folder cannot be written.
     """
     stderr.parent.mkdir(parents=True, exist_ok=True)
@@ -56,13 +58,15 @@ def take(stderr: Path) -> IO[bytes]:
         held = os.open(stderr, flags | os.O_EXCL, 0o644)
     except FileExistsError:
         if stderr.is_symlink() or not stderr.is_file():
-            raise
+            raise FileExistsError(f"{stderr} is a link, or no plain file: remove it, or set LOGDIR") from None
         held = os.open(stderr, flags, 0o644)  # of a trial that ended before it had a log, or of a job under way
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(held)
-        raise FileExistsError(str(stderr)) from None
+        raise FileExistsError(
+            f"{stderr} is of another job, which is at work there: wait for it, or set LOGDIR"
+        ) from None
     os.ftruncate(held, 0)
     return os.fdopen(held, "wb")
 
@@ -75,6 +79,7 @@ class Trial:
         self.result: Path = args.result
         self.stderr = self.result.with_suffix(".stderr")
         self.signal: signal.Signals | None = None
+        self.above = parent_of(os.getpid()), parent_of(os.getppid())  # trials.sh, and what started it
         self.deadline = float("inf")
         self.mpirun: subprocess.Popen[bytes] | None = None
         self.kills_before = memory_kills()
@@ -82,7 +87,7 @@ class Trial:
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Asks the ranks to end; those with something to save do so."""
         if self.signal is None:
-            self.deadline = time.monotonic() + self.args.last_window
+            self.deadline = time.monotonic() + TIMES["LAST_WINDOW_S"]
         self.signal = self.signal or signal.Signals(number)
         if self.mpirun is not None:
             # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save
@@ -95,7 +100,7 @@ class Trial:
         segments = None
         if self.args.nodes == 1:
             with contextlib.suppress(OSError):
-                segments = tempfile.mkdtemp(prefix="ranks.", dir="/dev/shm")
+                segments = tempfile.mkdtemp(prefix=f"ranks.{os.getppid()}.", dir="/dev/shm")  # or trials.sh removes it
         more = {"OMPI_MCA_btl_sm_backing_directory": segments} if segments else {}
         self.mpirun = subprocess.Popen(
             self.args.command,
@@ -109,7 +114,7 @@ class Trial:
         late = time.monotonic() + self.args.limit if self.args.limit else float("inf")
         while self.mpirun.poll() is None:
             now = time.monotonic()
-            if now > self.deadline + self.args.mpirun_end:
+            if now > self.deadline + TIMES["MPIRUN_END_S"]:
                 self.mpirun.kill()
             elif now > min(self.deadline, late):
                 self.mpirun.terminate()
@@ -120,12 +125,25 @@ class Trial:
             shutil.rmtree(segments, ignore_errors=True)
         return self.mpirun.returncode if self.mpirun.returncode >= 0 else 128 - self.mpirun.returncode
 
+    def killed(self) -> str:
+        """The launcher above that is gone; those that a terminal's end stopped are still waiting for this process."""
+        if os.getppid() != self.above[0]:
+            return "launch/trials.sh was killed: "
+        if parent_of(self.above[0]) != self.above[1]:
+            return "run_and_time.sh was killed: " if self.args.nodes == 1 else "launch/nodes.py was killed: "
+        return ""
+
+    def messages(self) -> str:
+        """What the ranks and mpirun have written."""
+        return self.stderr.read_text(errors="replace") if self.stderr.exists() else ""
+
     def said(self) -> list[str]:
         """What the ranks said of themselves, without `error: `."""
-        with contextlib.suppress(FileNotFoundError):
-            text = self.stderr.read_text(errors="replace")
-            return [line.removeprefix("error: ") for line in text.splitlines() if line.startswith("error: ")]
-        return []
+        return [line.removeprefix("error: ") for line in self.messages().splitlines() if line.startswith("error: ")]
+
+    def ended(self) -> re.Match[str] | None:
+        """What mpirun says of a rank that was ended by a signal."""
+        return ENDED.search(" ".join(self.messages().split()))  # mpirun breaks its sentence over lines
 
     def told(self) -> str:
         """The reason that the first node's launcher has, as it lost a node or is being stopped."""
@@ -137,11 +155,12 @@ class Trial:
     def wait_for_word(self) -> None:
         """Where a node was lost or all are being stopped, mpirun may fail before this node hears of it.
 
-        It hears at once by a rank's word, and by the end of its own ssh, whose keepalives may be one ahead of ours.
+        It hears at once by a rank's word, or mpirun's of a rank, and by the end of its own ssh, whose keepalives may be
+        one ahead of ours.
         """
         begin = time.monotonic()
-        while time.monotonic() < begin + self.args.alive + 3 and self.signal is None and not self.told():
-            if time.monotonic() > begin + 3 and self.said():
+        while time.monotonic() < begin + TIMES["ALIVE_S"] + 3 and self.signal is None and not self.told():
+            if time.monotonic() > begin + 3 and (self.said() or self.ended()):
                 return
             time.sleep(0.1)
 
@@ -152,12 +171,10 @@ class Trial:
             return told
         if self.signal is not None:
             of_ranks = [line for line in said if line.startswith("stopped by signal")]
-            return of_ranks[0] if of_ranks else f"stopped by signal {SAID[self.signal]}"
+            return self.killed() + (of_ranks or [f"stopped by signal {self.signal.name.removeprefix('SIG')}"])[0]
         if not self.stderr.exists():
             return f"{self.stderr.parent} was removed during the run"
-        # mpirun breaks its sentence over lines.
-        text = " ".join(self.stderr.read_text(errors="replace").split())
-        ended = re.search(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)", text)
+        ended = self.ended()
         number = int(ended[1]) if ended else 0
         if number == signal.SIGKILL and memory_kills() > self.kills_before:
             memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -172,6 +189,12 @@ class Trial:
             return own[0]
         if 128 < status < 192:
             return f"mpirun was ended by signal {status - 128}"
+        if "unable to find network interfaces" in self.messages():
+            return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
+        if "MPI_ERRORS_ARE_FATAL" in self.messages():
+            return f"a rank was lost, of which another one heard before mpirun did; what it said is in {self.stderr}"
+        if self.args.nodes > 1 and not self.messages():
+            return f"mpirun ended with status {status}, and no rank said why: it may have lost its connection to a node"
         return f"a rank ended with status {status}; what it said is in {self.stderr}"
 
     def done(self, status: int) -> bool:
@@ -191,12 +214,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path, help="the trial's log, which rank 0 makes")
     parser.add_argument("--nodes", type=int, required=True, help="nodes of the job")
-    parser.add_argument("--last-window", type=float, required=True, help="seconds that the ranks have to save and end")
-    parser.add_argument("--mpirun-end", type=float, required=True, help="seconds that mpirun has after them")
-    parser.add_argument("--alive", type=float, required=True, help="seconds between two keepalives of ssh")
     parser.add_argument("--limit", type=float, default=0, help="seconds after which the trial is ended; 0: never")
-    parser.add_argument("--end", type=float, default=0, help="the whole time that these are the rest of")
-    parser.add_argument("--reason", type=Path, required=True, help="file that gets why the trial failed")
+    parser.add_argument("--reason", type=Path, required=True, help="pipe that gets why the trial failed")
     parser.add_argument("command", nargs="+", help="mpirun and its words")
     return parser.parse_args()
 
@@ -205,17 +224,18 @@ def main() -> int:
     """Runs the trial; its exit status."""
     args = arguments()
     trial = Trial(args)
-    for number in SAID:
+    for number in STOPPING:
         signal.signal(number, trial.on_signal)
     end_with_parent(signal.SIGHUP)
     begin = time.monotonic()
     try:
         messages = take(trial.stderr)
     except OSError as error:
-        taken = f"{trial.stderr} is of another job, which is at work there: wait for it, or set LOGDIR"
-        folder = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
-        args.reason.write_text(taken if isinstance(error, FileExistsError) else folder)
-        print(f"error: {args.reason.read_text()}", file=sys.stderr)
+        reason = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
+        if isinstance(error, FileExistsError):
+            reason = str(error)
+        args.reason.write_text(reason)
+        print(f"error: {reason}", file=sys.stderr)
         return 2
     with messages:
         status = trial.run(messages)
@@ -226,7 +246,7 @@ def main() -> int:
             trial.wait_for_word()
         reason = trial.reason(status)
         if args.limit and trial.signal is None and time.monotonic() > begin + args.limit:
-            reason = f"it was not done after the {args.end:g} s that an acceptance may take"
+            reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
         try:
             reason = close_for_dead(args.result, reason)
         except OSError as error:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs NEXP trials of a resolved job, one log each, and prints their table; called by run_and_time.sh on the first node only.
-# A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.sh).
+# A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.py).
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
@@ -16,6 +16,8 @@ esac
 readonly FOLDER
 # Open MPI wants to be told twice that this is meant.
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# In a batch job mpirun would start its daemons by the scheduler's step, which is this job's own.
+unset "${!SLURM_@}" "${!PMI_@}" "${!PMIX_@}"
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 # What a cluster sets for its own Open MPI is not for this one.
 if ((DGXNNODES == 1)); then
@@ -61,20 +63,22 @@ stop() {
 
 # launch/trial.py keeps mpirun and the log; `reason` is why it failed.
 run_trial() { # RESULT MODULE [ARGUMENTS]
-  local command status=0 said limit=0
+  local command status=0 said out limit=0
   mapfile -t command < <(mpirun_command "${@:2}")
   ((end_s == 0)) || limit=$((end_s > SECONDS ? end_s - SECONDS : 1))
-  said="$(mktemp)"
-  .venv/bin/python -m launch.trial "$1" --nodes "${DGXNNODES}" --last-window "${LAST_WINDOW_S}" --mpirun-end "${MPIRUN_END_S}" \
-    --alive "${ALIVE_S}" --limit "${limit}" --end "${end_s}" --reason "${said}" -- "${command[@]}" </dev/null &
+  exec {out}>&1
+  exec {said}< <(exec .venv/bin/python -m launch.trial "$1" --nodes "${DGXNNODES}" --limit "${limit}" --reason /dev/fd/3 \
+    -- "${command[@]}" </dev/null 3>&1 >&"${out}")
   trial_pid=$!
   await "${trial_pid}" 2>/dev/null || status=$? # where it was killed, bash says so here
   trial_pid=""
-  reason="$(<"${said}")"
-  rm -f "${said}"
+  reason="$(cat <&"${said}")"
+  exec {said}<&- {out}>&-
   if ((status > 128 && status != 130 && status != 143)); then # what keeps the log was killed; mpirun ends with it
+    flock --timeout "${LAST_WINDOW_S}" "${1%.*}.stderr" true || true # which mpirun holds as long as a rank may write
     reason="$(.venv/bin/python -m runlog close "$1" "launch/trial.py was ended by signal $((status - 128))")" || true
     echo "error: ${reason} (log $1)" >&2
+    rm -rf "/dev/shm/ranks.$$."*
     status=1
   fi
   return "${status}"

@@ -259,14 +259,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     if knobs.gradient_merge > 1:
         programs = [merge.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
-        _join_rings(startup, knobs.nccl_comm_num)
-        buckets.bucket_all_reduces(
-            main,
-            limit_mib=knobs.fuse_grad_size_in_MB,
-            half=knobs.fp16_allreduce,
-            rings=knobs.nccl_comm_num,
-            one_stream=knobs.cuda_graph,
-        )
+        buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
@@ -283,16 +276,6 @@ def keep_communicators(startup: static.Program) -> None:
     communicators at once may wait for each other without an end.
     """
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
-
-
-def _join_rings(startup: static.Program, rings: int) -> None:
-    """Opens the communicators 1 to `rings` - 1 as fleet opens number 0."""
-    helper = meta_optimizers.CollectiveHelper(fleet.fleet._role_maker, wait_port=False)
-    endpoints = fleet.worker_endpoints()
-    for ring in range(1, rings):
-        helper._init_communicator(
-            startup, endpoints[fleet.worker_index()], endpoints, fleet.worker_index(), ring, False, ring, True
-        )
 
 
 def _verify(
@@ -327,7 +310,7 @@ def _verify(
         merged = verify.merged(update[0], main, ranks=ranks, parts=parts, scale=scale)
         said.append(f"{merged} gradients of {parts} micro-steps merged before their sum")
     if ranks > 1:
-        verify.communicators(startup, ranks=ranks, rings=knobs.nccl_comm_num)
+        verify.communicator(startup, ranks=ranks)
         if plan.device == "gpu" and plan.ranks_listen and (spanning := sync_bn.check_on_gpu(main)):
             said.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
     if knobs.cuda_graph:

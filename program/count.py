@@ -93,12 +93,8 @@ class Work:
 
 
 def _members(block: Any) -> dict[str, list[str]]:
-    """Gradients in each buffer that is all-reduced, and in its copy of another type; a buffer has no shape itself."""
-    members = {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
-    for op in block.ops:
-        if op.type == "cast" and op.input("X")[0] in members:
-            members[op.output("Out")[0]] = members[op.input("X")[0]]
-    return members
+    """Gradients in each buffer that is all-reduced; a buffer has no shape itself."""
+    return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
 
 
 def _bytes(op: Any, block: Any, members: dict[str, list[str]]) -> int:

@@ -33,9 +33,7 @@ class Strategy:
     resnet_unit: bool = _knob("a block's convolution, batch norm, add and relu as one operator (FP16, NHWC)", False)
     merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
     cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU, ResNet-50)", False)
-    fp16_allreduce: bool = _knob("FP32 gradients travel as FP16 (our own pass)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
-    nccl_comm_num: int = _knob("NCCL communicators that the buckets take in turn (our own pass)", 1, 1)
     conv_workspace_size_limit: int | None = _knob("MiB of workspace a cuDNN convolution may use", None, 0)
     cudnn_exhaustive_search: bool | None = _knob("cuDNN tries its algorithms on the first step", None)
     cudnn_batchnorm_spatial_persistent: bool | None = _knob("cuDNN's persistent batch norm kernels", None)
@@ -60,6 +58,8 @@ REFUSED = {
     "_fuse_grad_size_in_TFLOPS": "no pass of Paddle 2.6.2 reads it: use fuse_grad_size_in_MB",
     "fuse_grad_size_in_num": "buckets are cut by bytes here: use fuse_grad_size_in_MB",
     "sync_nccl_allreduce": "only the old ParallelExecutor read it; in Paddle 2.6.2 it changes nothing",
+    "nccl_comm_num": "all buckets are summed on one communicator, as in every published run that names it",
+    "fp16_allreduce": "fleet's pass removes every all-reduce: with PRECISION=amp_o2 gradients travel as FP16",
     "num_threads": _NO_EXECUTOR,
     "num_iteration_per_drop_scope": _NO_EXECUTOR,
     "amp": "say it by PRECISION=amp_o1 or amp_o2",
@@ -137,10 +137,6 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         for name in _OF_CUDNN:
             if getattr(strategy, name) is not None:
                 raise ValueError(f"STRATEGY: {name}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
-        if strategy.nccl_comm_num > 1:
-            raise ValueError(
-                "STRATEGY: nccl_comm_num: ranks on CPUs have gloo's one communicator: leave it out, or set DEVICE=gpu"
-            )
     if strategy.cuda_graph:
         _check_graph(strategy, device)
     bn = (
@@ -185,7 +181,3 @@ def _check_graph(strategy: Strategy, device: str) -> None:
         raise ValueError("STRATEGY: cuda_graph=1: a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu")
     if strategy.gradient_merge > 1:
         raise ValueError("STRATEGY: cuda_graph=1: one program is captured, gradient_merge has two: leave one out")
-    if strategy.nccl_comm_num > 1:
-        raise ValueError(
-            "STRATEGY: cuda_graph=1: all is on one stream, so nccl_comm_num would serve nothing: leave it out"
-        )

@@ -89,7 +89,7 @@ def _no_constant(name: str) -> None:
 
 _scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
 _SPACES = re.compile(r"[ \t\n\r]*")  # JSON's
-_hints = functools.cache(typing.get_type_hints)  # it compiles text each time
+hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 
 
 def parse_json(text: str) -> Any:
@@ -125,7 +125,7 @@ def table_of(kind: type[T], value: Any) -> T | None:
     if not isinstance(value, dict):
         return None
     found = {}
-    for name, hint in _hints(kind).items():  # type: ignore[arg-type]
+    for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item, kinds = value.get(name), typing.get_args(hint) or (hint,)
         if type(item) not in kinds and not (type(item) is int and float in kinds and abs(item) < 1e300):
             return None

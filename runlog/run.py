@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from runlog import schema
-from runlog.reader import Entry, Event, Header
+from runlog.reader import Entry, Event, Header, table_of
 
 LONGEST_TEXT = 200  # of a value that is kept
 _T = TypeVar("_T")
@@ -102,6 +102,7 @@ class Run:
     blocks: list[Interval] = field(default_factory=list)
     evaluations: list[Interval] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
+    rank_times: dict[Any, schema.RankTimes] = field(default_factory=dict)  # by the last step of their window
     rates: list[Rate] = field(default_factory=list)
     accuracies: list[Accuracy] = field(default_factory=list)
     _open: dict[tuple[str, Any], Interval] = field(default_factory=dict)  # by kind and number
@@ -134,7 +135,7 @@ class Run:
         entries = config.value.items() if config and isinstance(config.value, dict) else ()
         return {name: entry.get("value") for name, entry in entries if isinstance(entry, dict)}
 
-    def said(self, point: schema.Point[_T]) -> Any:
+    def last_value(self, point: schema.Point[_T]) -> Any:
         """The last value of an event; None where it was not met."""
         return self.last[point.key].value if point.key in self.last else None
 
@@ -190,7 +191,7 @@ class Run:
 
     def _step_window(self, event: Event) -> None:
         is_table = isinstance(event.value, dict)
-        said, where = event.value.get if is_table else {}.get, event.metadata.get
+        value, where = event.value.get if is_table else {}.get, event.metadata.get
         self.windows.append(
             Window(
                 event.line,
@@ -198,22 +199,26 @@ class Run:
                 scalar(where("step")),
                 scalar(where("epoch_num")),
                 scalar(where("phase")),
-                scalar(said("steps")),
-                scalar(said("images")),
-                scalar(said("time_s")),
-                scalar(said("data_wait_s")),
-                scalar(said("loss")),
-                scalar(said("gpu_memory_mib")),
-                scalar(said("power_w")),
+                scalar(value("steps")),
+                scalar(value("images")),
+                scalar(value("time_s")),
+                scalar(value("data_wait_s")),
+                scalar(value("loss")),
+                scalar(value("gpu_memory_mib")),
+                scalar(value("power_w")),
                 is_table,
             )
         )
 
+    def _rank_times(self, event: Event) -> None:
+        if times := table_of(schema.RankTimes, event.value):
+            self.rank_times[scalar(event.metadata.get("step"))] = times
+
     def _epoch_throughput(self, event: Event) -> None:
-        said = event.value.get if isinstance(event.value, dict) else {}.get
+        value = event.value.get if isinstance(event.value, dict) else {}.get
         number = scalar(event.metadata.get("epoch_num"))
         names = ("images_per_s", "images", "time_s", "data_wait_s")
-        self.rates.append(Rate(event.line, event.time_ms, event.key, number, *(scalar(said(name)) for name in names)))
+        self.rates.append(Rate(event.line, event.time_ms, event.key, number, *(scalar(value(name)) for name in names)))
 
     def _throughput(self, event: Event) -> None:
         """`throughput`, or `tracked_stats` with `throughput` or `imgs_sec`; the epoch is `epoch_num` or `step`."""
@@ -247,8 +252,8 @@ def _of_epoch(event: Event) -> Mark:
 
 
 def _of_block(event: Event) -> Mark:
-    said = event.metadata.get
-    return Mark(event.line, event.time_ms, scalar(said("first_epoch_num")), scalar(said("epoch_count")))
+    metadata = event.metadata.get
+    return Mark(event.line, event.time_ms, scalar(metadata("first_epoch_num")), scalar(metadata("epoch_count")))
 
 
 _HANDLERS: dict[str, Callable[[Run, Event], None]] = {
@@ -264,6 +269,7 @@ _HANDLERS: dict[str, Callable[[Run, Event], None]] = {
     schema.EVAL_ACCURACY.key: Run._accuracy,
     "eval_mean_iou": Run._accuracy,
     schema.STEP_WINDOW.key: Run._step_window,
+    schema.RANK_TIMES.key: Run._rank_times,
     schema.EPOCH_THROUGHPUT.key: Run._epoch_throughput,
     "throughput": Run._throughput,
     "tracked_stats": Run._throughput,

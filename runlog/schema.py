@@ -237,6 +237,25 @@ class StepWindow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankTimes:
+    """The ranks' own times in a window: the same few numbers for 2 ranks and 8,000.
+
+    Computation is what a rank spends on its own, without its waits for others; on GPUs it is not measured.
+    """
+
+    data_wait_least_s: Annotated[float, "s", "waiting for input, of the rank that waited least"]
+    data_wait_median_s: Annotated[float, "s", "of the median rank; of two in the middle the lower"]
+    data_wait_most_s: Annotated[float, "s", "of the rank that waited most"]
+    data_wait_rank: Annotated[int, "", "that rank"]
+    data_wait_host: Annotated[str, "", "its host"]
+    compute_least_s: Annotated[float | None, "s", "computing, of the rank that took least"]
+    compute_median_s: Annotated[float | None, "s", "of the median rank; of two in the middle the lower"]
+    compute_most_s: Annotated[float | None, "s", "of the rank that took most"]
+    compute_rank: Annotated[int | None, "", "that rank"]
+    compute_host: Annotated[str | None, "", "its host"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpochThroughput:
     """Training of an epoch, evaluation left out."""
 
@@ -323,6 +342,9 @@ EVAL_STOP = _stop("eval", "it ends", InEpoch)
 # Ours: what MLPerf lacks
 RUN_SUMMARY = Point[RunSummary](key="run_summary", value=RunSummary, meaning="what a score must know of the run")
 STEP_WINDOW = Point[StepWindow](key="step_window", value=StepWindow, meaning="some steps", metadata=InWindow)
+RANK_TIMES = Point[RankTimes](
+    key="rank_times", value=RankTimes, meaning="the ranks' own times in the window that ends here", metadata=AtStep
+)
 EPOCH_THROUGHPUT = Point[EpochThroughput](
     key="epoch_throughput", value=EpochThroughput, meaning="training of an epoch", metadata=InEpoch
 )

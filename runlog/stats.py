@@ -2,9 +2,27 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 CONFIDENCE = 0.95
+_Run = TypeVar("_Run")
+
+
+def median_set(
+    runs: Sequence[_Run], count: int, score: Callable[[Sequence[_Run]], float]
+) -> tuple[Sequence[_Run], str]:
+    """Of M runs in the order of their start, more than the `count` of a submission, those that are scored, and which.
+
+    They are the `count` consecutive ones of which the score is the median of all such sets; one without a score is
+    infinitely slow (MLPerf's training_rules.adoc, section Scoring). Of an even number of sets there are two in the
+    middle: the slower one is taken, as the rules name none.
+    """
+    sets = [runs[first : first + count] for first in range(len(runs) - count + 1)]
+    scores = [score(one) for one in sets]
+    first = sorted(range(len(sets)), key=scores.__getitem__)[len(sets) // 2]
+    which = f"runs {first + 1} to {first + count} of {len(runs)} in the order of their start"
+    return sets[first], f"{which}, the median of {len(sets)} sets of {count}"
 
 
 def olympic_mean(values: Sequence[float]) -> float:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 MOST_OF_A_LINE = 10_000
+
+
+def called(module: str) -> str:
+    """How this project's commands are called here: `paddle-reference` where that was, else `python -m MODULE`."""
+    name = Path(sys.argv[0]).name
+    return name if name.startswith("paddle-reference") else f"python -m {module}"
 
 
 def visible(value: object, limit: int = 600) -> str:
@@ -39,3 +50,12 @@ def cell(value: object) -> object:
         return value
     text = visible(value, limit=4096)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A CSV file of rows, each a value for every column; an empty cell is None."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    return stream.getvalue()

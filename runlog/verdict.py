@@ -56,7 +56,7 @@ def as_json(verdicts: Iterable[Verdict]) -> str:
 def as_text(verdicts: Iterable[Verdict]) -> str:
     """A table of lines; below each that is not ok what was wanted and what to do. Never wrapped nor padded behind."""
     shown = list(verdicts)
-    head = [(v.status, v.check, v.where) for v in shown]
+    head = [(v.status, v.check, visible(v.where)) for v in shown]
     widths = [max((len(row[i]) for row in head), default=0) for i in range(3)]
     lines = []
     for verdict, row in zip(shown, head, strict=True):

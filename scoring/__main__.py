@@ -8,7 +8,7 @@ import io
 import os
 import sys
 
-from runlog.text import MOST_OF_A_LINE, visible
+from runlog.text import MOST_OF_A_LINE, called, visible
 from scoring.commands import COMMANDS
 from scoring.record import InputError
 
@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    parser = argparse.ArgumentParser(prog="python -m scoring", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=called("scoring"), description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = argv[0] if argv else None
     for name, (module_name, text) in COMMANDS.items():
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         text = f"{where}{error.strerror or error}; check the path"
-    print(f"python -m scoring {wanted}: {visible(text, MOST_OF_A_LINE)}", file=sys.stderr)  # a path may hold anything
+    print(f"{called('scoring')} {wanted}: {visible(text, MOST_OF_A_LINE)}", file=sys.stderr)  # a path may hold anything
     return 2
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
+
+from runlog.schema import RankTimes
 
 
 class InputError(ValueError):
@@ -33,11 +34,17 @@ class Window:
     loss: float | None = None  # may be NaN
     gpu_memory_mib: float | None = None
     power_w: float | None = None
+    rank_times: RankTimes | None = None  # how far the ranks' own times lie apart
 
     @property
     def images_per_s(self) -> float | None:
         """Global throughput of the window from images and time; None where the log lacks either."""
         return self.images / self.seconds if self.images is not None and self.seconds else None
+
+    @property
+    def step_s(self) -> float | None:
+        """Step time in seconds, from time and steps or as printed."""
+        return self.seconds / self.steps if self.seconds is not None and self.steps else self.printed_step_time_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +74,7 @@ class Quality:
 class Check:
     """One thing that the log says in two ways."""
 
-    what: str  # devices, batch, rate or time
+    what: str  # devices, batch, or a row of the tables in importers/checks.py
     ways: tuple[str, ...]  # each with its lines and what it says
     agree: bool
     refused: bool = False  # they lie too far apart for any figure
@@ -90,8 +97,11 @@ class Record:
     devices: int | None = None
     nodes: int | None = None
     platform: str | None = None  # the system as an MLPerf log names it
+    accelerator: str | None = None  # the devices' name as a system description has it
+    described_by: str | None = None  # the system description that said devices, nodes and batch_per_device
     batch_per_device: int | None = None
     batch_of_all: int | None = None  # images of one step over all devices, where the log says that
+    train_samples: int | None = None  # images of an epoch, where an MLPerf log says that
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
     software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
     math_mode: str | None = None  # fp32 or tf32: what FP32 matrix products really use
@@ -144,27 +154,38 @@ class Record:
     @property
     def machine(self) -> str | None:
         """The devices of its kinds of nodes, or their CPU, as our own logs say them; else the platform."""
-        found = ", ".join(sorted(f"{count} x {name}" if count else name for count, name in self._nodes()))
-        return found or self.platform
+        nodes = sorted(f"{count} x {name}" if count else name for count, name in self._nodes())
+        return ", ".join(nodes) or self.platform
 
     @property
     def device_kinds(self) -> str | None:
         """The same without how many there are: what runs on one device and on eight of a machine share."""
-        return ", ".join(sorted({name for _, name in self._nodes()})) or self.platform
+        return ", ".join(sorted({name for _, name in self._nodes()})) or self.accelerator or self.platform
 
     def _nodes(self) -> set[tuple[int, str]]:
         """(GPUs, their name) of each kind of node, or (0, its CPU)."""
-        hardware = self.header.get("hardware")
-        nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
         seen = set()
-        for node in nodes if isinstance(nodes, list) else ():
-            gpus = node.get("gpus") if isinstance(node, dict) else None
+        for node in nodes_of(self):
+            gpus = node.get("gpus")
             if isinstance(gpus, list) and gpus:
                 seen.add((len(gpus), str(gpus[0].get("name") if isinstance(gpus[0], dict) else gpus[0])))
-            elif isinstance(node, dict) and node.get("cpu"):
+            elif node.get("cpu"):
                 seen.add((0, f"{node['cpu']}, {node.get('cores')} cores"))
         return seen
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as JSON values; fields that hold `None` are kept, so that absence is seen."""
-        return dataclasses.asdict(self)
+
+def config_of(record: Record) -> dict[str, dict[str, Any]]:
+    """The resolved configuration of our own logs: name to value and origin; empty without one."""
+    return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
+
+
+def section(record: Record, name: str) -> dict[str, Any]:
+    """A header section that is a table; empty without one."""
+    found = record.header.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def nodes_of(record: Record) -> list[dict[str, Any]]:
+    """The machines that the header of our own logs describes; empty without any."""
+    nodes = section(record, "hardware").get("nodes")
+    return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []

@@ -24,6 +24,7 @@ MAY = {
 }
 # Packages that a command may do without, or that take long to load: these alone are imported where they are used.
 HEAVY = {
+    "hashlib",  # OpenSSL
     "jinja2",
     "paddle",
     "nvidia",

@@ -1,7 +1,7 @@
 """`paddle-reference COMMAND`: the project's commands under one name.
 
 Those of the first list need what `pip install .` brings. Those of the second train, or look at what trains: they need a
-checkout and the packages of [train]. Each is also to be had as `python -m MODULE`.
+checkout and the packages of [train]. In a checkout each is also to be had as `python -m MODULE`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> int:
         return 2
     module, _ = known[name]
     if module not in WITH_COMMANDS:
-        del sys.argv[1]
+        sys.argv[:2] = [f"paddle-reference {name}"]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:
             raise ModuleNotFoundError(name="paddle")

@@ -8,72 +8,18 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import paddle
 
 from harness import env, workload
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
 from program.proof import kernels
-from scoring.published.table import Published, nearest, read_published, select
+from runlog.errors import one_line
+from scoring.published.cards import Card, figures_of, note, read_cards
+from scoring.published.table import Published, nearest
 
-KIB = 2**10
 FIRST_PORT = 6170  # Paddle's
 MOST_RANKS = 2**16 - FIRST_PORT
-
-# A model in published tables that leaves its version open: the one that it is taken for, and what is noted.
-UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """Data-sheet peaks of a GPU; `link_bytes_per_s` is NVLink in one direction."""
-
-    name: str
-    memory_gib: int
-    flops_per_s: dict[str, float]  # by arithmetic of the product
-    memory_bytes_per_s: float
-    on_chip_bytes: int  # registers, shared memory and L2 cache, by the architecture's white paper
-    link_bytes_per_s: float
-    source: str
-
-
-# White papers: "NVIDIA Tesla V100 GPU Architecture" (WP-08608-001) and "NVIDIA A100 Tensor Core GPU Architecture",
-# the tables that compare the GPUs of each generation: SMs, register file, shared memory and L2 cache.
-V100_SHEET = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
-A100_SHEET = (
-    "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-"
-    "r4-web.pdf"
-)
-DEVICES = (
-    *(
-        Device(
-            name="V100",
-            memory_gib=memory_gib,
-            flops_per_s={"float32": 15.7e12, "float16": 125e12},
-            memory_bytes_per_s=900e9,
-            on_chip_bytes=(80 * (256 + 96) + 6144) * KIB,
-            link_bytes_per_s=150e9,
-            source=V100_SHEET,
-        )
-        for memory_gib in (16, 32)
-    ),
-    *(
-        Device(
-            name="A100",
-            memory_gib=memory_gib,
-            flops_per_s={"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
-            memory_bytes_per_s=memory_bytes_per_s,
-            on_chip_bytes=(108 * (256 + 164) + 40960) * KIB,
-            link_bytes_per_s=300e9,
-            source=A100_SHEET,
-        )
-        for memory_gib, memory_bytes_per_s in ((40, 1555e9), (80, 2039e9))
-    ),
-)
-
 
 # ---- roofline ------------------------------------------------------------------------------------------------------
 
@@ -86,9 +32,9 @@ def in_order(update: Sequence[Any]) -> list[tuple[Work, float | None]]:
 
 
 def roofline(
-    operators: list[tuple[Work, float | None]], *, tf32: bool, batch: int, ranks: int, device: Device
+    operators: list[tuple[Work, float | None]], *, tf32: bool, batch: int, ranks: int, card: Card
 ) -> dict[str, Any] | None:
-    """Roofline of a step on `device`: an upper bound on its images/s; None where it lacks the arithmetic.
+    """Roofline of a step on `card`: an upper bound on its images/s; None where it lacks the arithmetic.
 
     `operators` are those of `in_order`; with `tf32` products of FP32 run in TF32.
 
@@ -98,22 +44,22 @@ def roofline(
     optimizer waits for the last. Beyond one node (8 ranks) nothing is estimated: the network has no data sheet here.
     """
     math_modes = {w.dtype: "tf32" if tf32 and w.dtype == "float32" else w.dtype for w, _ in operators if w.flops}
-    if ranks > 8 or not device.flops_per_s.keys() >= set(math_modes.values()):
+    peaks = card.flops_per_s
+    if ranks > 8 or not peaks.keys() >= set(math_modes.values()):
         return None
     compute_s = link_free_s = flops_s = bytes_s = 0.0
     waited = False
     for work, summed_bytes in operators:
         if summed_bytes is not None:
-            link_free_s = max(link_free_s, compute_s) + (
-                2 * (ranks - 1) / ranks * summed_bytes / device.link_bytes_per_s
-            )
+            link_free_s = max(link_free_s, compute_s)
+            link_free_s += 2 * (ranks - 1) / ranks * summed_bytes / card.link_bytes_per_s
             continue
         if work.role & OPTIMIZE and not waited:
             exposed_s, waited = max(0.0, link_free_s - compute_s), True
             compute_s += exposed_s
-        again_bytes = sum(size for size in work.again_bytes if size > device.on_chip_bytes)
-        by_flops_s = work.flops / device.flops_per_s[math_modes[work.dtype]] if work.flops else 0.0
-        by_bytes_s = (work.moved_bytes + again_bytes) / device.memory_bytes_per_s
+        again_bytes = sum(size for size in work.again_bytes if size > card.on_chip_bytes)
+        by_flops_s = work.flops / peaks[math_modes[work.dtype]] if work.flops else 0.0
+        by_bytes_s = (work.moved_bytes + again_bytes) / card.memory_bytes_per_s
         flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
         compute_s += max(by_flops_s, by_bytes_s)
     return {
@@ -122,74 +68,40 @@ def roofline(
         "flops_time_s": flops_s,
         "bytes_time_s": bytes_s,
         "exposed_all_reduce_s": exposed_s if waited else 0.0,
-        "peaks": dataclasses.asdict(device)
-        | {"flops_per_s": {mode: device.flops_per_s[mode] for mode in math_modes.values()}},
+        "peaks": card.peaks(math_modes.values()),
         "kind": "roofline at data-sheet peaks, an upper bound; not measured",
     }
 
 
-def figures_of(device: Device, *, workload: str, precision: str) -> list[Published]:
-    """Published throughput of the workload by Paddle on the same device and precision.
-
-    A table that does not say the device's memory, the model's version or the level of AMP is of any.
-    """
-    names = {"fp32": {"fp32"}, "tf32": {"tf32"}, "amp_o1": {"amp_o1", "amp"}, "amp_o2": {"amp_o2", "amp"}}
-    model = env.MODELS[workload]
-    return [
-        row
-        for row in select(read_published(), metric="throughput", accelerator=device.name)
-        if model in (row.model, *UNVERSIONED.get(row.model, ())[:1])
-        and row.precision in names.get(precision, set())
-        and row.framework.startswith("Paddle")
-        and row.accelerator_memory_gib in (None, device.memory_gib)
-    ]
-
-
-def quoted(row: Published) -> dict[str, Any]:
+def quoted(figure: Published) -> dict[str, Any]:
     """A published figure with its source and what it is of."""
-    _, unsaid = UNVERSIONED.get(row.model, (row.model, None))
-    return {
-        "images_per_s": row.value,
-        "source": row.source,
-        "framework": row.framework,
-        "table": row.table,
-        "batch_per_device": row.batch_per_device,
-        "devices": row.devices,
-        "note": "; ".join(filter(None, (row.note, unsaid))),
-    }
-
-
-def published(device: Device, *, workload: str, precision: str, batch: int, ranks: int) -> list[dict[str, Any]]:
-    """The figures of the same batch and ranks."""
-    rows = figures_of(device, workload=workload, precision=precision)
-    return [quoted(row) for row in select(rows, batch_per_device=batch, devices=ranks)]
+    names = ("source", "framework", "table", "batch_per_device", "devices")
+    return {"images_per_s": figure.value, "note": note(figure)} | {name: getattr(figure, name) for name in names}
 
 
 def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
-    """On each device: the roofline of the job's update, the nearest published figure, and the traffic."""
-    operators, found = in_order(update), []
+    """On each card: the roofline of the job's update, the nearest published figure, and the traffic."""
+    operators, found = in_order(update), list[dict[str, Any]]()
     sizes = {"batch": job.batchsize, "ranks": job.world_size}
-    for device in DEVICES:
-        row = None
+    for card in read_cards():
+        figure = None
         if not job.knobs.auto:  # Paddle chose that program, not who published
-            rows = figures_of(device, workload=job.workload, precision=job.precision)
-            row = nearest(rows, batch=job.batchsize, devices=job.world_size)
+            figures = figures_of(card, model=env.MODELS[job.workload], precision=job.precision)
+            figure = nearest(figures, batch=job.batchsize, devices=job.world_size)
+        bound = roofline(operators, tf32=job.precision == "tf32", card=card, **sizes)
         found.append(
-            {"device": f"{device.name} {device.memory_gib} GB"}
-            | (
-                roofline(operators, tf32=job.precision == "tf32", device=device, **sizes)
-                or {"roofline_images_per_s": None}
-            )
-            | {"published": row and quoted(row), "traffic_gb": traffic_gb(operators, device)}
+            {"device": f"{card.name} {card.memory_gib} GB"}
+            | (bound or {"roofline_images_per_s": None})
+            | {"published": figure and quoted(figure), "traffic_gb": traffic_gb(operators, card)}
         )
     return found
 
 
-def traffic_gb(operators: list[tuple[Work, float | None]], device: Device) -> dict[str, float]:
-    """What the kernels of each class move on `device`; transposes inside kernels are a class of their own."""
+def traffic_gb(operators: list[tuple[Work, float | None]], card: Card) -> dict[str, float]:
+    """What the kernels of each class move on `card`; transposes inside kernels are a class of their own."""
     found: Counter[str] = Counter()
     for work, _ in operators:
-        found[work.kernel_class] += work.traffic_bytes(device.on_chip_bytes) - work.turned_bytes
+        found[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes
         found["transposes inside kernels"] += work.turned_bytes
     return {name: size / 1e9 for name, size in found.most_common() if size}
 
@@ -203,6 +115,8 @@ def build(job: env.Job) -> Any:
     Raises:
         ValueError: the job asks for what cannot be built.
     """
+    import paddle
+
     if job.world_size > MOST_RANKS:
         raise ValueError(f"DGXNGPU={job.dgxngpu}: each rank has a TCP port of its own: at most {MOST_RANKS} here")
     if job.batchsize > kernels.MOST_ELEMENTS:
@@ -287,6 +201,7 @@ def _quote(row: dict[str, Any]) -> str:
     )
 
 
+@one_line
 def main() -> int:
     """`python -m tools.inspect`: the training program of a configuration, built without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=main.__doc__)
@@ -310,13 +225,9 @@ def main() -> int:
         "DGXNGPU": args.ranks,
         "MODE": "throughput",  # some strategies are refused in training to a target; nothing is trained here
     }
-    try:
-        job = env.of_system(**{name: value for name, value in asked.items() if value is not None})
-        env.export({"GLOG_minloglevel": "2"})
-        found = inspect(job)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    job = env.of_system(**{name: value for name, value in asked.items() if value is not None})
+    env.export({"GLOG_minloglevel": "2"})
+    found = inspect(job)
     print(json.dumps(found, indent=1) if args.json else text(found))
     return 0
 

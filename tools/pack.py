@@ -28,7 +28,7 @@ from rich import progress
 
 from harness import records
 from paddle_rn50 import data
-from runlog.errors import RunError
+from runlog.errors import RunError, one_line
 
 PARTS = ("train", "val")
 AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
@@ -182,6 +182,7 @@ def _shown(what: str, total: int, *, done: int = 0) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + AT_ONCE, total))
 
 
+@one_line
 def main() -> int:
     """`python -m tools.pack SOURCE TARGET`: packs an image folder with its lists into train.rec and val.rec."""
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=main.__doc__)
@@ -196,13 +197,9 @@ def main() -> int:
         absent = [part for part in PARTS if args.target and not (args.source / f"{part}_list.txt").is_file()]
         for part in absent or PARTS:  # what is absent is said before hours of packing the other
             print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
-    except (ValueError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
     except OSError as error:
         where = error.filename or args.target or args.source
-        print(f"error: {where}: {error.strerror}: mend that and start the same command again", file=sys.stderr)
-        return 1
+        raise RunError(f"{where}: {error.strerror}: mend that and start the same command again") from error
     except KeyboardInterrupt:
         print("stopped: the same command goes on from here", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -101,7 +101,7 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     for name, text in rows.items():
         print(f"{name:{width}}" + text.replace("\n", "\n" + " " * width))
     for warning in figure.warnings:
-        print(f"warning: {warning.rule}: {warning.message}")
+        print(f"warning: {warning.check}: {warning.found}")
     for report in reports:
         for found in report.findings:
             if found.severity == "error":

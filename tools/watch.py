@@ -22,6 +22,7 @@ from rich.text import Text
 from runlog import schema
 from runlog.reader import read_text
 from runlog.run import Run, Window
+from runlog.text import called
 
 REFRESH_S = 1.0
 SILENT_S = 10.0  # a node without a sample for so long is shown as silent
@@ -51,7 +52,7 @@ def total_steps(run: Run) -> int | None:
     if get("MODE") == "throughput":
         warmup, measured = get("WARMUP_STEPS"), get("MEASURED_STEPS")
         return int(warmup + measured) if _is_number(warmup) and _is_number(measured) else None
-    samples, batch = run.said(schema.TRAIN_SAMPLES), run.said(schema.GLOBAL_BATCH_SIZE)
+    samples, batch = run.last_value(schema.TRAIN_SAMPLES), run.last_value(schema.GLOBAL_BATCH_SIZE)
     epochs = get("MAX_EPOCHS") or get("RECIPE.epochs")
     if not (_is_number(samples) and _is_number(batch) and _is_number(epochs) and batch):
         return None
@@ -67,7 +68,7 @@ def state_of(run: Run) -> dict[str, Any]:
     left_s = None
     if _is_number(step) and total and time_s and run.phase not in ENDED:
         left_s = round((total - step) * time_s / sum(window.steps for window in windows), 1)
-    reason = run.said(schema.ABORT_REASON)
+    reason = run.last_value(schema.ABORT_REASON)
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),
@@ -77,12 +78,13 @@ def state_of(run: Run) -> dict[str, Any]:
         "loss": last.loss if last else None,
         "images_per_s": sum(window.images for window in windows) / time_s if time_s else None,
         "data_wait_share": sum(window.data_wait_s for window in windows) / time_s if time_s else None,
-        "quality": run.said(schema.EVAL_ACCURACY),
+        "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": next((v for k, v in run.settings.items() if k.startswith("RECIPE.target")), None),
         "left_s": left_s,
+        "rank_times": next((vars(times) for times in reversed(run.rank_times.values())), None),
         "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
-        "checkpoint": run.said(schema.CHECKPOINT),
-        "summary": run.said(schema.TELEMETRY_SUMMARY),
+        "checkpoint": run.last_value(schema.CHECKPOINT),
+        "summary": run.last_value(schema.TELEMETRY_SUMMARY),
     }
 
 
@@ -155,6 +157,8 @@ def draw(state: dict[str, Any], now_s: float) -> Group:
     run.add_row("throughput", _or_dash(state["images_per_s"], "{:.1f} images/s"))
     share = state["data_wait_share"]
     run.add_row("data wait", "-" if share is None else f"{100 * share:.2f} % of the step time")
+    if times := state["rank_times"]:
+        run.add_row("slowest rank", _plain("; ".join(_slowest(times, kind) for kind in ("compute", "data_wait"))))
     run.add_row("quality", f"{_or_dash(state['quality'], '{:.4f}')} (target {_or_dash(state['target'], '{:.4f}')})")
     if running:
         run.add_row("time left", _or_dash(state["left_s"], "{:.0f} s at most"))
@@ -163,6 +167,15 @@ def draw(state: dict[str, Any], now_s: float) -> Group:
         run.add_row("peak GPU memory", _or_dash(summary.get("peak_gpu_memory_mib"), "{:.0f} MiB"))
         run.add_row("energy", _or_dash(summary.get("joules_per_image"), "{:.3f} J an image"))
     return Group(run, "", _nodes_table(state["nodes"], now_s, running))
+
+
+def _slowest(times: dict[str, Any], kind: str) -> str:
+    """The slowest rank of the last window beside the median one."""
+    name, most_s = kind.replace("_", " "), times[f"{kind}_most_s"]
+    if most_s is None:
+        return f"{name} not measured"
+    median_s, rank, host = (times[f"{kind}_{field}"] for field in ("median_s", "rank", "host"))
+    return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {median_s:.3f} s)"
 
 
 def _nodes_table(nodes: list[dict[str, Any]], now_s: float, running: bool) -> Table | str:
@@ -193,7 +206,7 @@ def _nodes_table(nodes: list[dict[str, Any]], now_s: float, running: bool) -> Ta
 
 def main() -> int:
     """Shows the newest run until it ends; 1 if there is none, 2 for wrong use."""
-    parser = argparse.ArgumentParser(prog="python -m tools.watch", description=__doc__)
+    parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
     parser.add_argument("--once", action="store_true", help="print one view and end")
     parser.add_argument("--json", action="store_true", help="print one view as JSON and end")

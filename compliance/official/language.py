@@ -81,7 +81,7 @@ _NAMES: Mapping[str, Code] = {
 
 def _expression(node: ast.expr) -> Code:
     """`node` as a function; raises UnknownFormError."""
-    if named := _NAMES.get(ast.unparse(node)):
+    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and (named := _NAMES.get(ast.unparse(node))):
         return named
     match node:
         case ast.Constant(value=value):

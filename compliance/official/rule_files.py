@@ -7,10 +7,10 @@ language.
 
 import ast
 import functools
-import hashlib
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,28 +27,40 @@ ARCHIVE = RULES / f"mlperf_logging_{VERSION}.zip"
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
 _COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
-# SHA-256 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
+# CRC-32 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
 _AGGREGATES = {
-    "dc24773a5251c8c730432b0e964c1c45737c6697eb06c693de197b7c4958c06b": "samples_count",
-    "eaadb8fdd764f6cd6357c03a04413e35096808400090929ee692d2bb5ca029ef": "step_num",
+    0x9193B33E: "samples_count",
+    0x97C23FA3: "step_num",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """An expression that must hold: its text, and what it asks in words.
+    """An expression that must hold.
 
-    `aspect` is what it looks at: value, metadata, order or time. `sides` are those of a single comparison. `other` is
-    the key whose events make what it looks at; for `order` one that must have come, or, where `before`, must not.
+    `aspect` is what it looks at: value, metadata, order or time. `other` is the key whose events make what it looks
+    at; for `order` one that must have come, or, where `before`, must not.
     """
 
-    text: str
+    node: ast.expr
     code: Code
     aspect: str
-    words: str
-    sides: tuple[Code, ...] = ()
     other: str = ""
     before: bool = False
+
+    @functools.cached_property
+    def words(self) -> str:
+        """What it asks."""
+        return f"{'before' if self.before else 'after'} {self.other}" if self.aspect == "order" else in_words(self.node)
+
+    @functools.cached_property
+    def sides(self) -> list[Code]:
+        """Those of a single comparison; of two lists that are sorted to be compared, the lists: what a log holds may
+        not be sortable."""
+        if not isinstance(self.node, ast.Compare):
+            return []
+        parts = map(ast.unparse, [self.node.left, *self.node.comparators])
+        return [expression(re.sub(r"^sorted\((.*)\)$", r"\1", part)) for part in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +158,8 @@ def reference_points(file: str, version: str) -> dict[str, Any]:
 
 def text_of(name: str) -> str:
     """The text of a rule file."""
-    own = RULES / name
-    return own.read_text("utf-8") if own.is_file() else _archive().read(f"compliance_checker/{name}").decode()
+    ours = RULES / name
+    return ours.read_text("utf-8") if ours.is_file() else _archive().read(f"compliance_checker/{name}").decode()
 
 
 def _files(version: str) -> list[str]:
@@ -184,9 +196,9 @@ def load(name: str) -> RuleFile:
     return RuleFile(name=name, rules=rules, begin=begin, end=end, aggregates=aggregates)
 
 
-def _digest(code: str) -> str:
+def _digest(code: str) -> int:
     lines = (line.partition("#")[0].rstrip() for line in code.splitlines())
-    return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()
+    return zlib.crc32("\n".join(filter(None, lines)).encode())
 
 
 def _listed(checks: str | list[str]) -> list[str]:
@@ -234,17 +246,9 @@ def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = Mappi
     states = [state for state in re.findall(r"s\['(\w+)'\]", plain) if state in set_by]
     other = set_by[states[0]] if states else ""
     if other and (flag := re.fullmatch(r"(not )?s\['\w+'\](?: == True)?", plain)):
-        before = bool(flag[1])
-        words = f"{'before' if before else 'after'} {other}"
-        return Check(text=text.strip(), code=code, aspect="order", words=words, other=other, before=before)
+        return Check(node=node, code=code, aspect="order", other=other, before=bool(flag[1]))
     aspect = "time" if "ll.timestamp" in plain else "metadata" if "v['metadata']" in plain else "value"
-    parts = [node.left, *node.comparators] if isinstance(node, ast.Compare) and len(node.ops) == 1 else []
-    # of two lists that are sorted to be compared, the lists: what a log holds may not be sortable
-    lists = [
-        part.args[0] if isinstance(part, ast.Call) and ast.unparse(part.func) == "sorted" else part for part in parts
-    ]
-    sides = tuple(expression(ast.unparse(part)) for part in lists)
-    return Check(text=text.strip(), code=code, aspect=aspect, words=in_words(node), sides=sides, other=other)
+    return Check(node=node, code=code, aspect=aspect, other=other)
 
 
 _WORDS = tuple(

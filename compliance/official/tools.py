@@ -55,34 +55,33 @@ def _complaints(text: str) -> str:
     return printable("; ".join((bad or lines[-1:] or ["no text"])[:3]), 500)
 
 
+def _judged(tool: str, arguments: Sequence[str], accepts: str) -> Verdict:
+    """By the text alone: most of the tools exit with 0 whatever they find."""
+    _, text = run_tool(tool, arguments)
+    good = accepts in text and "Skipping benchmark" not in text  # package_checker passes over one that it lacks
+    return judged(tool, good, accepts if good else _complaints(text))
+
+
 def package(folder: Path, ruleset: str) -> Verdict:
-    """package_checker; it always exits with 0, and passes over a benchmark that it does not know."""
-    _, text = run_tool("package_checker", [str(folder), "training", ruleset])
-    good = "PACKAGE CHECKER FOUND NO ERRORS" in text and "Skipping benchmark" not in text
-    return judged("package_checker", good, "PACKAGE CHECKER FOUND NO ERRORS" if good else _complaints(text))
+    """package_checker."""
+    return _judged("package_checker", [str(folder), "training", ruleset], "PACKAGE CHECKER FOUND NO ERRORS")
 
 
 def system_description(file: Path, ruleset: str) -> Verdict:
-    """system_desc_checker; it always exits with 0."""
-    _, text = run_tool("system_desc_checker", [str(file), "training", ruleset])
-    good = "System description checker passed" in text
-    return judged("system_desc_checker", good, "passed" if good else _complaints(text))
+    """system_desc_checker."""
+    return _judged("system_desc_checker", [str(file), "training", ruleset], "System description checker passed")
 
 
 def repository(folder: Path, ruleset: str) -> Verdict:
-    """repo_checker; it always exits with 0."""
-    _, text = run_tool("repo_checker", [str(folder), "training", ruleset])
-    good = "ALL CHECKS PASSED" in text
-    return judged("repo_checker", good, "ALL CHECKS PASSED" if good else _complaints(text))
+    """repo_checker."""
+    return _judged("repo_checker", [str(folder), "training", ruleset], "ALL CHECKS PASSED")
 
 
 def convergence(results: Path, ruleset: str, *, closed: bool) -> Verdict:
     """rcp_checker; its points are for the closed division, so package_checker does not ask it for others."""
     if not closed:
         return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
-    status, text = run_tool("rcp_checker", [str(results), "--rcp_version", ruleset])
-    good = status == 0 and "RCP test PASSED" in text
-    return judged("rcp_checker", good, "RCP test PASSED" if good else _complaints(text))
+    return _judged("rcp_checker", [str(results), "--rcp_version", ruleset], "RCP test PASSED")
 
 
 def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:

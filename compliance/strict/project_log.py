@@ -5,17 +5,23 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
-from typing import Annotated, Any
+from typing import Any
 
-from compliance.first_values import FirstValues
-from compliance.strict.run_order import Course
-from compliance.strict.windows import settings
+from compliance.first_values import FirstValues, is_number
+from compliance.strict.machine import most_images_per_s
+from compliance.strict.run_order import RunOrder
+from compliance.strict.windows import TIME_TOLERANCE, settings
 from runlog import schema
+from runlog.reader import hints_of
 from runlog.text import printable
 
 _OF_A_RUN = (
     *(schema.SEED, schema.GLOBAL_BATCH_SIZE, schema.GRADIENT_ACCUMULATION_STEPS, schema.MODEL_BN_SPAN),
     schema.RUN_SUMMARY,
+)
+_OURS = (  # only this project writes them
+    *(schema.RUN_SUMMARY, schema.STEP_WINDOW, schema.RANK_TIMES, schema.EPOCH_THROUGHPUT, schema.TELEMETRY_SUMMARY),
+    schema.CLOCK_SET,
 )
 _OF_TRAINING = (
     *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
@@ -31,23 +37,18 @@ _SETTINGS = frozenset(
     {
         *("WORKLOAD", "MODE", "DATA", "PRECISION", "DEVICE", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "SEED"),
         *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
-        *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM"),
+        *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
     }
 )
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
 
 
-def is_own(headers: Mapping[str, Any], values: FirstValues, course: Course) -> bool:
+def is_project_log(headers: Mapping[str, Any], values: FirstValues) -> bool:
     """Whether a log has anything that only this project writes."""
-    return bool(
-        not headers.keys().isdisjoint(schema.SECTIONS)
-        or values.of(schema.RUN_SUMMARY).count
-        or course.windows.seen
-        or course.measured
-    )
+    return not headers.keys().isdisjoint(schema.SECTIONS) or any(values.of(event).count for event in _OURS)
 
 
-def lacks(headers: Mapping[str, Any], values: FirstValues, course: Course) -> Iterator[tuple[int | None, str]]:
+def lacks(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> Iterator[tuple[int | None, str]]:
     """What such a log lacks: line, or None, and what."""
     for name, section in schema.SECTIONS.items():
         if name not in headers:
@@ -58,7 +59,7 @@ def lacks(headers: Mapping[str, Any], values: FirstValues, course: Course) -> It
     for once in (schema.RUN_SUMMARY, schema.SEED):
         if (state := values.of(once)).count > 1:
             yield state.line, f"{state.count} {once.key}; a run writes one"
-    trained = course.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
+    trained = order.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
     for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
         if not values.of(event).count:
             yield None, f"no {event.key}"
@@ -67,8 +68,49 @@ def lacks(headers: Mapping[str, Any], values: FirstValues, course: Course) -> It
     elif summary.count and all(name in headers and fits(s.value, headers[name]) for name, s in schema.SECTIONS.items()):
         yield from _contradictions(headers, values, schema.RunSummary(**summary.value))
     yield from _recipe(values, auto=settings(headers).get("STRATEGY") == "auto")
-    yield from _ending(values, course, settings(headers).get("TELEMETRY_S"))
-    yield from course.windows.faults
+    yield from _ending(values, order, settings(headers).get("TELEMETRY_S"))
+    yield from order.windows.faults
+    yield from _impossible(headers, values, order)
+
+
+def _impossible(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> Iterator[tuple[int | None, str]]:
+    """What the machine, the recipe or the sampler of such a run cannot give."""
+    configured, hardware = settings(headers), headers.get(schema.HARDWARE.name)
+    rate, line = order.windows.fastest
+    pixels = configured.get("RECIPE.image_size")
+    nodes = hardware["nodes"] if isinstance(hardware, dict) and fits(schema.Hardware, hardware) else []
+    if values.text(schema.SUBMISSION_BENCHMARK) == "resnet" and type(pixels) is int and pixels > 0 and nodes:
+        cards = (
+            [str(gpu["name"]) for node in nodes for gpu in node["gpus"]]
+            if headers[schema.HARDWARE.name]["device"] == "gpu"
+            else []
+        )
+        most = most_images_per_s(cards, sum(node["cores"] for node in nodes), pixels)
+        if most is not None and rate > most:
+            what = f"{len(cards)} cards" if cards else f"{sum(node['cores'] for node in nodes)} cores"
+            yield line, f"a window of {rate:.6g} images/s; the peak of its {what} is below {most:.6g} at {pixels} px"
+    epochs, target = configured.get("RECIPE.epochs"), recipe_target(headers)
+    reached = target is None or any(one.value >= target for one in order.evaluations)
+    short = is_number(epochs) and (order.last_epoch or 0) < float(str(epochs)) and not configured.get("MAX_EPOCHS")
+    if order.status == "success" and short and not reached:
+        yield order.stop_line, f"it ends in epoch {order.last_epoch} of {epochs}, and did not reach its target"
+    summary, every_s = values.of(schema.TELEMETRY_SUMMARY), configured.get("TELEMETRY_S")
+    if (
+        summary.count
+        and isinstance(every_s, int | float)
+        and every_s > 0
+        and None not in (order.start_ms, order.stop_ms)
+    ):
+        due = (order.stop_ms - order.start_ms) / 1000 / every_s * max(len(nodes), 1)  # type: ignore[operator]
+        samples = summary.value.get("samples") if isinstance(summary.value, dict) else None
+        if samples is not None and is_number(samples) and samples < due / 2:
+            yield summary.line, f"{samples} samples of telemetry; {due:.0f} were due, by TELEMETRY_S and the run's time"
+
+
+def recipe_target(headers: Mapping[str, Any]) -> float | None:
+    """The target of the recipe that the header's `config` names; an open run may choose it."""
+    named = (value for name, value in settings(headers).items() if name.startswith("RECIPE.target_"))
+    return next((float(value) for value in named if is_number(value)), None)
 
 
 def _recipe(values: FirstValues, *, auto: bool) -> Iterator[tuple[int | None, str]]:
@@ -83,18 +125,23 @@ def _recipe(values: FirstValues, *, auto: bool) -> Iterator[tuple[int | None, st
         yield None, f"no {', '.join(missing)} beside the rest of the recipe"
 
 
-def _ending(values: FirstValues, course: Course, telemetry_s: Any) -> Iterator[tuple[int | None, str]]:
+def _ending(values: FirstValues, order: RunOrder, telemetry_s: Any) -> Iterator[tuple[int | None, str]]:
     """What belongs to the status of a run that ended."""
     aborted, telemetry = values.of(schema.ABORT_REASON), values.of(schema.TELEMETRY_SUMMARY)
-    if aborted.count and course.status == "success":
+    if aborted.count and order.status == "success":
         yield aborted.line, "an abort_reason, and status success"
-    wanted = 1 if telemetry_s and course.status == "success" else 0
-    if telemetry.count != wanted and course.stop_line:
+    wanted = 1 if telemetry_s and order.status == "success" else 0
+    if telemetry.count != wanted and order.stop_line:
         yield telemetry.line or None, f"{telemetry.count} telemetry_summary, {wanted} by TELEMETRY_S and the status"
     elif telemetry.count and not fits(schema.TelemetrySummary, telemetry.value):
         yield telemetry.line, f"telemetry_summary is not as the schema has it: {printable(telemetry.value)}"
-    elif telemetry.count and telemetry.line < (course.stop_line or 0):
+    elif telemetry.count and telemetry.line < (order.stop_line or 0):
         yield telemetry.line, "telemetry_summary before run_stop"
+    elif telemetry.count:
+        energy_j = telemetry.value["energy_j"] or 0
+        joules = (telemetry.value["joules_per_image"] or 0) * order.windows.all_images
+        if not abs(joules - energy_j) <= TIME_TOLERANCE * joules:
+            yield telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J"
 
 
 def _contradictions(
@@ -104,8 +151,9 @@ def _contradictions(
     for name, form in _SOURCE.items():
         if (text := headers[schema.SOURCE.name][name]) is not None and not re.fullmatch(form, text):
             yield None, f"source's {name} is {printable(text)}"
-    said, at_line = settings(headers), values.of(schema.RUN_SUMMARY).line
-    if missing := sorted(_SETTINGS - said.keys()):
+    configured, at_line = settings(headers), values.of(schema.RUN_SUMMARY).line
+    wanted = _SETTINGS | ({"RECIPE.image_size"} if configured.get("WORKLOAD") == "rn50" else set())
+    if missing := sorted(wanted - configured.keys()):
         yield None, f"the header section config lacks {', '.join(missing)}"
         return
     hosts = len(headers[schema.HARDWARE.name]["nodes"])
@@ -114,7 +162,10 @@ def _contradictions(
             at_line,
             f"{summary.devices} devices of {summary.batch_per_device} images, {summary.nodes} nodes, {hosts} hosts",
         )
-    for where, found, by, wanted in _said_twice(headers, said, values, summary):
+    for node in headers[schema.HARDWARE.name]["nodes"] if configured["DEVICE"] == "gpu" else []:
+        if len(node["gpus"]) < summary.devices / summary.nodes:
+            yield None, f"{summary.devices} ranks on {summary.nodes} nodes, and {len(node['gpus'])} GPUs in one of them"
+    for where, found, by, wanted in _said_twice(headers, configured, values, summary):
         line = at_line
         if isinstance(where, schema.Point):
             line, found, where = values.of(where).line, values.of(where).value, where.key
@@ -123,30 +174,64 @@ def _contradictions(
 
 
 def _said_twice(
-    headers: Mapping[str, Any], said: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
+    headers: Mapping[str, Any], configured: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
 ) -> tuple[tuple[str | schema.Point[Any], Any, str, Any], ...]:
     """Where something stands, an event or a place with what it says; and by what it is known, and as what."""
     hardware, dataset = headers[schema.HARDWARE.name], headers[schema.DATASET.name]
-    benchmark, model = _WORKLOADS.get(str(said["WORKLOAD"]), (None, None))
-    ranks, seed = said["DGXNGPU"], said["SEED"]
+    benchmark, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
+    ranks, seed = configured["DGXNGPU"], configured["SEED"]
     drawn = summary.resumed or seed == -1
     return (
-        *((f"run_summary's {name}", getattr(summary, name), by, said[by]) for name, by in _OF_SUMMARY.items()),
-        *((point, None, point.key.upper(), said[point.key.upper()]) for point in _OF_SUBMISSION),
+        *((f"run_summary's {name}", getattr(summary, name), by, configured[by]) for name, by in _OF_SUMMARY.items()),
+        *((point, None, point.key.upper(), configured[point.key.upper()]) for point in _OF_SUBMISSION),
         ("run_summary's model", summary.model, "WORKLOAD", model),
         ("run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes),
-        ("run_summary's profiled", summary.profiled, "PROFILE", said["PROFILE"] != ""),
-        ("run_summary's resumed", summary.resumed, "RESUME", said["RESUME"] == "auto" and summary.resumed),
-        ("hardware's math_mode", hardware["math_mode"], "PRECISION", said["PRECISION"]),
-        ("hardware's device", hardware["device"], "DEVICE", said["DEVICE"]),
-        ("dataset's synthetic", dataset["synthetic"], "DATA", said["DATA"] == "synthetic"),
+        ("run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""),
+        ("run_summary's resumed", summary.resumed, "RESUME", configured["RESUME"] == "auto" and summary.resumed),
+        ("hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]),
+        ("hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]),
+        ("dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"),
         (schema.SUBMISSION_BENCHMARK, None, "WORKLOAD", benchmark),
-        (schema.SUBMISSION_PLATFORM, None, "SUBMISSION_PLATFORM", said["SUBMISSION_PLATFORM"] or said["DGXSYSTEM"]),
+        (
+            schema.SUBMISSION_PLATFORM,
+            None,
+            "SUBMISSION_PLATFORM",
+            configured["SUBMISSION_PLATFORM"] or configured["DGXSYSTEM"],
+        ),
         (schema.GLOBAL_BATCH_SIZE, None, "run_summary", summary.devices * summary.batch_per_device),
         (schema.TRAIN_SAMPLES, None, "dataset", dataset["train_samples"]),
         (schema.EVAL_SAMPLES, None, "dataset", dataset["eval_samples"]),
+        *(
+            (point, None, f"RECIPE.{name}", configured[f"RECIPE.{name}"])
+            for point, name in _of_recipe(values.text(schema.OPT_NAME))
+            if f"RECIPE.{name}" in configured
+        ),
+        *(
+            (schema.OPTIMIZER[kind]["base_learning_rate"], None, "the recipe and the batch", rate)
+            for kind in schema.OPTIMIZER
+            if kind == values.text(schema.OPT_NAME) and (rate := _learning_rate(configured, summary)) is not None
+        ),
         (schema.SEED, None, "SEED", values.of(schema.SEED).value if drawn else seed),
     )
+
+
+def _of_recipe(kind: str) -> Iterator[tuple[schema.Point[Any], str]]:
+    """The events of an optimizer of this kind that repeat the recipe, and their names there."""
+    if kind in schema.OPTIMIZER:
+        yield schema.OPT_NAME, "optimizer.kind"
+        yield schema.WARMUP_EPOCHS[kind], "warmup_epochs"
+        yield schema.OPTIMIZER[kind]["end_learning_rate"], "end_learning_rate"
+        for name in ("momentum", "weight_decay"):
+            yield schema.OPTIMIZER[kind][name], f"optimizer.{name}"
+
+
+def _learning_rate(configured: Mapping[str, Any], summary: schema.RunSummary) -> float | None:
+    """The base rate of the recipe at the run's global batch; None where the header does not say it."""
+    rate: Any = configured.get("RECIPE.base_learning_rate")
+    of_batch: Any = configured.get("RECIPE.base_batch")
+    if not (is_number(rate) and (of_batch is None or (is_number(of_batch) and of_batch > 0))):
+        return None
+    return float(rate) * (summary.devices * summary.batch_per_device / of_batch if of_batch else 1.0)
 
 
 def fits(kind: Any, value: Any) -> bool:
@@ -154,8 +239,6 @@ def fits(kind: Any, value: Any) -> bool:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True
-    if origin is Annotated:
-        return fits(arguments[0], value)
     if origin in (typing.Union, UnionType):
         return any(fits(one, value) for one in arguments)
     if kind is type(None):
@@ -165,7 +248,7 @@ def fits(kind: Any, value: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(fits(arguments[1], item) for item in value.values())
     if is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        hints = hints_of(kind)  # type: ignore[arg-type]
         return isinstance(value, dict) and all(
             fits(hints[field.name], value[field.name]) if field.name in value else field.default is not MISSING
             for field in fields(kind)

@@ -2,16 +2,14 @@
 
 import argparse
 import bz2
-import csv
 import gzip
-import io
 import json
 import lzma
 import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,12 +18,16 @@ from compliance.check import NOTHING, check_file
 from compliance.findings import FileReport, Finding, check_replaceable
 from compliance.official.rule_files import versions
 from compliance.rules import Ruleset, load
+from compliance.submission import power
+from compliance.submission.description import over_peak
 from compliance.submission.runs import Checked, benchmark_of, check_between
 from compliance.submission.score import score_runs
-from runlog.reader import HeldLog
-from runlog.text import cell, printable
+from runlog.reader import HeldLog, open_log, parse_json
+from runlog.text import csv_text, printable
 
 LARGEST_LOG_BYTES = 1 << 28  # a log in an archive is held in memory while it is read
+SYSTEMS = "systems/*.json"
+PATTERNS = ("result_*.txt", power.PATTERN, SYSTEMS)
 NEWEST = "4.0.0"  # with rules of ResNet
 _PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
@@ -55,6 +57,7 @@ class Submission:
     division: str
     ruleset: str
     logs: int
+    not_judged: int  # logs of a benchmark that the ruleset has no rules for
     global_batch: int | None
     official_passes: int
     strict_passes: int
@@ -85,19 +88,44 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None) -> list[Submission]:
     """The submissions below the folder, or in the tar archive, `path`.
 
-    `ruleset` None: that of the round which a folder's name says, else the newest. Raises ValueError for an archive
-    that cannot be read.
+    `ruleset` None: that of the round which a folder's name says; logs of this project, which are of no round, are of
+    NEWEST. Raises ValueError for an archive that cannot be read, and for others' logs of a round that no name says.
     """
     loaded: dict[str, Ruleset] = {}
+    rulesets: dict[PurePosixPath, Ruleset] = {}
     groups: dict[PurePosixPath, list[Checked]] = {}
+    metered: dict[PurePosixPath, dict[str, dict[str, list[float]]]] = {}
+    systems: dict[PurePosixPath, bytes] = {}
     for count, (done, name, log) in enumerate(_logs(path), 1):
         _progress(done, count)
-        version = ruleset or _version(name)
-        if version not in loaded:
-            loaded[version] = load(version)
-        groups.setdefault(name.parent, []).append(_checked(name, log, loaded[version]))
+        if name.match(power.PATTERN):
+            of_submission = metered.setdefault(name.parents[2], {})
+            of_submission.setdefault(name.parent.name, {})[name.name] = _power_times(log)
+            continue
+        if name.match(SYSTEMS):
+            systems[name] = b"" if isinstance(log, str) else open_log(log).read()
+            continue
+        version = ruleset or _version(path, name.parent)
+        rules = loaded.get(version or NEWEST) or loaded.setdefault(version or NEWEST, load(version or NEWEST))
+        one = _checked(name, log, rules)
+        if not version and one.run is not NOTHING and not one.run.is_project_log:
+            raise ValueError(
+                f"{path}: of which round is {name}? No folder above it names one that has rules; give --ruleset, "
+                f"one of {', '.join(versions())}"
+            )
+        groups.setdefault(name.parent, []).append(one)
+        rulesets[name.parent] = rules
     seen: dict[tuple[object, ...], tuple[PurePosixPath, str]] = {}
-    return [_submission(folder, groups[folder], loaded[ruleset or _version(folder)], seen) for folder in sorted(groups)]
+    submissions = []
+    for folder in sorted(groups):
+        asked = _elsewhere(folder, groups[folder], seen, systems)
+        description = _object(_submitter(folder, systems)[1])
+        for one in groups[folder]:
+            fast = over_peak(one.run, description, rulesets[folder].strict["system-description"])
+            power_logs = _of_power(one, metered.get(folder, {}))
+            asked.setdefault(one.path.name, []).extend((*fast, *power_logs))
+        submissions.append(_submission(folder, groups[folder], rulesets[folder], asked))
+    return submissions
 
 
 def _progress(done: float, logs: int) -> None:
@@ -121,9 +149,9 @@ class _Header(tarfile.TarInfo):
 
 
 def _logs(path: Path) -> Iterator[tuple[float, PurePosixPath, Path | str]]:
-    """Share that is done, name and log of each result_*.txt; of a log that cannot be read, why."""
+    """Share that is done, name and content of each file of PATTERNS; of one that cannot be read, why."""
     if path.is_dir():
-        logs = sorted(path.rglob("result_*.txt"))
+        logs = sorted(log for pattern in PATTERNS for log in path.rglob(pattern))
         for count, log in enumerate(logs, 1):
             yield count / len(logs), PurePosixPath(log.relative_to(path)), log
         return
@@ -137,7 +165,7 @@ def _logs(path: Path) -> Iterator[tuple[float, PurePosixPath, Path | str]]:
             with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as members:
                 for member in members:
                     name = PurePosixPath(member.name)
-                    if name.match("result_*.txt"):
+                    if any(map(name.match, PATTERNS)):
                         yield stream.tell() / size, name, _held(member, members)
             while unpacked.read(1 << 20):
                 pass  # the checksum comes last
@@ -156,10 +184,15 @@ def _held(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
     return held
 
 
-def _version(name: PurePosixPath) -> str:
-    found = re.search(r"v(\d+\.\d+)(?=$|/)", str(name))
-    version = f"{found[1]}.0" if found else NEWEST
-    return version if version in versions() else NEWEST
+def _version(root: Path, name: PurePosixPath) -> str | None:
+    """The ruleset of the round that the innermost folder (or archive) above SUBMITTER/results names; None without."""
+    parts = (*root.resolve().parts, *name.parts)
+    below = parts[::-1].index("results") + 1 if "results" in parts else 0
+    for part in parts[::-1][below:]:
+        if rounds := {*re.findall(r"(?<![A-Za-z0-9])v(\d+\.\d+)(?!\d)", part)}:
+            version = f"{rounds.pop()}.0"
+            return version if not rounds and version in versions() else None
+    return None
 
 
 def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Checked:
@@ -170,6 +203,14 @@ def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Checked:
     except (ValueError, OSError) as error:
         findings, run = (_asked("log", printable(str(error)), "ask for the log", severity="error"),), NOTHING
     return Checked(path=Path(name.name), findings=findings, run=run)
+
+
+def _power_times(log: Path | str) -> list[float]:
+    """The times of a power log's readings; of one that cannot be read none."""
+    try:
+        return [] if isinstance(log, str) else power.times_of(log)
+    except (ValueError, OSError):
+        return []
 
 
 def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
@@ -188,24 +229,62 @@ def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Fi
 
 
 def _elsewhere(
-    folder: PurePosixPath, checked: Sequence[Checked], seen: dict[tuple[object, ...], tuple[PurePosixPath, str]]
-) -> list[list[Finding]]:
-    """Runs that stand in a submission before this one, too: one start, one stop, one series of accuracies."""
-    found = []
+    folder: PurePosixPath,
+    checked: Sequence[Checked],
+    seen: dict[tuple[object, ...], tuple[PurePosixPath, str]],
+    systems: Mapping[PurePosixPath, bytes],
+) -> dict[str, list[Finding]]:
+    """By log: that its run stands in a submission before this one, too: one start, one stop, one series of accuracies.
+
+    A submission with power logs holds the runs of one without them by intent. Those of an earlier round may be
+    submitted again: training_rules.adoc, section Results Resubmission.
+    """
+    found: dict[str, list[Finding]] = {}
     for one in checked:
         run = one.run
         itself = (run.start_ms, run.stop_ms, *(evaluation.value for evaluation in run.evaluations))
         where, file = seen.setdefault(itself, (folder, one.path.name)) if run.start_ms is not None else (folder, "")
+        if where == folder:
+            continue
         actual = f"the run of {printable(file)} of {printable(str(where))}"
-        found.append([] if where == folder else [_asked("run-elsewhere", actual, "ask which system ran it")])
+        (submitter, description), (other, earlier) = (_submitter(place, systems) for place in (folder, where))
+        severity = "warning"
+        if submitter != other and submitter.partition("-")[0] == other.partition("-")[0] and "power" in submitter:
+            actual, severity = f"{actual}: this is its submission with power logs", "info"
+        elif folder.parts[0] != where.parts[0]:
+            same = "identical" if description == earlier else "not identical"
+            same = same if description and earlier else "missing"
+            passes = "passes" if not any(f.official for f in one.findings) else "does not pass"
+            actual += (
+                f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the new "
+                f"round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
+            )
+        found[one.path.name] = [_asked("run-elsewhere", actual, "ask which system ran it", severity=severity)]
     return found
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """A JSON object; empty where the text is none."""
+    try:
+        value = parse_json(text.decode())
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _submitter(folder: PurePosixPath, systems: Mapping[PurePosixPath, bytes]) -> tuple[str, bytes]:
+    """The submitter of SUBMITTER/results/SYSTEM/BENCHMARK, and the system's description; empty without one."""
+    if len(folder.parts) < 4:
+        return "", b""
+    submitter = folder.parents[2]
+    return submitter.name, systems.get(submitter / "systems" / f"{folder.parent.name}.json", b"")
 
 
 def _submission(
     folder: PurePosixPath,
     checked: Sequence[Checked],
     ruleset: Ruleset,
-    seen: dict[tuple[object, ...], tuple[PurePosixPath, str]],
+    asked: Mapping[str, list[Finding]],
 ) -> Submission:
     checked = sorted(checked, key=lambda one: (len(one.path.name), one.path.name))
     parts = folder.parts
@@ -213,8 +292,8 @@ def _submission(
     names = (parts[at - 1], *parts[at + 1 :], "", "") if at else ("", "", folder.name)
     between = check_between(checked, ruleset)
     reports = [
-        FileReport(file=one.path.name, findings=(*one.findings, *others, *more))
-        for one, others, more in zip(checked, between, _elsewhere(folder, checked, seen), strict=True)
+        FileReport(file=one.path.name, findings=(*one.findings, *others, *asked[one.path.name]))
+        for one, others in zip(checked, between, strict=True)
     ]
     first = next((one.run for one in checked if one.run is not NOTHING), NOTHING)
     minutes: dict[str, float | None] = {}
@@ -239,6 +318,7 @@ def _submission(
         division=printable(first.values.get("submission_division", "")),
         ruleset=ruleset.version,
         logs=len(checked),
+        not_judged=sum(any(f.rule == "known-benchmark" for f in report.findings) for report in reports),
         global_batch=batch,
         official_passes=sum(report.official for report in reports),
         strict_passes=sum(report.strict for report in reports),
@@ -250,6 +330,11 @@ def _submission(
         problem=problem,
         questions=tuple(_questions(reports)),
     )
+
+
+def _of_power(one: Checked, metered: dict[str, dict[str, list[float]]]) -> Iterator[Finding]:
+    for rule, found in power.questions(one.path.name, one.run, metered):
+        yield _asked(rule, found, "ask for the meter's own log")
 
 
 def _scaled(minutes: float | None, scaling: float) -> float | None:
@@ -287,32 +372,31 @@ def as_json(submissions: Sequence[Submission]) -> str:
 
 
 def as_csv(submissions: Sequence[Submission]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*_COLUMNS, "errors", "warnings"])
+    rows = []
     for one in submissions:
-        by = {
-            severity: " ".join(question.rule for question in one.questions if question.severity == severity)
-            for severity in ("error", "warning")
-        }
-        cells = [asdict(one)[name] for name in _COLUMNS]
-        writer.writerow([cell(value) for value in (*cells, by["error"], by["warning"])])
-    return stream.getvalue()
+        row = {name: getattr(one, name) for name in _COLUMNS}
+        for severity in ("error", "warning"):
+            asked = [question.rule for question in one.questions if question.severity == severity]
+            row[f"{severity}s"] = " ".join(asked)
+        rows.append(row)
+    return csv_text([*_COLUMNS, "errors", "warnings"], rows)
 
 
 def as_text(submissions: Sequence[Submission]) -> str:
     lines = []
     for one in submissions:
-        shown = [f"{m:.4f}" if m is not None else "none" for m in (one.official_minutes, one.strict_minutes)]
+        shown = [f"{m:.4f} min" if m is not None else "no score" for m in (one.official_minutes, one.strict_minutes)]
         name = f"{one.round or '-'} {one.submitter} {one.system} {one.benchmark}"
-        verdicts = f"official {one.official_passes}/{one.logs}, {shown[0]} min; strict {one.strict_passes}/{one.logs}"
-        lines.append(f"{name}: {verdicts}, {shown[1]} min; RCP {one.rcp}, x {one.scaling:.6f}")
+        verdicts = f"official {one.official_passes}/{one.logs}, {shown[0]}; strict {one.strict_passes}/{one.logs}"
+        verdicts += f", {shown[1]}; RCP {one.rcp}, x {one.scaling:.6f}{f' ({one.problem})' if one.problem else ''}"
+        lines.append(f"{name}: {'not judged' if one.not_judged == one.logs else verdicts}")
         lines += [
             f"  {q.severity}: {q.rule}, {q.logs} log(s), {q.file}:{q.line or '-'}: {q.actual}" for q in one.questions
         ]
     official, strict = (sum(getattr(s, f"{by}_passes") for s in submissions) for by in ("official", "strict"))
-    count = sum(one.logs for one in submissions)
-    lines.append(f"{len(submissions)} submissions, {count} logs: official passes {official}, strict {strict}")
+    count, unjudged = (sum(getattr(s, name) for s in submissions) for name in ("logs", "not_judged"))
+    passes = f"official passes {official}, strict {strict}; {unjudged} not judged"
+    lines.append(f"{len(submissions)} submissions, {count} logs: {passes}")
     return "\n".join(lines) + "\n"
 
 

@@ -9,32 +9,24 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun, check_file
 from compliance.findings import FileReport, Finding
+from compliance.notice import NOT_VERIFIED, UNVERIFIED
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load
-from compliance.submission.runs import (
-    Checked,
-    benchmark_of,
-    check_between,
-    compare_description,
-    expand,
-    read_description,
-    receipt_path,
-    sha256,
-    submission_of,
-)
-from compliance.submission.score import NOT_CONVERGED, Score, score_runs
+from compliance.submission.description import compare_description, read_description
+from compliance.submission.runs import Checked, benchmark_of, check_between, expand, receipt_path, sha256, submission_of
+from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import NOT_STATED, faults
-from runlog.text import printable
+from runlog.text import called, printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
 HASHES = "SHA256SUMS"
 MANIFEST = "submission.json"
 REPORT = "README.md"
@@ -60,6 +52,7 @@ class Content:
 
     manifest: dict[str, Any]
     report: str
+    chosen: str = ""  # which of more runs than a submission has it holds: no log of it says so
 
 
 def command(options: argparse.Namespace) -> int:
@@ -78,9 +71,22 @@ def command(options: argparse.Namespace) -> int:
         return 1
     if options.json:
         official_ = [answer.as_dict() for answer in answers]
-        print(json.dumps({"package": str(folder), "refused": [], **content.manifest, "official": official_}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "package": str(folder),
+                    "refused": [],
+                    "chosen": content.chosen,
+                    **content.manifest,
+                    "official": official_,
+                },
+                indent=2,
+            )
+        )
         return 0
     print(content.report)
+    if content.chosen:
+        print(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
     print(as_text(answers), end="")
     print(f"{folder}: built; its id is the SHA-256 of {HASHES}: {sha256(folder / HASHES)}")
     return 0
@@ -99,7 +105,7 @@ def build(
             raise ValueError(f"{printable(name)}: letters, digits and any of _ + . - only, as repo_checker asks")
     description_path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
     if not description_path.is_file():
-        raise ValueError(f"{description_path}: no system description; write it by `python -m compliance system`")
+        raise ValueError(f"{description_path}: no system description; write it by `{called('compliance')} system`")
     target = out / org
     if target.exists() or target.is_symlink():
         raise ValueError(f"{target}: exists; packages are never overwritten, name another --out")
@@ -139,12 +145,14 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     if benchmark is None:
         name = printable(first.values.get("submission_benchmark"))
         raise RefusedError([f"{checked[0][1]}: benchmark {name}: ruleset {ruleset.version} has no rules for it"])
-    if len(checked) != benchmark.runs:
-        raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has exactly {benchmark.runs}")
+    if len(checked) < benchmark.runs:
+        raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has {benchmark.runs}")
     for one, log in checked[1:]:
         if submission_of(one.run) != submission_of(first):
             mine, others = (printable(", ".join(submission_of(run))) for run in (one.run, first))
             raise RefusedError([f"{log}: of another submission ({mine}) than {checked[0][1]} ({others})"])
+    scored, chosen = nearest_the_median([one for one, _ in checked], ruleset)
+    checked = [(one, log) for one, log in checked if one in scored]
     results = stage / "results" / system / benchmark.name
     results.mkdir(parents=True)
     renamed = []
@@ -152,7 +160,7 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
         path = results / f"result_{index}.txt"
         one.path.rename(path)
         renamed.append(Checked(path=path, findings=one.findings, run=one.run))
-    incoming.rmdir()
+    shutil.rmtree(incoming)  # with the runs that are not scored
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
     names = {f"result_{index}.txt": str(log) for index, (_, log) in enumerate(checked)}
@@ -164,7 +172,7 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
-    return content
+    return replace(content, chosen=chosen)
 
 
 def _changed(log: Path, copy: Path) -> str | None:
@@ -255,14 +263,14 @@ def contents_of(
 
 def _of_origin(run: LoggedRun, org: str) -> list[str]:
     """Why the logs cannot stand for the organisation, or for code that could be handed in."""
-    if not run.own:
+    if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]
     reasons = []
-    said = run.values.get("submission_org")
-    if said == NOT_STATED:
+    org_of_log = run.values.get("submission_org")
+    if org_of_log == NOT_STATED:
         reasons.append("they state no organisation: run with SUBMISSION_ORG set")
-    elif str(said).replace(" ", "_") != org:
-        reasons.append(f"they are of {printable(said)}, not of {printable(org)}")
+    elif str(org_of_log).replace(" ", "_") != org:
+        reasons.append(f"they are of {printable(org_of_log)}, not of {printable(org)}")
     source = run.headers.get("source")
     source = source if isinstance(source, dict) else {}
     commit = source.get("commit")
@@ -285,7 +293,8 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
     lines = [
         f"# {manifest['benchmark']} on {description['system_name']}, {printable(manifest['organisation'])}",
         "",
-        f"MLPerf Training ruleset {manifest['ruleset']}, division {manifest['division']}, {description['status']}.",
+        f"{form_of(manifest['benchmark'], manifest['ruleset'])}, division {manifest['division']}, "
+        f"{description['status']}.",
         f"{description['framework']}; {description['number_of_nodes']} node(s), "
         f"{description['accelerators_per_node']} accelerator(s) a node {description['accelerator_model_name']}".rstrip()
         + f"; host {description['host_processor_model_name']}.",
@@ -300,7 +309,7 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
         lines.append(f"| {Path(one['file']).name} | {' | '.join(shown)} | {seeds} | {counts} |")
     lines += [
         "",
-        f"Score: {manifest['minutes']!r} minutes: {score.reduction} {manifest['unscaled_minutes']!r}, "
+        f"Score: {manifest['minutes']!r} minutes ({UNVERIFIED}): {score.reduction} {manifest['unscaled_minutes']!r}, "
         f"times {manifest['scaling']!r} (reference convergence points: {manifest['convergence']}).",
         "",
         f"The data set: {_dataset(run)}. The code is commit `{manifest['commit']}`, in `{folder}`; to run it again:",
@@ -310,10 +319,18 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
         f"{_rerun(run)}./run_and_time.sh",
         "```",
         "",
+        *([f"{NOT_VERIFIED}", ""] if manifest["benchmark"] == "resnet" else []),
         f"`{MANIFEST}` holds the same in JSON and `{HASHES}` the hash of every file; the code's "
         "`python -m compliance verify DIR` checks them, the logs and the score again.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def form_of(benchmark: str, ruleset: str) -> str:
+    """Whose rules the logs keep."""
+    if benchmark == "resnet":
+        return f"In the form of MLPerf Training ruleset {ruleset}"
+    return "In the form of MLPerf's logs; no MLPerf benchmark"
 
 
 def _dataset(run: LoggedRun) -> str:

@@ -1,9 +1,7 @@
 """Several logs together: which files, the rules between runs, the system description, the official checker."""
 
-import hashlib
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,10 @@ from compliance.first_values import COUNT, has_type
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
 from compliance.rules import Benchmark, Ruleset, StrictRule
+from compliance.submission.copies import alike, of_its_own
+from compliance.submission.description import compare_description, hardware_nodes, read_description
 from runlog import schema
-from runlog.reader import open_log, parse_json
+from runlog.reader import open_log
 from runlog.text import printable
 
 # Fields of the header that must be the same in all runs of a submission.
@@ -30,14 +30,6 @@ OWN_OF_A_RUN = frozenset(
     }
 )
 _OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
-LARGEST_JSON_BYTES = 1 << 20
-LEAST_SERIES = 3  # shorter series of accuracies may be equal by chance
-STATUS_WORDS = {
-    "cloud": "Available cloud",
-    "onprem": "Available on-premise",
-    "preview": "Preview",
-    "research": "Research, Development, or Internal (RDI)",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +98,7 @@ def check_logs(
             answer, disagreement = _beside(one, found, ruleset, official)
             found += disagreement
         digest = sha256(one.path) if receipt or hashed else None
-        by = verdict or ("strict" if one.run.own else "official")
+        by = verdict or ("strict" if one.run.is_project_log else "official")
         report = FileReport(file=str(one.path), findings=found, by=by, sha256=digest, mlperf_logging=answer)
         if receipt:
             write_receipt(one.path, report, ruleset)
@@ -119,7 +111,7 @@ def check_logs(
 
 def submission_of(run: LoggedRun) -> tuple[str, ...]:
     """What the runs of one submission have in common by name."""
-    return tuple(str(run.said(event)) for event in _SUBMISSION)
+    return tuple(str(run.first_value(event)) for event in _SUBMISSION)
 
 
 def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Finding]]:
@@ -133,7 +125,7 @@ def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Fin
     by_folder: dict[tuple[Any, ...], int] = {}
     by_text: dict[tuple[str, ...], int] = {}
     for index, one in enumerate(checked):
-        text = tuple(" ".join(said.casefold().split()) for said in submission_of(one.run))
+        text = tuple(" ".join(name.casefold().split()) for name in submission_of(one.run))
         folder = (*text[:2], one.path.parent)
         group = by_text.get(text, by_folder.get(folder, index))
         by_text.setdefault(text, group)
@@ -151,7 +143,7 @@ def _copies(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset
     first: dict[str, int] = {}
     for index in members:
         run, counts = checked[index].run, dict.fromkeys(("seeds-differ", "runs-differ"), 0)
-        for rule, what, value, line in _of_its_own(run):
+        for rule, what, value, line in of_its_own(run):
             other = first.setdefault(f"{what}{json.dumps(value)}", index)
             counts[rule] += other != index
             if other != index and counts[rule] <= FINDINGS_PER_RULE:
@@ -161,51 +153,21 @@ def _copies(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset
         if counts["runs-differ"]:
             continue
         for other in members[: members.index(index)]:
-            if alike := _alike(run, checked[other].run):
-                actual = f"{alike} {printable(checked[other].path.name)}"
+            if equal := alike(run, checked[other].run) or _at_once(run, checked[other].run):
+                actual = f"{equal} {printable(checked[other].path.name)}"
                 line = run.evaluations[0].line if run.evaluations else None
                 found[index].append(breach(ruleset.strict["runs-differ"], actual, line=line))
                 break
 
 
-def _alike(run: LoggedRun, other: LoggedRun) -> str:
-    """What is equal at more places of two runs than chance explains; empty if nothing is.
-
-    Two counts of right images, of N at accuracy a, differ with a variance of N a (1 - a) / 2 or more, a quarter of that
-    of independent errors. So one place is equal by a chance of 1 / sqrt(pi N a (1 - a)) at most: 0.006 of 50,000 images
-    at 0.76. (Of 13,332 pairs of places in 140 published submissions 16 are equal, 0.0012, and no two runs have two.)
-    A value counts once: a run that diverged always finds the same images.
-    """
-    samples = run.said(schema.EVAL_SAMPLES)
-    pairs = [(one.value, two.value) for one, two in zip(run.evaluations, other.evaluations, strict=False)]
-    if pairs and run.said(schema.SUBMISSION_BENCHMARK) == "resnet" and has_type(samples, COUNT):
-        mean = sum(map(sum, pairs)) / len(pairs) / 2
-        variance = math.pi * samples * mean * (1 - mean)
-        same = {round(one * samples) for one, two in pairs if round(one * samples) == round(two * samples)}
-        if variance > 1 and len(same) >= _most_by_chance(len(pairs), variance**-0.5):
-            return f"{len(same)} of {len(pairs)} counts of right images are those of"
-    losses = list(zip(run.losses, other.losses, strict=False))
-    same = {one for one, two in losses if one == two and one is not None}
-    if len(same) >= LEAST_SERIES:  # of 24 bits each
-        return f"{len(same)} of {len(losses)} losses of step_windows are those of"
-    return ""
-
-
-def _most_by_chance(places: int, chance: float) -> int:
-    """So many equal places, 3 at least, one submission of a thousand has by chance: of 5 runs, which are 10 pairs."""
-    counts = range(LEAST_SERIES, places + 1)
-    return next((n for n in counts if 10 * math.comb(places, n) * chance**n < 1e-3), places + 1)
-
-
-def _of_its_own(run: LoggedRun) -> Iterator[tuple[str, str, Any, int | None]]:
-    """Rule, name, value and line of what is a run's own."""
-    for value, line in run.seeds:
-        yield "seeds-differ", "seed", int(value) if isinstance(value, float) and value.is_integer() else value, line
-    if run.start_ms is not None:
-        yield "runs-differ", "run_start", run.start_ms, run.lines.get(schema.RUN_START.key)
-    if len(run.evaluations) >= LEAST_SERIES:
-        accuracies = [evaluation.value for evaluation in run.evaluations]
-        yield "runs-differ", "the series of accuracies", accuracies, run.evaluations[0].line
+def _at_once(run: LoggedRun, other: LoggedRun) -> str:
+    """On which host of their headers two runs trained at the same time; others' logs name no host."""
+    hosts = [{str(node.get("host")) for node in hardware_nodes(one)} for one in (run, other)]
+    times = (run.start_ms, run.stop_ms, other.start_ms, other.stop_ms)
+    if None in times or not (shared := sorted(hosts[0] & hosts[1])):
+        return ""
+    start, stop, other_start, other_stop = (float(ms or 0) for ms in times)
+    return f"it ran on {printable(shared[0])} while that trained:" if start < other_stop and other_start < stop else ""
 
 
 def configuration(run: LoggedRun) -> dict[str, Any]:
@@ -229,7 +191,7 @@ def _configurations(
 ) -> None:
     first = checked[members[0]].run
     base = configuration(first)
-    closed = first.said(schema.SUBMISSION_DIVISION) == "closed"
+    closed = first.first_value(schema.SUBMISSION_DIVISION) == "closed"
     for index in members[1:]:
         other = configuration(checked[index].run)
         names = [name for name in {**base, **other} if base.get(name) != other.get(name)]
@@ -260,7 +222,7 @@ def benchmark_of(run: LoggedRun, ruleset: Ruleset) -> Benchmark | None:
 
 def global_batch(run: LoggedRun) -> int | None:
     """Its images of a step; None where it says no whole number."""
-    batch = run.said(schema.GLOBAL_BATCH_SIZE)
+    batch = run.first_value(schema.GLOBAL_BATCH_SIZE)
     return int(batch) if has_type(batch, COUNT) else None
 
 
@@ -270,7 +232,7 @@ def reference_applies(run: LoggedRun, ruleset: Ruleset) -> bool:
     return (
         benchmark is not None
         and benchmark.reference_points is not None
-        and run.said(schema.SUBMISSION_DIVISION) == "closed"
+        and run.first_value(schema.SUBMISSION_DIVISION) == "closed"
     )
 
 
@@ -324,75 +286,16 @@ def _hyperparameters(run: LoggedRun, points: Sequence[Any], rule: StrictRule) ->
     if point.hyperparameters.get("optimizer") != name:
         return [note(rule, f"not applied: the reference point is of {point.hyperparameters.get('optimizer')}")]
     found = []
-    for own, wanted in point.hyperparameters.items():
-        key = f"{name}_{own}"
+    for name_of_point, wanted in point.hyperparameters.items():
+        key = f"{name}_{name_of_point}"
         # the references count decay steps in iterations, logs in iterations or epochs; bn_span is a batch
-        if key not in run.values or own.endswith("decay_steps"):
+        if key not in run.values or name_of_point.endswith("decay_steps"):
             continue
         value = run.values[key]
         if value != wanted:
             actual = f"{key} is {printable(value, 30)}; the reference point has {wanted}"
             found.append(breach(rule, actual, line=run.lines.get(key)))
     return found
-
-
-# --- the system description ---
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """The JSON object of a system description. Raises ValueError if it is none."""
-    if path.stat().st_size > LARGEST_JSON_BYTES:
-        raise ValueError(f"{path}: no system description: over {LARGEST_JSON_BYTES >> 20} MiB")
-    try:
-        description = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: no system description: {error}") from None
-    if not isinstance(description, dict):
-        raise ValueError(f"{path}: no system description: not a JSON object")
-    return description
-
-
-def compare_description(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
-    """Where the log and the system description differ."""
-    values, found = run.values, []
-
-    def compare(key: str, name: str, said: object) -> None:
-        if said is not None and str(description.get(name)) != str(said):
-            shown = f"{name} is {printable(description.get(name))}"
-            actual = f"{shown}; by the log's {key} it is {printable(said)}"
-            found.append(breach(rule, actual, line=run.lines.get(key)))
-
-    compare("submission_org", "submitter", values.get("submission_org"))
-    compare("submission_division", "division", values.get("submission_division"))
-    status = values.get("submission_status")
-    compare("submission_status", "status", STATUS_WORDS.get(status) if isinstance(status, str) else None)
-    summary, key = run.summary, schema.RUN_SUMMARY.key
-    nodes_of_log = hardware_nodes(run)
-    if summary and 0 < summary.nodes < 2**63 and 0 <= summary.devices < 2**63:
-        on_cpu = bool(nodes_of_log) and not any(gpu_names(node) for node in nodes_of_log)
-        compare(key, "number_of_nodes", summary.nodes)
-        compare(key, "accelerators_per_node", 0 if on_cpu else summary.devices // summary.nodes)
-    if summary and summary.framework.casefold() not in str(description.get("framework")).casefold():
-        compare(key, "framework", summary.framework)
-    for node in nodes_of_log:
-        for name in gpu_names(node):
-            if name.casefold() not in str(description.get("accelerator_model_name")).casefold():
-                compare("hardware", "accelerator_model_name", name)
-                return found
-    return found
-
-
-def gpu_names(node: dict[str, Any]) -> list[str]:
-    """Names of the accelerators of one node of the header's `hardware`."""
-    gpus = node.get("gpus")
-    names = [gpu.get("name") if isinstance(gpu, dict) else gpu for gpu in gpus] if isinstance(gpus, list) else []
-    return [printable(name) for name in names]
-
-
-def hardware_nodes(run: LoggedRun) -> list[dict[str, Any]]:
-    hardware = run.headers.get("hardware")
-    nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
-    return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
 
 
 # --- the official checker ---
@@ -424,6 +327,8 @@ def receipt_path(log: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
+    import hashlib  # loads OpenSSL, which most checks do without
+
     digest = hashlib.sha256()
     with open_log(path) as stream:
         while block := stream.read(1 << 20):

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from compliance.check import check_file
@@ -21,7 +21,7 @@ from compliance.submission.runs import (
     submission_of,
 )
 from runlog import schema
-from runlog.stats import olympic_mean
+from runlog.stats import median_set, olympic_mean
 from runlog.text import printable
 
 # errors of a run that trained as it should and did not reach the target: one such run may be dropped
@@ -56,6 +56,7 @@ class Score:
     convergence: str
     problem: str
     refused: tuple[str, ...]  # rules that leave no strict score; beside an official one they must be read
+    chosen: str  # which of more runs than a submission has these are; empty where there are no more
     runs: tuple[ScoredRun, ...]
 
 
@@ -72,7 +73,24 @@ def score_logs(logs: Sequence[Path], ruleset: Ruleset, by: str | None = None) ->
     for log in logs:
         found, run = check_file(log, ruleset)
         checked.append(Checked(path=log, findings=found, run=run))
-    return score_runs(checked, ruleset, by)
+    scored, chosen = nearest_the_median(checked, ruleset, by)
+    return replace(score_runs(scored, ruleset, by), chosen=chosen)
+
+
+def nearest_the_median(
+    checked: Sequence[Checked], ruleset: Ruleset, by: str | None = None
+) -> tuple[Sequence[Checked], str]:
+    """Of more runs than a submission has, those that are scored, and a line that says which they are."""
+    benchmark = benchmark_of(checked[0].run, ruleset)
+    if benchmark is None or len(checked) <= benchmark.runs:
+        return checked, ""
+
+    def minutes(runs: Sequence[Checked]) -> float:
+        scored = score_runs(runs, ruleset, by).minutes
+        return math.inf if scored is None else scored
+
+    ordered = sorted(checked, key=lambda one: (one.run.start_ms or 0, one.path.name))
+    return median_set(ordered, benchmark.runs, minutes)
 
 
 def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = None) -> Score:
@@ -82,7 +100,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score beside another fault.
     """
     first = checked[0]
-    by = by or ("strict" if first.run.own else "official")
+    by = by or ("strict" if first.run.is_project_log else "official")
     benchmark = _one_submission(checked, ruleset, by)
     runs, faults = _runs(checked, ruleset, by)
     batches, batch = _batches(checked), global_batch(first.run)
@@ -91,7 +109,12 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     mean, reduction = _reduce(minutes, dropped)
     problem = ""
     if dropped > 1:
-        mean, problem = None, f"{dropped} runs fail their check; a submission may drop one"
+        rules = ", ".join(
+            sorted({rule for run in runs for rule in run.dropped.removeprefix("fails ").split(", ") if rule})
+        )
+        mean, problem = None, f"{dropped} runs fail their check ({rules}); a submission may drop one"
+        if "weights_initialization" in rules:
+            problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
     elif mean is None:
         problem = "no run is left"
     elif faults and by == "strict":
@@ -114,7 +137,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
             problem = problem or "fails the test against the reference convergence points"
     return Score(
         benchmark=benchmark.name,
-        division=printable(first.run.said(schema.SUBMISSION_DIVISION), 20),
+        division=printable(first.run.first_value(schema.SUBMISSION_DIVISION), 20),
         by=by,
         global_batch=batch,
         minutes=None if mean is None or problem else mean * scaling,
@@ -127,6 +150,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
         convergence=verdict,
         problem=problem,
         refused=tuple(sorted(faults)),
+        chosen="",
         runs=tuple(runs),
     )
 
@@ -156,8 +180,11 @@ def _one_submission(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> Be
     first = checked[0]
     benchmark = benchmark_of(first.run, ruleset)
     if benchmark is None:
-        name = printable(first.run.said(schema.SUBMISSION_BENCHMARK))
-        raise ValueError(f"{first.path}: benchmark {name}: no rules for it in ruleset {ruleset.version}")
+        name = printable(first.run.first_value(schema.SUBMISSION_BENCHMARK))
+        known = ", ".join(ruleset.benchmarks) or "none"
+        raise ValueError(
+            f"{first.path}: benchmark {name}: not scored; of ruleset {ruleset.version} this scores {known}"
+        )
     for other in checked[1:]:
         if submission_of(other.run) != submission_of(first.run):
             mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
@@ -171,7 +198,7 @@ def _one_submission(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> Be
 
 def _batches(checked: Sequence[Checked]) -> set[str]:
     """The global batches of the runs; what is none, as the log says it."""
-    return {json.dumps(global_batch(one.run) or one.run.said(schema.GLOBAL_BATCH_SIZE)) for one in checked}
+    return {json.dumps(global_batch(one.run) or one.run.first_value(schema.GLOBAL_BATCH_SIZE)) for one in checked}
 
 
 def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
@@ -185,8 +212,8 @@ def as_json(score: Score) -> str:
 
 
 def as_text(score: Score) -> str:
-    said = score.global_batch or "not stated"
-    lines = [f"{score.benchmark}, {score.division}, global batch {said}, by the {score.by} rules"]
+    batch = score.global_batch or "not stated"
+    lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]
     for run in score.runs:
         shown = "no time" if run.minutes is None else f"{run.minutes:.6f} min"
         epochs = "" if run.epochs is None else f", {run.epochs:g} epochs"
@@ -194,6 +221,8 @@ def as_text(score: Score) -> str:
     lines.append(f"  reference convergence points: {score.convergence}")
     if score.unscaled_minutes is not None:
         lines.append(f"  {score.reduction}: {score.unscaled_minutes!r} min; scaling {score.scaling!r}")
+    if score.chosen:
+        lines.append(f"  scored: {score.chosen}")
     if score.provisional:
         lines.append(f"  provisional: {len(score.runs)} runs; a submission has {score.runs_wanted}")
     but = f", refused by the strict rules: {', '.join(score.refused)}" if score.refused else ""

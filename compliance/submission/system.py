@@ -15,7 +15,7 @@ from typing import Any
 
 from compliance.check import LoggedRun, check_file
 from compliance.rules import load, read_rules
-from compliance.submission.runs import STATUS_WORDS, gpu_names, hardware_nodes
+from compliance.submission.description import STATUS_WORDS, gpu_names, hardware_nodes
 from runlog.text import printable
 
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])

@@ -3,10 +3,12 @@
 import argparse
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from compliance.check import check_file
 from compliance.rules import load
+from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.package import (
     HASHES,
     MANIFEST,
@@ -20,7 +22,8 @@ from compliance.submission.package import (
     is_name,
     official_answers,
 )
-from compliance.submission.runs import LARGEST_JSON_BYTES, Checked, read_description, sha256
+from compliance.submission.runs import Checked, sha256
+from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, as_table, page_of, row_of, signed
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
 
@@ -30,9 +33,12 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 def command(options: argparse.Namespace) -> int:
     """`python -m compliance verify`."""
     folder: Path = options.folder
-    if not (folder / MANIFEST).is_file():
-        raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package")
-    answers = verify(folder, ask_official=options.official)
+    if (folder / TABLE).is_file():
+        answers = verify_site(folder, options.signers, ask_official=options.official)
+    elif (folder / MANIFEST).is_file() and not options.signers:
+        answers = verify(folder, ask_official=options.official)
+    else:
+        raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package, or a published folder")
     good = worst(answers) != FATAL
     if options.json:
         print(
@@ -98,6 +104,35 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     return answers
 
 
+def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
+    """What a re-check of a published folder finds: its signature, hashes, each package, its table and its page.
+
+    `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
+    """
+    folder = folder.resolve()
+    if strange := _strange_files(folder):
+        return strange
+    answers = [signed(folder, signers)] if signers or (folder / SIGNATURE).is_file() else []
+    there = "".join(line for line in hashes(folder).splitlines(True) if not line.endswith(f"  {SIGNATURE}\n"))
+    listed = _read(folder / HASHES) == there.encode()
+    answers.append(
+        judged(HASHES, listed, f"{there.count(chr(10))} files{'' if listed else ', not those that it lists'}")
+    )
+    places = sorted(path.parent.relative_to(folder) for path in (folder / PACKAGES).glob(f"*/*/{MANIFEST}"))
+    for place in places:
+        answers += [replace(answer, where=str(place)) for answer in verify(folder / place, ask_official=ask_official)]
+    if worst(answers) == FATAL:
+        return answers
+    rows = {str(place): row_of(folder, place) for place in places}
+    order = [str(row.get("package")) for row in read_description(folder / TABLE).get("results", [])]
+    wanted = [rows[name] for name in order if name in rows]
+    for file, text in ((TABLE, as_table(wanted)), (PAGE, page_of(folder, wanted))):
+        same = sorted(order) == sorted(rows) and _read(folder / file) == text.encode()
+        answers.append(judged(file, same, "what the packages say" if same else "differs from what the packages say"))
+    beside = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
+    return [*answers, *(judged("contents", False, f"{name} is nothing that was published") for name in sorted(beside))]
+
+
 def _strange_files(folder: Path) -> list[Verdict]:
     """Links, pipes, empty folders and names that no package has: nothing of such a package is read."""
     answers = []
@@ -139,16 +174,16 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    listed = _read(folder / HASHES)
+    text = _read(folder / HASHES)
     there = hashes(folder).encode()
-    if listed == there:
+    if text == there:
         message = f"{there.count(10)} files; the id of the package is {sha256(folder / HASHES)}"
         return [judged(HASHES, True, message)]
     answers = []
-    said, found = ({line[66:]: line[:64] for line in text.split(b"\n") if line} for text in (listed, there))
-    for file in sorted({*said, *found}):
-        if said.get(file) != found.get(file):
-            what = "is not listed" if file not in said else "is missing" if file not in found else "was altered"
+    listed, found = ({line[66:]: line[:64] for line in sums.split(b"\n") if line} for sums in (text, there))
+    for file in sorted({*listed, *found}):
+        if listed.get(file) != found.get(file):
+            what = "is not listed" if file not in listed else "is missing" if file not in found else "was altered"
             shown = printable(file.decode("utf-8", "replace"))
             answers.append(judged(HASHES, False, f"{shown} {what}"))
     return answers or [judged(HASHES, False, "not in the order or form that it was written in")]

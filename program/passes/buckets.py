@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import paddle
 from paddle import static
 
 from program.ops import BACKWARD, LOSS, MIB, element_bytes, is_optimizer, parameters_by_gradient, readers
@@ -46,14 +45,11 @@ def _pack(gradients: list[_Gradient], limit_mib: float) -> list[list[_Gradient]]
     return [b for b in (*buckets, bucket, tail) if b]
 
 
-def bucket_all_reduces(
-    main: static.Program, *, limit_mib: float, half: bool = False, rings: int = 1, one_stream: bool = False
-) -> int:
+def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> int:
     """Replaces fleet's one all-reduce a gradient by one a bucket of at most `limit_mib`, each issued when it is full.
 
     The gradients of a bucket are slices of one buffer (`coalesce_tensor`, which copies nothing); `depend` tells the
-    executor that a gradient's readers come after its bucket's all-reduce, as fleet's own fusion does. With `half` an
-    FP32 bucket travels as FP16. Buckets take the communicators 0 to `rings` - 1 in turn. With
+    executor that a gradient's readers come after its bucket's all-reduce, as fleet's own fusion does. With
     `one_stream` they are summed on the stream that computes, hidden behind nothing. Returns how many there are.
     """
     block = main.global_block()
@@ -82,7 +78,7 @@ def bucket_all_reduces(
     buckets.sort(key=_ready)
     fused = [f"bucket_{number}.{bucket[0].name}" for number, bucket in enumerate(buckets)]
     for number in reversed(range(len(buckets))):
-        _all_reduce(block, buckets[number], fused[number], half=half, ring=number % rings, one_stream=one_stream)
+        _all_reduce(block, buckets[number], fused[number], one_stream=one_stream)
     start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == BACKWARD | LOSS)
     for number, bucket in enumerate(buckets):
         insert(
@@ -127,20 +123,9 @@ def thin_depends(main: static.Program) -> int:
     return dropped
 
 
-def _all_reduce(block: Any, bucket: list[_Gradient], fused: str, *, half: bool, ring: int, one_stream: bool) -> None:
-    dtype, sent = bucket[0].dtype, fused
-    block.create_var(name=fused, dtype=dtype, persistable=False, stop_gradient=True)
-    casts = half and dtype == paddle.float32
-    steps: list[Step] = []
-    if casts:
-        sent = f"{fused}.fp16"
-        block.create_var(name=sent, dtype="float16", persistable=False, stop_gradient=True)
-        to = {"in_dtype": dtype, "out_dtype": paddle.float16}
-        steps.append(("cast", {"X": [fused]}, {"Out": [sent]}, to))
-    attrs = {"ring_id": ring, "use_calc_stream": one_stream}
-    steps.append(("c_allreduce_sum", {"X": [sent]}, {"Out": [sent]}, attrs))
-    if casts:
-        back = {"in_dtype": paddle.float16, "out_dtype": dtype}
-        steps.append(("cast", {"X": [sent]}, {"Out": [fused]}, back))
+def _all_reduce(block: Any, bucket: list[_Gradient], fused: str, *, one_stream: bool) -> None:
+    block.create_var(name=fused, dtype=bucket[0].dtype, persistable=False, stop_gradient=True)
+    attrs = {"ring_id": 0, "use_calc_stream": one_stream}
+    steps: list[Step] = [("c_allreduce_sum", {"X": [fused]}, {"Out": [fused]}, attrs)]
     steps += [("depend", {"X": [g.name], "Dep": [fused]}, {"Out": [g.name]}, {}) for g in bucket]
     insert_all(block, _ready(bucket) + 1, steps, op_role=BACKWARD)

@@ -34,7 +34,6 @@ _FUSIONS = {
     "resnet_unit": ("resnet_unit", "convolution that a unit takes"),
     "merged_lars": ("lars_momentum of several parameters", "lars_momentum of one parameter"),
 }
-_OF_RANKS = ("fuse_grad_size_in_MB", "fp16_allreduce", "nccl_comm_num")
 
 
 def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
@@ -53,11 +52,11 @@ def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
         said.append(f"perturb_input moved {', '.join(moved)} by one rounding")
     if ranks > 1:
         return said + _buckets(block, on)
-    for name in _OF_RANKS:
-        if getattr(asked, name) != getattr(Strategy(), name):
-            raise Refused(
-                f"STRATEGY: {name}: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES above 1"
-            )
+    if asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:
+        raise Refused(
+            "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
+            "above 1"
+        )
     return said
 
 
@@ -158,41 +157,14 @@ def _flags(block: Any, asked: Strategy) -> None:
 
 
 def _buckets(block: Any, on: Strategy) -> list[str]:
-    """What the knobs of the all-reduce made of it, in words."""
+    """What fuse_grad_size_in_MB made of the all-reduces, in words."""
     buffers = {op.output("FusedOutput")[0]: op for op in block.ops if op.type == "coalesce_tensor"}
-    source = {op.output("Out")[0]: op.input("X")[0] for op in block.ops if op.type == "cast"}
-    reduces = [op for op in block.ops if op.type == "c_allreduce_sum"]
-    halved = 0
-    for op in reduces:
-        sent = op.input("X")[0]
-        buffer = sent if sent in buffers else source.get(sent)
-        if buffer not in buffers:
-            raise Refused(f"STRATEGY: fuse_grad_size_in_MB: {sent} travels by itself, in no bucket")
-        own = type_in(block, buffers[buffer].output("Output")[0])
-        wanted = "float16" if on.fp16_allreduce and own == "float32" else own
-        if type_in(block, sent) != wanted:
-            raise Refused(
-                f"STRATEGY: fp16_allreduce={on.fp16_allreduce:d}: {buffer} travels in {type_in(block, sent)}, "
-                f"not in {wanted}"
-            )
-        halved += wanted != own
-    if on.fp16_allreduce and not halved:
-        raise Refused("STRATEGY: fp16_allreduce: no gradient is in FP32 here, so it changes nothing: leave it out")
+    sent = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
+    for name in sent:
+        if name not in buffers:
+            raise Refused(f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
     _check_sizes(block, list(buffers.values()), limit_mib=on.fuse_grad_size_in_MB)
-    rings = {op.attr("ring_id") for op in reduces}
-    if on.nccl_comm_num > len(reduces):
-        raise Refused(
-            f"STRATEGY: nccl_comm_num={on.nccl_comm_num}: buckets there are {len(reduces)}, some communicators would "
-            f"carry none: set nccl_comm_num={len(reduces)} at most, or a smaller fuse_grad_size_in_MB"
-        )
-    if rings != set(range(on.nccl_comm_num)):
-        raise Refused(f"STRATEGY: nccl_comm_num={on.nccl_comm_num}: the buckets take the communicators {sorted(rings)}")
-    said = [f"fuse_grad_size_in_MB={on.fuse_grad_size_in_MB:g}: buckets {len(reduces)}"]
-    if on.fp16_allreduce:
-        said.append(f"fp16_allreduce: FP32 buckets sent as FP16 {halved}")
-    if on.nccl_comm_num > 1:
-        said.append(f"nccl_comm_num: communicators {len(rings)} in turn")
-    return said
+    return [f"fuse_grad_size_in_MB={on.fuse_grad_size_in_MB:g}: buckets {len(sent)}"]
 
 
 def _check_sizes(block: Any, coalesced: list[Any], *, limit_mib: float) -> None:

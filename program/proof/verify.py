@@ -16,7 +16,6 @@ from program.ops import (
     CONVOLUTIONS,
     EMPTY,
     LOSS,
-    NORMALIZATIONS,
     OPTIMIZE,
     PRODUCTS,
     Refused,
@@ -100,7 +99,6 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
     block = main.global_block()
     values: dict[str, Gradient] = {}
     slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
-    copies: dict[str, dict[str, Gradient]] = {}  # buffer in another type -> what was copied into it
     summed: set[str] = set()
     used: dict[str, Gradient] = {}
     of_masters = _of_masters(main)
@@ -115,22 +113,13 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
         elif is_merge(op):
             _merge(op, values, merges, summed)
         elif kind == "c_allreduce_sum":
-            name = op.input("X")[0]
-            if name in copies:
-                copies[name] = _summed(copies[name])
-            else:
-                members = _members(name, slices, values)
-                values.update(_summed(members))
-                summed.update(members)
+            members = _members(op.input("X")[0], slices, values)
+            values.update({name: replace(value, sums=value.sums + 1) for name, value in members.items()})
+            summed.update(members)
         elif kind in ("c_reduce_sum", "c_broadcast") and role & BACKWARD:
             raise Refused(f"{op.input('X')[0]} goes through {kind}: this is not an all-reduce")
         elif kind in ALL_UPDATES:
             _use(op, values, used, of_masters)
-        elif kind == "cast" and op.input("X")[0] in slices:
-            copies[outputs[0]] = _members(op.input("X")[0], slices, values)  # a bucket that travels in another type
-            summed.update(copies[outputs[0]])  # nothing may change them any more
-        elif kind == "cast" and outputs[0] in slices:
-            values.update(copies.get(op.input("X")[0], {}))  # and comes back
         elif kind == "check_finite_and_unscale":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 values[name] = _unscaled(source, values, ranks)
@@ -152,10 +141,6 @@ def _members(name: str, slices: dict[str, list[str]], values: dict[str, Gradient
         if member not in values:
             raise Refused(f"{member} is summed over the ranks before it is computed")
     return {member: values[member] for member in slices.get(name, [name]) if member in values}
-
-
-def _summed(values: dict[str, Gradient]) -> dict[str, Gradient]:
-    return {name: replace(value, sums=value.sums + 1) for name, value in values.items()}
 
 
 def _unscaled(source: str, values: dict[str, Gradient], ranks: int) -> Gradient:
@@ -297,7 +282,7 @@ def _decay(op: Any, number: int) -> float:
 
 
 def arithmetic(main: Any, dtype: str) -> None:
-    """Products run in `dtype`; batch statistics, the loss and the updated weights are FP32.
+    """Products run in `dtype` and the loss in FP32; of all other operands `kernels.check` proves the type.
 
     Raises:
         Refused: one does not.
@@ -305,42 +290,21 @@ def arithmetic(main: Any, dtype: str) -> None:
     block = main.global_block()
     for op in block.ops:
         kind = op.type.removesuffix("_grad")
-        if kind in CONVOLUTIONS | PRODUCTS:
-            weights = op.input("Filter" if kind in CONVOLUTIONS else "Y")[0]
+        slots = ["Filter"] * (kind in CONVOLUTIONS) + ["Y"] * (kind in PRODUCTS)
+        slots += ["FilterX", "FilterZ"] if kind == "resnet_unit" else []
+        for weights in (name for slot in slots if slot in op.input_names for name in op.input(slot)):
             if type_in(block, weights) != dtype:
                 raise Refused(f"{op.type} of {weights} is not in {dtype}")
-        if kind == "resnet_unit":
-            _check_unit(block, op, dtype)
-        if op.type in NORMALIZATIONS:
-            for slot in ("Scale", "Bias", "Mean", "Variance"):
-                if type_in(block, op.input(slot)[0]) != "float32":
-                    raise Refused(f"{op.input(slot)[0]} of {op.type} is not in float32")
         if op.type == "softmax_with_cross_entropy" and type_in(block, op.input("Logits")[0]) != "float32":
             raise Refused("the loss is not computed in float32")
-        if op.type in ALL_UPDATES:
-            for name in (*op.input("Velocity"), *op.input("MasterParam")):
-                if type_in(block, name) != "float32":
-                    raise Refused(f"{name} of {op.type} is not in float32")
 
 
-def _check_unit(block: Any, op: Any, dtype: str) -> None:
-    for side in "XZ":
-        for slot in (f"Filter{side}", f"Conv{side}"):
-            if slot in op.input_names and any(type_in(block, name) != dtype for name in op.input(slot)):
-                raise Refused(f"{op.type} of {op.input(slot)[0]} is not in {dtype}")
-        for slot in ("Scale", "Bias", "Mean", "Var", "SavedMean", "SavedInvstd"):
-            for name in op.input(f"{slot}{side}") if f"{slot}{side}" in op.input_names else ():
-                if type_in(block, name) != "float32":
-                    raise Refused(f"{name} of {op.type} is not in float32")
-
-
-def communicators(startup: Any, *, ranks: int, rings: int) -> None:
-    """Every ring that the buckets use joins all ranks.
+def communicator(startup: Any, *, ranks: int) -> None:
+    """The one communicator of the buckets joins all ranks.
 
     Raises:
-        Refused: one does not.
+        Refused: it does not, or there is another.
     """
-    sizes = {op.attr("ring_id"): op.attr("nranks") for op in startup.global_block().ops if op.type == "c_comm_init"}
-    for ring in range(rings):
-        if sizes.get(ring) != ranks:
-            raise Refused(f"communicator {ring} joins {sizes.get(ring, 0)} ranks, not {ranks}")
+    sizes = [op.attr("nranks") for op in startup.global_block().ops if op.type == "c_comm_init"]
+    if sizes != [ranks]:
+        raise Refused(f"the communicators join {sizes or 'no'} ranks, not one all {ranks}")

@@ -10,17 +10,16 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from runlog import stats
-from runlog.text import safe_lines
-from scoring.figure import spread
-from scoring.figure import warnings as hazards
+from runlog.text import called, safe_lines
+from runlog.verdict import Verdict, as_text
+from scoring.figure import footnote, spread, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import Score, TooFewRunsError, add_score_options, once, protocol_of, score
-from scoring.figure.warnings import Warning_
-from scoring.importers import count, jsonable, read_record
+from scoring.figure.systems import counts, read_systems
+from scoring.importers import count, jsonable
+from scoring.importers.checks import REFUSED
 from scoring.record import InputError
 
 
@@ -40,17 +39,7 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """The row as JSON values."""
-        return {
-            "name": self.name,
-            "devices": self.devices,
-            "score": self.score.to_json(),
-            "ratio": self.ratio,
-            "ratio_interval_95": None if self.ratio_interval_95 is None else list(self.ratio_interval_95),
-            "basis": self.basis,
-            "different": self.different,
-            "speedup": self.speedup,
-            "efficiency": self.efficiency,
-        }
+        return vars(self) | {"score": self.score.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +48,12 @@ class Comparison:
 
     protocol: Protocol
     rows: tuple[Row, ...]
-    warnings: tuple[Warning_, ...]
+    warnings: tuple[Verdict, ...]
+
+    @property
+    def footnotes(self) -> list[str]:
+        """Of all systems' scores, each once."""
+        return list(dict.fromkeys(text for row in self.rows for text in row.score.footnotes))
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON values."""
@@ -67,7 +61,8 @@ class Comparison:
             "protocol": self.protocol.name,
             "base": self.rows[0].name,
             "rows": [row.to_json() for row in self.rows],
-            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
+            "warnings": warnings.as_json(self.warnings),
+            "footnotes": self.footnotes,
         }
 
 
@@ -84,47 +79,43 @@ def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
     once([record for _, result in named for record in result.records])
     base = named[0][1]
-    base_devices = _devices(base)
-    rows = []
-    for index, (name, result) in enumerate(named):
-        ratio = result.value / base.value
-        interval, basis = None, "the base itself"
-        if index:
-            of_single = known or between_runs((base, result), [score for _, score in named])
-            interval, basis = ratio_interval(base, result, of_single)
-        devices = _devices(result)
-        speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
-        rows.append(
-            Row(
-                name=name,
-                devices=devices,
-                score=result,
-                ratio=ratio,
-                ratio_interval_95=interval,
-                basis=basis,
-                different=None if interval is None else not interval[0] <= 1 <= interval[1],
-                speedup=speedup,
-                efficiency=speedup * base_devices / devices
-                if devices and base_devices and _same_work(base, result)
-                else None,
-            )
-        )
+    rows = [_row(name, base, result, known, [score for _, score in named]) for name, result in named]
     records = [record for _, result in named for record in result.records]
-    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(hazards.of_mixture(records)))
+    found = list(warnings.of_mixture(records))
+    for at, row in enumerate(rows):
+        if row.efficiency and row.devices != rows[0].devices:
+            found += warnings.of_efficiency(row.name, row.efficiency)
+            rows[at] = dataclasses.replace(row, efficiency=row.efficiency if row.efficiency <= REFUSED else None)
+    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(found))
 
 
-def _devices(result: Score) -> int | None:
-    return result.records[0].devices if result.records else None
+def _row(name: str, base: Score, result: Score, known: BetweenRuns | None, scores: Sequence[Score]) -> Row:
+    ratio = result.value / base.value
+    interval, basis = None, "the base itself"
+    if result is not base:
+        interval, basis = ratio_interval(base, result, known or between_runs((base, result), scores))
+    base_devices, devices = base.records[0].devices, result.records[0].devices
+    speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
+    comparable = base_devices and devices and _same_work(base, result)
+    return Row(
+        name=name,
+        devices=devices,
+        score=result,
+        ratio=ratio,
+        ratio_interval_95=interval,
+        basis=basis,
+        different=None if interval is None else not interval[0] <= 1 <= interval[1],
+        speedup=speedup,
+        efficiency=speedup * base_devices / devices if comparable else None,  # type: ignore[operator]
+    )
 
 
 def _same_work(base: Score, other: Score) -> bool:
     """Whether the two differ in devices alone, as far as their logs say: else a quotient is no efficiency."""
     records = (*base.records, *other.records)
-    others = {"mixed_model", "mixed_batch", "mixed_precision", "mixed_math_mode"}
-    return (
-        others.isdisjoint(warning.rule for warning in hazards.of_mixture(records))
-        and len({record.framework_name for record in records if record.framework}) < 2
-    )
+    found = {warning.check for warning in warnings.of_mixture(records)}
+    frameworks = {record.framework_name for record in records if record.framework}
+    return len(frameworks) < 2 and not found & {"mixed_model", "mixed_batch", "mixed_precision", "mixed_math_mode"}
 
 
 @dataclass(frozen=True)
@@ -136,8 +127,6 @@ class BetweenRuns:
     source: str  # in words
 
 
-# The quantile of t for them: no mean evens their skewness out, so t at 96.5 % is what holds 95 % of runs of skewness 1.
-SINGLE_RUNS = 0.9825
 UNKNOWN = "one run: how far its repeats lie apart is unknown (--between-runs-sd, or several runs of a system)"
 
 
@@ -183,11 +172,9 @@ def ratio_interval(
         finite = all(math.isfinite(run.value) for result in (base, other) for run in result.runs)
         if known is None or not finite or (base.protocol.over_runs != "mean" and max(counts) > 1):
             return None, UNKNOWN
-        half = (
-            stats.t_quantile(known.freedom, SINGLE_RUNS) * known.relative_sd * math.sqrt(1 / counts[0] + 1 / counts[1])
-        )
         ratio = other.value / base.value
-        return (ratio * math.exp(-half), ratio * math.exp(half)), f"one run against {max(counts)}: {known.source}"
+        single = spread.single_run_interval(ratio, known.relative_sd, known.freedom, counts)
+        return single, f"one run against {max(counts)}: {known.source}"
     over = f"over {counts[0]} and {counts[1]} runs"
     a, b = ([run.value for run in result.runs] for result in (base, other))
     if base.protocol.over_runs == "median":
@@ -198,22 +185,6 @@ def ratio_interval(
     if of_base is None or of_other is None:
         return None, f"too few runs {over} for an olympic mean's interval"
     return spread.ratio_interval(of_base, of_other), f"{'Welch' if of is spread.mean_of else 'Yuen'}'s t {over}"
-
-
-def logs_of(place: str) -> list[Path]:
-    """The logs of one system: a file, or the `*.txt` and `*.log` files of a folder."""
-    path = Path(place)
-    if not path.is_dir():
-        return [path]
-    found = sorted(file for file in path.iterdir() if file.suffix in (".txt", ".log") and file.is_file())
-    if not found:
-        raise InputError(f"{place}: no *.txt or *.log in the folder")
-    return found
-
-
-def counts(text: str) -> list[int]:
-    """`8` or `1,8,32`."""
-    return [count(item) for item in text.split(",")]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -242,18 +213,12 @@ def between_runs_sd(text: str) -> BetweenRuns:
 def main(args: argparse.Namespace) -> int:
     """Print the comparison."""
     protocol = protocol_of(args)
-    devices = _for_each(args.systems, args.devices, "--devices")
-    batches = _for_each(args.systems, args.batch, "--batch")
     named = []
-    for system, device_count, batch in zip(args.systems, devices, batches, strict=True):
-        records = [
-            read_record(log, format=args.format, devices=device_count, batch_per_device=batch, segment=args.segment)
-            for log in logs_of(system)
-        ]
+    for system, records in read_systems(args, args.systems):
         try:
             named.append((system, score(records, protocol, skip=args.skip)))
         except TooFewRunsError as error:
-            print(safe_lines([f"python -m scoring compare: {system}: {error}"]), file=sys.stderr)
+            print(safe_lines([f"{called('scoring')} compare: {system}: {error}"]), file=sys.stderr)
             return 1
     result = compare(named, args.between_runs_sd)
     if args.json:
@@ -263,14 +228,6 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
-    if values is None or len(values) == 1:
-        return [values[0] if values else None] * len(systems)
-    if len(values) != len(systems):
-        raise InputError(f"{option} gives {len(values)} numbers for {len(systems)} systems; give one, or one for each")
-    return values
-
-
 _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be told apart or alike"}
 
 
@@ -278,20 +235,15 @@ def comparison_lines(result: Comparison) -> list[str]:
     """The comparison in lines for a reader."""
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
     for index, row in enumerate(result.rows):
-        size = f"{row.devices} devices" if row.devices else "devices not said"
-        lines.append(f"{row.name}  ({size}, runs: {len(row.score.runs)})")
-        lines.append(f"  figure      {row.score.value:.3f} {row.score.unit}")
-        if index == 0:
-            continue
-        verdict = _VERDICTS[row.different]
-        shown = row.ratio_interval_95
-        interval = f", 95 % {shown[0]:.4f} to {shown[1]:.4f}" if shown else ""
-        lines.append(f"  ratio       {row.ratio:.4f}{interval}   {verdict} ({row.basis})")
-        efficiency = f"   efficiency {row.efficiency:.1%}" if row.efficiency is not None else ""
-        lines.append(f"  speedup     {row.speedup:.2f}{efficiency}")
-    for warning in result.warnings:
-        lines.append(f"  warning     {warning.rule}: {warning.message!a}")
-    for row in result.rows:
-        for warning in row.score.warnings:
-            lines.append(f"  warning     {row.name}: {warning.rule}: {warning.message!a}")
-    return lines
+        lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
+        unit = row.score.unit + footnote.mark(row.score.records)
+        lines.append(f"  figure      {row.score.value:.3f} {unit}")
+        if index:
+            verdict = _VERDICTS[row.different]
+            shown = row.ratio_interval_95
+            interval = f", 95 % {shown[0]:.4f} to {shown[1]:.4f}" if shown else ""
+            lines.append(f"  ratio       {row.ratio:.4f}{interval}   {verdict} ({row.basis})")
+            efficiency = f"   efficiency {row.efficiency:.1%}" if row.efficiency is not None else ""
+            lines.append(f"  speedup     {row.speedup:.2f}{efficiency}")
+        lines += [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
+    return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import datetime
-import html
 import json
 import math
 import os
@@ -19,19 +17,20 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from runlog import stats
-from runlog.text import cell, safe_lines, visible
+import jinja2
+
+from runlog.text import csv_text, safe_lines, visible
+from scoring.export import to_parquet
 from scoring.figure import spread
-from scoring.figure.compare import SINGLE_RUNS
 from scoring.figure.score import Score, add_score_options, protocol_of, score
-from scoring.importers import count, jsonable, read_record
+from scoring.importers import count, jsonable, read_records
 from scoring.record import InputError, Record
 
 LEAST_RUNS = 3  # of the past, for a verdict
 VERSION = 1  # of the file; one made before versions has 0 and the same form
 MOST_IMAGES_PER_S = 1e15
-COLUMNS = "sha256, file, date, date_of, revision, system, workload, precision, protocol, images_per_s, unit"
-TABLE = f"""CREATE TABLE IF NOT EXISTS run ({COLUMNS}, record BLOB, PRIMARY KEY (sha256, protocol))"""
+PAGE = Path(__file__).with_name("history.html")
+PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +53,10 @@ class Row:
     def series(self) -> tuple[str, str, str, str]:
         """What must agree for runs to be repeats in time."""
         return self.system, self.workload, self.precision, self.protocol
+
+
+COLUMNS = [field.name for field in dataclasses.fields(Row)]
+TABLE = f"CREATE TABLE IF NOT EXISTS run ({', '.join(COLUMNS)}, record BLOB, PRIMARY KEY (sha256, protocol))"
 
 
 def row_of(result: Score, index: int, system: str | None) -> Row:
@@ -124,45 +127,39 @@ def _be_ours(connection: sqlite3.Connection, path: Path, new: bool) -> None:
     columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(run)")]
     if version > VERSION:
         raise InputError(f"{path}: a history of version {version}; this code knows {VERSION}: use a newer one")
-    if columns != [*COLUMNS.split(", "), "record"]:
+    if columns != [*COLUMNS, "record"]:
         holds = f"columns {', '.join(columns)}" if columns else f"tables {', '.join(tables)}"
         raise InputError(f"{path}: a SQLite file, but no history ({holds}); name another by --file")
 
 
 def rows_of(connection: sqlite3.Connection) -> list[Row]:
     """All runs, oldest first. Raises InputError for a row that another program altered."""
-    names = COLUMNS.split(", ")
-    found = connection.execute(f"SELECT {COLUMNS} FROM run ORDER BY date, sha256").fetchall()
-    return [_sound(Row(**dict(zip(names, values, strict=True)))) for values in found]
-
-
-def _sound(row: Row) -> Row:
-    """The row, if its cells are what `add` writes."""
-    for name, value in vars(row).items():
-        if name == "images_per_s":
-            good = isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
-        else:
-            good = isinstance(value, str) or (name == "revision" and value is None)
-        if not good:
-            raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
-    return row
+    found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256").fetchall()
+    rows = [Row(**dict(zip(COLUMNS, values, strict=True))) for values in found]
+    for row in rows:
+        for name, value in vars(row).items():
+            if name == "images_per_s":
+                good = isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
+            else:
+                good = isinstance(value, str) or (name == "revision" and value is None)
+            if not good:
+                raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
+    return rows
 
 
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tuple[int, int]:
     """Add a score's runs. Returns how many are new, and how many took the place of a row that said otherwise."""
     known = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = corrected = 0
-    names = COLUMNS.split(", ")
     for index, record in enumerate(result.records):
         row = row_of(result, index, system)
         old = known.get((row.sha256, row.protocol))
         if old is not None and dataclasses.replace(old, file=row.file, date=row.date) == row:
             continue
         new, corrected = new + (old is None), corrected + (old is not None)
-        packed = zlib.compress(json.dumps(jsonable(record.to_json())).encode())
-        values = [getattr(row, name) for name in names] + [packed]
-        marks = ", ".join("?" * len(values))
-        connection.execute(f"INSERT OR REPLACE INTO run VALUES ({marks})", values)
+        packed = zlib.compress(json.dumps(jsonable(record)).encode())
+        values = [*vars(row).values(), packed]
+        connection.execute(f"INSERT OR REPLACE INTO run VALUES ({', '.join('?' * len(values))})", values)
     return new, corrected
 
 
@@ -175,8 +172,7 @@ def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | 
     if other is not None:
         return spread.ratio_interval(base, other)
     deviation = base.error * math.sqrt(len(past)) / base.value
-    half = stats.t_quantile(base.freedom, SINGLE_RUNS) * deviation * math.sqrt(1 + 1 / len(past))
-    return new[0] / base.value * math.exp(-half), new[0] / base.value * math.exp(half)
+    return spread.single_run_interval(new[0] / base.value, deviation, base.freedom, (len(past), 1))
 
 
 def check(rows: Sequence[Row], result: Score, last: int, system: str | None) -> tuple[bool, str]:
@@ -184,73 +180,31 @@ def check(rows: Sequence[Row], result: Score, last: int, system: str | None) -> 
     new = [row_of(result, index, system) for index in range(len(result.records))]
     for row in new:
         if row.series != new[0].series:
-            said = " and ".join(f"{' | '.join(r.series[:3])} in {r.file}" for r in (new[0], row))
-            raise InputError(f"the new runs are of two series ({said}); check each by itself")
+            both = " and ".join(f"{' | '.join(r.series[:3])} in {r.file}" for r in (new[0], row))
+            raise InputError(f"the new runs are of two series ({both}); check each by itself")
     known = {row.sha256 for row in new}
     past = [row.images_per_s for row in rows if row.series == new[0].series and row.sha256 not in known][-last:]
     values = [row.images_per_s for row in new]
-    said = f"{statistics.fmean(values):.6g} {result.unit} over {len(values)} runs of {', '.join(new[0].series[:3])}"
+    figure = f"{statistics.fmean(values):.6g} {result.unit} over {len(values)} runs of {', '.join(new[0].series[:3])}"
     bounds = ratio(past, values)
     if bounds is None:
         return (
             False,
-            f"cannot be told: {said}; the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed",
+            f"cannot be told: {figure}; the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed",
         )
     verdict = "LOWER" if bounds[1] < 1 else "not shown to be lower"
     share = statistics.fmean(values) / statistics.fmean(past)
-    return bounds[1] < 1, (
-        f"{verdict}: {said}; {share:.4f} of the last {len(past)}, 95 % {bounds[0]:.4f} to {bounds[1]:.4f}"
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- page
-
-STYLE = "body{font:16px sans-serif;max-width:60rem;margin:auto;padding:1rem}svg{width:100%;height:auto}"
-STYLE += "div{overflow-x:auto}td,th{padding:.1rem .6rem;text-align:left;white-space:nowrap}text{font-size:12px}"
-
-
-PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"
+    compared = f"{share:.4f} of the last {len(past)}, 95 % {bounds[0]:.4f} to {bounds[1]:.4f}"
+    return bounds[1] < 1, f"{verdict}: {figure}; {compared}"
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The trend of each series as one static page."""
-    parts = [f"{PAGE_START}<style>{STYLE}</style><h1>History</h1>"]
-    for series in dict.fromkeys(row.series for row in rows):
-        own = [row for row in rows if row.series == series]
-        parts.append(f"<h2>{_text(' | '.join(series[:3]))}</h2><p>{_text(series[3])}</p>{_plot(own)}")
-        of = {"file": " (file)", "first_row": " (first row)"}
-        cells = "".join(
-            f"<tr><td>{_text(row.date[:16])}{of.get(row.date_of, '')}<td>{_text((row.revision or '-')[:12])}"
-            f"<td>{row.images_per_s:.2f}<td>{_text(row.file)}<td>{_text(row.sha256[:12])}"
-            for row in reversed(own)
-        )
-        head = f"<tr><th>date, UTC<th>commit<th>{_text(own[0].unit)}<th>log<th>SHA-256"
-        parts.append(f"<details><summary>{len(own)} runs</summary><div><table>{head}{cells}</table></div></details>")
-    return "\n".join(parts)
-
-
-def _text(value: object) -> str:
-    return html.escape(visible(value))
-
-
-def _plot(rows: Sequence[Row]) -> str:
-    """Runs in their order from zero up; a line stands where the commit changes."""
-    top = 1.1 * max(row.images_per_s for row in rows)
-    step = 580 / max(1, len(rows) - 1)
-    drawn = []
-    for at, row in enumerate(rows):
-        x, y = 60 + at * step, 200 - 190 * row.images_per_s / top
-        if at and row.revision != rows[at - 1].revision:
-            drawn.append(f'<path d="M{x - step / 2:.1f} 10V200" stroke="#888" stroke-dasharray="3"/>')
-        words = _text(f"{row.images_per_s:.2f} {row.unit}, {row.date}, {row.revision or 'no commit'}")
-        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#1f5fa8"><title>{words}</title></circle>')
-    axis = f'<path d="M50 10V200H650" fill="none" stroke="#444"/><text x="0" y="20">{top / 1.1:.5g}</text>'
-    dates = ((50, rows[0].date[:10]), (580, rows[-1].date[:10]))
-    ends = "".join(f'<text x="{x}" y="218">{_text(date)}</text>' for x, date in dates)
-    return f'<svg viewBox="0 0 660 225" role="img">{axis}<text x="35" y="204">0</text>{ends}{"".join(drawn)}</svg>'
-
-
-# ------------------------------------------------------------------------------------------------- command
+    """The trend of each series as one static page: runs from zero up, and a line where the commit changes."""
+    environment = jinja2.Environment(
+        autoescape=True, finalize=visible, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    trends = {one.series: [row for row in rows if row.series == one.series] for one in rows}
+    return environment.from_string(PAGE.read_text("utf-8")).render(trends=trends)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -260,10 +214,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("add", "LOG", "keep runs"),
         ("show", "PAGE", "write their trend (default: history.html)"),
         ("check", "LOG", "whether new runs are lower"),
-        ("export", "CSV", "write all of them as a table"),
+        ("export", "FILE", "write all of them as a table: .csv, or .parquet with the extra [export]"),
     ):
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-        action.add_argument("paths", nargs="*", metavar=metavar)
+        action.add_argument("logs", nargs="*", metavar=metavar)
         action.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
         action.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
         action.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
@@ -274,42 +228,40 @@ def main(args: argparse.Namespace) -> int:
     """Do it. Returns 1 where `check` finds a lower result."""
     if args.action in ("add", "check"):
         return _logs(args)
-    if len(args.paths) > 1 or (args.action == "export" and not args.paths):
+    if len(args.logs) > 1 or (args.action == "export" and not args.logs):
         raise InputError(f"history {args.action} writes one file: name it")
     with opened(args.file) as connection:
         rows = rows_of(connection)
-    out = Path(args.paths[0] if args.paths else "history.html")
+    out = Path(args.logs[0] if args.logs else "history.html")
     if args.action == "show":
         _keep_others(out, args.file, ".html", PAGE_START)
         out.write_text(page(rows), encoding="utf-8")
+    elif out.suffix == ".parquet":
+        to_parquet([vars(row) for row in rows], out)
     else:
-        _keep_others(out, args.file, ".csv", COLUMNS.replace(", ", ","))
-        _export(rows, out)
+        _keep_others(out, args.file, ".csv", ",".join(COLUMNS))
+        out.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
     print(f"{len(rows)} runs in {out}")
     return 0
 
 
 def _logs(args: argparse.Namespace) -> int:
-    if not args.paths:
+    if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
     protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # runs come one by one; a trend is of means
-    records: list[Record] = [
-        read_record(log, format=args.format, devices=args.devices, batch_per_device=args.batch, segment=args.segment)
-        for log in args.paths
-    ]
-    result = score(records, protocol, skip=args.skip)
+    result = score(read_records(args), protocol, skip=args.skip)
     if args.action == "add":
         with opened(args.file, new=True) as connection:
             new, corrected = add(connection, result, args.system)
         replaced = f", and {corrected} took the place of what it said" if corrected else ""
-        print(f"{new} of {len(records)} runs are new in {args.file}{replaced}")
+        print(f"{new} of {len(result.records)} runs are new in {args.file}{replaced}")
         return 0
     with opened(args.file) as connection:
-        lower, said = check(rows_of(connection), result, args.last, args.system)
-    print(safe_lines([said]))
+        lower, text = check(rows_of(connection), result, args.last, args.system)
+    print(safe_lines([text]))
     return int(lower)
 
 
@@ -323,10 +275,3 @@ def _keep_others(out: Path, history: Path, suffix: str, start: str) -> None:
         ours = file.read(len(start)) == start.encode()
     if not ours or out.samefile(history):
         raise InputError(f"{out}: is there already, and not written by this command; name another file")
-
-
-def _export(rows: Sequence[Row], out: Path) -> None:
-    with out.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, COLUMNS.split(", "))
-        table.writeheader()
-        table.writerows({name: cell(value) for name, value in vars(row).items()} for row in rows)

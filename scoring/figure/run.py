@@ -48,7 +48,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     scale = devices_in_rate(record) or 1
     kind = protocol.over_steps
     if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
-        rates = [_rate(record, item, scale, printed=kind == "mean_of_printed_rates") for item in chosen]
+        rates = [_rate(record, item, printed=kind == "mean_of_printed_rates") for item in chosen]
         value = statistics.fmean(rates)
         interval = spread.series_interval(rates)
     else:
@@ -80,12 +80,22 @@ def devices_in_rate(record: Record) -> int | None:
     return 1 if record.rate_scope == "global" else record.devices
 
 
-def _rate(record: Record, item: Window | Epoch, scale: int, *, printed: bool) -> float:
-    own = item.images / item.seconds if item.images is not None and item.seconds else None
-    shown = item.printed_rate * scale if item.printed_rate is not None else None
-    rate = (shown or own) if printed else (own or shown)
+def rate_of(record: Record, item: Window | Epoch, *, printed: bool = False) -> float | None:
+    """images/s of all devices in a window or an epoch, by its images and time or as printed; None without either."""
+    measured = item.images / item.seconds if item.images is not None and item.seconds else None
+    shown = item.printed_rate * (devices_in_rate(record) or 1) if item.printed_rate is not None else None
+    rate = (shown or measured) if printed else (measured or shown)
+    step_s = item.printed_step_time_s if isinstance(item, Window) else None
+    devices = record.devices or (1 if record.rate_scope != "global" else None)  # of one, where the figure is of one
+    if rate is None and step_s and devices and record.batch_per_device:
+        rate = record.batch_per_device * devices / step_s
+    return rate
+
+
+def _rate(record: Record, item: Window | Epoch, *, printed: bool) -> float:
+    rate = rate_of(record, item, printed=printed)
     if rate is None and isinstance(item, Window) and item.printed_step_time_s is not None:
-        rate = _images_a_step(record) / item.printed_step_time_s
+        _images_a_step(record)  # says what is missing
     if rate is None:
         raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
     return rate
@@ -105,9 +115,9 @@ def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: st
     windows = [item for item in chosen if isinstance(item, Window)]
     weights = work(windows) if len(windows) == len(chosen) else [1] * len(chosen)
     if kind == "images_over_time" and len(windows) == len(chosen):
-        own = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
-        if len(own) == len(chosen):
-            return [float(images) for images, _ in own], [float(seconds) for _, seconds in own]
+        timed = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
+        if len(timed) == len(chosen):
+            return [float(images) for images, _ in timed], [float(seconds) for _, seconds in timed]
         counted = [(w.steps, w.seconds) for w in windows if w.steps and w.seconds]
         if len(counted) == len(chosen):
             batch = _images_a_step(record)
@@ -121,7 +131,7 @@ def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: st
     unit_s = [1 / item.printed_rate for item in chosen if item.printed_rate]
     if len(unit_s) == len(chosen):
         return [float(scale * w) for w in weights], [time * w for time, w in zip(unit_s, weights, strict=True)]
-    rates = [_rate(record, item, scale, printed=False) for item in chosen]
+    rates = [_rate(record, item, printed=False) for item in chosen]
     return [float(w) for w in weights], [w / rate for rate, w in zip(rates, weights, strict=True)]
 
 

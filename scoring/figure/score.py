@@ -8,21 +8,22 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runlog.stats import olympic_mean
-from runlog.text import safe_lines
-from scoring.figure import protocols, spread
-from scoring.figure import warnings as hazards
+from runlog.stats import median_set, olympic_mean
+from runlog.text import called, safe_lines
+from runlog.verdict import Verdict, as_text
+from scoring.figure import footnote, limit, protocols, spread, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure, devices_in_rate, run_figure, select
-from scoring.figure.run import positions as positions
-from scoring.figure.warnings import Warning_
+from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
-from scoring.importers.checks import SECOND_CLOCK
+from scoring.importers.checks import has_second_clock
 from scoring.record import InputError, NothingMeasuredError, Record, Window
+
+WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
 
 
 class TooFewRunsError(Exception):
@@ -40,7 +41,7 @@ class TooFewRunsError(Exception):
 class Score:
     """A figure, and how far to trust it."""
 
-    value: float
+    value: float  # not a number where there is none
     unit: str
     protocol: Protocol
     runs: tuple[RunFigure, ...]
@@ -48,51 +49,84 @@ class Score:
     spread_over: str  # "runs", or "windows" where there is one run
     interval_95: tuple[float, float] | None
     interval_method: str
-    warnings: tuple[Warning_, ...]
+    warnings: tuple[Verdict, ...]
     records: tuple[Record, ...] = dataclasses.field(default=(), repr=False)
+    chosen: str = ""  # which of more runs than MLPerf asks for are scored
 
     @property
     def median_window_rate(self) -> float | None:
         """The figure with each run's median of window rates in the place of its own; None where rows have no rates."""
         rates = [run.median_window_rate for run in self.runs if run.median_window_rate is not None]
-        return float(REDUCE[self.protocol.over_runs](rates)) if len(rates) == len(self.runs) else None
+        return float(REDUCE[self.protocol.over_runs](rates)) if rates and len(rates) == len(self.runs) else None
 
     @property
     def one_clock(self) -> list[str]:
         """The logs whose times nothing else in them confirms."""
-        return [r.file for r in self.records if not any(check.what in SECOND_CLOCK for check in r.checks)]
+        return [record.file for record in self.records if not has_second_clock(record)]
+
+    @property
+    def flops_utilization(self) -> float | None:
+        """Share of the cards' peak that the figure's FLOPs take (MFU)."""
+        return limit.utilization(self.records, self.value) if self.unit == "images/s" else None
+
+    @property
+    def images_per_joule(self) -> float | None:
+        """Of all runs together."""
+        return limit.images_per_joule(self.records)
+
+    @property
+    def more_runs(self) -> int | None:
+        """Runs to add for a 95 % interval of +-1 %, by the spread of these; None where that says nothing of repeats.
+
+        Two stages (Stein, Annals of Mathematical Statistics 16, 1945): how many there will be is settled here, whatever
+        the further ones show. Stopping as soon as an interval looks narrow makes intervals that hold too seldom.
+        """
+        if self.interval_95 is None or len(self.runs) < 2:
+            return None
+        half = math.log(self.interval_95[1] / self.interval_95[0]) / 2
+        return max(0, math.ceil(len(self.runs) * ((half / WANTED_SHARE) ** 2 - 1)))
+
+    @property
+    def footnotes(self) -> list[str]:
+        """What belongs below the figure where it is of an MLPerf benchmark."""
+        return footnote.footnotes(self.records, throughput=self.protocol.figure == "throughput")
 
     @property
     def rule(self) -> str:
         """The protocol in words, with the runs that went in where they are more than it asks for."""
-        return dataclasses.replace(self.protocol, runs=max(self.protocol.runs, len(self.runs))).describe()
+        rule = dataclasses.replace(self.protocol, runs=max(self.protocol.runs, len(self.runs))).describe()
+        return f"{rule}; {self.chosen}" if self.chosen else rule
 
     def to_json(self) -> dict[str, Any]:
         """The score as JSON values."""
         return {
-            "value": self.value,
+            "value": _or_none(self.value),
             "unit": self.unit,
             "runs": len(self.runs),
             "windows": sum(run.windows for run in self.runs),
             "median_window_rate": self.median_window_rate,
+            "flops_utilization": self.flops_utilization,
+            "images_per_joule": self.images_per_joule,
             "spread": self.spread,
             "spread_over": self.spread_over,
-            "interval_95": None if self.interval_95 is None else list(self.interval_95),
+            "interval_95": self.interval_95,
             "interval_method": self.interval_method,
+            "more_runs_for_1_percent": self.more_runs,
             "protocol": self.protocol.name,
             "protocol_rule": self.rule,
-            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
+            "warnings": warnings.as_json(self.warnings),
             "sources": [
-                {"file": run.file, "first_line": run.first_line, "last_line": run.last_line, "value": run.value}
-                for run in self.runs
+                {"file": r.file, "first_line": r.first_line, "last_line": r.last_line, "value": _or_none(r.value)}
+                for r in self.runs
             ],
-            "checked": _checked(self.records),
+            "checked": [{"file": record.file} | vars(check) for record in self.records for check in record.checks],
             "one_clock": self.one_clock,
+            "footnotes": self.footnotes,
         }
 
 
-def _checked(records: Sequence[Record]) -> list[dict[str, Any]]:
-    return [{"file": record.file} | dataclasses.asdict(check) for record in records for check in record.checks]
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = None) -> Score:
@@ -103,34 +137,42 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     _same_system(records)
+    chosen = ""
+    if protocol.figure == "run_time" and len(records) > protocol.runs > 2:
+        ordered = sorted(records, key=lambda record: record.run_start_s or 0.0)
+        records, chosen = median_set(
+            ordered,
+            protocol.runs,
+            lambda runs: REDUCE[protocol.over_runs]([run_figure(record, protocol).value for record in runs]),
+        )
     runs = [run_figure(record, protocol, skip=skip) for record in records]
-    unit = protocol.unit
-    warnings = [warning for record in records for warning in hazards.of_record(record)]
-    if protocol.figure == "throughput" and any(devices_in_rate(record) is None for record in records):
-        unit += " per device"
-        message = "the log does not say how many devices ran: the figure is of one; give --devices"
-        warnings.append(Warning_(rule="devices_unknown", message=message))
+    unknown = protocol.figure == "throughput" and any(devices_in_rate(record) is None for record in records)
+    unit = protocol.unit + " per device" * unknown
     missing = _missing_runs(runs, protocol, unit)
-    if missing is not None:
-        warnings.append(Warning_(rule="too_few_runs", message=missing))
-    elif len(runs) == 1 and protocol.figure == "throughput":
-        warnings.append(Warning_(rule="too_few_runs", message="one run: nothing is known of the spread of runs"))
-    if len(runs) == 1:
-        deviation, interval, method = _of_one_run(runs[0], records[0], protocol)
-    else:
-        deviation = spread.sd([run.value for run in runs if math.isfinite(run.value)])
-        interval, method = _of_several_runs(runs, protocol)
     value = float(REDUCE[protocol.over_runs]([run.value for run in runs]))
+    deviation, interval, method = (
+        _of_one_run(runs[0], records[0], protocol) if len(runs) == 1 else _of_several_runs(runs, protocol)
+    )
+    warned = [one for record in records for one in warnings.of_record(record)]
+    if unknown:
+        message = "the log does not say how many devices ran: the figure is of one; give --devices"
+        warned.append(warning("devices_unknown", message))
+    if missing is None and len(runs) == 1 and protocol.figure == "throughput":
+        warned.append(warning("too_few_runs", "one run: nothing is known of the spread of runs"))
+    elif missing is not None:
+        warned.append(warning("too_few_runs", missing))
     if protocol.figure == "throughput":
-        warnings.extend(hazards.of_interval(value, interval))
+        warned.extend(warnings.of_interval(value, interval))
     for record, run in zip(records, runs, strict=True):
-        warnings.extend(_of_run(record, run, protocol, skip))
+        warned.extend(_of_run(record, run, protocol, skip))
     measured = [
         record.run_time_s / 60 if record.run_time_s and math.isinf(run.value) else run.value
         for record, run in zip(records, runs, strict=True)
     ]
-    warnings.extend(hazards.of_runs(records, measured, unit))
-    warnings.extend(hazards.of_mixture(records))
+    warned.extend(warnings.of_runs(records, measured, unit))
+    if protocol.figure == "throughput" and protocol.over_runs == "mean":
+        warned.extend(warnings.of_mean([run.value for run in runs]))
+    warned.extend(warnings.of_mixture(records))
     result = Score(
         value=value,
         unit=unit,
@@ -140,8 +182,9 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
         spread_over="windows" if len(runs) == 1 else "runs",
         interval_95=interval,
         interval_method=method,
-        warnings=tuple(warnings),
+        warnings=tuple(warned),
         records=tuple(records),
+        chosen=chosen,
     )
     if missing is not None:
         raise TooFewRunsError(missing, result)
@@ -179,35 +222,36 @@ def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> s
     return missing
 
 
-def _of_several_runs(runs: Sequence[RunFigure], protocol: Protocol) -> tuple[tuple[float, float] | None, str]:
-    """The 95 % interval over runs, and its method."""
+_Interval = tuple[float | None, tuple[float, float] | None, str]  # standard deviation, 95 % interval, its method
+
+
+def _of_several_runs(runs: Sequence[RunFigure], protocol: Protocol) -> _Interval:
     values = [run.value for run in runs]
+    deviation = spread.sd([value for value in values if math.isfinite(value)])
     if protocol.over_runs == "median":
-        found, method = spread.median_interval(values), f"order statistics of {len(values)} runs"
+        interval, method = spread.median_interval(values), f"order statistics of {len(values)} runs"
         if len(values) == 5:
             method += ", least to greatest: 93.75 %"
-        return found, method if found else f"none: {len(values)} runs, order statistics need 5"
+        return deviation, interval, method if interval else f"none: {len(values)} runs, order statistics need 5"
     if protocol.over_runs == "mean":
         estimate, method = spread.mean_of(values), f"t over {len(values)} runs"
     else:
         estimate, method = spread.olympic_mean_of(values), f"Yuen's t of the olympic mean over {len(values)} runs"
         method = method if estimate else f"none: {len(values)} runs, an olympic mean's needs 4"
-    return estimate.interval_95 if estimate else None, method
+    return deviation, estimate.interval_95 if estimate else None, method
 
 
-def _of_run(record: Record, run: RunFigure, protocol: Protocol, skip: int | None) -> list[Warning_]:
-    """Doubts about one run's own figure."""
+def _of_run(record: Record, run: RunFigure, protocol: Protocol, skip: int | None) -> Iterator[Verdict]:
+    """Warnings about one run's own figure."""
     if protocol.figure == "throughput":
-        chosen = select(record, protocol, skip=skip)
-        windows = [item for item in chosen if isinstance(item, Window)]
+        windows = [item for item in select(record, protocol, skip=skip) if isinstance(item, Window)]
         averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
-        found = hazards.of_summary(record, run.value, (run.first_line, run.last_line))
-        return found + (hazards.of_windows(record, windows, averages_rates) if windows else [])
-    if math.isfinite(run.value):
-        return []
-    said = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
-    message = f"{said}: the run did not converge and counts as the worst"
-    return [Warning_(rule="not_converged", message=message, file=run.file, line=run.last_line)]
+        yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
+        yield from warnings.of_windows(record, windows, averages_rates)
+    elif not math.isfinite(run.value):
+        end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
+        message = f"{end}: the run did not converge and counts as the worst"
+        yield warning("not_converged", message, record, run.last_line)
 
 
 def _listed(values: Sequence[float], unit: str) -> str:
@@ -216,20 +260,20 @@ def _listed(values: Sequence[float], unit: str) -> str:
 
 def _same_system(records: Sequence[Record]) -> None:
     names = ("devices", "batch_per_device", "global_batch", "precision", "mode", "model", "machine")
-    said = {name: [(getattr(record, name), record.file) for record in records] for name in names}
-    said["framework"] = [(record.framework and record.framework_name, record.file) for record in records]
+    logged = {name: [(getattr(record, name), record.file) for record in records] for name in names}
+    logged["framework"] = [(record.framework and record.framework_name, record.file) for record in records]
     if None in (record.framework for record in records):  # what logs of one format do not say, they do not deny
-        said["format"] = [(record.format, record.file) for record in records]
-    for name, values in said.items():
-        seen: dict[Any, str] = {}
+        logged["format"] = [(record.format, record.file) for record in records]
+    for name, values in logged.items():
+        first_file: dict[Any, str] = {}
         for value, file in values:
             if value is not None:
-                seen.setdefault(value, file)
-        if len(seen) > 1:
-            where = ", ".join(f"{value} in {file}" for value, file in seen.items())
+                first_file.setdefault(value, file)
+        if len(first_file) > 1:
+            where = ", ".join(f"{value} in {file}" for value, file in first_file.items())
             raise InputError(
                 f"runs of different {name} ({where}) are no repeats of one system; "
-                "set them side by side with `python -m scoring compare`"
+                f"set them side by side with `{called('scoring')} compare`"
             )
     once(records)
 
@@ -243,9 +287,7 @@ def once(records: Sequence[Record]) -> None:
         files[record.run_id] = record.file
 
 
-def _of_one_run(
-    run: RunFigure, record: Record, protocol: Protocol
-) -> tuple[float | None, tuple[float, float] | None, str]:
+def _of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> _Interval:
     if protocol.over_steps == "own_summary":
         return None, None, "none: the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
@@ -257,7 +299,7 @@ def _of_one_run(
         few = len(run.rates) < spread.LEAST_WINDOWS
         why = f"fewer than {spread.LEAST_WINDOWS} windows of one run" if few else "the windows are too uneven for one"
         return deviation, None, f"none: {why}"
-    return deviation, run.interval_95, f"within this run, of {len(run.rates)} windows; between runs: unknown"
+    return deviation, run.interval_95, f"of these {len(run.rates)} windows; of the run and of its repeats: unknown"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -274,8 +316,8 @@ def add_score_options(
     parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None
 ) -> None:
     """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch."""
-    said = "a name, or a YAML file of your own" + (f" (default: {protocol})" if protocol else "")
-    parser.add_argument("--protocol", required=protocol is None, default=protocol, metavar="P", help=said)
+    text = "a name, or a YAML file of your own" + (f" (default: {protocol})" if protocol else "")
+    parser.add_argument("--protocol", required=protocol is None, default=protocol, metavar="P", help=text)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, kind)
@@ -304,26 +346,19 @@ def main(args: argparse.Namespace) -> int:
     protocol = protocol_of(args)
     records = read_records(args)
     try:
-        result = score(records, protocol, skip=args.skip)
+        shown, code = score(records, protocol, skip=args.skip), 0
     except TooFewRunsError as error:
-        print(safe_lines([f"python -m scoring score: {error}"]), file=sys.stderr)
-        if args.json:
-            partial = error.partial.to_json() if error.partial else _no_figure("too_few_runs", error, protocol, records)
-            print(json.dumps(jsonable(partial), indent=1))
-        return 1
+        print(safe_lines([f"{called('scoring')} score: {error}"]), file=sys.stderr)
+        shown, code = error.partial or _no_figure("too_few_runs", error, protocol, records), 1
     except NothingMeasuredError as error:
         if args.skip is not None or not all(map(_finished_after_a_resume, records)):
             raise
-        if args.json:
-            print(json.dumps(_no_figure("nothing_measured", error, protocol, records), indent=1))
-        else:
-            print(f"no figure   protocol {protocol.name}\n  warning        nothing_measured: {str(error)!a}")
-        return 0
+        shown, code = _no_figure("nothing_measured", error, protocol, records), 0
     if args.json:
-        print(json.dumps(jsonable(result.to_json()), indent=1))
-    else:
-        print(safe_lines(score_lines(result)))
-    return 0
+        print(json.dumps(jsonable(shown.to_json()), indent=1))
+    elif not code:
+        print(safe_lines(score_lines(shown)))
+    return code
 
 
 def _finished_after_a_resume(record: Record) -> bool:
@@ -331,48 +366,45 @@ def _finished_after_a_resume(record: Record) -> bool:
     return record.status == "success" and isinstance(summary, dict) and summary.get("resumed") is True
 
 
-def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> dict[str, Any]:
-    """What `--json` shows where no figure can be made, with the reason as a warning."""
-    return {
-        "value": None,
-        "unit": protocol.unit,
-        "runs": len(records),
-        "windows": 0,
-        "median_window_rate": None,
-        "spread": None,
-        "spread_over": "windows" if len(records) == 1 else "runs",
-        "interval_95": None,
-        "interval_method": "none: no figure",
-        "protocol": protocol.name,
-        "protocol_rule": protocol.describe(),
-        "warnings": [dataclasses.asdict(Warning_(rule=rule, message=str(error)))],
-        "sources": [
-            {"file": record.file, "first_line": 1, "last_line": record.lines, "value": None} for record in records
-        ],
-        "checked": _checked(records),
-        "one_clock": [],
-    }
+def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:
+    """Not a number, with the reason as a warning."""
+    runs = [RunFigure(file=r.file, value=math.nan, windows=0, first_line=1, last_line=r.lines) for r in records]
+    return Score(
+        value=math.nan,
+        unit=protocol.unit,
+        protocol=protocol,
+        runs=tuple(runs),
+        spread=None,
+        spread_over="windows" if len(records) == 1 else "runs",
+        interval_95=None,
+        interval_method="none: no figure",
+        warnings=(warning(rule, str(error)),),
+        records=tuple(records),
+    )
 
 
 def score_lines(result: Score) -> list[str]:
     """The score in lines for a reader."""
-    lines = [f"{result.value:.3f} {result.unit}   protocol {result.protocol.name}: {result.rule}"]
+    unit = result.unit + footnote.mark(result.records)
+    figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {unit}"
+    lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
     if result.interval_95 is not None:
         low, high = result.interval_95
         lines.append(f"  95 % interval  {low:.3f} to {high:.3f}   ({result.interval_method})")
     else:
         lines.append(f"  95 % interval  {result.interval_method}")
+    if result.more_runs:
+        lines.append(f"  for +-1 %      {result.more_runs} more runs, all of them counted, by the spread of these")
     if result.median_window_rate is not None:
         lines.append(f"  median         {result.median_window_rate:.3f} (of the window rates)")
+    lines += [f"  limit          {said}" for said in limit.in_words(result.flops_utilization, result.images_per_joule)]
     if result.spread is not None:
         lines.append(f"  spread         {result.spread:.3f} (standard deviation over {result.spread_over})")
     for run in result.runs:
-        shown = f"{run.value:.3f}" if math.isfinite(run.value) else "did not converge"
-        windows = f", {run.windows} windows" if run.windows else ""
+        shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
+        windows = f", {run.windows} windows" if run.windows > 1 else ""
         lines.append(f"  run            {shown}   {run.file}:{run.first_line}-{run.last_line}{windows}")
     if result.one_clock and result.protocol.figure == "throughput":
         lines.append(f"  one clock      nothing else in {', '.join(result.one_clock)} confirms the times")
-    for warning in result.warnings:
-        where = f" [{warning.file}{f':{warning.line}' if warning.line else ''}]" if warning.file else ""
-        lines.append(f"  warning        {warning.rule}: {warning.message!a}{where}")
-    return lines
+    lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]
+    return lines + result.footnotes

@@ -5,26 +5,31 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from runlog.verdict import WARNING, Verdict
 from scoring.figure.spread import outlier
-from scoring.importers.checks import REFUSED, row_s
+from scoring.importers.checks import CLOCK_AGREES, REFUSED, row_s
 from scoring.importers.text import weighted_mean, work
 from scoring.record import Record, Window
 
 
-@dataclass(frozen=True, kw_only=True)
-class Warning_:
-    """One reason for doubt. `rule` is its stable name."""
-
-    rule: str
-    message: str
-    file: str | None = None
-    line: int | None = None
+def warning(rule: str, message: str, record: Record | None = None, line: int | None = None) -> Verdict:
+    """A warning by its stable name, about a run where there is a `record`, about one of its lines where there is."""
+    file = record.file if record else None
+    where = "" if file is None else file if line is None else f"{file}:{line}"
+    return Verdict(check=rule, status=WARNING, found=message, where=where, figures={"file": file, "line": line})
 
 
-@dataclass(frozen=True, kw_only=True)
+def as_json(warnings: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """A list of {rule, message, file, line}."""
+    return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
+
+
+@dataclass(frozen=True)
 class Change:
     """The step in a series that explains it best."""
 
@@ -59,12 +64,8 @@ def change_point(values: Sequence[float], first: int, last: int) -> Change | Non
             best, best_index = strength, index
     if best_index == 0:
         return None
-    return Change(
-        index=best_index,
-        before=statistics.median(values[:best_index]),
-        after=statistics.median(values[best_index:]),
-        strength=best,
-    )
+    before, after = statistics.median(values[:best_index]), statistics.median(values[best_index:])
+    return Change(best_index, before, after, best)
 
 
 # A split is searched over the whole series: its strength must pass what noise alone reaches (about
@@ -81,130 +82,167 @@ OUTLYING_WINDOW_SHARE = 0.2
 UNSTEADY_SHARE = 0.02
 SWING = 1.25  # of the 95 % quantile of the step times to the 5 % one
 SUMMARY_SHARE = 0.02
+STRAGGLER_SHARE = 0.03  # of a window's time, over the median rank
+STRAGGLER_CHANCE = 0.01  # that a run of ranks that are alike has such a warning
+STRAGGLER_WINDOWS = 4  # windows that are worth one of independent ones: (1 + r) / (1 - r) at a correlation r of 0.6
 
 
 def step_times(windows: Iterable[Window]) -> list[float]:
     """Seconds a step (or a printed unit of equal work) of each window, as far as the log has them."""
     times = []
     for window in windows:
-        if window.seconds is not None and window.steps:
-            times.append(window.seconds / window.steps)
-        elif window.seconds is not None and window.images:
+        if window.seconds is not None and window.images and not window.steps:
             times.append(window.seconds / window.images)
-        elif window.printed_step_time_s is not None:
-            times.append(window.printed_step_time_s)
+        elif window.step_s is not None:
+            times.append(window.step_s)
         elif window.printed_rate:
             times.append(1 / window.printed_rate)
     return times
 
 
-def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> list[Warning_]:
-    """Doubts about the measured windows of one run."""
-    found: list[Warning_] = []
-
-    def warn(rule: str, message: str, line: int | None = None) -> None:
-        found.append(Warning_(rule=rule, message=message, file=record.file, line=line))
-
+def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
+    """Warnings about the measured windows of one run."""
     if record.truncated:
         end = record.segment[1] if record.segment else record.lines
-        warn("truncated", "the log ends before its run does: the figure is of the part that is there", end)
-    if record.cumulative and averages_rates:
-        warn(
-            "cumulative_windows",
-            "the printed rates are running averages of the epoch: their mean counts early steps many times",
+        yield warning(
+            "truncated", "the log ends before its run does: the figure is of the part that is there", record, end
         )
     times = step_times(windows)
-    if len(times) == len(windows) and len(times) >= 6:
-        found.extend(_levels(record, windows, times) or _outlying(record, windows, times))
-        if not record.cumulative and _looks_cumulative(times):
-            warn("cumulative_windows", "the windows look like running averages: ever smaller changes from row to row")
-    if len(times) == len(windows) > 1:
+    complete = len(times) == len(windows) > 1
+    if record.cumulative and averages_rates:
+        message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
+        yield warning("cumulative_windows", message, record)
+    elif complete and not record.cumulative and _looks_cumulative(times):
+        message = "the windows look like running averages: ever smaller changes from row to row"
+        yield warning("cumulative_windows", message, record)
+    if complete and len(times) >= 6:
+        moved = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
+        yield from [moved] if moved else []
+    if complete:
         low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
         if high > SWING * low:
             message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
-            warn("unsteady", message)
-    if averages_rates and len(times) == len(windows) >= 2:
+            yield warning("unsteady", message, record)
+    if complete and averages_rates:
         gap = statistics.fmean(1 / time for time in times) * weighted_mean(times, work(windows)) - 1
         if gap > RATE_GAP_SHARE:
             message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
-            warn("rates_averaged", message)
+            yield warning("rates_averaged", message, record)
     waited = [(w.data_wait_s, w.seconds) for w in windows if w.data_wait_s is not None and w.seconds]
-    if waited:
-        share = math.fsum(wait for wait, _ in waited) / math.fsum(seconds for _, seconds in waited)
-        if share > STALL_SHARE:
-            warn("data_stall", f"{share:.1%} of the step time is waiting for data (over {STALL_SHARE:.0%})")
-    return found
+    share = math.fsum(wait for wait, _ in waited) / math.fsum(seconds for _, seconds in waited) if waited else 0.0
+    if share > STALL_SHARE:
+        message = f"{share:.1%} of the step time is waiting for data (over {STALL_SHARE:.0%})"
+        yield warning("data_stall", message, record)
+    for kind, what in (("data_wait", "waits for its input"), ("compute", "computes")):
+        yield from _straggler(record, windows, kind, what)
 
 
-def _outlying(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
+def _straggler(record: Record, windows: Sequence[Window], kind: str, what: str) -> Iterator[Verdict]:
+    """A rank that the others wait for: slowest by over 3 % of the time, and in more windows than chance gives.
+
+    Of R ranks that are alike each is the slowest of a window with probability 1/R. That one, not named before, is the
+    slowest in a share s of n windows has at most the probability R exp(-n KL(s, 1/R)), by Chernoff's bound. Windows are
+    correlated, so that n is a fourth of them.
+    """
+    rows = [
+        (getattr(w.rank_times, f"{kind}_rank"), getattr(w.rank_times, f"{kind}_host"), over, w.line)
+        for w in windows
+        if (over := over_median(w, kind)) is not None
+    ]
+    if not rows or not record.devices or record.devices < 2:
+        return
+    (rank, host), count = Counter((rank, host) for rank, host, _, _ in rows).most_common(1)[0]
+    share, alike = count / len(rows), 1 / record.devices
+    divergence = share * math.log(share / alike)
+    if share < 1:
+        divergence += (1 - share) * math.log((1 - share) / (1 - alike))
+    chance = record.devices * math.exp(-len(rows) / STRAGGLER_WINDOWS * divergence) if share > alike else 1.0
+    over = statistics.median(value for at, _, value, _ in rows if at == rank)
+    if chance < STRAGGLER_CHANCE and over > STRAGGLER_SHARE:
+        message = (
+            f"rank {rank} on {host} {what} {over:.1%} of the time longer than the median rank, and is the slowest in "
+            f"{count} of {len(rows)} windows: all others wait for it"
+        )
+        yield warning("straggler", message, record, next(line for at, _, _, line in rows if at == rank))
+
+
+def over_median(window: Window, kind: str) -> float | None:
+    """How much longer the slowest rank takes than the median one, of the time; `kind`: compute or data_wait."""
+    if window.rank_times is None or not window.seconds:
+        return None
+    most, median = (getattr(window.rank_times, f"{kind}_{name}_s") for name in ("most", "median"))
+    return None if most is None or median is None else (most - median) / window.seconds
+
+
+def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """A few windows that move the figure: far from the median step time, and over 1 % of the mean by themselves."""
     middle = statistics.median(times)
     scale = 1.4826 * statistics.median([abs(time - middle) for time in times])  # a normal one's standard deviation
     limit = max(OUTLIER_SCORE * scale, OUTLYING_WINDOW_SHARE * middle)
     far = [index for index, time in enumerate(times) if abs(time - middle) > limit]
     if not 0 < len(far) <= len(times) / 10:  # more of them are how the run goes: it is unsteady
-        return []
+        return None
     weights = work(windows)
     near = [(time, w) for time, w in zip(times, weights, strict=True) if abs(time - middle) <= limit]
     moved = weighted_mean(times, weights) / weighted_mean([t for t, _ in near], [w for _, w in near]) - 1
     if abs(moved) <= OUTLIER_SHARE:
-        return []
+        return None
     worst = max(far, key=lambda index: abs(times[index] - middle))
     message = (
         f"{len(far)} of {len(windows)} windows, far from the others, make the mean step time "
         f"{abs(moved):.1%} {'longer' if moved > 0 else 'shorter'}; the farthest takes {times[worst] / middle:.3g} "
         "times the median: see the median of the window rates"
     )
-    line = windows[worst].line
-    return [Warning_(rule="outlying_window", message=message, file=record.file, line=line)]
+    return warning("outlying_window", message, record, windows[worst].line)
 
 
-def of_summary(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
-    """A figure that lies off the log's own, of all devices, by more than 2 %, or far off the rows that it is of."""
-    found = _of_rows(record, value, lines)
-    own = record.summary_rate if record.rate_scope == "global" else None
-    if own is None or abs(value / own - 1) <= SUMMARY_SHARE:
-        return found
-    message = (
-        f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own - 1:+.1%} off the log's own summary "
-        f"{own:.6g}, which has a rule of its own: see the protocol summary"
-    )
-    line = record.field_lines["summary_rate"]
-    return [*found, Warning_(rule="own_summary_differs", message=message, file=record.file, line=line)]
+def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
+    """A figure that lies off the log's summary, of all devices, by over 2 %, or far off the rows that it is of."""
+    yield from _of_rows(record, value, lines)
+    summary = record.summary_rate if record.rate_scope == "global" else None
+    if summary is not None and abs(value / summary - 1) > SUMMARY_SHARE:
+        message = (
+            f"the figure, of lines {lines[0]} to {lines[1]}, is {value / summary - 1:+.1%} off the log's own summary "
+            f"{summary:.6g}, which has a rule of its own: see the protocol summary"
+        )
+        yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
 
 
-def _of_rows(record: Record, value: float, lines: tuple[int, int]) -> list[Warning_]:
+def _of_rows(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
     """A figure of time stamps between which the clock was set, or the run stood still."""
     rows = [window for window in record.windows if lines[0] < window.line <= lines[1]]
     times = [time for window in rows if window.steps and (time := row_s(record, window))]
     batch = record.global_batch or (record.batch_per_device if record.rate_scope == "device" else None)
     if not batch or not rows or len(times) < len(rows):
-        return []
-    own = sum(window.steps or 0 for window in rows) * batch / math.fsum(times)
-    if 1 / REFUSED <= value / own <= REFUSED:
-        return []
-    message = (
-        f"the figure, of lines {lines[0]} to {lines[1]}, is {value / own:.3g} times what the same rows' own times "
-        f"make, {own:.6g}: the clock was set, or the run stood still in between"
-    )
-    return [Warning_(rule="rows_disagree", message=message, file=record.file, line=lines[1])]
+        return
+    by_rows = sum(window.steps or 0 for window in rows) * batch / math.fsum(times)
+    if not 1 / REFUSED <= value / by_rows <= REFUSED:
+        message = (
+            f"the figure, of lines {lines[0]} to {lines[1]}, is {value / by_rows:.3g} times what the same rows' own "
+            f"times make, {by_rows:.6g}: the clock was set, or the run stood still in between"
+        )
+        yield warning("rows_disagree", message, record, lines[1])
 
 
-def of_interval(value: float, interval: tuple[float, float] | None) -> list[Warning_]:
+def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
     """A figure that its own interval leaves open by more than 2 %."""
     half = (interval[1] - interval[0]) / 2 / value if interval is not None else 0.0
-    if half <= UNSTEADY_SHARE:
-        return []
-    message = f"half the width of the 95 % interval is {half:.1%} of the figure (over {UNSTEADY_SHARE:.0%})"
-    return [Warning_(rule="unsteady", message=message)]
+    if half > UNSTEADY_SHARE:
+        message = f"half the width of the 95 % interval is {half:.1%} of the figure (over {UNSTEADY_SHARE:.0%})"
+        yield warning("unsteady", message)
 
 
-def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -> list[Warning_]:
+def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:
+    """A device that does more among many than among few, by more than clocks may differ."""
+    if efficiency <= 1 + CLOCK_AGREES:
+        return
+    message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
+    bound = "; no efficiency is given, as it is 1 at most" if efficiency > REFUSED else ""
+    yield warning("over_linear", f"{message} is another than it seems{bound}")
+
+
+def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Warm-up not over, throttling or drift: at most one of them explains a series."""
-
-    def warning(rule: str, message: str, index: int) -> list[Warning_]:
-        return [Warning_(rule=rule, message=message, file=record.file, line=windows[index].line)]
-
     count = len(times)
     early = change_point(times, 1, count // 2)
     if early and early.strength > CHANGE_STRENGTH and early.before > early.after * (1 + WARM_UP_SHARE):
@@ -213,26 +251,25 @@ def _levels(record: Record, windows: Sequence[Window], times: Sequence[float]) -
             f"the first {early.index} of {len(windows)} measured windows are {slower:.1%} slower "
             f"than the rest: warm-up was not over at the cut; try to skip {early.index} more"
         )
-        return warning("warm_up_not_over", message, early.index)
+        return warning("warm_up_not_over", message, record, windows[early.index].line)
     compute = _compute_times(windows, times)
     late = change_point(compute, max(1, count // 10), count - max(3, count // 5))
-    third = count // 3
     if late and late.strength > CHANGE_STRENGTH and late.after > late.before * (1 + THROTTLE_SHARE):
         # A step rather than a ramp: the levels hold on both sides of it.
         head, tail = compute[: late.index], compute[late.index :]
         if late.before > 0 and _ramp(head) < THROTTLE_SHARE / 2 and _ramp(tail) < THROTTLE_SHARE / 2:
             slower = late.after / late.before - 1
-            power = _power_note(windows, late.index)
             message = (
-                f"from window {late.index + 1} of {len(windows)} on steps take {slower:.1%} longer"
-                f", to the end: throttling, or another job on the machine{power}"
+                f"from window {late.index + 1} of {len(windows)} on steps take {slower:.1%} longer, to the end: "
+                f"throttling, or another job on the machine{_power_note(windows, late.index)}"
             )
-            return warning("throttling", message, late.index)
+            return warning("throttling", message, record, windows[late.index].line)
+    third = count // 3
     first, last = statistics.median(times[:third]), statistics.median(times[-third:])
     if abs(last / first - 1) > DRIFT_SHARE and _monotone(times):
         message = f"step time drifts by {last / first - 1:+.1%} from the first to the last third of the run"
-        return warning("drift", message, count - third)
-    return []
+        return warning("drift", message, record, windows[count - third].line)
+    return None
 
 
 def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
@@ -285,57 +322,48 @@ def _power_note(windows: Sequence[Window], index: int) -> str:
     return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"
 
 
-def of_record(record: Record) -> list[Warning_]:
-    """Doubts about a run as a whole."""
-    found = []
+def of_record(record: Record) -> Iterator[Verdict]:
+    """Warnings about a run as a whole."""
     for problem in record.problems[:3]:
-        rule = "option_contradicts_log" if "the options" in problem else "log_problem"
-        found.append(Warning_(rule=rule, message=problem, file=record.file))
+        yield warning("option_contradicts_log" if "the options" in problem else "log_problem", problem, record)
     for check in record.checks:
         if not check.agree:
-            found.append(Warning_(rule="ways_disagree", message=str(check), file=record.file))
+            yield warning("ways_disagree", str(check), record)
     if record.math_mode == "tf32" and record.precision == "fp32":
-        found.append(
-            Warning_(
-                rule="tf32",
-                message="FP32 here is TF32: not to be compared with FP32 of older devices",
-                file=record.file,
-                line=record.field_lines.get("math_mode"),
-            )
-        )
-    return found
+        message = "FP32 here is TF32: not to be compared with FP32 of older devices"
+        yield warning("tf32", message, record, record.field_lines.get("math_mode"))
 
 
-def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> list[Warning_]:
+def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
     """The run that does not belong to the others by Grubbs' test, if it is over 1 % off the median too."""
     finite = [(record, value) for record, value in zip(records, values, strict=True) if math.isfinite(value)]
     at = outlier([value for _, value in finite])
     if at is None:
-        return []
+        return
     record, value = finite[at]
     middle = statistics.median(value for _, value in finite)
-    if abs(value - middle) <= OUTLIER_SHARE * abs(middle):
-        return []
-    message = f"{value:.6g} {unit} lies far from the median {middle:.6g} of the runs"
-    return [Warning_(rule="outlying_run", message=message, file=record.file)]
+    if abs(value - middle) > OUTLIER_SHARE * abs(middle):
+        yield warning("outlying_run", f"{value:.6g} {unit} lies far from the median {middle:.6g} of the runs", record)
 
 
-def of_mixture(records: Sequence[Record]) -> list[Warning_]:
+def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
+    """A mean of runs' rates that lies above their images over their time by more than 0.1 %."""
+    gap = statistics.fmean(rates) * statistics.fmean(1 / rate for rate in rates) - 1
+    if gap > RATE_GAP_SHARE:
+        yield warning("rates_averaged", f"the mean of the runs' rates is {gap:.2%} above their images over their time")
+
+
+def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
     """Models, batches, software, math modes and precisions that differ between runs that are set side by side."""
-    found = []
     models = {"".join(filter(str.isalnum, r.model.lower())): r.model for r in records if r.model}
-    if len(models) > 1:
-        found.append(Warning_(rule="mixed_model", message=f"model differs: {', '.join(sorted(models.values()))}"))
-    batches = {r.batch_per_device for r in records if r.batch_per_device}
-    if len(batches) > 1:
-        message = f"batch of one device differs: {', '.join(map(str, sorted(batches)))}"
-        found.append(Warning_(rule="mixed_batch", message=message))
     for rule, name, values in (
-        ("mixed_precision", "precision", {r.precision for r in records if r.precision}),
-        ("mixed_math_mode", "math mode", {r.math_mode for r in records if r.math_mode}),
+        ("mixed_model", "model", sorted(models.values())),
+        ("mixed_batch", "batch of one device", sorted({r.batch_per_device for r in records if r.batch_per_device})),
+        ("mixed_precision", "precision", sorted({r.precision for r in records if r.precision})),
+        ("mixed_math_mode", "math mode", sorted({r.math_mode for r in records if r.math_mode})),
     ):
         if len(values) > 1:
-            found.append(Warning_(rule=rule, message=f"{name} differs: {', '.join(sorted(values))}"))
+            yield warning(rule, f"{name} differs: {', '.join(map(str, values))}")
     versions: dict[str, set[str]] = {}
     for record in records:
         if record.framework and " " in record.framework:
@@ -345,5 +373,4 @@ def of_mixture(records: Sequence[Record]) -> list[Warning_]:
             versions.setdefault(package, set()).add(version)
     different = [f"{name} {' and '.join(sorted(given))}" for name, given in sorted(versions.items()) if len(given) > 1]
     if different:
-        found.append(Warning_(rule="mixed_software", message=f"software differs: {'; '.join(different[:5])}"))
-    return found
+        yield warning("mixed_software", f"software differs: {'; '.join(different[:5])}")

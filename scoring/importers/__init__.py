@@ -10,99 +10,69 @@ import argparse
 import contextlib
 import dataclasses
 import gzip
+import hashlib
 import json
 import os
-import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, cast
 
 from runlog.reader import open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
-from scoring.importers.lines import HashingStream, Lines, Span, Stream, clean
+from scoring.importers.lines import CHUNK_BYTES, Lines, Span
 from scoring.importers.table import Table
-from scoring.importers.text import Draft, RowPattern
+from scoring.importers.text import Draft, Fact
 from scoring.record import Check, InputError, Record, Window
 
-LOOK_BYTES = 1 << 20
 MOST = 10**9  # of anything that is counted
 
-
-class Format(NamedTuple):
-    """How a log is recognised and read."""
-
-    clue: bytes  # stands in every row of the format
-    row: RowPattern  # what a line with the clue must be
-    read: Callable[[Lines], Draft]
-    segmentation: bool = False  # its program trains segmentation networks alone
-
-
-def _of(clue: bytes, table: Table, *, segmentation: bool = False) -> Format:
-    return Format(clue, table.row, table.read, segmentation)
-
-
-_MLLOG_ROW = RowPattern(re.compile(r":::MLLOG \{"), ())
-FORMATS = {
-    "mllog": Format(b":::MLLOG", _MLLOG_ROW, mllog.read),
-    "paddleclas_static": _of(b"train step:", paddleclas.STATIC),
-    "paddleclas_dygraph": _of(b"[Train][Epoch ", paddleclas.DYGRAPH),
-    "paddleseg": _of(b"[TRAIN] epoch", paddleseg.TABLE, segmentation=True),
-    "paddle18": _of(b"train batch ", paddle18.TABLE),
-    "oneflow": _of(b"samples/s: ", oneflow.TABLE),
-    "nvidia_pytorch": _of(b"train.total_ips", dllogger.PYTORCH),
-    "nvidia_tensorflow": _of(b" total_ips", dllogger.TENSORFLOW),
-    "nvidia_mxnet": _of(b"train.ips", dllogger.MXNET),
-    "nvidia_mxnet_speed": _of(b" samples/sec\tLR: ", dllogger.SPEED),
-    "nvidia_paddle": _of(b"train.batch_time", dllogger.PADDLE),
-    "nvidia_json": _of(b"DLLL {", dllogger.JSON),
-    "nvidia_nvlog": Format(b":::NVLOG", dllogger.NVLOG_RATE, dllogger.NVLOG.read),  # a row has two lines
-    "gluoncv": _of(b"\tSpeed: ", gluoncv.TABLE),
-    "keras": _of(b"keras_utils.py", keras.TABLE),
-    "mmcv_json": _of(b'"data_time": ', mmseg.JSON_TABLE, segmentation=True),
-    "mmseg": _of(b"data_time: ", mmseg.TABLE, segmentation=True),
+FORMATS: dict[str, type[Table]] = {
+    "mllog": mllog.MLLog,
+    "paddleclas_static": paddleclas.Static,
+    "paddleclas_dygraph": paddleclas.Dygraph,
+    "paddleseg": paddleseg.PaddleSeg,
+    "paddle18": paddle18.Paddle18,
+    "oneflow": oneflow.OneFlow,
+    "nvidia_pytorch": dllogger.PyTorch,
+    "nvidia_tensorflow": dllogger.TensorFlow,
+    "nvidia_mxnet": dllogger.MXNet,
+    "nvidia_mxnet_speed": dllogger.MXNetSpeed,
+    "nvidia_paddle": dllogger.Paddle,
+    "nvidia_json": dllogger.Json,
+    "nvidia_nvlog": dllogger.NvLog,
+    "gluoncv": gluoncv.GluonCV,
+    "keras": keras.Keras,
+    "mmcv_json": mmseg.MMCVJson,
+    "mmseg": mmseg.MMSeg,
 }
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
     """The format of the log at `path`. Raises InputError for a log of no known format, or of two."""
     found: dict[str, int] = {}
-    newlines = 0
-    rest = b""
+    count = 0
     with _opened(path) as stream:
-        while chunk := stream.read(LOOK_BYTES):
-            data = rest + chunk
-            cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > LOOK_BYTES else 0)
-            data, rest = data[:cut], data[cut:]
-            _look(data, newlines, found)
-            newlines += data.count(b"\n")
-    _look(rest, newlines, found)
+        for block in Lines(stream).blocks():
+            lines = block.split("\n")
+            for name, table in FORMATS.items():
+                clue, row = table.clue or table.marker, table.recognised_by or table.row
+                if name not in found and clue in block:
+                    holds = (clue in line and row.search(line) is not None for line in lines)
+                    if first := next((number for number, held in enumerate(holds, count + 1) if held), None):
+                        found[name] = first
+            count += len(lines)
     if not found:
-        lines = newlines + bool(rest)
-        raise InputError(f"{path}: no line of a known format in {lines} lines; known are {', '.join(FORMATS)}")
+        raise InputError(f"{path}: no line of a known format in {count} lines; known are {', '.join(FORMATS)}")
     if len(found) > 1:
         where = ", ".join(f"{name} (line {line})" for name, line in sorted(found.items(), key=lambda item: item[1]))
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
     return next(iter(found))
 
 
-def _look(data: bytes, newlines: int, found: dict[str, int]) -> None:
-    """Note the formats of which `data` holds a row; `newlines` stand before it."""
-    data = data.translate(None, b"\x00") if b"\x00" in data else data
-    for name, form in FORMATS.items():
-        at = -1 if name in found else data.find(form.clue)
-        while at >= 0:
-            start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-            line = data[start : end if end >= 0 else len(data)]
-            if form.row.search(clean(line)) is not None:
-                found[name] = newlines + data.count(b"\n", 0, at) + 1
-                break
-            at = data.find(form.clue, end) if end >= 0 else -1
-
-
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[Stream]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """The bytes of the log at `path`, unpacked if it is a gzip file."""
     try:
         raw = open_log(path)
@@ -112,9 +82,19 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Stream]:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
-            yield gzip.GzipFile(fileobj=raw) if packed else raw
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path}: a broken gzip file ({error}); unpack what can be saved with `zcat`") from None
+
+
+def _fingerprint(path: str | os.PathLike[str]) -> tuple[str, int]:
+    """SHA-256 and lines of the log's text, an unfinished last line included."""
+    digest, newlines, last = hashlib.sha256(), 0, b"\n"
+    with _opened(path) as stream:
+        while data := stream.read(CHUNK_BYTES):
+            digest.update(data)
+            newlines, last = newlines + data.count(b"\n"), data[-1:]
+    return digest.hexdigest(), newlines + (last != b"\n")
 
 
 def read_record(
@@ -125,7 +105,7 @@ def read_record(
     batch_per_device: int | None = None,
     segment: int | None = None,
 ) -> Record:
-    """The run that the log at `path` tells of, in one streaming pass after recognition.
+    """The run that the log at `path` tells of, streamed: memory is that of its rows.
 
     `devices` and `batch_per_device` stand in for what the log does not say; where it says otherwise they win,
     and the record tells so. Raises InputError for a log of no known format, without any row, or of several runs
@@ -135,22 +115,23 @@ def read_record(
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
     with _opened(path) as raw:
-        stream = HashingStream(raw)
-        lines = Lines(stream)
+        lines = Lines(raw)
         try:
             draft = FORMATS[name].read(lines)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-    span = _one_run(path, lines.runs(draft.restarts), stream.lines, segment)
+    sha256, line_count = _fingerprint(path)
+    span = _one_run(path, lines.runs(draft.restarts), line_count, segment)
     if span != lines.span:
         with _opened(path) as raw:
             draft = FORMATS[name].read(Lines(raw, span))
     given = _take_options(draft, {"devices": devices, "batch_per_device": batch_per_device})
+    _complete_batch(draft)
     record = Record(
         file=os.fspath(path),
-        sha256=stream.sha256,
-        lines=stream.lines,
-        segment=None if span == lines.span else (span[0], span[1] or stream.lines),
+        sha256=sha256,
+        lines=line_count,
+        segment=None if span == lines.span else (span[0], span[1] or line_count),
         format=name,
         epochs=tuple(draft.epochs),
         quality=tuple(draft.quality),
@@ -162,7 +143,7 @@ def read_record(
         header=draft.header,
         **{field: fact.value for field, fact in draft.facts.items()},  # type: ignore[arg-type]
     )
-    record = dataclasses.replace(record, windows=_windows(draft, record))
+    record = dataclasses.replace(record, windows=_complete_windows(draft, record))
     record = dataclasses.replace(
         record,
         checks=(*draft.checks, *checks.of_record(record)),
@@ -177,60 +158,58 @@ def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, seg
     """The lines of the run that `segment` says, or of the only one. Raises InputError where it is not clear."""
     if segment is None and len(runs) == 1:
         return runs[0]
-    told = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
+    spans = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     if segment is None:
         more = f", and {len(runs) - 6} more; of several ranks' rows, keep one rank's" if len(runs) > 6 else ""
         raise InputError(
-            f"{path}: {len(runs)} runs in one log ({'; '.join(told[:6])}{more}): score one of them with --segment N"
+            f"{path}: {len(runs)} runs in one log ({'; '.join(spans[:6])}{more}): score one of them with --segment N"
         )
     if segment > len(runs):
-        raise InputError(f"{path}: no run {segment}: the log holds {len(runs)} ({'; '.join(told[:6])})")
+        raise InputError(f"{path}: no run {segment}: the log holds {len(runs)} ({'; '.join(spans[:6])})")
     return runs[segment - 1]
 
 
 def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Put what the command line says in the place of what the log says; the fields that it gave.
-
-    Devices, the batch of one and that of all: two of them make the third.
-    """
+    """Put what the command line says in the place of what the log says; the fields that it gave."""
     given = []
     for field, value in options.items():
-        said = draft.facts.get(field)
-        if value is None or (said is not None and said.value == value):
+        logged = draft.facts.get(field)
+        if value is None or (logged is not None and logged.value == value):
             continue
-        if said is not None:  # of many problems only the first are shown
-            draft.problems.insert(0, f"line {said.line}: the log says {field} {said.value}, the options {value}")
-            del draft.facts[field]
-        draft.fact(field, value)
+        if logged is not None:  # of many problems only the first are shown
+            draft.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
+        draft.facts[field] = Fact(value, 0)
         given.append(field)
-    whole, devices, batch = (draft.said(name) for name in ("batch_of_all", "devices", "batch_per_device"))
-    said_both = devices is not None and batch is not None
-    if isinstance(whole, int):
-        line = draft.facts["batch_of_all"].line
-        if isinstance(devices, int) and whole % devices == 0:
-            draft.fact("batch_per_device", whole // devices, line)
-        if isinstance(batch, int) and whole % batch == 0:
-            draft.fact("devices", whole // batch, line)
-        devices, batch = draft.said("devices"), draft.said("batch_per_device")
-        if isinstance(devices, int) and isinstance(batch, int) and said_both:
-            places = " and ".join(sorted({str(draft.facts[name].line) for name in ("devices", "batch_per_device")}))
-            ways = (f"line {line}: {whole} over all devices", f"line {places}: {devices} devices x {batch}")
-            draft.checks.append(Check(what="batch", ways=ways, agree=devices * batch == whole))
     return tuple(given)
 
 
-def _windows(draft: Draft, record: Record) -> tuple[Window, ...]:
+def _complete_batch(draft: Draft) -> None:
+    """Devices, the batch of one and that of all: two of them make the third; three are a check."""
+    total, devices, batch = (draft.value(name) for name in ("batch_of_all", "devices", "batch_per_device"))
+    if not isinstance(total, int):
+        return
+    line = draft.facts["batch_of_all"].line
+    if isinstance(devices, int) and isinstance(batch, int):
+        places = " and ".join(sorted({str(draft.facts[name].line) for name in ("devices", "batch_per_device")}))
+        ways = (f"line {line}: {total} over all devices", f"line {places}: {devices} devices x {batch}")
+        draft.checks.append(Check(what="batch", ways=ways, agree=devices * batch == total))
+    elif isinstance(devices, int) and total % devices == 0:
+        draft.fact("batch_per_device", total // devices, line)
+    elif isinstance(batch, int) and total % batch == 0:
+        draft.fact("devices", total // batch, line)
+
+
+def _complete_windows(draft: Draft, record: Record) -> tuple[Window, ...]:
     """The rows; images follow from steps where the global batch is known."""
     windows = draft.windows
     if len(windows) > 1 and windows[0].steps is None and windows[0].step is not None:
         first, steps = windows[0], windows[1].steps
         # Where the first row's counter equals the interval of the next, the run began there: it has as many steps.
-        if windows[0].step + 1 - record.first_step == steps:
-            step_time = first.printed_step_time_s
+        if steps is not None and windows[0].step + 1 - record.first_step == steps:
             first.steps = steps
             # One row's times are means a step: seconds follow as in the other rows.
-            if step_time is not None and windows[1].seconds is not None:
-                first.seconds = step_time * steps
+            if first.printed_step_time_s is not None and windows[1].seconds is not None:
+                first.seconds = first.printed_step_time_s * steps
     batch = record.global_batch
     for window in windows:
         if batch is not None and window.images is None and window.steps is not None:
@@ -281,19 +260,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
-    """A list of records, in pieces: a million rows as one text would take gigabytes."""
+    """A list of records, a row at a time: a million as one text would take gigabytes."""
     yield "["
     for at, record in enumerate(records):
-        yield ",\n{" if at else "\n{"
-        for place, field in enumerate(dataclasses.fields(record)):
-            yield f"{',' if place else ''}\n {json.dumps(field.name)}: "
-            value = getattr(record, field.name)
-            if isinstance(value, tuple) and value:
-                yield from (f"{',' if row else '['}\n  {json.dumps(jsonable(item))}" for row, item in enumerate(value))
-                yield "]"
-            else:
-                yield json.dumps(jsonable(value))
-        yield "\n}"
+        fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+        windows = fields.pop("windows")
+        yield f'{"," if at else ""}\n{json.dumps(jsonable(fields))[:-1]}, "windows": ['
+        yield from (f"{',' if row else ''}\n {json.dumps(jsonable(window))}" for row, window in enumerate(windows))
+        yield "]}"
     yield "\n]\n"
 
 
@@ -312,31 +286,23 @@ def jsonable(value: Any) -> Any:
 
 def record_lines(record: Record) -> list[str]:
     """The record in lines for a reader; log text is shown with control characters escaped."""
-    lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
+    shown: list[tuple[str, str]] = []
     if record.segment is not None:
-        lines.append(f"  {'this run':17}lines {record.segment[0]} to {record.segment[1]}")
+        shown.append(("this run", f"lines {record.segment[0]} to {record.segment[1]}"))
     for name in ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode", "status"):
         value = getattr(record, name)
-        if name in record.from_options:
-            where = "from the options"
-        elif name in record.field_lines:
-            where = f"line {record.field_lines[name]}"
-        else:
-            where = "by its format"
-        shown = "not said" if value is None else f"{str(value)!a}"[1:-1] + f"  ({where})"
-        lines.append(f"  {name:17}{shown}")
+        where = f"line {record.field_lines[name]}" if name in record.field_lines else "by its format"
+        where = "from the options" if name in record.from_options else where
+        shown.append((name, "not said" if value is None else f"{str(value)!a}"[1:-1] + f"  ({where})"))
     span = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
     kind = "running averages of the epoch" if record.cumulative else "each of its own steps"
     scope = "one device" if record.rate_scope == "device" else "all devices"
-    lines.append(f"  {'windows':17}{len(record.windows)}{span}; {kind}; rates of {scope}")
+    shown.append(("windows", f"{len(record.windows)}{span}; {kind}; rates of {scope}"))
     if record.run_time_s is not None:
-        lines.append(f"  {'run time':17}{record.run_time_s / 60:.3f} min")
-    if record.quality:
-        last = record.quality[-1]
-        lines.append(f"  {'quality':17}{last.name} {last.value:g}  (line {last.line})")
-    for check in record.checks:
-        lines.append(f"  {'checked' if check.agree else 'DISAGREE':17}{check}")
-    if record.truncated:
-        lines.append(f"  {'truncated':17}the log ends before its run does")
-    lines.extend(f"  problem          {problem!a}" for problem in record.problems)
-    return lines
+        shown.append(("run time", f"{record.run_time_s / 60:.3f} min"))
+    shown += [("quality", f"{last.name} {last.value:g}  (line {last.line})") for last in record.quality[-1:]]
+    shown += [("checked" if check.agree else "DISAGREE", str(check)) for check in record.checks]
+    shown += [("truncated", "the log ends before its run does")] * bool(record.truncated)
+    shown += [("problem", f"{problem!a}") for problem in record.problems]
+    head = f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"
+    return [head, *(f"  {name:17}{text}" for name, text in shown)]

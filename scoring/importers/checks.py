@@ -1,28 +1,48 @@
-"""Two ways to a figure: the clock against the rows, the log's own summary against its rows."""
+"""What a log says in two ways: each figure against a clock that it was not made of, and against what else is printed.
+
+`CLOCKS` and `CHECKS` are the tables; a row's function gives the two ways in words and their ratio, or None where the
+log has not both.
+"""
 
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from scoring.record import Check, Record, Window
 
-# What a second clock was set against; a record with none of these checks has one clock.
-TIME, RATE, EPOCHS = SECOND_CLOCK = ("time", "steps, batch and rate against time", "epochs against the run's time")
-
-AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
 REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
-WITH_EVALUATIONS = 0.05  # share of a run of whole epochs that lies between them
+AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
+CLOCK_AGREES = 0.05  # the same of two clocks: a run of whole epochs has its evaluations between them
 PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, a checkpoint or a stall
 
 
+class Compared(NamedTuple):
+    """Two ways to one thing."""
+
+    first: str
+    second: str
+    ratio: float
+    rounding: float = 0.0  # of the ratio, by the digits that are printed
+    refusable: bool = True  # whether a factor of REFUSED leaves no figure
+
+
 def of_record(record: Record) -> list[Check]:
-    """What the rows say, against the stamps beside them and against the log's closing figure."""
-    found = (_clock(record), _epochs(record), _counted(record), _printed(record), _batch(record), _summary(record))
-    return [check for check in found if check is not None]
+    """Every check of the tables that the log allows."""
+    found = []
+    for share, table in ((CLOCK_AGREES, CLOCKS), (AGREES, CHECKS)):
+        for what, compare in table:
+            if (two := compare(record)) is not None:
+                agree = abs(two.ratio - 1) <= share + two.rounding
+                refused = not 1 / REFUSED - two.rounding <= two.ratio <= REFUSED + two.rounding
+                ways = (two.first, two.second)
+                found.append(Check(what=what, ways=ways, agree=agree, refused=refused and two.refusable))
+    return found
 
 
 def set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
@@ -44,174 +64,197 @@ def problems(record: Record) -> list[str]:
     ]
 
 
-def _judged(what: str, ways: tuple[str, str], ratio: float, *, rounding: float = 0.0, agrees: float = AGREES) -> Check:
-    """Whether the two ways agree, and whether no pause explains that they do not; `rounding`: of the ratio."""
-    return Check(
-        what=what,
-        ways=ways,
-        agree=abs(ratio - 1) <= agrees + rounding,
-        refused=not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding,
-    )
-
-
 def row_s(record: Record, window: Window) -> float | None:
     """Seconds of a row by its own columns: its step time, or its images / rate."""
     if window.seconds:
         return window.seconds
-    images = window.images if record.rate_scope == "global" else _images(record, window)
+    images = window.images
+    if record.rate_scope != "global":
+        images = window.steps * record.batch_per_device if window.steps and record.batch_per_device else None
     return images / window.printed_rate if images and window.printed_rate else None
 
 
-def _images(record: Record, window: Window) -> int | None:
-    return window.steps * record.batch_per_device if window.steps and record.batch_per_device else None
+def _lines(windows: Sequence[Window]) -> str:
+    return f"lines {windows[0].line} to {windows[-1].line}"
 
 
-def _gaps(record: Record) -> list[tuple[float, float, int]]:
-    """(seconds by the clock, by the row, its line) of each row that follows one of its epoch, no evaluation between."""
+def _gaps(record: Record, *, in_epochs: bool) -> list[tuple[float, float, Window]]:
+    """(seconds by the clock, by the row, the row) of each row after another one, no evaluation between them."""
     evaluated = sorted(quality.line for quality in record.quality)
     gaps = []
     for before, row in itertools.pairwise(record.windows):
-        own = row_s(record, row)
-        if before.end_s is None or row.end_s is None or not own or before.epoch != row.epoch:
+        time_s = row_s(record, row)
+        if before.end_s is None or row.end_s is None or not time_s:
             continue
-        clock = row.end_s - before.end_s
+        clock_s = row.end_s - before.end_s
         evaluations = bisect.bisect(evaluated, row.line) - bisect.bisect(evaluated, before.line)
-        if clock >= 0 and not evaluations:  # below 0 the clock was set
-            gaps.append((clock, own, row.line))
+        if clock_s >= 0 and not evaluations and (before.epoch == row.epoch or not in_epochs):  # below 0: it was set
+            gaps.append((clock_s, time_s, row))
     return gaps
 
 
-def _clock(record: Record) -> Check | None:
+def _stamps(record: Record, *, timed: bool) -> Compared | None:
     """Time stamps against the rows' step times, or against steps x batch / rate. Pauses are left out."""
-    gaps = _gaps(record)
+    if not record.windows or (record.windows[-1].seconds is not None) is not timed:
+        return None
+    gaps = _gaps(record, in_epochs=True)
     if len(gaps) < 2:
         return None
-    digit_s = 1.0 if all(clock == int(clock) for clock, _, _ in gaps) else 0.01
-    if statistics.median(own for _, own, _ in gaps) >= 2 * digit_s:
-        usual = statistics.median(clock / own for clock, own, _ in gaps)
+    digit_s = 1.0 if all(clock_s == int(clock_s) for clock_s, _, _ in gaps) else 0.01
+    if statistics.median(time_s for _, time_s, _ in gaps) >= 2 * digit_s:
+        usual = statistics.median(clock_s / time_s for clock_s, time_s, _ in gaps)
     else:  # single gaps are lost in the rounding of the stamps
         most = sorted(gaps, key=lambda gap: gap[0] - gap[1])[: math.ceil(0.9 * len(gaps))]
-        usual = math.fsum(clock for clock, _, _ in most) / math.fsum(own for _, own, _ in most)
+        usual = math.fsum(clock_s for clock_s, _, _ in most) / math.fsum(time_s for _, time_s, _ in most)
     kept = [gap for gap in gaps if gap[0] <= PAUSE * max(1.0, usual) * gap[1] + 2 * digit_s]
     if not kept:
         return None
-    clock_s, rows_s = math.fsum(gap[0] for gap in kept), math.fsum(gap[1] for gap in kept)
-    rounding = digit_s * (1 + len(gaps) - len(kept)) / rows_s
-    timed = record.windows[-1].seconds is not None
-    by = "their step times" if timed else "steps x batch / rate"
-    lines = f"lines {kept[0][2]} to {kept[-1][2]}"
-    return _judged(
-        TIME if timed else RATE,
-        (f"{lines}: time stamps, {clock_s:.6g} s", f"{lines}: {by}, {rows_s:.6g} s"),
-        clock_s / rows_s,
-        rounding=rounding,
+    stamps_s, rows_s = math.fsum(gap[0] for gap in kept), math.fsum(gap[1] for gap in kept)
+    lines = _lines([row for _, _, row in kept])
+    return Compared(
+        f"{lines}: time stamps, {stamps_s:.6g} s",
+        f"{lines}: {'their step times' if timed else 'steps x batch / rate'}, {rows_s:.6g} s",
+        stamps_s / rows_s,
+        digit_s * (1 + len(gaps) - len(kept)) / rows_s,
     )
 
 
-def _epochs(record: Record) -> Check | None:
+def _pauses(record: Record) -> Compared | None:
+    """From stamp to stamp, pauses included, against the rows' own times, where no evaluation tells what else was done.
+
+    A figure of throughput leaves pauses out: they are said, and no reason to refuse it.
+    """
+    gaps = _gaps(record, in_epochs=False)
+    rows_s, stamps_s = math.fsum(gap[1] for gap in gaps), math.fsum(gap[0] for gap in gaps)
+    if len(gaps) < 2 or stamps_s - 2.0 <= (1 + CLOCK_AGREES) * rows_s:  # stamps may be of whole seconds
+        return None
+    lines = _lines([row for _, _, row in gaps])
+    return Compared(
+        f"{lines}: time stamps, {stamps_s:.6g} s, with evaluations, ends of epochs and pauses of which no line tells",
+        f"{lines}: the rows' own times, {rows_s:.6g} s",
+        stamps_s / rows_s,
+        refusable=False,
+    )
+
+
+def _run(record: Record) -> Compared | None:
     """Rows of whole epochs against the time from the first's start to the last's end, evaluations included.
 
     Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
-    for at an evaluation: MLPerf's largest runs print 5.8 times the images/s that their time makes.
+    for at an evaluation: MLPerf's largest runs print 5.8 times the images/s that their time makes. A row may be of
+    several epochs, and epochs between two rows may have none.
     """
-    rows = [(w, w.end_s, w.seconds) for w in record.windows if w.step is None and w.images and w.end_s and w.seconds]
-    if len(rows) < max(2, len(record.windows)):
+    rows = [w for w in record.windows if w.step is None and w.images and w.end_s and w.seconds and w.epoch is not None]
+    samples = record.train_samples
+    if len(rows) < max(2, len(record.windows)) or not samples:
         return None
-    epoch_images = min(window.images or 0 for window, _, _ in rows)
-    for (before, _, _), (row, _, _) in itertools.pairwise(rows):
-        epochs = (row.images or 0) / epoch_images
-        if before.epoch is None or row.epoch is None or row.epoch - before.epoch != round(epochs):
-            return None  # epochs in between have no row, or rows are of several epochs each
+    numbers = [row.epoch or 0 for row in rows]
     first, last = rows[0], rows[-1]
-    own_s, run_s = math.fsum(seconds for _, _, seconds in rows), last[1] - (first[1] - first[2])
-    if run_s <= 0:  # the clock was set, which is said by itself
+    run_s = (last.end_s or 0.0) - ((first.end_s or 0.0) - (first.seconds or 0.0))
+    if run_s <= 0 or numbers != sorted(set(numbers)):  # the clock was set, which is said by itself; or a number twice
         return None
-    images = math.fsum(window.images or 0 for window, _, _ in rows)
-    lines = f"lines {first[0].line} to {last[0].line}"
-    return _judged(
-        EPOCHS,
-        (
-            f"{lines}: first to last epoch, {run_s:.6g} s, which is {images / run_s:.6g} images/s",
-            f"{lines}: the epochs' own times, {own_s:.6g} s, which is {images / own_s:.6g} images/s",
-        ),
-        run_s / own_s,
-        agrees=WITH_EVALUATIONS,
+    epochs = numbers[-1] - numbers[0] + (first.images or 0.0) / samples
+    rows_s, images = math.fsum(row.seconds or 0.0 for row in rows), math.fsum(row.images or 0.0 for row in rows)
+    run_rate, rows_rate = epochs * samples / run_s, images / rows_s
+    return Compared(
+        f"{_lines(rows)}: first to last epoch, {run_s:.6g} s, which is {run_rate:.6g} images/s",
+        f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rows_rate:.6g} images/s",
+        rows_rate / run_rate,
     )
 
 
-def _counted(record: Record) -> Check | None:
-    """The images that our own windows count, against steps x batch. Elsewhere images are made from the steps."""
-    windows = [w for w in record.windows if w.phase is not None and w.images and w.steps]
-    batch = record.global_batch
-    if not windows or not batch:
+def _epoch_timer(record: Record) -> Compared | None:
+    """The rates of the rows against those that the epochs' summaries make of their own seconds."""
+    epochs = {one.epoch: one for one in record.epochs if one.seconds and one.printed_rate}
+    rows = [w for w in record.windows if w.step is not None and w.steps and w.printed_rate and w.epoch in epochs]
+    if not rows:
         return None
-    images, steps = math.fsum(w.images or 0 for w in windows), sum(w.steps or 0 for w in windows)
-    lines = f"lines {windows[0].line} to {windows[-1].line}"
-    return _judged(
-        "images",
-        (f"{lines}: counted, {images:.0f}", f"{lines}: steps x batch of all devices, {steps} x {batch}"),
+    timed = [epochs[number] for number in dict.fromkeys(row.epoch for row in rows)]
+    seconds = math.fsum(one.seconds or 0.0 for one in timed)
+    epochs_rate = math.fsum((one.seconds or 0.0) * (one.printed_rate or 0.0) for one in timed) / seconds
+    rows_rate = sum(w.steps or 0 for w in rows) / math.fsum((w.steps or 0) / (w.printed_rate or 1.0) for w in rows)
+    return Compared(
+        f"lines {timed[0].line} to {timed[-1].line}: the epochs' own {seconds:.6g} s, {epochs_rate:.6g} images/s",
+        f"{_lines(rows)}: their rates, {rows_rate:.6g} images/s",
+        rows_rate / epochs_rate,
+    )
+
+
+def _counted(record: Record) -> Compared | None:
+    """The images that our own windows count, against steps x batch. Elsewhere images are made from the steps."""
+    rows = [w for w in record.windows if w.phase is not None and w.images and w.steps]
+    batch = record.global_batch
+    if not rows or not batch:
+        return None
+    images, steps = math.fsum(w.images or 0 for w in rows), sum(w.steps or 0 for w in rows)
+    return Compared(
+        f"{_lines(rows)}: counted, {images:.0f}",
+        f"{_lines(rows)}: steps x batch of all devices, {steps} x {batch}",
         images / (steps * batch),
     )
 
 
-def _printed(record: Record) -> Check | None:
+def _printed(record: Record) -> Compared | None:
     """The printed rates against images / time, where rows have both: epochs of an MLPerf log."""
-    both = [w for w in record.windows if w.printed_rate and w.images and w.seconds]
-    if record.rate_scope != "global" or not both:
+    rows = [w for w in record.windows if w.printed_rate and w.images and w.seconds]
+    if record.rate_scope != "global" or not rows:
         return None
-    ratio = statistics.median(w.images / w.seconds / w.printed_rate for w in both)  # type: ignore[operator]
-    row = both[0]
-    return _judged(
-        "rate",
-        (
-            f"line {row.line} and {len(both) - 1} more: the printed rate, {row.printed_rate:.6g} images/s",
-            f"images / time, {row.images_per_s:.6g} images/s; {ratio:.4g} times the printed ones at the median",
-        ),
+    ratio = statistics.median(w.images / w.seconds / w.printed_rate for w in rows)  # type: ignore[operator]
+    return Compared(
+        f"line {rows[0].line} and {len(rows) - 1} more: the printed rate, {rows[0].printed_rate:.6g} images/s",
+        f"images / time, {rows[0].images_per_s:.6g} images/s; {ratio:.4g} times the printed ones at the median",
         ratio,
     )
 
 
-def _batch(record: Record) -> Check | None:
+def _batch(record: Record) -> Compared | None:
     """The batch that the options say against rate x step time of the rows, where rates are of one device."""
     rows = [w for w in record.windows if w.printed_rate and w.printed_step_time_s]
     batch = record.batch_per_device
     if record.rate_scope != "device" or not rows or not batch:
         return None
     images = statistics.median(w.printed_rate * w.printed_step_time_s for w in rows)  # type: ignore[operator]
-    ratio = images / batch
     given = "batch_per_device" in record.from_options
-    if abs(ratio - 1) <= AGREES and not given:  # what the log itself says was set against the rows as it was read
+    if abs(images / batch - 1) <= AGREES and not given:  # the log's own was set against the rows as it was read
         return None
-    said = "the options" if given else f"line {record.field_lines['batch_per_device']}"
-    return _judged(
-        "batch",
-        (
-            f"{said}: {batch} a device",
-            f"lines {rows[0].line} to {rows[-1].line}: rate x step time, {images:.4g} a device at the median",
-        ),
-        ratio,
+    where = "the options" if given else f"line {record.field_lines['batch_per_device']}"
+    return Compared(
+        f"{where}: {batch} a device",
+        f"{_lines(rows)}: rate x step time, {images:.4g} a device at the median",
+        images / batch,
     )
 
 
-def _summary(record: Record) -> Check | None:
+def _summary(record: Record) -> Compared | None:
     """The closing figure against the mean, the harmonic mean or the median of the rows' rates: it has its own rule."""
-    rated = [window for window in record.windows if window.printed_rate]
-    rates = [window.printed_rate or 0.0 for window in rated]
-    own = record.summary_rate
-    if own is None or len(rates) < 2:
+    rates = [window.printed_rate for window in record.windows if window.printed_rate]
+    summary = record.summary_rate
+    if summary is None or len(rates) < 2:
         return None
     ways = {
         "mean": statistics.fmean(rates),
-        "harmonic mean": 1 / statistics.fmean(1 / rate for rate in rates),
+        "harmonic mean": statistics.harmonic_mean(rates),
         "median": statistics.median(rates),
     }
-    name = min(ways, key=lambda way: abs(ways[way] - own))
-    first, last = record.windows[0].line, record.windows[-1].line
-    return _judged(
-        "rate",
-        (
-            f"line {record.field_lines['summary_rate']}: the log's own summary, {own:.6g} images/s",
-            f"lines {first} to {last}: {name} of the rates, {ways[name]:.6g} images/s",
-        ),
-        ways[name] / own,
+    name = min(ways, key=lambda way: abs(ways[way] - summary))
+    return Compared(
+        f"line {record.field_lines['summary_rate']}: the log's own summary, {summary:.6g} images/s",
+        f"{_lines(record.windows)}: {name} of the rates, {ways[name]:.6g} images/s",
+        ways[name] / summary,
     )
+
+
+Checks = tuple[tuple[str, Callable[[Record], "Compared | None"]], ...]  # by what is compared
+CLOCKS: Checks = (  # a record with none of these has one clock
+    ("time", functools.partial(_stamps, timed=True)),
+    ("steps, batch and rate against time", functools.partial(_stamps, timed=False)),
+    ("time with pauses", _pauses),
+    ("epochs against the run's time", _run),
+    ("rates against the epochs' time", _epoch_timer),
+)
+CHECKS: Checks = (("images", _counted), ("rate", _printed), ("batch", _batch), ("rate", _summary))
+
+
+def has_second_clock(record: Record) -> bool:
+    """Whether something in the log confirms its times."""
+    return bool({check.what for check in record.checks} & dict(CLOCKS).keys())

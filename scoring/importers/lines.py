@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO
 
 CHUNK_BYTES = 1 << 17
 MAX_LINE_CHARS = 1 << 16  # of a longer line only the start is read
@@ -39,85 +37,48 @@ STARTS = (
 Span = tuple[int, "int | None"]  # first and last line of a run; None: to the end of the log
 
 
-@dataclass
-class Part:
-    """What stands between two starts."""
-
-    first: int
-    first_row: int = 0  # 0: none
-
-
-class Stream(Protocol):
-    """What gives bytes."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
-class HashingStream:
-    """A binary stream that keeps the SHA-256 and the number of lines of what was read from it."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._hash = hashlib.sha256()
-        self._last = b"\n"
-        self._newlines = 0
-
-    def read(self, size: int = -1, /) -> bytes:
-        """The next bytes, at most `size`."""
-        data = self._stream.read(size)
-        self._hash.update(data)
-        self._newlines += data.count(b"\n")
-        self._last = data[-1:] or self._last
-        return data
-
-    @property
-    def sha256(self) -> str:
-        """Of everything read so far."""
-        return self._hash.hexdigest()
-
-    @property
-    def lines(self) -> int:
-        """Lines read so far, an unfinished one included."""
-        return self._newlines + (self._last != b"\n")
-
-
 class Lines:
     """The lines of a stream without colours, NUL bytes and mpirun's prefixes."""
 
-    def __init__(self, stream: Stream, span: Span = (1, None)) -> None:
+    def __init__(self, stream: BinaryIO, span: Span = (1, None)) -> None:
         self.stream = stream
         self.span = span
         self.ranks: dict[int, int] = {}  # of every prefix met so far, and its first line
-        self.may_start = False  # whether the lines that come now may hold one of STARTS
-        self.parts = [Part(span[0])]
-        self._seen: set[str] = set()  # of STARTS, since the last part began
+        self._may_start = False  # whether the lines that come now may hold one of STARTS
+        self._begun: list[int] = []  # first lines of the runs of which a row was met
+        self._start = span[0]  # of what may become the next run
+        self._in_run = False  # whether a row was met since
+        self._seen: set[str] = set()  # of STARTS, since then
 
-    def start(self, number: int, clue: str) -> None:
-        """Line `number` is what a run prints as it begins."""
-        part = self.parts[-1]
-        if part.first_row:
-            self.parts.append(Part(number))
-            self._seen.clear()
-        elif clue in _ONCE and clue in self._seen:  # the start before came to nothing
-            part.first = number
-            self._seen.clear()
+    def start(self, number: int, text: str) -> None:
+        """Line `number` may be what a run prints as it begins."""
+        if (clue := self._clue(text)) is None:
+            return
+        # Where a word that a start prints once comes again the start before came to nothing.
+        self.begin(number, anew=clue in _ONCE and clue in self._seen)
         self._seen.add(clue)
+
+    def begin(self, number: int, *, anew: bool = False) -> None:
+        """A run begins on line `number`, if a row stands before it, or `anew`."""
+        if self._in_run or anew:
+            self._start, self._in_run, self._seen = number, False, set()
 
     def row(self, number: int) -> None:
         """Line `number` is a row."""
-        self.parts[-1].first_row = self.parts[-1].first_row or number
+        if not self._in_run:
+            self._begun.append(self._start)
+            self._in_run = True
 
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
         """The runs of the log. Starts without a row behind them are none.
 
         `restarts` are (line of a row, line of the next), whose counters went back; a start may stand between them.
         """
-        begun = [part.first for part in self.parts if part.first_row]
-        unsaid = [row for before, row in restarts if not any(before < first <= row for first in begun)]
-        firsts = sorted([*begun, *unsaid]) or [self.span[0]]
+        unsaid = [row for before, row in restarts if not any(before < first <= row for first in self._begun)]
+        firsts = sorted([*self._begun, *unsaid]) or [self.span[0]]
         return list(zip(firsts, [*(first - 1 for first in firsts[1:]), self.span[1]], strict=True))
 
-    def _blocks(self) -> Iterator[str]:
+    def blocks(self) -> Iterator[str]:
         """Whole lines, about CHUNK_BYTES at a time; each block but the last had a newline at its end."""
         rest = b""
         overlong = False
@@ -142,9 +103,9 @@ class Lines:
         number = 0
         speaker: int | None = None
         first, last = self.span
-        for block in self._blocks():
+        for block in self.blocks():
             texts = block.split("\n")
-            self.may_start = any(clue in block for clue in STARTS)
+            self._may_start = any(clue in block for clue in STARTS)
             if number + 1 < first:
                 passed = min(first - 1 - number, len(texts))
                 del texts[:passed]
@@ -152,25 +113,25 @@ class Lines:
             if last is not None:
                 del texts[max(0, last - number) :]
             if "]<std" not in block:
-                for text in texts:
-                    number += 1
-                    yield number, text
-                continue
-            tagged = [self._untagged(text, line) for line, text in enumerate(texts, number + 1)]
-            if speaker is None:
-                speaker = min((rank for text, rank in tagged if rank is not None and marker in text), default=None)
-            for text, rank in tagged:
-                number += 1
-                if rank is None or speaker in (None, rank) or (marker not in text and self.clue(text) is None):
-                    yield number, text
+                yield from enumerate(texts, number + 1)
+            else:
+                tagged = [(line, *self._untagged(text, line)) for line, text in enumerate(texts, number + 1)]
+                if speaker is None:
+                    speaker = min(
+                        (rank for _, text, rank in tagged if rank is not None and marker in text), default=None
+                    )
+                for line, text, rank in tagged:
+                    if rank is None or speaker in (None, rank) or (marker not in text and self._clue(text) is None):
+                        yield line, text
+            number += len(texts)
 
-    def clue(self, text: str) -> str | None:
+    def _clue(self, text: str) -> str | None:
         """The word of STARTS that the line holds."""
-        return next((clue for clue in STARTS if clue in text), None) if self.may_start else None
+        return next((clue for clue in STARTS if clue in text), None) if self._may_start else None
 
     def _untagged(self, line: str, number: int) -> tuple[str, int | None]:
         """The line without prefixes, and the rank that the first of them names."""
-        match = _TAG.search(line) if "]<std" in line else None
+        match = _TAG.search(line)
         if match is None:
             return line, None
         self.ranks.setdefault(int(match[1]), number)

@@ -13,88 +13,95 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.table import Around, At, Table, counted, mean_time, through_run
-from scoring.importers.text import Fact, RowPattern, field, first_group, integer
+from scoring.importers.table import At, Table
+from scoring.importers.text import Fact, RowPattern, field, integer
 
-HEAD = re.compile(
-    r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
-    r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"
-)
-ROW = RowPattern(
-    HEAD,
-    (field(" time: ", r"[\s,]"),),
-    (field(" data_time: ", r"(?:[\s,]|$)"), re.compile(r" memory: (\d{1,9})"), field(" loss: ")),
-)
-JSON_ROW = RowPattern(
-    re.compile(
-        r'\{"(?:mode": "train", "epoch": (\d{1,9}), "iter": (\d{1,9}),|(?:base_)?lr": (?=.*"step": (\d{1,9})\b))'
-    ),
-    (field('"time": ', "(?=[,}])"),),
-    (field('"data_time": '), re.compile(r'"memory": (\d{1,9})'), field('"loss": ')),
-)
 _JSON_STEP = re.compile(r'"(?:iter|step)": (\d{1,9})')
 # Devices that multiply FP32 as TF32 by PyTorch's default for convolutions.
 _TF32_DEVICE = re.compile(r"A100|A800|A30|A40|H100|H800|RTX 30|RTX 40|RTX A|L40")
 
 
-class _Around(Around):
-    """What the log prints of the machine and the configuration before its first row."""
+class MMSeg(Table):
+    """Rows of mmcv's and mmengine's text, and what they print of the machine and the configuration before."""
 
+    marker = "Iter"
+    clue = "data_time: "
+    tool = " - INFO - "
+    row = RowPattern(
+        re.compile(
+            r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
+            r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"
+        ),
+        (field(" time: ", r"[\s,]"),),
+        (field(" data_time: ", r"(?:[\s,]|$)"), re.compile(r" memory: (\d{1,9})"), field(" loss: ")),
+    )
+    columns = "stamp step of time wait memory loss"
+    needs = "time"
+    mean_time = True
+    segmentation = True
     facts = re.compile(
-        r"\bsamples_per_gpu ?= ?(?P<batch>\d{1,9})"
+        r"\bsamples_per_gpu ?= ?(?P<batch_per_device>\d{1,9})"
         r"|(?P<loader>\w+)_dataloader ?= ?dict"
         r"|\bbatch_size ?= ?(?P<loaded>\d{1,9})"
         r"|gpu_ids ?= ?range\((?P<range>\d{1,9}, ?\d{1,9})\)"
         r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
         r"|\bDistributed training: (?P<distributed>True)"
-        r"|\bPyTorch: (?P<torch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
-        r"|\bGPU [\d,]+: (?P<gpu>.+)$|\bworld_size ?= ?(?P<world>\d{1,9})"
-        r"|\b(?P<fp16>fp16) ?= ?dict|type='(?P<amp>Fp16OptimizerHook|AmpOptimWrapper)'"
+        r"|\bPyTorch: (?P<pytorch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
+        r"|\bGPU [\d,]+: (?P<gpu>.+)$|\bworld_size ?= ?(?P<devices>\d{1,9})"
+        r"|(?P<precision>\bfp16(?= ?= ?dict)|(?<=type=')(?:Fp16OptimizerHook|AmpOptimWrapper)(?='))"
     )
+    precisions = (("", "amp"),)
+    others = ("mIoU: ",)
     evaluation = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality = "mIoU"
     _loader = ""
 
-    def before(self, line: int, text: str) -> None:
-        """Take what the line says."""
-        if "samples_per_gpu" in text or "batch_size" in text:
-            self.said.setdefault("config", Fact(True, line))
-        for name, value in (fact for match in self.facts.finditer(text) for fact in first_group(match)):
-            if name == "loader":
-                self._loader = value
-            elif name != "loaded" or self._loader == "train":  # each loader has its own batch
-                self.said.setdefault("batch" if name == "loaded" else name, Fact(value, line))
+    def state(self, name: str, value: object, line: int) -> None:
+        """Each loader has its own batch: that of the one that trains counts."""
+        if name == "loader":
+            self._loader = str(value)
+        if name in ("batch_per_device", "loaded"):
+            super().state("config", True, line)
+        if name != "loaded" or self._loader == "train":
+            super().state("batch_per_device" if name == "loaded" else name, value, line)
 
     def finish(self) -> None:
         """Devices, precision and math mode, from all that was said."""
-        draft = self.draft
-        self.count("batch_per_device", "batch")
-        self.count("devices", "world")
-        for name in sorted({"range", "ids"} & self.said.keys(), key=lambda name: self.said[name].line)[:1]:
-            numbers = [int(text) for text in re.findall(r"\d+", str(self.said[name].value))]
+        super().finish()
+        for name in sorted({"range", "ids"} & self.stated.keys(), key=lambda name: self.stated[name].line)[:1]:
+            numbers = [int(text) for text in re.findall(r"\d+", self.text(name) or "")]
             count = numbers[1] - numbers[0] if name == "range" else len(numbers)
             # Under a launcher each process may list its own device alone: one is then no word on how many ran.
-            if not ("distributed" in self.said and count == 1):
+            if not ("distributed" in self.stated and count == 1):
                 self.fact("devices", name, count or None)
-        for name in sorted({"fp16", "amp"} & self.said.keys(), key=lambda name: self.said[name].line):
-            self.fact("precision", name, "amp")
         self.fact("precision", "config", "fp32")  # the whole configuration is printed: without an fp16 section it is
-        if draft.said("precision") == "fp32":
+        if self.draft.value("precision") == "fp32":
             self.fact("math_mode", "gpu", "tf32" if _TF32_DEVICE.search(self.text("gpu") or "") else "fp32")
-        for name, key in (("torch", "pytorch"), ("mmseg", "mmseg"), ("cudnn", "cudnn")):
-            if version := self.text(name):
-                draft.software[key] = version
-        draft.fact("framework", f"PyTorch {self.text('torch')}" if "torch" in self.said else "PyTorch")
+        versions = {name: self.text(name) for name in ("pytorch", "mmseg", "cudnn")}
+        self.draft.software |= {name: version for name, version in versions.items() if version}
+        self.draft.fact("framework", " ".join(filter(None, ("PyTorch", versions["pytorch"]))))
 
 
-class _AroundJson(_Around):
+class MMCVJson(MMSeg):
     """The same in JSON: the configuration is one text in it."""
 
+    marker = '"lr": '
+    clue = '"data_time": '
+    tool = '{"'
+    row = RowPattern(
+        re.compile(
+            r'\{"(?:mode": "train", "epoch": (\d{1,9}), "iter": (\d{1,9}),|(?:base_)?lr": (?=.*"step": (\d{1,9})\b))'
+        ),
+        (field('"time": ', "(?=[,}])"),),
+        (field('"data_time": '), re.compile(r'"memory": (\d{1,9})'), field('"loss": ')),
+    )
+    columns = "epoch step step time wait memory loss"
+    others = ('"mIoU": ',)
     evaluation = re.compile(r'"mIoU": (?P<value>[\d.]+)')
 
     def before(self, line: int, text: str) -> None:
         """Take what the line says."""
-        self.said["distributed"] = Fact(True, line)  # the file does not say whether a launcher ran
+        self.stated["distributed"] = Fact(True, line)  # the file does not say whether a launcher ran
         for part in text.replace('\\"', '"').split("\\n"):
             super().before(line, part)
 
@@ -104,32 +111,7 @@ class _AroundJson(_Around):
             step = _JSON_STEP.search(text)
             self.draft.evaluated(line, self.quality, found["value"], step=integer(step[1]) if step else None)
 
-
-def _steps(around: Around, at: At) -> int | None:
-    """A counter that runs through the run, or starts anew in each epoch."""
-    last = around.last
-    return None if last is None else at.step - last.step if at.step > last.step else at.step
-
-
-TABLE = Table(
-    marker="Iter",
-    own=" - INFO - ",
-    row=ROW,
-    columns="stamp step of time wait memory loss",
-    needs="time",
-    spent=counted(through_run, mean_time),
-    others=("mIoU: ",),
-    around=_Around,
-    always={"rate_scope": "device"},
-)
-JSON_TABLE = Table(
-    marker='"lr": ',
-    own='{"',
-    row=JSON_ROW,
-    columns="epoch step step time wait memory loss",
-    needs="time",
-    spent=counted(_steps, mean_time),
-    others=('"mIoU": ',),
-    around=_AroundJson,
-    always={"rate_scope": "device"},
-)
+    def steps(self, at: At) -> int | None:
+        """A counter that runs through the run, or starts anew in each epoch."""
+        last = self.last
+        return None if last is None else at.step - last.step if at.step > last.step else at.step

@@ -10,37 +10,28 @@ from __future__ import annotations
 import re
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.table import Table, counted, through_epoch
+from scoring.importers.table import EpochTable
 from scoring.importers.text import RowPattern, field
 
-HEAD = re.compile(
-    r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
-    r"\[Pass (\d{1,9}), train batch (\d{1,9})\]"
-)
-ROW = RowPattern(HEAD, (field(" elapse ", " sec"),), (field(r"\sloss "),))
 
+class Paddle18(Launch, EpochTable):
+    """Rows of single batches."""
 
-class _Around(Launch):
-    facts = re.compile(r"^\W*(?:use_)?fp16: (?P<fp16>True|False)|^model: (?P<model>\w+)\s*$")
+    marker = "train batch "
+    tool = "[Pass "
+    row = RowPattern(
+        re.compile(
+            r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
+            r"\[Pass (\d{1,9}), train batch (\d{1,9})\]"
+        ),
+        (field(" elapse ", " sec"),),
+        (field(r"\sloss "),),
+    )
+    columns = "stamp epoch step time loss"
+    needs = "step"
+    first_step = 0
+    facts = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
+    precisions = (("True", "amp_o1"), ("False", "fp32"))
+    others = ("[End pass",)
     evaluation = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
     quality = "acc1"
-
-    def finish(self) -> None:
-        """Hand over to the draft."""
-        self.fact("precision", "fp16", "amp_o1" if self.text("fp16") == "True" else "fp32")
-        self.fact("model", "model")
-        super().finish()
-
-
-TABLE = Table(
-    marker="train batch ",
-    own="[Pass ",
-    row=ROW,
-    columns="stamp epoch step time loss",
-    needs="step",
-    spent=counted(through_epoch),
-    others=("[End pass",),
-    around=_Around,
-    first_step=0,
-    always={"rate_scope": "device"},
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.table import Around
+from scoring.importers.table import Table
 from scoring.importers.text import Fact, first_group, integer
 
 # paddle/distributed/launch (context/args, controllers), fleet/launch_utils.py, phi/backends/gpu/gpu_resources.cc
@@ -24,35 +24,35 @@ _FACT = re.compile(
 _CLUE = re.compile(r"PADDLE_TRAINERS_NUM|nranks|nnodes|replicas|API Version|cuDNN|GPUs used|addle|TF32")
 
 
-class Launch(Around):
+class Launch(Table):
     """Gathers devices, nodes, versions and the math mode from the lines before training starts."""
+
+    framework = "PaddlePaddle"
 
     def before(self, line: int, text: str) -> None:
         """Take what the line says."""
         super().before(line, text)
         if _CLUE.search(text) and (match := _FACT.search(text)):
             for name, value in first_group(match):
-                self.said.setdefault(name, Fact(value, line))
+                self.state(name, value, line)
 
     def finish(self) -> None:
         """Hand over to the draft. FP32 products run as TF32 on devices of capability 8.0 or more, unless
         NVIDIA_TF32_OVERRIDE=0: that is how the CUDA libraries behind Paddle are set."""
         draft = self.draft
-        self.count("nodes", "nodes")
-        nodes = integer(self.text("nodes"))
-        pods = self.said.get("replicas")  # processes of one node
+        nodes, pods = integer(self.text("nodes")), self.stated.get("replicas")  # processes of one node
         if pods is not None:
             pods = Fact(int(str(pods.value)) * nodes, pods.line) if nodes is not None else None
         places = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
-        told = {place: self.said.get(name) for place, name in places.items()}
-        ranks = {place: Fact(int(str(fact.value)) or None, fact.line) for place, fact in told.items() if fact}
+        counts = {place: self.stated[name] for place, name in places.items() if name in self.stated}
+        ranks = {place: Fact(int(str(fact.value)) or None, fact.line) for place, fact in counts.items()}
         draft.agreed("devices", {"replicas x nnodes": pods, **ranks})
-        name = "paddle" if "paddle" in self.said else "trained_with"
+        name = "paddle" if "paddle" in self.stated else "trained_with"
         if version := self.text(name):
             draft.software["paddlepaddle"] = version
             self.fact("framework", name, f"PaddlePaddle {version}")
         draft.software |= {name: version for name in ("cudnn", "cuda") if (version := self.text(name))}
-        draft.fact("framework", "PaddlePaddle")
-        if (capability := self.text("capability")) and draft.said("precision") == "fp32":
+        super().finish()
+        if (capability := self.text("capability")) and draft.value("precision") == "fp32":
             modern = int(capability) >= 8 and self.text("tf32") != "0"
             self.fact("math_mode", "capability", "tf32" if modern else "fp32")

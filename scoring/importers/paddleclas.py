@@ -13,27 +13,26 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from typing import Any
 
+from scoring.importers.lines import Lines
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.table import Around, At, Columns, Spent, Table, counted, mean_time
+from scoring.importers.table import At, Columns, RowTime
 from scoring.importers.text import Fact, RowPattern, field, integer, number, positive, wait_within
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
-STATIC_HEAD = re.compile(_STAMP + r"epoch:(\d{1,9})\s+train step:(\d{1,9})")
-DYGRAPH_HEAD = re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]")
-_UNIT = re.compile(r" ips: \S+ (\w+)/s")
 _COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
-_OTHERS = (field(" reader_cost: ", r"(?: ?s)?(?:[,\s]|$)"), field(" loss: +"), re.compile(" (elapse): "), _UNIT)
-STATIC_ROW = RowPattern(STATIC_HEAD, _COSTS, _OTHERS)
-DYGRAPH_ROW = RowPattern(DYGRAPH_HEAD, _COSTS, _OTHERS)
+_OTHERS = (
+    field(" reader_cost: ", r"(?: ?s)?(?:[,\s]|$)"),
+    field(" loss: +"),
+    re.compile(" (elapse): "),
+    re.compile(r" ips: \S+ (\w+)/s"),
+)
 _CONFIG = re.compile(r"(?:\] \w+ |^\S+ \S+ )INFO: ( *)(\w+) : ?(.*)$")
 _END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
 _AMP = ("AMP", "use_amp", "use_pure_fp16")
-_FACTS = {  # paths of the configuration
-    "DataLoader.Train.sampler.batch_size": "batch",
+_PATHS = {  # of the configuration
+    "DataLoader.Train.sampler.batch_size": "batch_per_device",
     "TRAIN.batch_size": "batch_of_all",  # old releases divide it by the number of trainers
     "Arch.name": "model",
     "ARCHITECTURE.name": "model",
@@ -41,21 +40,30 @@ _FACTS = {  # paths of the configuration
 }
 
 
-class _Around(Launch):
-    """The indented configuration that PaddleClas prints at the start, and the ends of epochs."""
+class Dygraph(Launch):
+    """The dynamic-graph trainer, with the indented configuration that PaddleClas prints, and the ends of epochs."""
 
+    marker = "[Train][Epoch "
+    tool = "INFO: "
+    row = RowPattern(re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]"), _COSTS, _OTHERS)
+    columns = "stamp epoch step time rate wait loss old unit"
+    needs = "time"
+    first_step = 0
+    mean_time = True
+    rows_tell_batch = True
+    others = ("END ", "[Avg]")
     evaluation = re.compile(
         r"(?:\[Eval\]\[Epoch (?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[Avg\]|END (?:eval|valid)\b)"
         r".*?\btop1: +(?P<value>[-\d.]+)"
     )
     quality = "top1"
+    first_epoch = 1
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
         self._path: list[tuple[int, str]] = []
         self._amp: dict[str, Fact] = {}
         self._ended: set[int] = set()
-        self.total_s = self.waited_s = 0.0  # of the epoch's averaged steps
 
     def before(self, line: int, text: str) -> None:
         """Take what the line says."""
@@ -67,9 +75,9 @@ class _Around(Launch):
             self._path.pop()
         self._path.append((indent, key))
         path = ".".join(name for _, name in self._path)
-        self.said.setdefault("config", Fact(True, line))
-        if path in _FACTS:
-            self.said.setdefault(_FACTS[path], Fact(value, line))
+        self.state("config", True, line)
+        if path in _PATHS:
+            self.state(_PATHS[path], value, line)
         elif path in _AMP or path.startswith("AMP."):
             self._amp[key] = Fact(value, line)
 
@@ -88,9 +96,6 @@ class _Around(Launch):
 
     def finish(self) -> None:
         """Precision: without an AMP section, or with `use_amp : False`, PaddleClas trains in FP32."""
-        self.count("batch_per_device", "batch")
-        self.count("batch_of_all", "batch_of_all")
-        self.fact("model", "model")
         amp = {key: str(fact.value) for key, fact in self._amp.items()}
         precision = "amp_o1"
         if amp.get("use_pure_fp16") == "True":
@@ -99,70 +104,53 @@ class _Around(Launch):
             precision = "fp32"
         elif amp.get("level") == "O2":
             precision = "amp_o2"
-        if "config" in self.said:
-            line = min((fact.line for fact in self._amp.values()), default=self.said["config"].line)
+        if "config" in self.stated:
+            line = min((fact.line for fact in self._amp.values()), default=self.stated["config"].line)
             self.draft.fact("precision", precision, line)
         super().finish()
         epoch, epochs = self.last.epoch if self.last else None, integer(self.text("epochs"))
-        last_epoch = (epochs or 0) - 1 if self.draft.said("cumulative") else epochs or 0
-        self.draft.truncated = epoch not in self._ended or (epochs is not None and (epoch or 0) < last_epoch)
+        unfinished = epochs is not None and (epoch or 0) < epochs - 1 + self.first_epoch
+        self.draft.truncated = epoch not in self._ended or unfinished
+
+    def steps(self, at: At) -> int | None:
+        """Rows are of their own steps, but for the first of an epoch."""
+        last = self.last
+        if last is None and at.step:
+            return None  # the log's start is lost: an epoch's first row is of iteration 0
+        start = last.step if last and at.epoch == last.epoch and at.step > last.step else -1
+        return at.step - max(start, 4) if start < 5 <= at.step else at.step - start
 
 
-class _AroundStatic(_Around):
+class Static(Dygraph):
+    """The static-graph trainer: rows are averages of the epoch, which are differenced; epochs count from 0."""
+
+    marker = "train step:"
+    row = RowPattern(re.compile(_STAMP + r"epoch:(\d{1,9})\s+train step:(\d{1,9})"), _COSTS, _OTHERS)
+    first_step = 1
+    first_epoch = 0
+    _total_s = _waited_s = 0.0  # of the epoch's averaged steps
+
     def finish(self) -> None:
-        """Printed rates are averages, and epochs count from 0."""
+        """Printed rates are averages."""
         self.draft.fact("cumulative", True)
         super().finish()
 
-
-def steps_averaged(step: int) -> int:
-    """Steps behind the static log's average at 1-based `step`: the meters are reset before the fifth."""
-    return step if step < 5 else step - 4
-
-
-def _averages(around: Around, at: At, row: Columns) -> Spent:
-    """How the static-graph trainer counts: averages of the epoch, which are differenced."""
-    assert isinstance(around, _Around)
-    cost_s, rate, wait_s = positive(row["time"]), positive(row["rate"]), number(row["wait"])
-    assert cost_s is not None
-    if row["old"] and around.batch.images and rate:
-        cost_s = around.batch.images / rate
-        row["time"] = str(cost_s)
-    last_epoch, last_step = around.last or (-1, -1)
-    count, resets = (at.step + 1, False) if row["old"] else (steps_averaged(at.step), last_step < 5 <= at.step)
-    total_s, waited_s = cost_s * count, None if wait_s is None else wait_s * count
-    if at.epoch != last_epoch or at.step <= last_step or resets:
-        steps, seconds, waited_here = count, total_s, waited_s
-    else:
-        steps, seconds = at.step - last_step, total_s - around.total_s
-        waited_here = None if waited_s is None else max(0.0, waited_s - around.waited_s)
-    around.total_s, around.waited_s = total_s, waited_s or 0.0
-    spent_s = seconds if seconds > 0 else None
-    return steps, spent_s, wait_within(waited_here, spent_s)
-
-
-def _steps(around: Around, at: At) -> int | None:
-    """How the dynamic-graph trainer counts: its rows are of their own steps, but for the first of an epoch."""
-    last = around.last
-    if last is None and at.step:
-        return None  # the log's start is lost: an epoch's first row is of iteration 0
-    start = last.step if last and at.epoch == last.epoch and at.step > last.step else -1
-    return at.step - max(start, 4) if start < 5 <= at.step else at.step - start
-
-
-DYGRAPH = Table(
-    marker="[Train][Epoch ",
-    own="INFO: ",
-    row=DYGRAPH_ROW,
-    columns="stamp epoch step time rate wait loss old unit",
-    needs="time",
-    spent=counted(_steps, mean_time),
-    others=("END ", "[Avg]"),
-    around=_Around,
-    first_step=0,
-    always={"rate_scope": "device"},
-    rows_tell_batch=True,
-)
-STATIC = dataclasses.replace(
-    DYGRAPH, marker="train step:", row=STATIC_ROW, spent=_averages, around=_AroundStatic, first_step=1
-)
+    def time(self, at: At, row: Columns) -> RowTime:
+        """The difference of two averages; newer releases reset the meters before an epoch's fifth step."""
+        cost_s, rate, wait_s = positive(row["time"]), positive(row["rate"]), number(row["wait"])
+        assert cost_s is not None
+        if row["old"] and self.batch.images and rate:
+            cost_s = self.batch.images / rate
+            row["time"] = str(cost_s)
+        last_epoch, last_step = self.last or (-1, -1)
+        resets = not row["old"] and last_step < 5 <= at.step
+        count = at.step + 1 if row["old"] else at.step if at.step < 5 else at.step - 4
+        total_s, waited_s = cost_s * count, None if wait_s is None else wait_s * count
+        if at.epoch != last_epoch or at.step <= last_step or resets:
+            steps, seconds, waited_here = count, total_s, waited_s
+        else:
+            steps, seconds = at.step - last_step, total_s - self._total_s
+            waited_here = None if waited_s is None else max(0.0, waited_s - self._waited_s)
+        self._total_s, self._waited_s = total_s, waited_s or 0.0
+        spent_s = seconds if seconds > 0 else None
+        return steps, spent_s, wait_within(waited_here, spent_s)

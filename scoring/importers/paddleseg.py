@@ -10,27 +10,34 @@ from __future__ import annotations
 import re
 
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.table import Table, counted, mean_time, through_run
-from scoring.importers.text import Fact, RowPattern, field
+from scoring.importers.text import RowPattern, field
 
-HEAD = re.compile(
+_HEAD = re.compile(
     r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?\[TRAIN\] epoch[:=] ?(\d{1,9}), iter[:=] ?(\d{1,9})/(\d{1,9})"
 )
 _RATE = field(" ips[:=] ?", r" \w+/s")
-ROW = RowPattern(
-    HEAD,
-    (field(" batch_cost[:=] ?", r"[,\s]"), re.compile(r"( ips[:=] ?\S+ \w+/s| \|)")),  # or it was cut
-    (field(" reader_cost[:=] ?", r"[,\s]"), field(" loss[:=] ?"), _RATE, re.compile(r" ips[:=] ?\S+ (\w+)/s")),
-)
 
 
-class _Around(Launch):
-    """The launcher's lines, the configuration, and the command line, which overrides it."""
+class PaddleSeg(Launch):
+    """Rows, the launcher's lines, the configuration, and the command line, which overrides it."""
 
+    marker = "[TRAIN] epoch"
+    tool = "[INFO]"
+    row = RowPattern(
+        _HEAD,
+        (field(" batch_cost[:=] ?", r"[,\s]"), re.compile(r"( ips[:=] ?\S+ \w+/s| \|)")),  # or it was cut
+        (field(" reader_cost[:=] ?", r"[,\s]"), field(" loss[:=] ?"), _RATE, re.compile(r" ips[:=] ?\S+ (\w+)/s")),
+    )
+    columns = "stamp epoch step of time cut wait loss rate unit"
+    needs = "time"
+    mean_time = True
+    rows_tell_batch = True
+    segmentation = True
     facts = re.compile(
-        r"(?<![\w.])batch_size: (?P<in_file>\d{1,9})\s*$|--batch_size[ =](?P<batch>\w+)"
+        r"(?<![\w.])batch_size: (?P<in_file>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
         r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
     )
+    others = ("[EVAL]",)
     evaluation = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
     quality = "mIoU"
     _section = ""
@@ -41,27 +48,12 @@ class _Around(Launch):
         if text[:1] not in (" ", ""):
             self._section = text
         elif self._section.startswith("model:") and (found := re.match(r"(  |    )type: (.*)", text)):
-            self.said.setdefault("model" if found[1] == "  " else "backbone", Fact(found[2].strip(), line))
+            self.state("network" if found[1] == "  " else "backbone", found[2].strip(), line)
 
     def finish(self) -> None:
         """Hand over to the draft."""
-        level = (self.text("level") or "O1").lower()
-        self.fact("precision", "precision", "fp32" if self.text("precision") == "fp32" else f"amp_{level}")
-        self.fact("model", "model", " ".join(filter(None, (self.text("model"), self.text("backbone")))))
-        self.count("batch_per_device", "batch")
-        self.count("batch_per_device", "in_file")
+        self.precisions = (("fp32", "fp32"), ("", f"amp_{(self.text('level') or 'O1').lower()}"))
+        self.fact("model", "network", " ".join(filter(None, (self.text("network"), self.text("backbone")))))
+        if "in_file" in self.stated:
+            self.stated.setdefault("batch_per_device", self.stated["in_file"])
         super().finish()
-
-
-TABLE = Table(
-    marker="[TRAIN] epoch",
-    own="[INFO]",
-    row=ROW,
-    columns="stamp epoch step of time cut wait loss rate unit",
-    needs="time",
-    spent=counted(through_run, mean_time),
-    others=("[EVAL]",),
-    around=_Around,
-    always={"rate_scope": "device"},
-    rows_tell_batch=True,
-)

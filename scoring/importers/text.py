@@ -9,7 +9,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from scoring.importers.lines import Lines
 from scoring.record import Check, Epoch, InputError, Quality, Window
@@ -21,7 +21,6 @@ MAX_RESTARTS = 1_000
 HALF_ROW_LINES = 5  # a row that foreign text broke in two goes on within so many lines
 
 NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?|-?nan|-?inf)"  # as any of the tools may print one
-_N = TypeVar("_N", int, float)
 _LEAST, _MOST = 1e-9, 1e12  # no rate and no time lies beyond
 
 Row = tuple[int, str, "list[str | None] | None"]  # number of a line, its text, what a row in it says
@@ -58,12 +57,12 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
     return re.compile(before + NUMBER + after)
 
 
-def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Sequence[str] = ()) -> Iterator[Row]:
+def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern, others: Sequence[str] = ()) -> Iterator[Row]:
     """Each line up to the first row, then those that matter, as (number, text, values of the row or None).
 
-    `marker` stands at the start of every row and in little else, `own` in every line of the tool's. After the first
+    `marker` stands at the start of every row and in little else, `tool` in every line of the tool's. After the first
     row only lines with `marker` or one of `others` are given. Two rows on one line come out as two; a row that
-    foreign text broke off is joined with one of the next few lines, if that is none of the tool's own. Where several
+    foreign text broke off is joined with one of the next few lines, if that is none of the tool's. Where several
     ranks print rows, those of the lowest rank count.
     """
     begun = False
@@ -75,23 +74,21 @@ def rows(lines: Lines, marker: str, own: str, pattern: RowPattern, others: Seque
                 values = pattern.search(text)
                 if values is not None:
                     begun = True
-                    part = lines.parts[-1]
-                    part.first_row = part.first_row or number
+                    lines.row(number)
                 yield number, text, values
             is_half = values is None and len(text) < MAX_ROW_CHARS and pattern.head.search(text)
             broken = (number, text) if is_half else None
             continue
         if broken is not None:
-            whole = f"{broken[1]} {line}"[:MAX_ROW_CHARS]
-            if own not in line and (values := pattern.search(whole)) is not None:
+            joined = f"{broken[1]} {line}"[:MAX_ROW_CHARS]
+            if tool not in line and (values := pattern.search(joined)) is not None:
                 lines.row(broken[0])
-                yield broken[0], whole, values
+                yield broken[0], joined, values
                 begun, broken = True, None
                 continue
             if number - broken[0] >= HALF_ROW_LINES:
                 broken = None
-        if lines.may_start and (clue := lines.clue(line)):
-            lines.start(number, clue)
+        lines.start(number, line)
         if not begun or any(word in line for word in others):
             yield number, line, None
 
@@ -130,12 +127,8 @@ class Draft:
         if value is not None:
             self.facts.setdefault(name, Fact(value, line))
 
-    def count(self, name: str, text: str | None, line: int) -> None:
-        """The log says `text` of a number of things; what is no number over 0 is not taken."""
-        self.fact(name, integer(text) or None, line)
-
-    def said(self, name: str) -> object:
-        """What the log said of `name`; None where it did not."""
+    def value(self, name: str) -> object:
+        """What the log says of `name`; None where it does not."""
         return self.facts[name].value if name in self.facts else None
 
     def evaluated(self, line: int, name: str, text: str, *, epoch: str | None = None, step: int | None = None) -> None:
@@ -144,41 +137,30 @@ class Draft:
         if value is not None:
             self.quality.append(Quality(line=line, name=name, value=value, epoch=integer(epoch), step=step))
 
-    def agreed(self, name: str, told: Mapping[str, Fact | None]) -> None:
+    def agreed(self, name: str, places: Mapping[str, Fact | None]) -> None:
         """What the log says of `name` in several places; where they differ it is unknown."""
-        said = {place: fact for place, fact in told.items() if fact is not None and fact.value is not None}
-        values = {fact.value for fact in said.values()}
+        facts = {place: fact for place, fact in places.items() if fact is not None and fact.value is not None}
+        values = {fact.value for fact in facts.values()}
         self.facts.pop(name, None)
         if len(values) == 1:
-            self.facts[name] = next(iter(said.values()))
-        if len(said) > 1:
-            ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in said.items())
+            self.facts[name] = next(iter(facts.values()))
+        if len(facts) > 1:
+            ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
             self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
-
-    def summary(self, line: int, found: re.Match[str] | None) -> None:
-        """The log's own closing figure; the first of several lines."""
-        self.fact("summary_rate", positive(found[1]) if found else None, line)
 
     def problem(self, text: str) -> None:
         """Something in the text that could not be taken as it stands."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether a row was met."""
-        return bool(self.windows)
-
     def row(self, window: Window) -> None:
         """One printed row; a copy of the last one (a log written twice) is passed over."""
-        last, step = self.windows[-1] if self.windows else None, window.step
-        if last is None or step is None or last.step is None:
-            pass
-        elif window.epoch != last.epoch or step <= last.step:
-            same = step == last.step and window.epoch == last.epoch
-            if same and window.seconds == last.seconds and window.printed_rate == last.printed_rate:
+        last = self.windows[-1] if self.windows else None
+        if last is not None and last.step is not None and window.step is not None:
+            before, at = (last.epoch or 0, last.step), (window.epoch or 0, window.step)
+            if at == before and (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate):
                 return
-            if (window.epoch or 0, step) < (last.epoch or 0, last.step) and len(self.restarts) < MAX_RESTARTS:
+            if at < before and len(self.restarts) < MAX_RESTARTS:
                 self.restarts.append((last.line, window.line))
         if len(self.windows) == MAX_ROWS:
             raise InputError(
@@ -205,14 +187,6 @@ def wait_within(wait_s: float | None, seconds: float | None) -> float | None:
     return None
 
 
-def of_steps(steps: int | None, step_time_s: float, wait_s: float | None) -> tuple[float | None, float | None]:
-    """(seconds, wait) of a window of `steps`, from means over its own steps."""
-    if steps is None:
-        return None, None
-    seconds = step_time_s * steps
-    return seconds, None if wait_s is None else wait_within(wait_s * steps, seconds)
-
-
 class RowBatch:
     """The batch of one device by its printed rows: rate x step time, of which each row's digits leave a range."""
 
@@ -229,12 +203,11 @@ class RowBatch:
     def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """One row's rate and its step time as printed: with how many digits."""
         rate, time_s = positive(printed_rate), positive(printed_time)
-        if printed_rate is None or printed_time is None or "e" in printed_time + printed_rate:
+        if rate is None or time_s is None or "e" in f"{printed_rate}{printed_time}":
             return
-        if rate is None or time_s is None:
-            return
-        half_time = 0.5 * 10.0 ** -len(printed_time.partition(".")[2])
-        half_rate = 0.5 * 10.0 ** -len(printed_rate.partition(".")[2])
+        half_rate, half_time = (
+            0.5 * 10.0 ** -len(str(text).partition(".")[2]) for text in (printed_rate, printed_time)
+        )
         product = rate * time_s
         slack = rate * half_time + time_s * half_rate + 1e-4 * product
         self._low, self._high = max(self._low, product - slack), min(self._high, product + slack)
@@ -242,42 +215,33 @@ class RowBatch:
 
     def finish(self, draft: Draft) -> None:
         """The rows have the last word: what the configuration says otherwise is not what ran."""
-        images, said = self.images, draft.facts.get("batch_per_device")
+        images, configured = self.images, draft.facts.get("batch_per_device")
         if images is None:
             return
-        if said is not None:
+        if configured is not None:
             ways = (
-                f"line {said.line}: the configuration, {said.value}",
+                f"line {configured.line}: the configuration, {configured.value}",
                 f"line {self._line} and the other rows: rate x step time, {images} a device",
             )
-            draft.checks.append(Check(what="batch", ways=ways, agree=said.value == images))
-        if said is None or said.value != images:
+            draft.checks.append(Check(what="batch", ways=ways, agree=configured.value == images))
+        if configured is None or configured.value != images:
             draft.facts["batch_per_device"] = Fact(images, self._line)
 
 
 @functools.lru_cache(maxsize=64)
-def _day_s(date: str) -> float | None:
-    try:
-        year, month, day = re.split("[-/]", date)
-        return datetime.date(int(year), int(month), int(day)).toordinal() * 86400.0
-    except ValueError:
-        return None
+def _day_s(date: str) -> float:
+    return datetime.date(*map(int, re.split("[-/]", date))).toordinal() * 86400.0
 
 
 def moment_s(text: str | None) -> float | None:
     """A local `Y-M-D h:m:s` (Y/M/D; `.` or `,` before a fraction) or a Unix time, in seconds since a fixed origin."""
-    if text is None:
-        return None
-    date, _, time = text.partition(" ")
+    date, _, time = (text or "").partition(" ")
     if not time:
         return number(text)
-    day_s = _day_s(date)
-    if day_s is None:
-        return None
     try:
         hour, minute, second = time.split(":")
-        return day_s + int(hour) * 3600 + int(minute) * 60 + float(second.replace(",", "."))
-    except ValueError:
+        return _day_s(date) + int(hour) * 3600 + int(minute) * 60 + float(second.replace(",", "."))
+    except (ValueError, TypeError):
         return None
 
 

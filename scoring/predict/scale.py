@@ -7,12 +7,12 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from runlog.text import safe_lines
+from runlog.text import called, safe_lines
 from scoring.figure import protocols
-from scoring.figure import warnings as hazards
+from scoring.figure import warnings as figure_warnings
 from scoring.figure.score import TooFewRunsError, score, whole
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
 from scoring.predict.scale_model import (
@@ -75,28 +75,16 @@ def main(args: argparse.Namespace) -> int:
         raise InputError("no logs: give --measured LOG..., or --back-test")
     nodes = node_counts(args.nodes)
     try:
-        found = plan(measure(args), nodes, args)
+        found = plan(nodes, args)
     except TooFewRunsError as error:
-        print(safe_lines([f"python -m scoring scale: {error}"]), file=sys.stderr)
+        print(safe_lines([f"{called('scoring')} scale: {error}"]), file=sys.stderr)
         return 1
     print(json.dumps(jsonable(found), indent=1) if args.json else safe_lines(prediction_lines(found)))
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What the logs say of the system: its shapes, and what all of them share."""
-
-    points: tuple[Point, ...]
-    batch_per_device: int
-    model: str
-    segmentation: bool
-    dataset: dict[str, Any]
-    warnings: tuple[str, ...]
-
-
-def measure(args: argparse.Namespace) -> Measured:
-    """The step time of each shape in the logs, under the protocol; runs of the same shape are repeats.
+def measure(args: argparse.Namespace) -> tuple[list[Record], list[Point], list[str]]:
+    """The logs, the throughput of each of their shapes under the protocol, and warnings; runs of a shape are repeats.
 
     Raises InputError for logs that do not say their devices or batch, and for logs of different work.
     """
@@ -119,7 +107,7 @@ def measure(args: argparse.Namespace) -> Measured:
         if len(values) > 1:
             each = ", ".join(f"{value} in {file}" for value, file in values.items())
             raise InputError(f"logs of different {name} ({each}): scaling compares the same work")
-    points, warnings = [], [warning.message for warning in hazards.of_mixture(records)]
+    points, warnings = [], [warning.found for warning in figure_warnings.of_mixture(records)]
     for (nodes, per_node), group in sorted(by_shape.items()):
         result = score(group, protocol, skip=args.skip)
         interval = result.interval_95
@@ -129,27 +117,21 @@ def measure(args: argparse.Namespace) -> Measured:
         error = math.log(interval[1] / interval[0]) / 2 / 1.96 if interval else None
         point = Point(nodes=nodes, devices_per_node=per_node, images_per_s=result.value, relative_error=error)
         points.append(point)
-    first, model = records[0], records[0].model or ""
-    assert first.batch_per_device
-    return Measured(
-        points=tuple(points),
-        batch_per_device=first.batch_per_device,
-        model=model,
-        segmentation="hrnet" in model.lower() or any(FORMATS[record.format].segmentation for record in records),
-        dataset=next((found for r in records if isinstance(found := r.header.get("dataset"), dict)), {}),
-        warnings=tuple(warnings),
-    )
+    return records, points, warnings
 
 
-def plan(measured: Measured, nodes: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
+def plan(nodes: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
     """Predictions at node counts with what they rest on, as plain values."""
-    per_node = args.devices_per_node or max(point.devices_per_node for point in measured.points)
-    points = {point.nodes: point for point in measured.points if point.devices_per_node == per_node}
+    records, measured, warnings = measure(args)
+    batch = records[0].batch_per_device
+    assert batch
+    per_node = args.devices_per_node or max(point.devices_per_node for point in measured)
+    points = {point.nodes: point for point in measured if point.devices_per_node == per_node}
     if not points:
         never = "no log has as many; a node is never predicted from a part of it"
         raise InputError(f"--devices-per-node {per_node}: {never}")
     loss = learn(published_tables(read_published()))
-    training, assumptions = _training(args, measured, points[min(points)])
+    training, assumptions = _training(args, records, points[min(points)])
     if set(nodes) - set(points):
         assumptions.append(
             f"many nodes do {math.exp(-loss.mean):.1%} of as many times one node, as {loss.tables} published tables of "
@@ -161,28 +143,31 @@ def plan(measured: Measured, nodes: Sequence[int], args: argparse.Namespace) -> 
             points[max((n for n in points if n <= number), default=min(points))],
             loss,
             nodes=number,
-            batch_per_device=measured.batch_per_device,
+            batch_per_device=batch,
             input_images_per_s_node=args.input_images_per_s,
             training=training,
         )
-        own = points[number].images_per_s if number in points else None
-        predictions.append(row | {"measured_images_per_s": own})
+        measured_rate = points[number].images_per_s if number in points else None
+        predictions.append(row | {"measured_images_per_s": measured_rate})
     return {
         "model": {"loss": loss.mean, "loss_spread": loss.spread, "tables": loss.tables},
-        "measured": [asdict(point) | {"devices": point.devices} for point in measured.points],
+        "measured": [asdict(point) | {"devices": point.devices} for point in measured],
         "predictions": predictions,
         "assumptions": assumptions,
-        "warnings": list(measured.warnings),
+        "warnings": warnings,
     }
 
 
-def _training(args: argparse.Namespace, measured: Measured, base: Point) -> tuple[Training, list[str]]:
+def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> tuple[Training, list[str]]:
     """What training takes, from the options, the log's data set, and else ImageNet (or Cityscapes); what is assumed."""
-    own = {} if measured.dataset.get("synthetic", True) else measured.dataset
-    own = {name: size for name, size in own.items() if type(size) is int and 0 < size < MOST}
-    train, evaluation = CITYSCAPES if measured.segmentation else IMAGENET
-    train = args.train_samples or own.get("train_samples", train)
-    imagenet = train == IMAGENET[0] and "resnet" in measured.model.lower()
+    model = (records[0].model or "").lower()
+    segmentation = "hrnet" in model or any(FORMATS[record.format].segmentation for record in records)
+    dataset = next((found for record in records if isinstance(found := record.header.get("dataset"), dict)), {})
+    sizes = {} if dataset.get("synthetic", True) else dataset
+    sizes = {name: size for name, size in sizes.items() if type(size) is int and 0 < size < MOST}
+    train, evaluation = CITYSCAPES if segmentation else IMAGENET
+    train = args.train_samples or sizes.get("train_samples", train)
+    imagenet = train == IMAGENET[0] and "resnet" in model
     rate, assumptions = args.eval_images_per_s, []
     if args.epochs is None and imagenet:
         points = "MLPerf's reference convergence points at the global batch"
@@ -193,7 +178,7 @@ def _training(args: argparse.Namespace, measured: Measured, base: Point) -> tupl
     training = Training(
         epochs=args.epochs,
         train_samples=train,
-        eval_samples=args.eval_samples or own.get("eval_samples", evaluation),
+        eval_samples=args.eval_samples or sizes.get("eval_samples", evaluation),
         epochs_per_eval=args.epochs_per_eval,
         eval_images_per_s_device=rate,
         imagenet=imagenet,

@@ -41,8 +41,8 @@ def _plan_text(jobs: Sequence[Job], campaign: Campaign, rows: Sequence[Published
     for (run, state, reason), group in itertools.groupby(jobs, key=lambda job: (job.run, job.state, job.reason)):
         first, *others = group
         trials = f"trials {first.trial} to {others[-1].trial}" if others else f"trial {first.trial}"
-        own = {name: value for name, value in first.exports.items() if name not in (*shared, "LOGDIR")}
-        does = "" if state == "done" else f": {_words(own)} {first.command}"
+        of_run = {name: value for name, value in first.exports.items() if name not in (*shared, "LOGDIR")}
+        does = "" if state == "done" else f": {_words(of_run)} {first.command}"
         why = f" ({reason})" if reason else ""
         lines.append(
             f"{state:<4} {run.name} {trials}, about {first.estimate_s:.0f} s{' each' * bool(others)}{does}{why}"

@@ -21,7 +21,7 @@ import yaml
 
 from scoring.importers import read_record
 from scoring.published.table import Published, nearest, select
-from scoring.record import InputError
+from scoring.record import InputError, Record
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CAMPAIGNS = REPOSITORY / "campaigns"
@@ -124,6 +124,7 @@ class Job:
     trial: int  # 1-based
     folder: Path
     state: str  # "done", "run" or "skip"
+    record: Record | None  # of its log, where it is done
     reason: str  # of a skip, or what is wrong with a log that stands in the folder
     exports: dict[str, str]
     command: str
@@ -197,17 +198,13 @@ def _shrunk(run: RunSpec, batches: Sequence[int]) -> RunSpec:
     return RunSpec(1, min(run.devices, SHRUNK_RANKS), 3 if larger else 2, "fp32", run.strategy)
 
 
-# ------------------------------------------------------------------------------------------------ planning
-
-
 def machine() -> Machine:
     """The accelerators of this node by nvidia-smi, and the hosts of the job by HOSTS or HOSTFILE."""
     names = _nvidia_smi("name")
     capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
-    hosts = [host for host in re.split(r"[,\s]+", os.environ.get("HOSTS", "")) if host]
-    hostfile = os.environ.get("HOSTFILE", "")
-    if not hosts and hostfile:
-        lines = [line.split("#")[0].split() for line in Path(hostfile).read_text(encoding="utf-8").splitlines()]
+    hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))
+    if not hosts and (hostfile := os.environ.get("HOSTFILE")):
+        lines = (line.split("#")[0].split() for line in Path(hostfile).read_text(encoding="utf-8").splitlines())
         hosts = [words[0] for words in lines if words]
     return Machine(
         gpus=len(names),
@@ -230,28 +227,21 @@ def _nvidia_smi(field: str) -> list[str]:
 
 def why_not(run: RunSpec, here: Machine, *, shrink: bool) -> str | None:
     """Why this machine cannot do `run`; None where it can."""
-    auto, capability = run.strategy == "auto", here.compute_capability
-    needed = LEAST_CAPABILITY.get(run.precision, 0.0)
-    reasons = (
-        (auto and shrink, "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"),
-        (
-            auto and run.devices != AUTO_RANKS,
-            f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}",
-        ),
-        (
-            not shrink and here.gpus < run.devices_per_node,
-            f"{run.devices_per_node} GPU(s) a node needed, {here.gpus} here",
-        ),
-        (
-            not shrink and max(1, len(here.hosts)) < run.nodes,
-            f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(here.hosts)}",
-        ),
-        (
-            not shrink and capability is not None and capability < needed,
-            f"{run.precision} needs compute capability {needed}, {here.gpu} has {capability}",
-        ),
-    )
-    return next((reason for holds, reason in reasons if holds), None)
+    if run.strategy == "auto" and shrink:
+        return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
+    if run.strategy == "auto" and run.devices != AUTO_RANKS:
+        mode = f"Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks"
+        return f"strategy auto: {mode} and refuses {run.devices}"
+    if shrink:
+        return None
+    if here.gpus < run.devices_per_node:
+        return f"{run.devices_per_node} GPU(s) a node needed, {here.gpus} here"
+    if max(1, len(here.hosts)) < run.nodes:
+        return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(here.hosts)}"
+    needed, capability = LEAST_CAPABILITY.get(run.precision, 0.0), here.compute_capability
+    if capability is not None and capability < needed:
+        return f"{run.precision} needs compute capability {needed}, {here.gpu} has {capability}"
+    return None
 
 
 def environment(
@@ -291,17 +281,6 @@ def command(run: RunSpec, here: Machine, runner: str) -> str:
     return f"launch/mpirun.sh --hosts {hosts}{'' if here.in_container else ' --no-container'}"
 
 
-def result_log(folder: Path) -> Path | None:
-    """The log of the trial in `folder`; None where it has written none.
-
-    Raises InputError for several: a trial has one.
-    """
-    found = sorted(folder.glob("**/result_*.txt"))
-    if len(found) > 1:
-        raise InputError(f"{folder}: {len(found)} logs, a trial has one; move the others away")
-    return found[0] if found else None
-
-
 def plan(
     campaign: Campaign, results: Path, here: Machine, *, rows: Sequence[Published], repeats: int, runner: str = ""
 ) -> list[Job]:
@@ -318,15 +297,15 @@ def plan(
         estimate_s = median(timed[run.name]) if run.name in timed else _assumed_s(campaign, run, rows)
         for trial in range(1, repeats + 1):
             folder = results / run.name / f"trial_{trial}"
-            log = result_log(folder)
-            wrong = fault(log, exports) if log else "no log" if folder.is_dir() else ""
-            state = "done" if log and not wrong else "skip" if reason else "run"
+            record, wrong = result(folder, exports)
+            state = "done" if record else "skip" if reason else "run"
             jobs.append(
                 Job(
                     run=run,
                     trial=trial,
                     folder=folder,
                     state=state,
+                    record=record,
                     reason=reason or "" if state == "skip" else wrong,
                     exports=exports | {"LOGDIR": str(folder)},
                     command=command(run, here, runner),
@@ -336,20 +315,28 @@ def plan(
     return jobs
 
 
-def fault(log: Path, exports: dict[str, str]) -> str:
-    """What keeps a log from standing for the job of `exports`; empty where nothing does."""
+def result(folder: Path, exports: dict[str, str]) -> tuple[Record | None, str]:
+    """The result of the trial in `folder` if it stands for the job of `exports`, and what is wrong where it does not.
+
+    Raises InputError for several logs: a trial has one.
+    """
+    logs = sorted(folder.glob("**/result_*.txt"))
+    if len(logs) > 1:
+        raise InputError(f"{folder}: {len(logs)} logs, a trial has one; move the others away")
+    if not logs:
+        return None, "no log" if folder.is_dir() else ""
     try:
-        record = read_record(log)
+        record = read_record(logs[0])
     except InputError as error:
-        return str(error)
+        return None, str(error)
     if record.status != "success":
-        return f"{log}: run_stop says {record.status or 'nothing'}"
+        return None, f"{logs[0]}: run_stop says {record.status or 'nothing'}"
     config = record.header.get("config", {})
     for name, wanted in exports.items():
         value = config.get(name, {}).get("value")
-        if name not in ("NEXP", "LOGDIR") and str(value) != wanted:
-            return f"{log}: its configuration has {name}={value}, the campaign wants {wanted}"
-    return ""
+        if str(value) != wanted and name != "NEXP":
+            return None, f"{logs[0]}: its configuration has {name}={value}, the campaign wants {wanted}"
+    return record, ""
 
 
 def wall_times(folder: Path) -> dict[str, list[float]]:
@@ -376,13 +363,10 @@ def _assumed_s(campaign: Campaign, run: RunSpec, rows: Sequence[Published]) -> f
     return ASSUMED_START_UP_S + steps * run.batch * row.devices / row.value
 
 
-# ----------------------------------------------------------------------------------------- published figures
-
-
 def like(run: RunSpec, campaign: Campaign, rows: Sequence[Published], metric: str = "throughput") -> list[Published]:
     """The report's figures in the run's precision; a row that does not say its own may be of any."""
-    own = select(rows, table=campaign.published_table, metric=metric)
-    return [row for row in own if _family(row.precision) in (None, _family(run.precision))]
+    figures = select(rows, table=campaign.published_table, metric=metric)
+    return [row for row in figures if _family(row.precision) in (None, _family(run.precision))]
 
 
 def _family(precision: str | None) -> str | None:
@@ -394,9 +378,10 @@ def published_figure(
     rows: Sequence[Published], campaign: Campaign, cell: Cell, framework: str, metric: str
 ) -> Published | None:
     """The published figure of a cell; None where the report has none."""
-    asked, card = cell.asked, {"accelerator": cell.accelerator} if cell.accelerator else {}
-    alike = select(like(asked, campaign, rows, metric), batch_per_device=asked.batch, strategy=asked.strategy, **card)
-    of_shape = select(alike, nodes=asked.nodes, devices=asked.devices)
-    found = [row for row in of_shape if row.framework.startswith(framework)]
+    asked = cell.asked
+    conditions: dict[str, object] = {"nodes": asked.nodes, "devices": asked.devices, "batch_per_device": asked.batch}
+    conditions |= {"accelerator": cell.accelerator} if cell.accelerator else {}
+    alike = select(like(asked, campaign, rows, metric), strategy=asked.strategy, **conditions)
+    found = [row for row in alike if row.framework.startswith(framework)]
     assert len(found) <= 1, f"{cell}: {len(found)} published figures"
     return found[0] if found else None

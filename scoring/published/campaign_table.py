@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,8 +12,8 @@ from typing import Any
 from scoring.figure import protocols
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import Score, TooFewRunsError, score
-from scoring.importers import jsonable, read_record
-from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, RunSpec, published_figure, result_log
+from scoring.importers import jsonable
+from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, RunSpec, published_figure
 from scoring.published.table import Published
 from scoring.record import InputError, Record
 
@@ -35,37 +36,24 @@ def protocol_of(campaign: Campaign, *, repeats: int) -> tuple[Protocol, int | No
     return protocol, 0 if protocol.skip_unit == "window" else None
 
 
-def figures(
-    campaign: Campaign, jobs: Sequence[Job], *, repeats: int
-) -> tuple[dict[RunSpec, Score], dict[RunSpec, str], list[Record]]:
-    """Figures of the runs that are done, why the others have none, and the records read."""
+def figures(campaign: Campaign, jobs: Sequence[Job], *, repeats: int) -> dict[RunSpec, Score | str]:
+    """The figure of each run, or why it has none."""
     protocol, skip = protocol_of(campaign, repeats=repeats)
-    found: dict[RunSpec, Score] = {}
-    missing: dict[RunSpec, str] = {}
-    read: list[Record] = []
-    for run in dict.fromkeys(job.run for job in jobs):
-        own = [job for job in jobs if job.run == run]
-        logs = [log for job in own if job.state == "done" and (log := result_log(job.folder))]
-        if not logs:
-            missing[run] = "skipped: " + own[0].reason if own[0].state == "skip" else own[0].reason or "not run yet"
+    found: dict[RunSpec, Score | str] = {}
+    for run, group in itertools.groupby(jobs, key=lambda job: job.run):
+        first, *others = group
+        records = [job.record for job in (first, *others) if job.record]
+        if not records:
+            found[run] = "skipped: " + first.reason if first.state == "skip" else first.reason or "not run yet"
             continue
-        records = [read_record(log) for log in logs]
-        read += records
         try:
             found[run] = score(records, protocol, skip=skip)
-        except InputError as error:
-            missing[run] = str(error)
-        except TooFewRunsError as error:
-            if error.partial:
-                found[run] = error.partial
-            else:
-                missing[run] = str(error)
-    return found, missing, read
+        except (InputError, TooFewRunsError) as error:
+            found[run] = getattr(error, "partial", None) or str(error)
+    return found
 
 
-def table(
-    campaign: Campaign, *, figures: dict[RunSpec, Score], missing: dict[RunSpec, str], rows: Sequence[Published]
-) -> list[Line]:
+def table(campaign: Campaign, found: dict[RunSpec, Score | str], rows: Sequence[Published]) -> list[Line]:
     """The report's tables as rows of plain values: ours, published, ratio and interval side by side.
 
     A cell without a figure of ours says why in `notes`; one that the report leaves empty has `published` None.
@@ -76,7 +64,7 @@ def table(
         def published(metric: str, cell: Cell = cell) -> dict[str, Published | None]:
             return {name: published_figure(rows, campaign, cell, name, metric) for name in campaign.frameworks}
 
-        ours, others = figures.get(cell.run), published("throughput")
+        ours, others = _score(found, cell), published("throughput")
         first = others[campaign.frameworks[0]]
         interval = ours.interval_95 if ours else None
         line: Line = {
@@ -96,20 +84,25 @@ def table(
             "ratio_95": [bound / first.value for bound in interval] if first and interval else None,
         }
         if campaign.speedup_base:
-            base = figures.get(_base(campaign, cell).run)
+            base = _score(found, _base(campaign, cell))
             line["speedup"] = ours.value / base.value if ours and base else None
             line["speedup_published"] = {name: row and row.value for name, row in published("speedup").items()}
         if campaign.gpu_memory:
             memory = published("gpu_memory")[campaign.frameworks[0]]
             line["gpu_memory_mib"] = _memory_mib(ours.records) if ours else None
             line["gpu_memory_mib_published"] = memory and memory.value
-        notes = [missing.get(cell.run, "")]
+        notes = [str(found[cell.run])]
         if ours:
-            warnings = (f"{warning.rule}: {warning.message}" for warning in ours.warnings)
+            warnings = (f"{warning.check}: {warning.found}" for warning in ours.warnings)
             notes = [f"interval: {ours.interval_method}", *dict.fromkeys(warnings)]
         logs = [record.file for record in ours.records] if ours else []
         lines.append(line | {"ran_as": cell.run.name, "notes": notes, "logs": logs})
     return lines
+
+
+def _score(found: dict[RunSpec, Score | str], cell: Cell) -> Score | None:
+    figure = found[cell.run]
+    return None if isinstance(figure, str) else figure
 
 
 def _base(campaign: Campaign, cell: Cell) -> Cell:
@@ -137,8 +130,10 @@ def markdown(campaign: Campaign, lines: Sequence[Line], *, system: str) -> str:
     matrix = not campaign.speedup_base and not campaign.gpu_memory and len(campaign.frameworks) == 1
     notes = dict.fromkeys((cell.table, cell.note) for cell in campaign.cells)
     for title, note in notes:
-        own = [(number, line) for number, line in enumerate(lines, start=1) if line["table"] == title]
-        rows = _matrix(own, campaign.repeats, places) if matrix else _rows(own, places, shrunk=campaign.shrunk)
+        of_table = [(number, line) for number, line in enumerate(lines, start=1) if line["table"] == title]
+        rows = (
+            _matrix(of_table, campaign.repeats, places) if matrix else _rows(of_table, places, shrunk=campaign.shrunk)
+        )
         unit = next((line["unit"] for line in lines if line["unit"]), "images/s")
         text += [f"## {title} ({unit})", "", *([note, ""] if note else []), *_aligned(rows), ""]
     if places:
@@ -221,9 +216,8 @@ def write_tables(
     campaign: Campaign, results: Path, jobs: Sequence[Job], rows: Sequence[Published], *, repeats: int
 ) -> None:
     """The table on stdout, and as NAME.md and NAME.json in `results`."""
-    found, missing, read = figures(campaign, jobs, repeats=repeats)
-    lines = table(campaign, figures=found, missing=missing, rows=rows)
-    systems = dict.fromkeys(filter(None, (record.machine for record in read)))
+    lines = table(campaign, figures(campaign, jobs, repeats=repeats), rows)
+    systems = dict.fromkeys(job.record.machine for job in jobs if job.record and job.record.machine)
     text = markdown(campaign, lines, system=", ".join(systems) or "nothing measured yet")
     results.mkdir(parents=True, exist_ok=True)
     name = campaign.name + "-shrunk" * campaign.shrunk

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
-import dataclasses
 import fnmatch
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,9 +29,6 @@ LOGS_CSV = Path(__file__).with_name("published_logs.csv")
 
 # A figure within this share of the published one is borne out: the publishers round and truncate their windows.
 TOLERANCE = 0.0005
-MOST_SKIPPED = 20  # windows that a publisher may have dropped, where it does not say how many
-# A figure that is wrong by up to 1 % either way may be what some number of dropped windows gives, by chance.
-WRONG_SHARE, CHANCE = 0.02, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +48,7 @@ class Rule:
     devices_unsaid: int | None
     batch_unsaid: int | None
     factor: float | None  # that the publisher applied to the score
-    rule: Literal["published", "assumed"]  # "assumed" where the publisher does not say what it dropped
+    rule: Literal["published", "assumed"]  # "assumed": as in the publisher's other logs, for it does not say
     line: int
 
 
@@ -85,20 +80,16 @@ class Reproduction:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        row = self.published
+        row, names = self.published, ("recomputed", "difference", "borne_out", "as_recorded", "protocol")
         return {
             "logs": list(self.logs),
             "source": row.source,
             "place": row.place,
             "published": row.value,
-            "recomputed": self.recomputed,
-            "difference": self.difference,
-            "borne_out": self.borne_out,
-            "verdict": self.verdict.lower(),
-            "as_recorded": self.as_recorded,
             "unit": row.unit,
-            "protocol": self.protocol,
+            "verdict": self.verdict.lower(),
             "notes": list(self.notes),
+            **{name: getattr(self, name) for name in names},
         }
 
 
@@ -135,6 +126,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     """What the logs of one published figure give under the publisher's rule.
 
     A figure is borne out if it is within TOLERANCE of the published one and its logs ran what the report says they ran.
+    Only the rule that its report has is tried: some of 20 rules would give many a wrong figure.
     """
     notes = ["the publisher does not say how many windows it dropped: as in its other logs"] * (rule.rule == "assumed")
     recomputed = borne_out = None
@@ -144,7 +136,9 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         if unsaid:
             notes.append(f"the log does not say {' or '.join(unsaid)}: taken from the report")
         recomputed, more = _recomputed(rule, records)
-        close, compared = _compared(rule, records, recomputed, published)
+        exact = _as_printed(recomputed, published)
+        close = exact or abs(recomputed / published.value - 1) <= TOLERANCE
+        compared = [f"within {TOLERANCE:.2%}, not to all digits"] * (close and not exact)
         labels = sorted({label for record in records for label in _labels(record, published)})
         notes += [*more, *compared, *labels, *[f"known: {published.log_note}"] * bool(published.log_note)]
         borne_out = close and not labels
@@ -177,33 +171,9 @@ def _recomputed(rule: Rule, records: Sequence[Record]) -> tuple[float, list[str]
         notes.append("known by its name alone: not the log that the figure was recomputed from before")
     if rule.factor:
         notes.append(f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}")
-    warned = dict.fromkeys(warning.rule for warning in result.warnings if warning.rule != "too_few_runs")
+    warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
     notes += [f"the score warns of {', '.join(warned)}: see `python -m scoring score`"] * bool(warned)
     return result.value * (rule.factor or 1.0), notes
-
-
-def _compared(rule: Rule, records: Sequence[Record], value: float, published: Published) -> tuple[bool, list[str]]:
-    """Whether a figure is the published one, and how.
-
-    Where the rule is assumed another number of dropped windows may give it, to all its printed digits, if these are so
-    many that no wrong figure would be met by chance.
-    """
-    if _as_printed(value, published):
-        return True, []
-    if abs(value / published.value - 1) <= TOLERANCE:
-        return True, [f"within {TOLERANCE:.2%}, not to all digits"]
-    if rule.rule == "published":
-        return False, []
-    values = dict(_other_rules(rule, records))
-    exact = [name for name, other in values.items() if _as_printed(other, published)]
-    printed_width = 1.5 * 10**-published.digits  # of all that round to the figure or are cut to it
-    by_chance = len(set(values.values())) * printed_width / (WRONG_SHARE * published.value)
-    if exact and by_chance <= CHANCE:
-        return True, [f"{exact[0]} gives it to all digits"]
-    span = f": they give {min(values.values()):.6g} to {max(values.values()):.6g}" if values else ""
-    if exact:
-        return False, [f"{exact[0]} gives it, as one of {len(values)} rules might any figure of so few digits{span}"]
-    return False, [f"no other of {len(values)} rules gives it to all digits{span}"]
 
 
 def _as_printed(value: float, published: Published) -> bool:
@@ -212,80 +182,46 @@ def _as_printed(value: float, published: Published) -> bool:
     return published.value in (round(value, published.digits), cut)
 
 
-def _other_rules(rule: Rule, records: Sequence[Record]) -> Iterator[tuple[str, float]]:
-    """The figure by the log's own summary, and by each other number of dropped windows."""
-    skips = [(f"--skip {skip}", rule.protocol, skip) for skip in range(MOST_SKIPPED + 1)]
-    for name, protocol, skip in [("the log's own summary", "summary", None), *skips]:
-        with contextlib.suppress(InputError, TooFewRunsError):
-            yield name, score(records, protocols.find(protocol), skip=skip).value * (rule.factor or 1.0)
-
-
 def _labels(record: Record, published: Published) -> list[str]:
     """Conditions that the report states otherwise than the log."""
-    wrong = []
-    for name in ("devices", "batch_per_device"):
-        logged, stated = getattr(record, name), getattr(published, name)
-        if logged is not None and stated is not None and logged != stated:
-            wrong.append(f"the log says {name} {logged}, the report {stated}")
-    if record.math_mode in ("fp32", "tf32") and published.math_mode in ("fp32", "tf32"):
-        if record.math_mode != published.math_mode:
-            wrong.append(f"the log computes in {record.math_mode}, the report's row in {published.math_mode}")
-    elif record.precision and published.precision and _is_amp(record.precision) != _is_amp(published.precision):
-        wrong.append(f"the log says precision {record.precision}, the report {published.precision}")
-    return wrong
+    names = ("devices", "batch_per_device")
+    pairs = [(f"says {name}", getattr(record, name), getattr(published, name)) for name in names]
+    if {record.math_mode, published.math_mode} <= {"fp32", "tf32"}:
+        pairs.append(("computes in", record.math_mode, published.math_mode))
+    elif _is_amp(record.precision) != _is_amp(published.precision):
+        pairs.append(("says precision", record.precision, published.precision))
+    return [
+        f"the log {what} {logged}, the report {stated}"
+        for what, logged, stated in pairs
+        if logged is not None and stated is not None and logged != stated
+    ]
 
 
-def _is_amp(precision: str) -> bool:
-    return precision.startswith("amp") or precision == "fp16"
+def _is_amp(precision: str | None) -> bool:
+    return precision is not None and precision.startswith(("amp", "fp16"))
 
 
-# ---------------------------------------------------------------------------------------------- speedups
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speedup:
-    """One printed speedup beside the quotient of the same report's own figures."""
-
-    source: str
-    framework: str
-    batch_per_device: int | None
-    nodes: int | None
-    devices: int | None
-    printed: str
-    recomputed: float
-    follows: bool
-    note: str
-
-
-def speedups(rows: Sequence[Published]) -> list[Speedup]:
+def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
     """Every printed speedup against the report's own averages; where some do not follow, which one run gives them."""
     found = []
     printed = select(rows, metric="speedup")
     for table, framework, batch in dict.fromkeys((row.table, row.framework, row.batch_per_device) for row in printed):
         same = select(rows, table=table, framework=framework, batch_per_device=batch)
-        own = {row.devices: row.value for row in select(same, metric="throughput")}
-        recomputed = {row: own[row.devices] / own[1] for row in select(same, metric="speedup")}
+        averages = {row.devices: row.value for row in select(same, metric="throughput")}
+        recomputed = {row: averages[row.devices] / averages[1] for row in select(same, metric="speedup")}
         # To 2 digits: a report that prints 1.8 means 1.80 where others have 1.95.
         wrong = [row for row, value in recomputed.items() if round(value, 2) != row.value]
         note = "; ".join(
             f"divided by {run.printed}, run {run.run} of one device alone, all that do not follow would"
             for run in select(same, metric="throughput_run", devices=1)
-            if wrong and all(round(own[row.devices] / run.value, 2) == row.value for row in wrong)
+            if wrong and all(round(averages[row.devices] / run.value, 2) == row.value for row in wrong)
         )
         names = ("source", "framework", "batch_per_device", "nodes", "devices", "printed")
-        found += [
-            Speedup(
-                **{name: getattr(row, name) for name in names},
-                recomputed=value,
-                follows=row not in wrong,
-                note=note if row in wrong else "",
-            )
-            for row, value in recomputed.items()
-        ]
+        for row, value in recomputed.items():
+            follows = row not in wrong
+            judged = {"recomputed": value, "follows": follows, "note": "" if follows else note}
+            found.append({name: getattr(row, name) for name in names} | judged)
     return found
-
-
-# ----------------------------------------------------------------------------------------------- command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -310,8 +246,7 @@ def main(args: argparse.Namespace) -> int:
     quotients = speedups(rows)
     if args.json:
         figures = [one.to_json() for one in found]
-        whole = {"figures": figures, "speedups": list(map(dataclasses.asdict, quotients)), "unknown": unknown}
-        print(json.dumps(whole, indent=1))
+        print(json.dumps({"figures": figures, "speedups": quotients, "unknown": unknown}, indent=1))
     else:
         print(safe_lines(verdict_lines(found, quotients, unknown)))
     return 1 if any(not one.borne_out and not one.as_recorded for one in found) else 0
@@ -322,7 +257,7 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     logs: dict[Rule, list[Path]] = {}
     unknown = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        rule = find_rule(rules, path, _sha256(path))
+        rule = find_rule(rules, path, hashlib.sha256(path.read_bytes()).hexdigest())
         if rule is None:
             unknown.append(str(path))
         else:
@@ -335,15 +270,9 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     return found, unknown
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        for chunk in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def verdict_lines(found: Sequence[Reproduction], quotients: Sequence[Speedup], unknown: Sequence[str]) -> list[str]:
+def verdict_lines(
+    found: Sequence[Reproduction], quotients: Sequence[dict[str, Any]], unknown: Sequence[str]
+) -> list[str]:
     """The verdicts in lines for a reader."""
     lines = []
     for one in found:
@@ -359,16 +288,18 @@ def verdict_lines(found: Sequence[Reproduction], quotients: Sequence[Speedup], u
         ]
     lines += ["", "Printed speedups against the quotient of the report's own averages"] * bool(quotients)
     for speedup in quotients:
-        verdict = "follows" if speedup.follows else "DOES NOT FOLLOW"
-        where = f"{speedup.source}, {speedup.framework}, batch {speedup.batch_per_device}, x{speedup.devices}"
-        lines.append(f"{verdict}: {where}: printed {speedup.printed}, recomputed {speedup.recomputed:.2f}")
-        lines += [f"    {speedup.note}"] * bool(speedup.note)
+        verdict = "follows" if speedup["follows"] else "DOES NOT FOLLOW"
+        where = (
+            f"{speedup['source']}, {speedup['framework']}, batch {speedup['batch_per_device']}, x{speedup['devices']}"
+        )
+        lines.append(f"{verdict}: {where}: printed {speedup['printed']}, recomputed {speedup['recomputed']:.2f}")
+        lines += [f"    {speedup['note']}"] * bool(speedup["note"])
     if unknown:
         lines += ["", "No published figure is known for:", *(f"    {path}" for path in unknown)]
     count = collections.Counter(one.borne_out for one in found)
     lines += [
         "",
         f"{len(found)} figures: {count[True]} borne out, {count[False]} not, {count[None]} not recomputed; "
-        f"{sum(not s.follows for s in quotients)} of {len(quotients)} speedups do not follow",
+        f"{sum(not speedup['follows'] for speedup in quotients)} of {len(quotients)} speedups do not follow",
     ]
     return lines

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from runlog.reader import open_log
-from scoring.figure.compare import logs_of
+from runlog.text import called
 from scoring.figure.score import protocol_of, whole
-from scoring.importers import add_log_options, count, jsonable, read_records
+from scoring.figure.systems import counts, read_systems
+from scoring.importers import add_log_options, count, jsonable
 from scoring.published.table import read_published
 from scoring.record import InputError
 from scoring.report import render
@@ -36,22 +37,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
-    add_log_options(parser)
+    add_log_options(parser, counts)
 
 
 def main(args: argparse.Namespace) -> int:
     """Write the forms asked for. Returns 1 where a figure is missing, or is not the one that the protocol asks for."""
-    args.logs = [str(log) for place in args.logs for log in logs_of(place)]
-    logs = {os.path.realpath(log) for log in args.logs}
+    systems = read_systems(args, args.logs)
+    records = [record for _, runs in systems for record in runs]
+    folders = {record.file: place for place, runs in systems if Path(place).is_dir() for record in runs}
+    logs = {os.path.realpath(record.file) for record in records}
     for form in (args.html, args.markdown, args.csv):
         if form and os.path.realpath(form) in logs:
             raise InputError(f"{form} is one of the runs: give another file to write to")
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
     protocol = protocol_of(args) if args.protocol is not None else None
-    records = read_records(args)
     findings = read_findings(args.findings, records) if args.findings else {}
-    report = build(records, protocol, skip=args.skip, findings=findings, published=read_published())
+    report = build(records, protocol, skip=args.skip, findings=findings, published=read_published(), folders=folders)
     if args.csv:
         _write(args.csv, csv_text(report))
     if args.json:
@@ -64,14 +66,14 @@ def main(args: argparse.Namespace) -> int:
             _write(args.markdown or "-", render.markdown_text(shown))
     problems = [group.problem for group in report.groups if group.problem]
     for problem in problems:
-        print(f"python -m scoring report: {problem}", file=sys.stderr)
+        print(f"{called('scoring')} report: {problem}", file=sys.stderr)
     return 1 if problems else 0
 
 
 def args_of(args: argparse.Namespace) -> list[str]:
     """The command line again, for the report's own commands."""
     words = list(args.logs)
-    for name in (
+    for name in [
         "format",
         "devices",
         "batch",
@@ -83,9 +85,10 @@ def args_of(args: argparse.Namespace) -> list[str]:
         "html",
         "markdown",
         "csv",
-    ):
+    ]:
         if (value := getattr(args, name)) is not None:
-            words += [f"--{name}", str(value)]
+            shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            words += [f"--{name}", shown]
     return words
 
 

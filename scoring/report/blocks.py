@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from scoring.figure.score import RunFigure
 from scoring.report.content import NOT_MEASURED, ReportedRun
 
 
@@ -50,6 +51,29 @@ class Table:
     rows: Sequence[Sequence[Inline]]
     numeric: Sequence[int] = ()
     id: str | None = None
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table: its head, and what it shows of a row; numbers are set flush right."""
+
+    head: str
+    cell: Callable[[T], Inline]
+    numeric: bool = False
+
+
+def table(caption: str, rows: Iterable[T], columns: Sequence[Column[T]], id: str | None = None) -> Table:
+    """A table of those columns."""
+    return Table(
+        caption=caption,
+        head=[column.head for column in columns],
+        rows=[[column.cell(row) for column in columns] for row in rows],
+        numeric=[at for at, column in enumerate(columns) if column.numeric],
+        id=id,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +128,6 @@ class Section:
     gist: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """A figure set large, with its unit and what it is."""
-
-    value: str
-    unit: str
-    text: Inline
-
-
 # -------------------------------------------------------------------------------------------------- links
 
 
@@ -128,7 +143,12 @@ def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inl
     return Text(text=shown if shown is not None else f"line {line}", run=run.number, line=line)
 
 
-def lines_of(run: ReportedRun, first: int, last: int) -> Inline:
+def lines_of(run: ReportedRun, figure: RunFigure) -> Inline:
+    """Links to the first and the last line that a figure comes from."""
+    return between(run, figure.first_line, figure.last_line)
+
+
+def between(run: ReportedRun, first: int, last: int) -> Inline:
     """Links to the first and the last of several lines."""
     ends = [at_line(run, first, f"{first}"), "–", at_line(run, last, f"{last}")]
     return ends[0] if first == last else ends
@@ -141,8 +161,7 @@ def run_link(run: ReportedRun) -> Text:
 
 def from_lines(runs: Sequence[ReportedRun]) -> Inline:
     """The lines that the figures of runs come from."""
-    scored = [(run, run.figure) for run in runs if run.figure]
-    return [[run_link(run), ": ", lines_of(run, f.first_line, f.last_line), " "] for run, f in scored]
+    return [[run_link(run), ": ", lines_of(run, run.figure), " "] for run in runs if run.figure]
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
@@ -153,6 +172,8 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     shown = str(value) if shown is None else shown
     if name in run.record.from_options:
         return [shown, Text(text=" (from the command line)", look="small")]
+    if run.record.described_by and name in ("devices", "nodes", "batch_per_device"):
+        return [shown, Text(text=f" ({run.record.described_by})", look="small")]
     return at_line(run, run.record.field_lines.get(name), shown)
 
 

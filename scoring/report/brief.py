@@ -5,38 +5,33 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from runlog.text import visible
-from scoring.report import plots
-from scoring.report.blocks import (
-    Figure,
-    Inline,
-    Paragraph,
-    Table,
-    Text,
-    Tile,
-    absent,
-    at_line,
-    field,
-    lines_of,
-    run_link,
-)
-from scoring.report.content import Check, Group, Report, ReportedRun, nodes_of, section, timeline
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
+from scoring.figure import footnote, limit
+from scoring.figure.run import RunFigure
+from scoring.record import nodes_of, section
+from scoring.report import blocks, plots
+from scoring.report.blocks import Column, Figure, Inline, Paragraph, Table, Text, absent, at_line, field
+from scoring.report.content import Group, Report, ReportedRun, timeline
 from scoring.report.text import interval, number
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
-# What each state of a check looks like: a mark that is told apart without colour, and its word.
-STATES = {
-    "good": ("✓", "good"),
-    "doubt": ("!", "doubt"),
-    "bad": ("✕", "bad"),
-    "unknown": ("?", "open"),
-    "none": ("–", "not applicable"),
-}
+MOST_NAMED = 3  # systems in the title
+# What each status looks like: a mark that is told apart without colour, and its word.
+STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "open")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A figure set large, with its unit and what it is."""
+
+    value: Inline
+    unit: str
+    text: Inline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,58 +41,84 @@ class Brief:
     title: str
     headline: str
     facts: Sequence[tuple[str, Inline]]
-    state: str
+    status: str
     verdict: str
     tiles: Sequence[Tile]
-    checks: Sequence[Check]
+    checks: Sequence[Verdict]
     steps: Sequence[str]  # to take next
     plot: Figure | Paragraph
     tables: Sequence[Table]
+    footnotes: Sequence[str]
 
 
 def brief(report: Report) -> Brief:
     """The first screen of a report."""
-    group = report.headline
-    state, text = report.verdict
-    steps = [check.todo for check in report.checks if check.todo]
+    status, text = report.verdict
+    steps = [check.fix for check in report.checks if check.fix]
     return Brief(
-        title=group.name if len(report.groups) == 1 else f"{group.name}, and {len(report.groups) - 1} more",
-        headline=figure_of(group),
-        facts=_facts(report, group),
-        state=state,
+        title=_of_all([group.name for group in report.groups]),
+        headline=_of_all([figure_of(group) for group in report.groups]),
+        facts=_facts(report),
+        status=status,
         verdict=f"{text}.",
-        tiles=_tiles(group),
+        tiles=_tiles(report.headline, f"{report.headline.name}: " if len(report.groups) > 1 else ""),
         checks=report.checks,
         steps=list(dict.fromkeys(steps)) or ["Nothing is open: package it, or compare it with others."],
         plot=overlay(report),
         tables=_tables(report),
+        footnotes=list(dict.fromkeys(text for g in report.groups if g.score for text in g.score.footnotes)),
     )
 
 
+def _of_all(texts: Sequence[str]) -> str:
+    """One text a system; of many only the first ones."""
+    more = [f"and {len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
+    return "; ".join([*texts[:MOST_NAMED], *more])
+
+
 def figure_of(group: Group) -> str:
-    """The figure with its unit."""
-    return _with_unit(group.score.value, group.score.unit) if group.score else "no figure"
+    """The figure with its unit, and whether it is an unverified one of MLPerf's benchmarks."""
+    return _with_unit(group.score.value, _unit(group)) if group.score else "no figure"
+
+
+def _unit(group: Group) -> str:
+    return group.score.unit + footnote.mark(group.score.records) if group.score else ""
 
 
 def _with_unit(value: float, unit: str) -> str:
     return f"{number(value)} {unit}" if math.isfinite(value) else number(value)
 
 
-def _facts(report: Report, group: Group) -> list[tuple[str, Inline]]:
+def of_group(group: Group, text: str) -> Inline:
+    """A number of a group's runs, as a link to where it comes from: the lines of one run, the table of several."""
     run = group.runs[0]
-    organisation, at = run.said.get("submission_org", (None, None))
-    starts = sorted(started for r in group.runs if (started := r.said.get("start_s", (None, 0))[0]) is not None)
-    days = dict.fromkeys(day for start in starts if (day := _day(start)))
-    commit, at_commit = section(run.record, "source").get("commit"), run.header_lines.get("source")
-    dirty = " with uncommitted changes" if section(run.record, "source").get("dirty") else ""
+    if len(group.runs) > 1:
+        return Text(text=text, href="runs")
+    return at_line(run, run.figure.first_line, text) if run.figure else text
+
+
+def _facts(report: Report) -> list[tuple[str, Inline]]:
+    run = report.headline.runs[0]
+    organisation, at = run.preamble.get("submission_org", (None, None))
+    starts = sorted((*start, run) for run in report.runs if (start := run.preamble.get("start_s")) and _day(start[0]))
+    days = {_day(start): at_line(run, line, _day(start)) for start, line, run in starts}
+    source, at_source = section(run.record, "source"), run.header_lines.get("source")
+    dirty = " with uncommitted changes" if source.get("dirty") else ""
+    commit = f"{str(source['commit'])[:12]}{dirty}" if source.get("commit") else ""
+    systems = {getattr(found, "text", found): found for g in report.groups if (found := hardware(g.runs[0]))}
+    dates = [day for at, day in enumerate(days.values()) if at in (0, len(days) - 1)]
     return [
-        ("system", hardware(run)),
-        ("date", " to ".join([*days][:1] + [*days][1:][-1:]) or absent("not said")),
+        ("system", _joined(list(systems.values()), "; ") or absent("not said")),
+        ("date", _joined(dates, " to ") or absent("not said")),
         ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else absent("not said")),
-        ("commit", at_line(run, at_commit, str(commit)[:12] + dirty) if commit else absent("not said")),
+        ("commit", at_line(run, at_source, commit) if commit else absent("not said")),
         ("framework", field(run, "framework")),
         ("protocol", f"{report.protocol.name}: {report.protocol.describe()}"),
     ]
+
+
+def _joined(items: Sequence[Inline], between: str) -> list[Inline]:
+    return [part for item in items for part in (between, item)][1:]
 
 
 def _day(unix_s: float) -> str:
@@ -109,45 +130,41 @@ def _day(unix_s: float) -> str:
 
 
 def hardware(run: ReportedRun) -> Inline:
-    """The devices that ran in a few words, else the platform that the log names."""
-    names: Counter[str] = Counter()
-    for node in nodes_of(run.record):
-        gpus = node.get("gpus")
-        if section(run.record, "hardware").get("device") == "cpu":
-            names[f"{node.get('cpu') or 'CPU'}, {node.get('cores', '?')} cores"] += 1
-        elif isinstance(gpus, list):
-            names.update(str(gpu.get("name")) for gpu in gpus if isinstance(gpu, dict))
-    platform, line = run.said.get("submission_platform", (None, None))
-    found = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items())
-    shown = "; ".join(text for text in (visible(platform, 60) if platform else "", visible(found, 160)) if text)
-    return at_line(run, line or run.header_lines.get("hardware"), shown) if shown else absent("not said")
+    """The platform that the log names, and the devices of each kind of node."""
+    platform, line = run.preamble.get("submission_platform", (None, None))
+    devices = run.record.machine if nodes_of(run.record) else None
+    shown = "; ".join(visible(text, 160) for text in (platform, devices) if text)
+    return at_line(run, line or run.header_lines.get("hardware"), shown) if shown else ""
 
 
-def _tiles(group: Group) -> list[Tile]:
+def _tiles(group: Group, system: str) -> list[Tile]:
+    """Of one system, named by `system` where the report has several."""
     result = group.score
-    tiles = []
-    if result is None:
-        tiles.append(Tile(value="no figure", unit="", text=group.problem or ""))
-    else:
+    tiles = [Tile(value="no figure", unit="", text=system + (group.problem or ""))]
+    if result is not None:
         bounds = f"{interval(result.interval_95)} ({result.interval_method})" if result.interval_95 else ""
-        link = Text(text="From these lines", href="runs")
-        text = [f"95 % interval {bounds or result.interval_method}. ", link]
-        tiles.append(Tile(value=number(result.value), unit=result.unit, text=text))
-        runs = f"{len(result.runs)} run{'s' * (len(result.runs) > 1)}"
+        figure = of_group(group, number(result.value))
+        one_clock = " One clock: nothing else in the log confirms the times." * bool(
+            result.one_clock and result.protocol.figure == "throughput"
+        )
+        text = f"{system}95 % interval {bounds or result.interval_method}.{one_clock}"
+        tiles = [Tile(value=figure, unit=_unit(group), text=text)]
+        runs = Text(text=f"{len(result.runs)} run{'s' * (len(result.runs) > 1)}", href="runs")
         spread = f"standard deviation {number(result.spread)} over {result.spread_over}" if result.spread else ""
-        tiles.append(Tile(value=runs, unit="", text=spread))
+        near = limit.in_words(result.flops_utilization, result.images_per_joule)
+        tiles.append(Tile(value=runs, unit="", text=of_group(group, "; ".join(filter(None, (spread, *near))))))
     times = [run.record.run_time_s for run in group.runs if run.record.run_time_s is not None]
     if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):
         factor, unit = plots.time_unit(max(times))
         kind = "run_start to run_stop" + (f", median of {len(times)} runs" if len(times) > 1 else "")
-        text = [f"time to train: {kind}. ", Text(text="From these lines", href="times")]
-        tiles.append(Tile(value=number(statistics.median(times) / factor), unit=unit, text=text))
+        middle = Text(text=number(statistics.median(times) / factor), href="times")
+        tiles.append(Tile(value=middle, unit=unit, text=f"time to train: {kind}."))
     final = [(run.record.quality[-1], run) for run in group.runs if run.record.quality]
     if final:
         worst, of_run = min(final, key=lambda item: item[0].value)
         which = "final" if len(final) == 1 else f"lowest final of {len(final)} runs"
-        text = [f"{worst.name}, {which}: ", at_line(of_run, worst.line)]
-        tiles.append(Tile(value=f"{worst.value:.4g}", unit="", text=text))
+        value = at_line(of_run, worst.line, f"{worst.value:.4g}")
+        tiles.append(Tile(value=value, unit="", text=f"{worst.name}, {which}"))
     return tiles
 
 
@@ -158,26 +175,24 @@ def overlay(report: Report) -> Figure | Paragraph:
     if not drawn:
         return Paragraph(text=NO_RATES, absent=True)
     axis = drawn[0][2]
-    shared = [(run, points) for run, points, own in drawn if own == axis][:MOST_OVERLAID]
+    shared = [(run, points) for run, points, of_run in drawn if of_run == axis][:MOST_OVERLAID]
     words = []
     for run, points in shared:
         rates = [point.images_per_s for point in points]
         words.append(f"run {run.number} {number(min(rates))} to {number(max(rates))}")
-    left_out = len(report.runs) - len(shared)
-    caption = f"Throughput in {unit_of(shared[0][0])}: {'; '.join(words)}" + (
-        f"; {left_out} more below" if left_out else ""
-    )
-    one_figure = len(report.groups) == 1 and report.protocol.figure == "throughput" and report.headline.score
+    left_out = f"; {len(report.runs) - len(shared)} more below" if len(report.runs) > len(shared) else ""
+    score = report.headline.score
+    one_figure = len(report.groups) == 1 and report.protocol.figure == "throughput" and score is not None
     return Figure(
         name="overlay",
         title="Throughput of all runs over time" if len(shared) > 1 else "Throughput over time",
-        caption=f"{caption}.",
+        caption=f"Throughput in {unit_of(shared[0][0])}: {'; '.join(words)}{left_out}.",
         draw=functools.partial(
             plots.throughput,
             runs=[(_label(report, run), points) for run, points in shared],
             axis=axis,
             unit=unit_of(shared[0][0]),
-            value=report.headline.score.value if one_figure and report.headline.score else None,
+            value=score.value if score and one_figure else None,
         ),
     )
 
@@ -197,49 +212,47 @@ def unit_of(run: ReportedRun) -> str:
 
 
 def _tables(report: Report) -> list[Table]:
-    units = {run.number: group.score.unit if group.score else "" for group in report.groups for run in group.runs}
-    head = ["run", "figure", "devices", "batch a device", "precision", "windows", "log lines", "log"]
-    rows = [
-        [
-            run_link(run),
-            _with_unit(run.figure.value, units[run.number]) if run.figure else "no figure",
-            field(run, "devices"),
-            field(run, "batch_per_device"),
-            field(run, "precision"),
-            str(run.figure.windows) if run.figure else "",
-            lines_of(run, run.figure.first_line, run.figure.last_line) if run.figure else "",
-            run.record.file,
-        ]
-        for run in report.runs
+    units = {run.number: _unit(group) for group in report.groups for run in group.runs}
+    of_runs: list[Column[ReportedRun]] = [
+        Column("run", blocks.run_link),
+        Column("figure", lambda run: _figure(run, lambda figure: _with_unit(figure.value, units[run.number])), True),
+        Column("devices", lambda run: field(run, "devices"), numeric=True),
+        Column("batch a device", lambda run: field(run, "batch_per_device"), numeric=True),
+        Column("precision", lambda run: field(run, "precision")),
+        Column("windows", lambda run: _figure(run, lambda figure: str(figure.windows)), numeric=True),
+        Column("log lines", lambda run: blocks.lines_of(run, run.figure) if run.figure else ""),
+        Column("log", lambda run: run.record.file),
+    ]
+    of_groups: list[Column[Group]] = [
+        Column("system and shape", lambda group: group.name),
+        Column("figure", lambda group: of_group(group, figure_of(group)), numeric=True),
+        Column(
+            "95 % interval", lambda group: of_group(group, interval(group.score.interval_95) if group.score else "")
+        ),
+        Column("runs", lambda group: Text(text=str(len(group.runs)), href="runs"), numeric=True),
+        Column("note", lambda group: group.problem or ""),
+    ]
+    of_warnings: list[Column[Verdict]] = [
+        Column("warning", lambda warning: warning.check.replace("_", " ")),
+        Column("what it means here", lambda warning: warning.found),
+        Column("where", functools.partial(_where, {run.record.file: run for run in report.runs})),
     ]
     caption = "Each run under the protocol, and the lines that its figure comes from"
-    tables = [Table(caption=caption, head=head, rows=rows, numeric=(1, 2, 3, 5), id="runs")]
+    tables = [blocks.table(caption, report.runs, of_runs, id="runs")]
     if len(report.groups) > 1:
-        head = ["system and shape", "figure", "95 % interval", "runs", "note"]
-        rows = [
-            [
-                group.name,
-                figure_of(group),
-                interval(group.score.interval_95) if group.score else "",
-                str(len(group.runs)),
-                group.problem or "",
-            ]
-            for group in report.groups
-        ]
-        tables.append(Table(caption="Each shape's figure", head=head, rows=rows, numeric=(1, 3)))
-    if report.doubts:
-        by_file = {run.record.file: run for run in report.runs}
-        rows = [
-            [doubt.rule.replace("_", " "), doubt.message, _where(by_file.get(doubt.file or ""), doubt.line)]
-            for doubt in report.doubts
-        ]
-        head = ["doubt", "what it means here", "where"]
-        tables.append(Table(caption="Doubts about the figures", head=head, rows=rows))
+        tables.append(blocks.table("Each system's figure", report.groups, of_groups))
+    if report.warnings:
+        tables.append(blocks.table("Warnings about the figures", report.warnings, of_warnings))
     return tables
 
 
-def _where(run: ReportedRun | None, line: int | None) -> Inline:
-    """Where a doubt points."""
+def _figure(run: ReportedRun, shown: Callable[[RunFigure], str]) -> Inline:
+    """Something of a run's figure, as a link to its first line."""
+    return at_line(run, run.figure.first_line, shown(run.figure)) if run.figure else "no figure"
+
+
+def _where(by_file: Mapping[str, ReportedRun], warning: Verdict) -> Inline:
+    run, line = by_file.get(warning.figures["file"] or ""), warning.figures["line"]
     if run is None:
         return ""
-    return [run_link(run), ", ", at_line(run, line)] if line is not None else run_link(run)
+    return [blocks.run_link(run), ", ", at_line(run, line)] if line is not None else blocks.run_link(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +13,20 @@ from types import MappingProxyType
 from typing import Any
 
 from runlog.reader import Event, Header, read_log
-from runlog.text import visible
-from scoring.figure import protocols
-from scoring.figure import warnings as hazards
+from runlog.text import called, visible
+from runlog.verdict import Verdict
+from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import RunFigure, TooFewRunsError, once, score
 from scoring.published.table import Published
 from scoring.record import InputError, Record
-from scoring.report.content import Group, Report, ReportedRun
+from scoring.report.content import Group, Report, ReportedRun, ScalingRow
 from scoring.report.scaling import curves, scaling_rows
 from scoring.report.step_time import with_step_times
-from scoring.report.verdict import checks, verdict
+from scoring.report.verdict import checks, overall
 
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
-SAID_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
+LOGGED_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
 
 
 def build(
@@ -36,39 +37,47 @@ def build(
     findings: dict[str, dict[str, Any]],
     published: Sequence[Published],
     logs: Mapping[str, os.PathLike[str]] = MappingProxyType({}),
+    folders: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
     """The report of `records`; without a protocol, `window` over as many runs as each system has.
 
-    `logs` has, by a record's file, the path to read where that is another, as of a log that is read already.
+    `logs` has, by a record's file, the path to read where that is another, as of a log that is read already; `folders`
+    the folder that was given in its place: runs of two are two systems.
     Raises InputError where one log is given twice.
     """
     once(records)
     by_shape: dict[tuple[Any, ...], list[ReportedRun]] = {}
     for number, record in enumerate(records, 1):
         run = _run(number, record, findings.get(record.file), logs.get(record.file, record.file))
-        by_shape.setdefault((*_system(record), record.devices, record.nodes, record.machine), []).append(run)
+        shape = (record.devices, record.nodes, record.batch_per_device, record.global_batch, record.machine)
+        folder = folders.get(record.file)
+        by_shape.setdefault((*_system(record), *shape, folder), []).append(run)
     series: dict[tuple[Any, ...], list[Group]] = {}
     several = len({record.machine for record in records}) > 1
     groups = [_scored(runs, protocol, skip, machine=several) for runs in by_shape.values()]
+    names = Counter(group.name for group in groups)
     for group in sorted(groups, key=lambda group: group.record.devices or 0):
+        if names[group.name] > 1 and (folder := folders.get(group.record.file)):
+            group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
         series.setdefault(_system(group.record), []).append(group)
     timed: list[Group] = []
-    scaling, mixture = [], []
+    scaling: list[tuple[ScalingRow, ...]] = []
+    mixture: list[Verdict] = []
     for members in map(with_step_times, series.values()):
         timed.extend(members)
         if len(rows := scaling_rows(members)) > 1:
             scaling.append(tuple(rows))
-            mixture.extend(hazards.of_mixture([run.record for member in members for run in member.runs]))
+            mixture.extend(warnings.of_mixture([run.record for member in members for run in member.runs]))
     # Of the largest shape that has any: the others are its smaller ones, or of models without published figures.
     beside = [curves(group.record, published) for group in reversed(timed)]
     chosen, note = next((found for found in beside if found[0]), beside[0])
     named = protocol or _window(timed[-1].runs)
-    found = tuple(checks(timed, named))
+    checked = tuple(checks(timed, named))
     return Report(
         groups=tuple(timed),
         protocol=named if skip is None else named.skipping(skip),
-        checks=found,
-        verdict=verdict(found),
+        checks=checked,
+        verdict=overall(checked),
         scaling=tuple(scaling),
         curves=tuple(chosen),
         curves_note=note,
@@ -79,8 +88,11 @@ def build(
 def _system(record: Record) -> tuple[Any, ...]:
     """What runs of one system share, whatever their number of devices."""
     framework = record.framework.split()[0] if record.framework else None
-    kinds = record.device_kinds
-    return framework, record.model, record.batch_per_device, record.precision, record.math_mode, record.mode, kinds
+    # A submission's batch follows its size, and its platform is a name of that size.
+    submission = record.format == "mllog" and not record.header
+    batch = None if submission else record.batch_per_device
+    kinds = record.accelerator if submission else record.device_kinds
+    return framework, record.model, batch, record.precision, record.math_mode, record.mode, kinds
 
 
 def _name(record: Record, *, machine: bool) -> str:
@@ -111,9 +123,12 @@ def _scored(runs: list[ReportedRun], protocol: Protocol | None, skip: int | None
     except InputError as error:
         problem = str(error)
     if result is not None:
+        figures = {id(record): figure for record, figure in zip(result.records, result.runs, strict=True)}
         runs = [
             replace(run, figure=figure, span=_span(run.record, figure, wanted))
-            for run, figure in zip(runs, result.runs, strict=True)
+            if (figure := figures.get(id(run.record)))  # none of a run beyond those that MLPerf scores
+            else run
+            for run in runs
         ]
     name = _name(runs[0].record, machine=machine)
     return Group(name=name, runs=tuple(runs), score=result, problem=problem)
@@ -135,19 +150,19 @@ def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, i
 def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]) -> ReportedRun:
     """A run with what an MLLOG log says up to run_start beside its record."""
     lines: dict[str, int] = {}
-    said: dict[str, tuple[Any, int]] = {}
+    preamble: dict[str, tuple[Any, int]] = {}
     first = record.segment[0] if record.segment else 1
-    own = (entry for entry in (read_log(log) if record.format == "mllog" else ()) if entry.line >= first)
-    for entry in itertools.islice(own, PREAMBLE_ENTRIES):
+    entries = (entry for entry in (read_log(log) if record.format == "mllog" else ()) if entry.line >= first)
+    for entry in itertools.islice(entries, PREAMBLE_ENTRIES):
         if isinstance(entry, Header):
             lines.setdefault(entry.section, entry.line)
         elif isinstance(entry, Event):
             if entry.key == "run_start":
                 break
-            said.setdefault("start_s", (entry.time_ms / 1000, entry.line))
-            if entry.key in SAID_ONCE:
-                said.setdefault(entry.key, (entry.value, entry.line))
-    return ReportedRun(number=number, record=record, header_lines=lines, said=said, findings=findings)
+            preamble.setdefault("start_s", (entry.time_ms / 1000, entry.line))
+            if entry.key in LOGGED_ONCE:
+                preamble.setdefault(entry.key, (entry.value, entry.line))
+    return ReportedRun(number=number, record=record, header_lines=lines, preamble=preamble, findings=findings)
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, Any]]:
@@ -167,7 +182,7 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, A
                 raise KeyError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(
-            f"{path}: no findings; make the file with `python -m compliance check --json LOG... > {path}`"
+            f"{path}: no findings; make the file with `{called('compliance')} check --json LOG... > {path}`"
         ) from None
     entries = {record.file: by_file.pop(os.path.realpath(record.file), None) for record in records}
     if by_file:

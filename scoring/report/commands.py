@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from runlog.text import visible
-from scoring.report.content import Report, config_of, section
+from runlog.text import called, visible
+from scoring.record import Record, config_of, section
+from scoring.report.content import Report
 
 NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
 NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
@@ -32,24 +34,31 @@ def commands(report: Report, command: Sequence[str]) -> list[tuple[str, str]]:
         checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n" if source.get("commit") else ""
         dirty = " Its source tree had uncommitted changes, which the commit does not hold." * bool(source.get("dirty"))
         found.append((f"Run {run.number} again, with its seed.{dirty}", f"{checkout}{exports} ./run_and_time.sh"))
-    logs = _words(run.record.file for run in report.runs)
+    folder = report.folder
+    logs = _words(folder, (run.record.file for run in report.runs))
     if any(run.record.format == "mllog" for run in report.runs):
-        found.append(("Check the logs.", f"python -m compliance check {logs}"))
-    options = _words(["--protocol", report.protocol.name, *score_options(command)])
+        found.append(("Check the logs.", f"{called('compliance')} check {logs}"))
     for group in report.groups:
-        logs = _words(run.record.file for run in group.runs)
-        found.append((f"Score {group.name}.", f"python -m scoring score {logs} {options}"))
-    return [*found, ("Write this report.", f"python -m scoring report {_words(command)}")]
+        options = ["--protocol", report.protocol.name, *score_options(command, group.record)]
+        logs = _words(folder, [*(run.record.file for run in group.runs), *options])
+        found.append((f"Score {group.name}.", f"{called('scoring')} score {logs}"))
+    return [*found, ("Write this report.", f"{called('scoring')} report {_words(folder, command)}")]
 
 
-def _words(words: Iterable[str]) -> str:
-    return shlex.join(visible(word, 4096) for word in words)
+def _words(folder: str, words: Iterable[str]) -> str:
+    """As a shell takes them; logs are named as seen from their folder, other files of this machine by their name."""
+    names = (word.removeprefix(folder) for word in words)
+    return shlex.join(visible(Path(name).name if Path(name).is_absolute() else name, 4096) for name in names)
 
 
-def score_options(command: Sequence[str]) -> list[str]:
-    """Of the report's own options those that `score` takes too."""
+def score_options(command: Sequence[str], record: Record) -> list[str]:
+    """Of the report's options those that `score` takes too, with the numbers of that system."""
     found: list[str] = []
     for at, word in enumerate(command):
-        if word.partition("=")[0] in ("--skip", "--runs", "--devices", "--batch", "--segment", "--format"):
-            found += [word] if "=" in word else list(command[at : at + 2])
+        if word in ("--skip", "--runs", "--segment", "--format"):
+            found += command[at : at + 2]
+    if record.devices is not None and (record.described_by or "devices" in record.from_options):
+        found += ["--devices", str(record.devices)]
+    if "batch_per_device" in record.from_options:
+        found += ["--batch", str(record.batch_per_device)]
     return found

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from runlog.run import real
+from runlog.verdict import Verdict
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import RunFigure, Score
-from scoring.figure.warnings import Warning_
+from scoring.figure.run import RunFigure, rate_of
+from scoring.figure.score import Score
 from scoring.importers.text import work
 from scoring.published.table import Published
-from scoring.record import Record, Window
+from scoring.record import Record, Window, config_of
 
 NOT_MEASURED = "not measured"
 SHOWN_POINTS = 120  # of a curve or a table of windows; neighbours of a longer run are put together
@@ -27,7 +30,7 @@ class ReportedRun:
     number: int  # 1-based, in the order given
     record: Record
     header_lines: dict[str, int] = field(default_factory=dict)  # section: line
-    said: dict[str, tuple[Any, int]] = field(default_factory=dict)  # what is logged once before run_start: value, line
+    preamble: dict[str, tuple[Any, int]] = field(default_factory=dict)  # logged once before run_start: value, line
     figure: RunFigure | None = None
     span: tuple[int, int] = (1, 0)  # first and last line that may hold a measured window
     findings: dict[str, Any] | None = None  # the file's entry of `python -m compliance check --json`
@@ -41,7 +44,7 @@ class ReportedRun:
     @property
     def seed(self) -> tuple[int, int] | None:
         """The run's seed and its line."""
-        value, line = self.said.get("seed", (None, 0))
+        value, line = self.preamble.get("seed", (None, 0))
         return (value, line) if isinstance(value, int) else None
 
     @property
@@ -115,27 +118,17 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """One line of the verdict; `state` is good, doubt, bad, unknown or none (not applicable)."""
-
-    state: str
-    subject: str
-    text: str
-    todo: str = ""  # what the reader does about it
-
-
-@dataclass(frozen=True, kw_only=True)
 class Report:
     """All that any form of the report says."""
 
     groups: tuple[Group, ...]
     protocol: Protocol
-    checks: tuple[Check, ...]
-    verdict: tuple[str, str]  # the worst state of the checks, and what it means
+    checks: tuple[Verdict, ...]
+    verdict: tuple[str, str]  # status of the whole, and what it means
     scaling: tuple[tuple[ScalingRow, ...], ...]  # one table a system with two device counts or more
     curves: tuple[Curve, ...]
     curves_note: str
-    mixture: tuple[Warning_, ...]  # of runs that stand side by side in one scaling table
+    mixture: tuple[Verdict, ...]  # of runs that stand side by side in one scaling table
 
     @property
     def runs(self) -> list[ReportedRun]:
@@ -143,53 +136,25 @@ class Report:
         return sorted((run for group in self.groups for run in group.runs), key=lambda run: run.number)
 
     @property
+    def folder(self) -> str:
+        """The folder that holds the logs given by absolute paths, with `/`; a page does not show it."""
+        folders = [file.parent for run in self.runs if (file := Path(run.record.file)).is_absolute()]
+        common = os.path.commonpath(folders) if folders else "/"
+        return "" if common == "/" else f"{common}/"
+
+    @property
     def headline(self) -> Group:
         """The group of the first figure: the one of the most devices."""
         return max(self.groups, key=lambda group: (group.score is not None, group.record.devices or 0))
 
     @property
-    def doubts(self) -> list[Warning_]:
+    def warnings(self) -> list[Verdict]:
         """Of all scores and scaling tables, each once."""
-        own = [warning for group in self.groups if group.score for warning in group.score.warnings]
-        return list(dict.fromkeys([*own, *self.mixture]))
-
-
-def config_of(record: Record) -> dict[str, dict[str, Any]]:
-    """The resolved configuration of our own logs: name to value and origin; empty without one."""
-    return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
-
-
-def section(record: Record, name: str) -> dict[str, Any]:
-    """A header section that is a table; empty without one."""
-    found = record.header.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def nodes_of(record: Record) -> list[dict[str, Any]]:
-    """The machines that the header of our own logs describes; empty without any."""
-    nodes = section(record, "hardware").get("nodes")
-    return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+        of_scores = [warning for group in self.groups if group.score for warning in group.score.warnings]
+        return list({(w.check, w.found, w.where): w for w in (*of_scores, *self.mixture)}.values())
 
 
 # --------------------------------------------------------------------------------------------------- windows
-
-
-def rate(record: Record, window: Window) -> float | None:
-    """images/s of all devices in a window; None where the log does not hold what it takes, or nonsense."""
-    devices = record.devices or 1
-    found = window.images_per_s
-    if found is None and window.printed_rate is not None:
-        found = window.printed_rate * (1 if record.rate_scope == "global" else devices)
-    elif found is None and window.printed_step_time_s and record.batch_per_device:
-        found = record.batch_per_device * devices / window.printed_step_time_s
-    return found if found is not None and 0 < found < math.inf else None
-
-
-def seconds_per_step(window: Window) -> float | None:
-    """Step time of a window in seconds."""
-    if window.seconds is not None and window.steps:
-        return window.seconds / window.steps
-    return window.printed_step_time_s
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -213,7 +178,7 @@ class Point:
 def timeline(run: ReportedRun) -> tuple[list[Point], str]:
     """Throughput of a run over time, and what its axis counts: `s` since run_start or the first window, or `step`."""
     record = run.record
-    rated = [(w, r) for w in record.windows if (r := rate(record, w)) is not None]
+    rated = [(w, r) for w in record.windows if (r := rate_of(record, w)) is not None and 0 < r < math.inf]
     if not rated:
         return [], "s"
     measured = {w.line for w in run.measured}

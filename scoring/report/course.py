@@ -10,25 +10,13 @@ from typing import Any
 
 from runlog.run import real
 from runlog.text import visible
-from scoring.figure.score import positions
-from scoring.record import Record, Window
-from scoring.report import plots
-from scoring.report.blocks import (
-    Figure,
-    Fold,
-    Inline,
-    Paragraph,
-    Section,
-    Table,
-    Text,
-    at_line,
-    field,
-    from_lines,
-    run_link,
-)
-from scoring.report.brief import figure_of
-from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles, seconds_per_step
-from scoring.report.speed import SHOWN_PANELS
+from scoring.figure.run import positions
+from scoring.figure.warnings import over_median
+from scoring.record import Quality, Record, Window
+from scoring.report import blocks, plots
+from scoring.report.blocks import Column, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
+from scoring.report.brief import figure_of, of_group
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles
 from scoring.report.text import interval, number, percent
 
 SHOWN_VALUES = 400  # of a curve
@@ -36,39 +24,36 @@ SHOWN_VALUES = 400  # of a curve
 
 def training(report: Report) -> Section:
     """Loss, quality and the time from run_start to run_stop."""
-    blocks: list[Any] = [_loss(report), _quality(report)]
-    gist = []
-    rows: list[list[Inline]] = []
-    for run in report.runs:
-        record = run.record
-        if record.mode == "throughput" or (record.format != "mllog" and record.run_time_s is None):
-            continue
-        times = [at_line(run, record.field_lines.get(name), name[:-2] + " ") for name in ("run_start_s", "run_stop_s")]
-        known = record.run_time_s is not None
-        rows.append(
-            [
-                run_link(run),
-                field(run, "run_stop_s", _run_time(record)) if known else NOT_MEASURED,
-                times if known else "",
-                _training_share(record),
-                field(run, "status"),
-            ]
-        )
-        gist.append(_run_time(record))
-    if rows:
-        head = ["run", "time to train", "from", "of it in training steps", "status"]
-        caption = "Time from run_start to run_stop"
-        blocks.append(Table(caption=caption, head=head, rows=rows, numeric=(1, 3), id="times"))
-    return Section(key="training", title="Loss and quality", gist=", ".join(gist[:5]), blocks=blocks)
+    parts: list[Any] = [_loss(report), _quality(report)]
+    trained = [run for run in report.runs if run.record.mode != "throughput"]
+    timed = [run for run in trained if run.record.format == "mllog" or run.record.run_time_s is not None]
+    columns: list[Column[ReportedRun]] = [
+        Column("run", run_link),
+        Column("time to train", _time_to_train, numeric=True),
+        Column("of it in training steps", _training_share, numeric=True),
+        Column("status", lambda run: field(run, "status")),
+    ]
+    if timed:
+        parts.append(blocks.table("Time from run_start to run_stop", timed, columns, id="times"))
+    gist = ", ".join(_run_time(run.record) for run in timed[:5])
+    return Section(key="training", title="Loss and quality", gist=gist, blocks=parts)
+
+
+def _time_to_train(run: ReportedRun) -> Inline:
+    if run.record.run_time_s is None:
+        return NOT_MEASURED
+    ends = [at_line(run, run.record.field_lines.get(name), name[:-2]) for name in ("run_start_s", "run_stop_s")]
+    return [field(run, "run_stop_s", _run_time(run.record)), ", ", ends[0], " to ", ends[1]]
 
 
 def _loss(report: Report) -> Figure | Paragraph:
-    series, rows, words = [], [], []
+    series, ends, words = [], [], []
     by_step = all(None not in positions(run.record) for run in report.runs)
     for run in report.runs:
         done = positions(run.record)
+        stepped = None not in done
         found = [
-            (float((step or 0) if None not in done else at), window)
+            (float((step or 0) if stepped else at), window)
             for at, (window, step) in enumerate(zip(run.record.windows, done, strict=True), 1)
             if window.loss is not None and math.isfinite(window.loss)
         ]
@@ -76,15 +61,20 @@ def _loss(report: Report) -> Figure | Paragraph:
             first, last = found[0][1], found[-1][1]
             series.append((f"run {run.number}", [(x, w.loss) for x, w in _thinned(found)]))
             words.append(f"run {run.number} from {first.loss:.4g} to {last.loss:.4g}")
-            rows.append([run_link(run), *(at_line(run, w.line, f"{w.loss:.4g}") for w in (first, last))])
+            ends.append((run, first, last))
     if not series:
         return Paragraph(text=f"Loss: {NOT_MEASURED}; the logs print none.", absent=True)
+    columns: list[Column[tuple[ReportedRun, Window, Window]]] = [
+        Column("run", lambda end: run_link(end[0])),
+        Column("first", lambda end: at_line(end[0], end[1].line, f"{end[1].loss:.4g}"), numeric=True),
+        Column("last", lambda end: at_line(end[0], end[2].line, f"{end[2].loss:.4g}"), numeric=True),
+    ]
     return Figure(
         name="loss",
         title="Training loss",
         caption=f"Loss: {'; '.join(words)}.",
         draw=functools.partial(plots.lines, series=series, x="step" if by_step else "printed row", y="loss"),
-        numbers=Table(caption="Loss at both ends", head=["run", "first", "last"], rows=rows, numeric=(1, 2)),
+        numbers=blocks.table("Loss at both ends", ends, columns),
     )
 
 
@@ -107,23 +97,20 @@ def _quality(report: Report) -> Figure | Paragraph:
         for name, points in series
     )
     reach = f"; target {target:g}" if target is not None else ""
-    rows = [
-        [
-            run_link(run),
-            quality.name,
-            "not said" if quality.epoch is None else str(quality.epoch),
-            at_line(run, quality.line, f"{quality.value:.6g}"),
-        ]
-        for run in judged
-        for quality in run.record.quality
+    columns: list[Column[tuple[ReportedRun, Quality]]] = [
+        Column("run", lambda row: run_link(row[0])),
+        Column("measure", lambda row: row[1].name),
+        Column("epoch", lambda row: "not said" if row[1].epoch is None else str(row[1].epoch), numeric=True),
+        Column("value", lambda row: at_line(row[0], row[1].line, f"{row[1].value:.6g}"), numeric=True),
     ]
+    evaluations = [(run, quality) for run in judged for quality in run.record.quality]
     y = visible(names[0], 40) if len(names) == 1 else "quality"
     return Figure(
         name="quality",
         title="Quality after each evaluation",
         caption=f"{' and '.join(names)}, first and last: {words}{reach}.",
         draw=functools.partial(plots.lines, series=series, x="epoch", y=y, target=target),
-        numbers=Table(caption="Every evaluation", head=["run", "measure", "epoch", "value"], rows=rows, numeric=(2, 3)),
+        numbers=blocks.table("Every evaluation", evaluations, columns),
     )
 
 
@@ -132,31 +119,47 @@ def telemetry(report: Report) -> Section:
     panels = [
         _telemetry_figure(report, "memory", "GPU memory", "MiB", lambda window: window.gpu_memory_mib),
         _telemetry_figure(report, "power", "Power", "W", lambda window: window.power_w),
+        *(
+            _telemetry_figure(report, kind, title, "% of the time", functools.partial(_beyond_median, kind=kind))
+            for kind, title in (
+                ("compute", "Computation of the slowest rank beyond the median one"),
+                ("data_wait", "Wait for input of the slowest rank beyond the median one"),
+            )
+        ),
     ]
-    rows = []
-    for run in report.runs:
-        used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
-        most, at = max(used, default=(None, None))
-        watts = [w.power_w for w in run.measured if w.power_w is not None]
-        mean_w = statistics.fmean(watts) if watts else None
-        degrees = real(run.record.telemetry.get("peak_gpu_temperature_c"))
-        rows.append(
-            [
-                run_link(run),
-                at_line(run, at, f"{number(most)} MiB") if used else NOT_MEASURED,
-                [f"{number(mean_w)} W, ", from_lines([run])] if watts else NOT_MEASURED,
-                _joules(run),
-                at_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees)} °C")
-                if degrees is not None
-                else NOT_MEASURED,
-            ]
-        )
-    head = ["run", "most GPU memory", "mean power while measured", "energy an image", "highest GPU temperature"]
-    caption = "Memory, power and temperature, where the log has them"
-    table = Table(caption=caption, head=head, rows=rows, numeric=(1, 2, 3, 4))
+    columns: list[Column[ReportedRun]] = [
+        Column("run", run_link),
+        Column("most GPU memory", _most_memory, numeric=True),
+        Column("mean power while measured", _mean_power, numeric=True),
+        Column("energy an image", _joules, numeric=True),
+        Column("highest GPU temperature", _temperature, numeric=True),
+    ]
+    table = blocks.table("Memory, power and temperature, where the log has them", report.runs, columns)
     drawn = [panel for panel in panels if panel]
     gist = "" if drawn else NOT_MEASURED
-    return Section(key="telemetry", title="Memory, power, temperature", gist=gist, blocks=[*drawn, table])
+    return Section(key="telemetry", title="Ranks, memory, power, temperature", gist=gist, blocks=[*drawn, table])
+
+
+def _beyond_median(window: Window, kind: str) -> float | None:
+    share = over_median(window, kind)
+    return None if share is None else 100 * share
+
+
+def _most_memory(run: ReportedRun) -> Inline:
+    used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
+    most, line = max(used, default=(None, None))
+    return at_line(run, line, f"{number(most)} MiB") if used else NOT_MEASURED
+
+
+def _mean_power(run: ReportedRun) -> Inline:
+    watts = [w.power_w for w in run.measured if w.power_w is not None]
+    return [f"{number(statistics.fmean(watts))} W, ", blocks.from_lines([run])] if watts else NOT_MEASURED
+
+
+def _temperature(run: ReportedRun) -> Inline:
+    degrees = real(run.record.telemetry.get("peak_gpu_temperature_c"))
+    line = run.record.field_lines.get("telemetry")
+    return at_line(run, line, f"{number(degrees)} °C") if degrees is not None else NOT_MEASURED
 
 
 def _telemetry_figure(
@@ -177,64 +180,48 @@ def _telemetry_figure(
 
 def variance(report: Report) -> Section:
     """How far runs and windows lie apart."""
-    rows, figures = [], []
-    for at, group in enumerate(report.groups, 1):
-        if group.score is not None:
-            rows.append(_variance_row(group))
-            figures += _variance_figure(at, group)
-    title, gist = "Variance", ""
-    if not rows:
-        text = "Not measured: there is no figure."
-        return Section(key="variance", title=title, gist=NOT_MEASURED, blocks=[Paragraph(text=text, absent=True)])
-    head = ["system", "figure", "runs", "range of runs", "standard deviation", "of the figure"]
-    head += ["95 % interval", "ms a step: 5, 50, 95 % of windows", "from lines"]
-    blocks: list[Any] = list(figures[:SHOWN_PANELS])
-    if more := figures[SHOWN_PANELS:]:
-        blocks.append(Fold(summary="more systems", blocks=more))
-    result = report.headline.score
-    if result is not None and result.spread is not None and result.value:
-        gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}"
-    blocks.append(Table(caption="Spread of each figure", head=head, rows=rows, numeric=(1, 2)))
-    return Section(key="variance", title=title, gist=gist, blocks=blocks)
-
-
-def _variance_row(group: Group) -> list[Inline]:
-    result = group.score
-    assert result is not None
-    finite = [run.figure.value for run in group.runs if run.figure and math.isfinite(run.figure.value)]
-    times = [t for run in group.runs for w in run.measured if (t := seconds_per_step(w)) is not None]
-    spread = result.spread
-    return [
-        group.name,
-        figure_of(group),
-        str(len(result.runs)),
-        f"{number(min(finite))} to {number(max(finite))}" if len(finite) > 1 else "one run",
-        f"{number(spread)} over {result.spread_over}" if spread is not None else NOT_MEASURED,
-        percent(spread / result.value if spread is not None and result.value else None),
-        [interval(result.interval_95), Text(text=f" {result.interval_method}", look="small")],
-        " / ".join(number(q * 1000) for q in quantiles(times)) if times else NOT_MEASURED,
-        from_lines(group.runs),
+    scored = [group for group in report.groups if group.score is not None]
+    if not scored:
+        nothing = Paragraph(text="Not measured: there is no figure.", absent=True)
+        return Section(key="variance", title="Variance", gist=NOT_MEASURED, blocks=[nothing])
+    columns: list[Column[Group]] = [
+        Column("system", lambda group: group.name),
+        Column("figure", lambda group: of_group(group, figure_of(group)), numeric=True),
+        Column("range of runs", _range),
+        Column("standard deviation", _deviation),
+        Column("95 % interval", _interval),
+        Column("ms a step: 5, 50, 95 % of windows", _step_quantiles),
     ]
+    table = blocks.table("Spread of each figure", scored, columns)
+    result = report.headline.score
+    known = result is not None and result.spread is not None and result.value
+    gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}" if known else ""  # type: ignore[union-attr,operator]
+    return Section(key="variance", title="Variance", gist=gist, blocks=[table])
 
 
-def _variance_figure(at: int, group: Group) -> list[Figure]:
-    result = group.score
-    runs = [(run, run.figure.value) for run in group.runs if run.figure and math.isfinite(run.figure.value)]
-    if result is None or not runs or not math.isfinite(result.value):
-        return []
-    rows = []
-    for run, value in runs:
-        rates = run.figure.rates if run.figure else ()
-        few = rates[:: max(1, -(-len(rates) // 200))]
-        rows.append((f"run {run.number}", few if result.unit == "images/s" else [], value))
-    words = f"{group.name}: {', '.join(number(value) for _, value in runs)} {result.unit}"
-    if result.interval_95:
-        words += f"; 95 % interval {interval(result.interval_95)}"
-    draw = functools.partial(
-        plots.variance, rows=rows, value=result.value, interval=result.interval_95, unit=result.unit
-    )
-    caption = f"{words}. Dots: what a run's figure is made of; diamonds: runs."
-    return [Figure(name=f"variance-{at}", title=f"Spread of {group.name}", caption=caption, draw=draw)]
+def _range(group: Group) -> Inline:
+    finite = [run.figure.value for run in group.runs if run.figure and math.isfinite(run.figure.value)]
+    return of_group(group, f"{number(min(finite))} to {number(max(finite))}") if len(finite) > 1 else "one run"
+
+
+def _deviation(group: Group) -> Inline:
+    assert group.score is not None
+    spread, value = group.score.spread, group.score.value
+    if spread is None:
+        return NOT_MEASURED
+    share = f" ({percent(spread / value)})" if value else ""
+    return of_group(group, f"{number(spread)}{share} over {group.score.spread_over}")
+
+
+def _interval(group: Group) -> Inline:
+    assert group.score is not None
+    method = Text(text=f" {group.score.interval_method}", look="small")
+    return [of_group(group, interval(group.score.interval_95)), method]
+
+
+def _step_quantiles(group: Group) -> Inline:
+    times = [t for run in group.runs for w in run.measured if (t := w.step_s) is not None]
+    return of_group(group, " / ".join(number(q * 1000) for q in quantiles(times))) if times else NOT_MEASURED
 
 
 def _thinned(points: Sequence[Any]) -> list[Any]:
@@ -249,17 +236,19 @@ def _run_time(record: Record) -> str:
     return f"{number(record.run_time_s / factor)} {unit}"
 
 
-def _training_share(record: Record) -> str:
+def _training_share(run: ReportedRun) -> Inline:
     """How much of the run's time its training windows take; the rest is evaluation, checkpoints and set-up."""
-    seconds = [window.seconds for window in record.windows if window.seconds is not None]
-    if not record.run_time_s or record.run_time_s <= 0 or len(seconds) != len(record.windows) or not seconds:
+    windows, run_s = run.record.windows, run.record.run_time_s
+    seconds = [window.seconds for window in windows if window.seconds is not None]
+    if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
         return NOT_MEASURED
-    return percent(math.fsum(seconds) / record.run_time_s)
+    return at_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
 
 
-def _joules(run: ReportedRun) -> str:
+def _joules(run: ReportedRun) -> Inline:
     """Energy of an image in the measured windows, from power and time of each."""
     known = [(w.power_w, w.seconds, w.images) for w in run.measured if w.power_w is not None and w.seconds and w.images]
     if not known or len(known) != len(run.measured):
         return NOT_MEASURED
-    return f"{number(math.fsum(p * s for p, s, _ in known) / math.fsum(i for _, _, i in known))} J"
+    joules = math.fsum(p * s for p, s, _ in known) / math.fsum(i for _, _, i in known)
+    return at_line(run, run.measured[0].line, f"{number(joules)} J")

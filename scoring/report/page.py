@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scoring.report import course, provenance, speed
 from scoring.report.blocks import Section
-from scoring.report.brief import STATES, Brief, brief
+from scoring.report.brief import STATUSES, Brief, brief
 from scoring.report.content import Report
 
 
@@ -18,8 +18,9 @@ class Page:
     brief: Brief
     sections: Sequence[Section]
     lines: Section  # the quoted log lines, which HTML alone shows
+    folder: str  # of the logs on this machine, which no form shows
 
-    states = STATES
+    statuses = STATUSES
 
 
 def page(report: Report, command: Sequence[str], read_lines: Callable[[str, set[int]], dict[int, str]]) -> Page:
@@ -36,4 +37,5 @@ def page(report: Report, command: Sequence[str], read_lines: Callable[[str, set[
         provenance.provenance(report),
         provenance.reproduce(report, command),
     ]
-    return Page(brief=first, sections=sections, lines=provenance.log_lines(report, [first, sections], read_lines))
+    lines = provenance.log_lines(report, [first, sections], read_lines)
+    return Page(brief=first, sections=sections, lines=lines, folder=report.folder)

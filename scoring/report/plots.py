@@ -10,6 +10,7 @@ import functools
 import html
 import io
 import itertools
+import logging
 import math
 import re
 from collections.abc import Sequence
@@ -74,10 +75,10 @@ class Plot:
         """A line with the marker, colour and dash of the series of that index, from 0."""
         marker, hollow = list(MARKERS)[index % len(MARKERS)], index // len(SERIES) % 2
         color, dash = SERIES[index % len(SERIES)], DASHES[index // len(SERIES) % len(DASHES)]
-        own = {"color": color, "marker": marker, "linestyle": dash, "markerfacecolor": "none" if hollow else None}
+        usual = {"color": color, "marker": marker, "linestyle": dash, "markerfacecolor": "none" if hollow else None}
         points = [(x, y if abs(y) < MOST else math.nan) for x, y in points]  # no axis has ticks beyond
         every = -(-len(points) // (60 if index == 0 else 12))  # markers of a long line stand apart
-        self.axes.plot(*zip(*points, strict=True), markevery=every, **(own | look))
+        self.axes.plot(*zip(*points, strict=True), markevery=every, **(usual | look))
         self.key(MARKERS[marker][hollow], color, label)
 
     def label(self, *, x: str, y: str = "") -> None:
@@ -122,6 +123,7 @@ class Plot:
 @functools.cache
 def _matplotlib() -> Any:
     """Matplotlib with the page's settings; imported by the first plot."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # in a read-only home it does with a folder of its own
     import matplotlib
 
     matplotlib.use("svg")
@@ -167,6 +169,8 @@ def time_unit(longest_s: float) -> tuple[float, str]:
 
 
 def _tick(value: float, _: object) -> str:
+    if abs(value) >= 1e5:  # the axis has room for six characters
+        return f"{value / 1e6:.4g} M" if abs(value) >= 1e6 else f"{value / 1e3:.4g} k"
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.10g}"
 
 
@@ -225,32 +229,6 @@ def lines(
         drawing.from_zero([p[1] for _, points in series for p in points])
     drawing.axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     drawing.label(x=x, y=y)
-
-
-def step_times(drawing: Plot, *, bars: Sequence[tuple[str, Sequence[tuple[str, str, float]]]]) -> None:
-    """One bar a group, of (kind, name, milliseconds) parts; kinds are rest, exchange and wait, in that order."""
-    looks = {"rest": [("", "■", at) for at in (0, 2, 4, 5)], "exchange": [("....", "▩", 3)], "wait": [("////", "▨", 1)]}
-    parts = [
-        (kind, part, look)
-        for kind, known in looks.items()
-        for part, look in zip(
-            dict.fromkeys(part for _, shares in bars for k, part, _ in shares if k == kind), known, strict=False
-        )
-    ]
-    left_in = 0.25 if len(bars) == 1 else 0.65
-    drawing.size(height=0.8 + 0.36 * len(bars), top=0.05, left=left_in)
-    axes = drawing.axes
-    left = [0.0] * len(bars)
-    for kind, part, (hatch, mark, color) in parts:
-        width = [sum(value for k, n, value in shares if (k, n) == (kind, part)) for _, shares in bars]
-        look = {"color": SERIES[color], "edgecolor": SURFACE, "hatch": hatch, "linewidth": 0.8}
-        axes.barh(range(len(bars)), width, left=left, height=0.6, **look)
-        drawing.key(mark, SERIES[color], part)
-        left = [start + more for start, more in zip(left, width, strict=True)]
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
-    drawing.label(x="time of a step in ms")
-    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
 
 
 def is_topology(found: Any) -> bool:
@@ -325,35 +303,3 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
     if len(ticks) == 1:
         axes.set_xlim(ticks[0] / 2, ticks[0] * 2)
     drawing.label(x="devices", y=y)
-
-
-def variance(
-    drawing: Plot,
-    *,
-    rows: Sequence[tuple[str, Sequence[float], float]],
-    value: float,
-    interval: tuple[float, float] | None,
-    unit: str,
-) -> None:
-    """Each run's windows as dots and its figure as a mark; the interval of the whole as a band."""
-    drawing.size(height=0.8 + 0.36 * len(rows), top=0.1)
-    axes = drawing.axes
-    if interval is not None:
-        axes.axvspan(*interval, color=SERIES[1], alpha=0.15, linewidth=0)
-        drawing.key("▒", SERIES[1], "95 % interval")
-    axes.axvline(value, color=SERIES[1], linestyle=DASHED, linewidth=1.2)
-    drawing.key("╌", SERIES[1], "figure")
-    alone = {"linestyle": "none"}
-    for index, (_, rates, figure) in enumerate(rows):
-        if len(rates) > 1:
-            offsets = [index + 0.22 * ((at % 5) / 2 - 1) for at in range(len(rates))]  # so that dots do not hide
-            axes.plot(rates, offsets, marker="o", markersize=2.6, color=SERIES[0], alpha=0.55, **alone)
-            drawing.key("●", SERIES[0], "a window")
-        axes.plot([figure], [index], marker="D", markersize=7, color=INK, markeredgecolor=SURFACE, **alone)
-        drawing.key("◆", INK, "a run")
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
-    axes.margins(x=0.08)
-    axes.xaxis.set_major_locator(_matplotlib().ticker.MaxNLocator(nbins=6))
-    drawing.label(x=unit)
-    axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runlog.text import visible
-from scoring.report import plots
+from scoring.record import nodes_of, section
+from scoring.report import blocks, plots
 from scoring.report.blocks import (
+    Column,
     Facts,
     Figure,
     Fold,
@@ -21,11 +23,10 @@ from scoring.report.blocks import (
     absent,
     at_line,
     field,
-    quoted,
     run_link,
 )
 from scoring.report.commands import commands
-from scoring.report.content import NOT_MEASURED, Report, ReportedRun, nodes_of, section
+from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 RECORD_FIELDS = (
@@ -50,55 +51,59 @@ HEADER_TABLES = {
 
 def compliance(report: Report) -> Section:
     """What `python -m compliance check` found."""
-    blocks: list[Any] = []
-    rows: list[list[Inline]] = []
-    notes: list[list[Inline]] = []
+    parts: list[Any] = []
+    found: list[tuple[ReportedRun, dict[str, Any]]] = []
     for run in report.runs:
         if run.findings is None:
-            blocks.append(Paragraph(text=["Not checked: ", run_link(run), "."], absent=True))
+            parts.append(Paragraph(text=["Not checked: ", run_link(run), "."], absent=True))
             continue
-        found, official = run.findings["findings"], run.findings.get("mlperf_logging")
-        errors = sum(finding["severity"] == "error" for finding in found)
-        said = f"; official checker: {official.get('verdict')}" if isinstance(official, dict) else ""
-        text = f": {run.findings['verdict']}, {errors} error{'s' * (errors != 1)}{said}"
-        blocks.append(Paragraph(text=["✓ " if run.findings["verdict"] == "pass" else "✕ ", run_link(run), text]))
-        for finding in found:
-            rule = Text(text=str(finding["rule"]), look="code")
-            texts = [str(finding[name]) for name in ("expected", "actual", "fix")]
-            row = [run_link(run), str(finding["severity"]), rule, at_line(run, finding["line"]), *texts]
-            (notes if finding["severity"] == "info" else rows).append(row)
-    head = ["run", "severity", "rule", "line", "expected", "actual", "what to do"]
-    checked = [run for run in report.runs if run.findings is not None]
-    if rows:
-        blocks.append(Table(caption="Errors and warnings", head=head, rows=rows))
+        entries, official = run.findings["findings"], run.findings.get("mlperf_logging")
+        found += [(run, entry) for entry in entries]
+        errors = sum(entry["severity"] == "error" for entry in entries)
+        tool = f"; mlperf-logging: {official.get('verdict')}" if isinstance(official, dict) else ""
+        text = f": {run.findings['verdict']}, {errors} error{'s' * (errors != 1)}{tool}"
+        parts.append(Paragraph(text=["✓ " if run.findings["verdict"] == "pass" else "✕ ", run_link(run), text]))
+    columns: list[Column[tuple[ReportedRun, dict[str, Any]]]] = [
+        Column("run", lambda row: run_link(row[0])),
+        Column("severity", lambda row: str(row[1]["severity"])),
+        Column("rule", lambda row: Text(text=str(row[1]["rule"]), look="code")),
+        Column("line", lambda row: at_line(row[0], row[1]["line"])),
+        Column("expected", lambda row: str(row[1]["expected"])),
+        Column("actual", lambda row: str(row[1]["actual"])),
+        Column("what to do", lambda row: str(row[1]["fix"])),
+    ]
+    notes = [row for row in found if row[1]["severity"] == "info"]
+    graver = [row for row in found if row[1]["severity"] != "info"]
+    checked = any(run.findings is not None for run in report.runs)
+    if graver:
+        parts.append(blocks.table("Errors and warnings", graver, columns))
     elif checked:
-        blocks.append(Paragraph(text="No error and no warning."))
+        parts.append(Paragraph(text="No error and no warning."))
     if notes:
-        table = Table(caption="Notes", head=head[:-1], rows=[row[:-1] for row in notes])
-        blocks.append(Fold(summary=f"{len(notes)} notes", blocks=[table]))
-    gist = f"{len(rows)} errors and warnings" if checked else "not checked"
-    return Section(key="compliance", title="Compliance", gist=gist, blocks=blocks)
+        parts.append(Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes, columns[:-1])]))
+    gist = f"{len(graver)} errors and warnings" if checked else "not checked"
+    return Section(key="compliance", title="Compliance", gist=gist, blocks=parts)
 
 
 def provenance(report: Report) -> Section:
     """Each run's log, code, machine and configuration; what two runs share stands once."""
     shown: dict[str, int] = {}  # header sections of earlier runs: their text and the run's number
-    blocks: list[Any] = []
+    parts: list[Any] = []
     for run in report.runs:
-        blocks.append(Facts(items=_facts(run), run=run.number))
+        parts.append(Facts(items=_facts(run), run=run.number))
         for name, title in HEADER_TABLES.items():
             if not (content := run.record.header.get(name)):
                 continue
             link = at_line(run, run.header_lines.get(name), "header")
             earlier = shown.setdefault(f"{name}{content!r}", run.number)
             if earlier != run.number:
-                blocks.append(Paragraph(text=[f"{title}: the same as of run {earlier} (", link, ")."]))
+                parts.append(Paragraph(text=[f"{title}: the same as of run {earlier} (", link, ")."]))
                 continue
             if name == "hardware":
-                blocks += _topologies(run)
+                parts += _topologies(run)
             table = [Paragraph(text=["From the ", link, "."]), _header_table(title, content)]
-            blocks.append(Fold(summary=f"{title} of run {run.number}", blocks=table))
-    return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=blocks)
+            parts.append(Fold(summary=f"{title} of run {run.number}", blocks=table))
+    return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
 def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
@@ -112,13 +117,13 @@ def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     ]
     if source := section(record, "source"):
         dirty = {True: "yes", False: "no"}.get(source.get("dirty"), "not said")  # type: ignore[arg-type]
-        said = [
+        of_source = [
             ("commit", str(source.get("commit"))),
             ("uncommitted changes", dirty),
             ("lock file SHA-256", str(source.get("lock_sha256"))),
             ("image digest", str(source.get("image_digest") or "no image")),
         ]
-        facts += [(name, at_line(run, run.header_lines.get("source"), value)) for name, value in said]
+        facts += [(name, at_line(run, run.header_lines.get("source"), value)) for name, value in of_source]
     return facts + [("problem in the text", problem) for problem in record.problems]
 
 
@@ -126,13 +131,13 @@ def _topologies(run: ReportedRun) -> list[Any]:
     """How the GPUs of each node are linked; nodes that are alike are drawn once."""
     alike: dict[str, tuple[Any, list[str]]] = {}
     for node in nodes_of(run.record):
-        if plots.is_topology(found := node.get("topology")):
-            alike.setdefault(repr(found), (found, []))[1].append(str(node.get("host")))
+        if plots.is_topology(topology := node.get("topology")):
+            alike.setdefault(repr(topology), (topology, []))[1].append(str(node.get("host")))
     if not alike:
         return [Paragraph(text=f"Topology of the GPUs: {NOT_MEASURED}.", absent=True)]
     figures = []
-    for at, (found, hosts) in enumerate(alike.values(), 1):
-        names, links = found["devices"], found["links"]
+    for at, (topology, hosts) in enumerate(alike.values(), 1):
+        names, links = topology["devices"], topology["links"]
         words = "; ".join(
             f"{name} to {', '.join(f'{to} {link}' for to, link in zip(names, row, strict=True) if link != 'X')}"
             for name, row in zip(names, links, strict=True)
@@ -172,20 +177,22 @@ def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
     """The commands that make runs, checks, figures and this report again."""
-    blocks = [Paragraph(text=text, code=code) for text, code in commands(report, command)]
-    return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=blocks)
+    shown = [Paragraph(text=text, code=code) for text, code in commands(report, command)]
+    if report.folder:
+        shown.insert(0, Paragraph(text="Logs are named as seen from the folder that holds them all."))
+    return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
 def log_lines(report: Report, linked: Any, read_lines: Callable[[str, set[int]], dict[int, str]]) -> Section:
     """The lines of the logs that the blocks `linked` lead to; `read_lines(file, lines)` gives their text."""
     wanted: dict[int, set[int]] = {}
-    for number, line in quoted(linked):
+    for number, line in blocks.quoted(linked):
         wanted.setdefault(number, set()).add(line)
-    blocks = []
+    parts = []
     for run in report.runs:
         texts = read_lines(run.record.file, lines := wanted.get(run.number, set()))
         shown = [(line, visible(texts.get(line, ""), QUOTED_CHARS)) for line in sorted(lines)]
-        blocks.append(Lines(run=run.number, file=run.record.file, lines=shown))
+        parts.append(Lines(run=run.number, file=run.record.file, lines=shown))
     count = sum(map(len, wanted.values()))
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
-    return Section(key="lines", title="Quoted log lines", gist=gist, blocks=blocks)
+    return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)

@@ -8,8 +8,8 @@ from typing import Any
 from scoring.figure.compare import ratio_interval
 from scoring.figure.score import Score
 from scoring.published.table import Published
-from scoring.record import Record
-from scoring.report.content import Curve, Group, ScalingRow, config_of, section
+from scoring.record import Record, config_of, section
+from scoring.report.content import Curve, Group, ScalingRow
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:

@@ -7,10 +7,23 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from scoring.report import plots
-from scoring.report.blocks import Figure, Fold, Inline, Paragraph, Section, Table, from_lines, lines_of
-from scoring.report.brief import NO_RATES, unit_of
-from scoring.report.content import NOT_MEASURED, Group, Point, Report, ReportedRun, StepTime, seconds_per_step, timeline
+from scoring.figure import warnings
+from scoring.importers.checks import REFUSED
+from scoring.published.table import Published
+from scoring.report import blocks, plots
+from scoring.report.blocks import Column, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
+from scoring.report.brief import NO_RATES, of_group, unit_of
+from scoring.report.content import (
+    NOT_MEASURED,
+    Curve,
+    Group,
+    Point,
+    Report,
+    ReportedRun,
+    ScalingRow,
+    StepTime,
+    timeline,
+)
 from scoring.report.step_time import all_reduce_mib
 from scoring.report.text import interval, number, percent
 
@@ -21,17 +34,17 @@ def throughput(report: Report) -> Section:
     """Each run's throughput over time, and its windows."""
     drawn = [(run, *timeline(run)) for run in report.runs]
     figures = [_run_figure(report, run, points, axis) for run, points, axis in drawn if points]
-    blocks: list[Any] = []
+    parts: list[Any] = []
     if len(figures) > 1:
-        blocks += figures[:SHOWN_PANELS]
+        parts += figures[:SHOWN_PANELS]
         if more := figures[SHOWN_PANELS:]:
-            blocks.append(Fold(summary=f"{len(more)} more runs", blocks=more))
+            parts.append(Fold(summary=f"{len(more)} more runs", blocks=more))
     elif figures and figures[0].numbers:
-        blocks += [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[figures[0].numbers])]
-    blocks += [Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True) for run, points, _ in drawn if not points]
+        parts += [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[figures[0].numbers])]
+    parts += [Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True) for run, points, _ in drawn if not points]
     rates = [point.images_per_s for _, points, _ in drawn for point in points if point.measured]
     gist = f"measured windows {number(min(rates))} to {number(max(rates))} images/s" if rates else NOT_MEASURED
-    return Section(key="throughput", title="Throughput over time", gist=gist, blocks=blocks)
+    return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 
 
 def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis: str) -> Figure:
@@ -43,21 +56,17 @@ def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis:
         span = f"; measured from {_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)} {axis}"
     windows = sum(len(point.windows) for point in points)
     caption = f"Run {run.number}: {number(min(rates))} to {number(max(rates))} {unit} over {windows} windows{span}."
-    rows: list[list[Inline]] = [
-        [
-            lines_of(run, point.windows[0].line, point.windows[-1].line),
-            "" if point.windows[-1].step is None else str(point.windows[-1].step),
-            _axis_value(point.start),
-            _axis_value(point.end),
-            number(point.images_per_s),
-            _milliseconds([seconds_per_step(window) for window in point.windows]),
-            "yes" if point.measured else "no",
-        ]
-        for point in points
+    what = f"in {axis}" if axis == "s" else f"({axis})"
+    columns: list[Column[Point]] = [
+        Column("lines", lambda point: blocks.between(run, point.windows[0].line, point.windows[-1].line)),
+        Column("last step", lambda point: "" if (step := point.windows[-1].step) is None else str(step), numeric=True),
+        Column(f"start {what}", lambda point: _axis_value(point.start), numeric=True),
+        Column(f"end {what}", lambda point: _axis_value(point.end), numeric=True),
+        Column(unit, lambda point: number(point.images_per_s), numeric=True),
+        Column("ms a step", _milliseconds, numeric=True),
+        Column("measured", lambda point: "yes" if point.measured else "no"),
     ]
     together = ", neighbours put together" if windows > len(points) else ""
-    what = f"in {axis}" if axis == "s" else f"({axis})"
-    head = ["lines", "last step", f"start {what}", f"end {what}", unit, "ms a step", "measured"]
     of_figure = run.figure.value if run.figure and report.protocol.figure == "throughput" else None
     return Figure(
         name=f"throughput-{run.number}",
@@ -66,7 +75,7 @@ def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis:
         draw=functools.partial(
             plots.throughput, runs=[(f"run {run.number}", points)], axis=axis, unit=unit, value=of_figure
         ),
-        numbers=Table(caption=f"Windows of run {run.number}{together}", head=head, rows=rows, numeric=(1, 2, 3, 4, 5)),
+        numbers=blocks.table(f"Windows of run {run.number}{together}", points, columns),
     )
 
 
@@ -77,83 +86,79 @@ def step_time(report: Report) -> Section:
     if not timed:
         text = f"{NOT_MEASURED.capitalize()}: the logs hold no step times."
         return Section(key="step", title=title, gist=NOT_MEASURED, blocks=[Paragraph(text=text, absent=True)])
-    counts = {group.record.devices for group, _ in timed}
-    distinct = len(counts) == len(timed) and None not in counts
-    bars, rows, words = [], [], []
-    for at, (group, step) in enumerate(timed, 1):
-        shares = [("rest", step.rest, step.rest_s * 1000)]
-        if step.all_reduce_s:
-            shares.append(("exchange", "all-reduce (estimate)", step.all_reduce_s * 1000))
-        if step.data_wait_s is not None:
-            shares.append(("wait", "data wait", step.data_wait_s * 1000))
-        name = (f"{group.record.devices} dev." if group.record.devices else f"{at}") if len(timed) > 1 else ""
-        bars.append((name, shares))
-        words.append(f"{name or group.name}: " + ", ".join(f"{part} {number(value)} ms" for _, part, value in shares))
-        rows.append(_step_row(group, step, group.name if distinct or len(timed) == 1 else f"{at}: {group.name}"))
-    head = ["system", "step, ms", "computation and rest, ms", "all-reduce, ms", "data wait, ms", "from lines", "note"]
-    figure = Figure(
-        name="step-times",
-        title=title,
-        caption=f"Mean step of the measured windows. {'; '.join(words)}.",
-        draw=functools.partial(plots.step_times, bars=bars),
-    )
-    table = Table(caption="Parts of a mean step", head=head, rows=rows, numeric=(1, 2, 3, 4))
+    columns: list[Column[tuple[Group, StepTime]]] = [
+        Column("system", lambda row: row[0].name),
+        Column("step, ms", lambda row: of_group(row[0], number(row[1].total_s * 1000)), numeric=True),
+        Column("computation and rest, ms", lambda row: _part(row, row[1].rest_s, ""), numeric=True),
+        Column("all-reduce, ms", lambda row: _part(row, row[1].all_reduce_s, "not estimated"), numeric=True),
+        Column("data wait, ms", lambda row: _part(row, row[1].data_wait_s, NOT_MEASURED), numeric=True),
+        Column("note", _all_reduce_note),
+    ]
+    table = blocks.table("Parts of a mean step of the measured windows", timed, columns)
     gist = f"{number(timed[-1][1].total_s * 1000)} ms a step"
-    return Section(key="step", title=title, gist=gist, blocks=[figure, table])
+    return Section(key="step", title=title, gist=gist, blocks=[table])
 
 
-def _step_row(group: Group, step: StepTime, name: str) -> list[Inline]:
-    def part(seconds: float | None, absent: str) -> str:
-        return absent if seconds is None else f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})"
+def _part(row: tuple[Group, StepTime], seconds: float | None, otherwise: str) -> Inline:
+    group, step = row
+    return (
+        otherwise
+        if seconds is None
+        else of_group(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
+    )
 
-    devices = group.record.devices
-    size = all_reduce_mib(group.record) if devices is None or devices > 1 else None
-    note = step.all_reduce_note + (f" ({size:,.1f} MiB of gradients are summed in a step)" if size else "")
-    times = [part(step.rest_s, ""), part(step.all_reduce_s, "not estimated"), part(step.data_wait_s, NOT_MEASURED)]
-    return [name, number(step.total_s * 1000), *times, from_lines(group.runs), note]
+
+def _all_reduce_note(row: tuple[Group, StepTime]) -> str:
+    group, step = row
+    size = all_reduce_mib(group.record) if group.record.devices != 1 else None
+    return step.all_reduce_note + (f" ({size:,.1f} MiB of gradients are summed in a step)" if size else "")
+
+
+def _efficiency(row: ScalingRow) -> str:
+    return percent(row.efficiency) if row.efficiency <= REFUSED else "no figure: at most 100 %"
 
 
 def scaling(report: Report) -> Section:
     """Device counts against each other and beside the published tables."""
-    blocks: list[Any] = [Paragraph(text=report.curves_note)]
+    parts: list[Any] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
         text = "Efficiency of these runs: not measured. It takes runs of one system at two device counts or more."
-        blocks.append(Paragraph(text=text, absent=True))
+        parts.append(Paragraph(text=text, absent=True))
     if report.scaling or report.curves:
-        blocks += _scaling_figures(report)
+        parts += _scaling_figures(report)
+    columns: list[Column[ScalingRow]] = [
+        Column("system", lambda row: row.group.name),
+        Column("devices", lambda row: field(row.group.runs[0], "devices"), numeric=True),
+        Column("images/s", lambda row: of_group(row.group, number(row.images_per_s)), numeric=True),
+        Column("speedup", lambda row: of_group(row.group, number(row.speedup)), numeric=True),
+        Column("95 % interval", _speedup_interval),
+        Column("efficiency", lambda row: of_group(row.group, _efficiency(row)), numeric=True),
+        Column("runs", lambda row: Text(text=str(len(row.group.runs)), href="runs"), numeric=True),
+    ]
     for at, rows in enumerate(report.scaling, 1):
         which = f" of system {at}" if len(report.scaling) > 1 else ""
-        blocks.append(
-            Table(
-                caption=f"Speedup and efficiency{which}, against its own {rows[0].devices} device(s)",
-                head=["devices", "images/s", "speedup", "95 % interval", "efficiency", "runs", "from lines"],
-                rows=[
-                    [
-                        str(row.devices),
-                        number(row.images_per_s),
-                        number(row.speedup),
-                        interval(row.speedup_95, "base" if row is rows[0] else "none"),
-                        percent(row.efficiency),
-                        str(len(row.group.runs)),
-                        from_lines(row.group.runs),
-                    ]
-                    for row in rows
-                ],
-                numeric=(0, 1, 2, 4, 5),
-            )
-        )
+        caption = f"Speedup and efficiency{which}, against its own {rows[0].devices} device(s)"
+        parts.append(blocks.table(caption, rows, columns))
+        doubts = [doubt for row in rows for doubt in warnings.of_efficiency(row.group.name, row.efficiency)]
+        parts += [Paragraph(text=f"{doubt.found}.") for doubt in doubts]
     if report.curves:
-        blocks.append(Fold(summary="published figures beside", blocks=[_published(report)], in_markdown=True))
-    last = report.scaling[0][-1] if report.scaling else None
-    gist = f"{percent(last.efficiency)} on {last.devices} devices" if last else f"efficiency {NOT_MEASURED}"
-    return Section(key="scaling", title="Scaling and efficiency", gist=gist, blocks=blocks)
+        parts.append(Fold(summary="published figures beside", blocks=[_published(report)], in_markdown=True))
+    gist = "; ".join(f"{_efficiency(rows[-1])} on {rows[-1].devices} devices" for rows in report.scaling)
+    gist = gist or f"efficiency {NOT_MEASURED}"
+    return Section(key="scaling", title="Scaling and efficiency", gist=gist, blocks=parts)
+
+
+def _speedup_interval(row: ScalingRow) -> Inline:
+    if row.speedup_95 is None:
+        return "base" if row.speedup == 1 else "none"
+    return of_group(row.group, interval(row.speedup_95))
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
     scored = [g for g in report.groups if g.score and g.record.devices and g.score.unit == "images/s"]
-    own = [[(row.devices, row.images_per_s) for row in rows] for rows in report.scaling]
-    own = own or [[(g.record.devices or 1, g.score.value)] for g in scored if g.score]
-    names = ["this report" if len(own) == 1 else f"this report, {at}" for at in range(1, len(own) + 1)]
+    measured = [[(row.devices, row.images_per_s) for row in rows] for rows in report.scaling]
+    measured = measured or [[(g.record.devices or 1, g.score.value)] for g in scored if g.score]
+    names = ["this report" if len(measured) == 1 else f"this report, {at}" for at in range(1, len(measured) + 1)]
     shares = [[(row.devices, row.efficiency * 100) for row in rows] for rows in report.scaling]
     published = [(curve.label, [(row.devices or 1, row.value) for row in curve.rows]) for curve in report.curves]
     published_shares = [
@@ -171,7 +176,7 @@ def _scaling_figures(report: Report) -> list[Figure]:
 
     rates_caption = "Throughput by number of devices: both axes logarithmic; dotted: published."
     shares_caption = "Scaling efficiency by number of devices: speedup by devices, each against its own smallest count."
-    rates = list(zip(names, own, strict=True))
+    rates = list(zip(names, measured, strict=True))
     return [
         figure("scaling", rates_caption, "images/s", rates, published, y="images/s", logarithmic=True),
         figure(
@@ -187,23 +192,19 @@ def _scaling_figures(report: Report) -> list[Figure]:
 
 
 def _published(report: Report) -> Table:
-    rows = [
-        [
-            row.source,
-            row.framework,
-            f"{row.accelerator}, {row.accelerator_memory_gib or '? '} GB",
-            str(row.batch_per_device or "not said"),
-            str(row.devices),
-            row.printed,
-            percent(curve.efficiency(row)),
-            f"its own log gives {number(row.log_value)}" if row.log_value is not None else "",
-            f"published.csv:{row.line}",
-        ]
-        for curve in report.curves
-        for row in curve.rows
+    columns: list[Column[tuple[Curve, Published]]] = [
+        Column("source", lambda one: one[1].source),
+        Column("framework", lambda one: one[1].framework),
+        Column("accelerator", lambda one: f"{one[1].accelerator}, {one[1].accelerator_memory_gib or '? '} GB"),
+        Column("batch", lambda one: str(one[1].batch_per_device or "not said"), numeric=True),
+        Column("devices", lambda one: str(one[1].devices), numeric=True),
+        Column("images/s", lambda one: one[1].printed, numeric=True),
+        Column("efficiency", lambda one: percent(one[0].efficiency(one[1])), numeric=True),
+        Column("note", lambda one: f"its own log gives {number(v)}" if (v := one[1].log_value) is not None else ""),
+        Column("row", lambda one: f"published.csv:{one[1].line}"),
     ]
-    head = ["source", "framework", "accelerator", "batch", "devices", "images/s", "efficiency", "note", "row"]
-    return Table(caption="Published figures, as printed", head=head, rows=rows, numeric=(3, 4, 5, 6))
+    rows = [(curve, row) for curve in report.curves for row in curve.rows]
+    return blocks.table("Published figures, as printed", rows, columns)
 
 
 def _axis_value(value: float) -> str:
@@ -211,7 +212,7 @@ def _axis_value(value: float) -> str:
     return f"{value:,.1f}" if value != int(value) else f"{int(value):,}"
 
 
-def _milliseconds(times: Sequence[float | None]) -> str:
-    """Mean of step times."""
-    known = [time for time in times if time is not None]
-    return number(statistics.fmean(known) * 1000) if known and len(known) == len(times) else "not said"
+def _milliseconds(point: Point) -> str:
+    """Mean step time."""
+    known = [time for window in point.windows if (time := window.step_s) is not None]
+    return number(statistics.fmean(known) * 1000) if known and len(known) == len(point.windows) else "not said"

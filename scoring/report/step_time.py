@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from runlog.run import real
 from scoring.importers.text import weighted_mean, work
-from scoring.record import Record
-from scoring.report.content import Group, StepTime, section
+from scoring.record import Record, section
+from scoring.report.content import Group, StepTime
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:

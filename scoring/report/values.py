@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import asdict
 from typing import Any
 
-from runlog.text import cell
+from runlog import text
+from scoring.figure import warnings
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
 
 RECORD_FIELDS = [
@@ -26,9 +25,9 @@ RECORD_FIELDS = [
 
 def values(report: Report) -> dict[str, Any]:
     """All of it as JSON values; what is not known is null."""
-    state, text = report.verdict
+    status, meaning = report.verdict
     return {
-        "verdict": {"state": state, "text": text, "checks": [asdict(check) for check in report.checks]},
+        "verdict": {"status": status, "text": meaning, "checks": [check.as_dict() for check in report.checks]},
         "headline": report.groups.index(report.headline),
         "groups": [_group(group) for group in report.groups],
         "scaling": [[_scaling(row) for row in rows] for rows in report.scaling],
@@ -41,12 +40,12 @@ def values(report: Report) -> dict[str, Any]:
             for curve in report.curves
         ],
         "published_note": report.curves_note,
-        "mixture": [asdict(warning) for warning in report.mixture],
+        "mixture": warnings.as_json(report.mixture),
     }
 
 
 def _scaling(row: ScalingRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("devices", "images_per_s", "speedup", "speedup_95", "efficiency")}
+    return {name: value for name, value in vars(row).items() if name != "group"}
 
 
 def _group(group: Group) -> dict[str, Any]:
@@ -68,10 +67,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
     return {
         "run": run.number,
         **{name: getattr(record, name) for name in RECORD_FIELDS},
-        "value": figure.value if figure else None,
-        "windows": figure.windows if figure else None,
-        "first_line": figure.first_line if figure else None,
-        "last_line": figure.last_line if figure else None,
+        **{name: getattr(figure, name, None) for name in ("value", "windows", "first_line", "last_line")},
         "run_time_s": record.run_time_s,
         "status": record.status,
         "quality_name": last.name if last else None,
@@ -90,9 +86,4 @@ def csv_text(report: Report) -> str:
     for group in report.groups:
         unit = group.score.unit if group.score else None
         rows += [{"run": run.number, "group": group.name, "unit": unit, **_run(run)} for run in group.runs]
-    rows.sort(key=lambda row: row["run"])
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
-    return stream.getvalue()
+    return text.csv_text(list(rows[0]), sorted(rows, key=lambda row: row["run"]))

@@ -4,105 +4,110 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from runlog.text import called
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
-from scoring.report.content import Check, Group, ReportedRun, section
+from scoring.record import section
+from scoring.report.content import Group, ReportedRun
 
 
-def verdict(checks: Sequence[Check]) -> tuple[str, str]:
-    """The worst state of the checks, and what it means."""
-    states = {check.state for check in checks}
-    doubts = [check.subject.lower() for check in checks if check.state == "doubt"]
-    about = f", with doubts about {' and '.join(doubts)}" if doubts else ""
-    if "bad" in states:
-        return "bad", "This result does not stand"
-    if "unknown" in states:
-        return "unknown", "Not yet shown to be publishable" + about
-    if "steadiness" in doubts:
-        return "doubt", "The figure is not steady: measure again before it is used"
-    return ("doubt", f"The result stands{about}") if doubts else ("good", "The result stands")
+def overall(checks: Sequence[Verdict]) -> tuple[str, str]:
+    """The status of all checks together, and what it means."""
+    statuses = {check.status for check in checks}
+    warned = [check.check for check in checks if check.status == WARNING]
+    about = f", with warnings about {' and '.join(warned)}" if warned else ""
+    if FATAL in statuses:
+        return FATAL, "This result does not stand"
+    if UNKNOWN in statuses:
+        return UNKNOWN, "Not yet shown to be publishable" + about
+    if "steadiness" in warned:
+        return WARNING, "The figure is not steady: measure again before it is used"
+    return (WARNING if warned else OK), "The result stands" + about
 
 
-def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Check]:
+def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """One line for each thing that a result can fail at."""
     runs = [run for group in groups for run in group.runs]
     yield _compliance(runs)
-    yield from _training(runs, protocol)
-    yield _measurement(groups)
-    yield from _steadiness(groups)
+    yield from _training(groups, protocol)
+    yield from _measurement(groups)
     dirty = [run for run in runs if section(run.record, "source").get("dirty") is True]
     if dirty:
-        text = f"{_of(dirty, runs)} came from a source tree with uncommitted changes: the commit does not say what ran"
-        yield Check(state="doubt", subject="Provenance", text=text, todo="Commit the changes and run again.")
+        text = f"{_named(dirty, runs)} came from a source tree with uncommitted changes, which the commit does not hold"
+        yield Verdict(check="provenance", status=WARNING, found=text, fix="Commit the changes and run again.")
 
 
-def _of(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
+def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
     if len(some) == len(runs):
         return "the run" if len(runs) == 1 else f"all {len(runs)} runs"
     return f"run{'s' * (len(some) > 1)} {', '.join(str(run.number) for run in some)}"
 
 
-def _compliance(runs: Sequence[ReportedRun]) -> Check:
+def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
     checked = [run for run in runs if run.findings is not None]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
+    missing = [
+        run for run in runs if run.record.format == "mllog" and run.record.mode != "throughput" and not run.findings
+    ]
     if failed:
         errors = sum(finding["severity"] == "error" for run in failed for finding in (run.findings or {})["findings"])
-        text = f"{_of(failed, runs)} failed the check, {errors} error{'s' * (errors != 1)}"
+        status, text = FATAL, f"{_named(failed, runs)} failed the check, {errors} error{'s' * (errors != 1)}"
         todo = "Do what section Compliance says of each error, and run again."
-        return Check(state="bad", subject="Compliance", text=text, todo=todo)
-    owed = [run for run in runs if run.record.format == "mllog" and run.record.mode != "throughput"]
-    missing = [run for run in owed if run.findings is None]
-    if missing:
-        text = f"not checked: {_of(missing, runs)}; give what `python -m compliance check --json` finds by --findings"
-        todo = "Check the logs, and write this report with --findings."
-        return Check(state="unknown", subject="Compliance", text=text, todo=todo)
-    if checked:
-        return Check(state="good", subject="Compliance", text=f"{_of(checked, runs)} passed the check")
-    text = "runs that measure throughput are no training results; there is no MLPerf log to check"
-    return Check(state="none", subject="Compliance", text=text)
+    elif missing:
+        status, text = UNKNOWN, f"not checked: {_named(missing, runs)}"
+        todo = f"Check the logs by {called('compliance')} check --json, and write this report with --findings."
+    elif checked:
+        status, text, todo = OK, f"{_named(checked, runs)} passed the check", ""
+    else:
+        status, text, todo = OK, "not applicable: there is no MLPerf log of a training run to check", ""
+    return Verdict(check="compliance", status=status, found=text, fix=todo)
 
 
-def _training(runs: Sequence[ReportedRun], protocol: Protocol) -> Iterator[Check]:
+def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
+    runs = [run for group in groups for run in group.runs]
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     stopped = [run for run in trained if run.record.status != "success"]
-    cut = [run for run in runs if run.record.truncated and run.record.format == "mllog"]  # others: a doubt of the score
+    cut = [
+        run for run in runs if run.record.truncated and run.record.format == "mllog"
+    ]  # others: a warning of the score
     if cut:
-        text = f"truncated: {_of(cut, runs)}; the log ends before the run does"
-        yield Check(state="bad", subject="Run", text=text, todo="Resume the run, or run it again.")
+        text = f"truncated: {_named(cut, runs)}; the log ends before the run does"
+        yield Verdict(check="run", status=FATAL, found=text, fix="Resume the run, or run it again.")
     if stopped:
-        text = f"{_of(stopped, runs)} ended without success ({stopped[0].record.status})"
-        allowed = 1 if protocol.over_runs == "olympic_mean" and len(trained) >= protocol.runs else 0
-        state = "doubt" if len(stopped) <= allowed else "bad"
-        yield Check(state=state, subject="Quality", text=text, todo="Read the ends of their logs for why they stopped.")
+        text = f"{_named(stopped, runs)} ended without success ({stopped[0].record.status})"
+        # An olympic mean drops one of each system's runs.
+        failing = [sum(run in stopped for run in g.runs) > (len(g.runs) >= protocol.runs > 2) for g in groups]
+        status = FATAL if protocol.over_runs != "olympic_mean" or any(failing) else WARNING
+        yield Verdict(
+            check="quality", status=status, found=text, fix="Read the ends of their logs for why they stopped."
+        )
     elif trained and all(run.record.quality for run in trained):
-        last = [run.record.quality[-1] for run in trained]
-        worst = min(last, key=lambda quality: quality.value)
+        worst = min((run.record.quality[-1] for run in trained), key=lambda quality: quality.value)
         targets = {run.target for run in trained}
         target = targets.pop() if len(targets) == 1 else None
         reached = f", target {target:g}" if target is not None else ""
-        text = f"{_of(trained, runs)} ended with success; lowest final {worst.name} {worst.value:.4g}{reached}"
+        text = f"{_named(trained, runs)} ended with success; lowest final {worst.name} {worst.value:.4g}{reached}"
         below = target is not None and worst.value < target
         todo = "Train to the target, or measure throughput alone (MODE=throughput)." if below else ""
-        yield Check(state="bad" if below else "good", subject="Quality", text=text, todo=todo)
+        yield Verdict(check="quality", status=FATAL if below else OK, found=text, fix=todo)
 
 
-def _measurement(groups: Sequence[Group]) -> Check:
+def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     problems = [group.problem for group in groups if group.problem]
+    warnings = [warning for group in groups if group.score for warning in group.score.warnings]
+    unsteady = [warning for warning in warnings if warning.check == "unsteady"]
+    rules = sorted({warning.check for warning in warnings} - {"unsteady"})
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        text = problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
         todo = "Give what the protocol asks for, or take a protocol that these logs can serve."
-        return Check(state="bad", subject="Measurement", text=problems[0] + more, todo=todo)
-    rules = sorted({warning.rule for group in groups if group.score for warning in group.score.warnings} - {"unsteady"})
-    if rules:
-        text = f"{len(rules)} kind{'s' * (len(rules) > 1)} of doubt: {', '.join(rules).replace('_', ' ')}"
-        todo = "Run it again, with other seeds." if "too_few_runs" in rules else "Read the doubts below the figures."
-        return Check(state="doubt", subject="Measurement", text=text, todo=todo)
-    return Check(state="good", subject="Measurement", text="no doubt found")
-
-
-def _steadiness(groups: Sequence[Group]) -> Iterator[Check]:
-    """Figures that the rule `unsteady` warns of."""
-    unsteady = [w for group in groups if group.score for w in group.score.warnings if w.rule == "unsteady"]
+        yield Verdict(check="measurement", status=FATAL, found=text, fix=todo)
+    elif rules:
+        text = f"{len(rules)} kind{'s' * (len(rules) > 1)} of warning: {', '.join(rules).replace('_', ' ')}"
+        todo = "Run it again, with other seeds." if "too_few_runs" in rules else "Read the warnings below the figures."
+        yield Verdict(check="measurement", status=WARNING, found=text, fix=todo)
+    else:
+        yield Verdict(check="measurement", status=OK, found="no warning")
     if unsteady:
-        more = f" (and {len(unsteady) - 1} more)" if len(unsteady) > 1 else ""
+        text = unsteady[0].found + (f" (and {len(unsteady) - 1} more)" if len(unsteady) > 1 else "")
         todo = "Look for other load on the machine, waits for data and throttling; then measure again."
-        yield Check(state="doubt", subject="Steadiness", text=unsteady[0].message + more, todo=todo)
+        yield Verdict(check="steadiness", status=WARNING, found=text, fix=todo)

@@ -14,20 +14,25 @@ work="$(mktemp -d)"
 wheels="${PIP_FIND_LINKS:-${work}/wheels}" wheels="${wheels##* }"
 chmod 755 "${work}"
 mkdir -p "${wheels}"
-# Mounts are in a namespace of their own and gone with its last process.
-trap 'rm -rf --one-file-system "${work}"' EXIT
+later="" # the process group that makes roots beside the rest
+finish() {
+  [[ -z "${later}" ]] || kill -- "-${later}" 2>/dev/null || true
+  wait
+  rm -rf --one-file-system "${work}" # mounts are in a namespace of their own and gone with its last process
+}
+trap finish EXIT
 step() { printf -- '-- %s (%d s)\n' "$*" "${SECONDS}"; }
 die() { echo "bare: $*" >&2; exit 1; }
 
-# A root of SUITE with PACKAGES, and this checkout in it, the user's own.
+# A root of SUITE with PACKAGES, and this checkout in it, the user's own. A mirror's copy of testing may be an old one.
 make_root() { # SUITE PACKAGES...
-  local root="${work}/$1"
+  local root="${work}/$1" apt="apt-get -qq -o Acquire::Check-Valid-Until=no"
   launch/base_image.sh --suite "$1" --mirror "${mirror}" --root "${root}"
   cp /etc/resolv.conf "${root}/etc/"
   echo "127.0.0.1 localhost $(uname -n)" >"${root}/etc/hosts" # as an installer leaves it
   [[ -z "${PIP_CERT:-}" ]] || cp "${PIP_CERT}" "${root}/etc/site-ca.crt" # of a site behind a proxy
-  in_root "$1" root "apt-get -qq update && apt-get -qq install --no-install-recommends ${*:2}" >"${work}/apt" 2>&1 ||
-    { cat "${work}/apt" >&2; die "apt-get fails in ${root}"; }
+  in_root "$1" root "${apt} update && ${apt} install --no-install-recommends ${*:2}" >"${root}.apt" 2>&1 ||
+    { cat "${root}.apt" >&2; die "apt-get fails in ${root}"; }
   in_root "$1" root "useradd --create-home --shell /bin/bash user"
   git clone --quiet . "${root}/home/user/checkout"
   git ls-files -z | xargs -0 cp --parents -t "${root}/home/user/checkout" --
@@ -60,7 +65,15 @@ in_root() { # SUITE USER COMMAND
 
 step "Debian 12"
 mirror="$(launch/base_image.sh --dry-run | awk '/^debootstrap/ { print $NF }')"
-make_root bookworm python3 python3-venv git ca-certificates openssh-client sudo
+set -m # beside the downloads and the job
+(make_root trixie python3 python3-venv git ca-certificates && make_root testing python3 python3-venv git ca-certificates) \
+  >"${work}/later" 2>&1 &
+later=$!
+set +m
+# What the README says that a machine must have, but for libgomp1, and sudo, as servers have it.
+# shellcheck disable=SC2016 # README's own marks
+read -ra packages < <(sed -n 's/.*`apt-get install \(.*\) libgomp1`.*/\1/p' README.md)
+make_root bookworm "${packages[@]:?the README names no packages}" sudo
 # Each wheel of the locks, which the rest of this run and what comes after it install from.
 stamp="${wheels}/$(cat locks/{run,dev,peers}.lock | sha256sum | cut -c 1-16).complete"
 if [[ ! -f "${stamp}" ]]; then
@@ -73,9 +86,9 @@ if [[ ! -f "${stamp}" ]]; then
 fi
 
 step "the first command, before what it needs is there"
-said="$(in_root bookworm user 'cd checkout && ./run_and_time.sh 2>&1')" && die "it ran without libgomp1"
-asked="$(sed -n 's/^error: .*libgomp.so.1.*: \(apt-get install .*\)$/\1/p' <<<"${said}")"
-[[ -n "${asked}" && "$(wc -l <<<"${said}")" == 1 ]] || die "no line that says what to install: ${said}"
+printed="$(in_root bookworm user 'cd checkout && ./run_and_time.sh 2>&1')" && die "it ran without libgomp1"
+asked="$(sed -n 's/^error: .*libgomp.so.1.*: \(apt-get install .*\)$/\1/p' <<<"${printed}")"
+[[ -n "${asked}" && "$(wc -l <<<"${printed}")" == 1 ]] || die "no line that says what to install: ${printed}"
 in_root bookworm root "${asked} -y -qq" >/dev/null 2>&1
 
 step "the first command"
@@ -88,31 +101,32 @@ step "a fast part of the second"
 PIP_NO_INDEX=1 in_root bookworm user 'cd checkout && ./tests/run.sh tests/runlog tests/launch/test_wrong_use.py tests/launch/test_setup.py'
 
 step "the commands that need no Paddle"
-had=()
 commands_in() { # SUITE PYTHON
   cp "${work}/result_0.txt" "${work}/$1/home/user/result_0.txt"
   in_root "$1" user "checkout/tests/bare/commands.sh $2 result_0.txt" || die "the commands fail on $2"
-  had+=("$2")
 }
-commands_in bookworm python3.11
-rm -rf --one-file-system "${work}/bookworm"
-make_root trixie python3 python3-venv git ca-certificates
-said="$(in_root trixie user 'cd checkout && ./run_and_time.sh 2>&1')" && die "Paddle has no wheel for Python 3.13"
-[[ "${said}" == "error: Python 3.10, 3.11 or 3.12 is needed to train"*"To check and score logs"* ]] || die "${said}"
-commands_in trixie python3.13
-rm -rf --one-file-system "${work}/trixie"
-make_root testing python3 python3-venv git ca-certificates
-commands_in testing "$(readlink "${work}/testing/usr/bin/python3")"
+wait "${later}" || { cat "${work}/later" >&2; die "no Debian 13 or testing"; }
+later=""
+printed="$(in_root trixie user 'cd checkout && ./run_and_time.sh 2>&1')" && die "Paddle has no wheel for Python 3.13"
+[[ "${printed}" == "error: Python 3.10, 3.11 or 3.12 is needed to train"*"To check and score logs"* ]] || die "${printed}"
+commands_in bookworm python3.11 &
+running=($!)
+commands_in trixie python3.13 &
+running+=($!)
+for process in "${running[@]}"; do wait "${process}"; done
+newest="$(readlink "${work}/testing/usr/bin/python3")"
+commands_in testing "${newest}" &
+running=($!)
 # Those that no suite has: of this machine, where it has them.
 for version in 3.10 3.12 3.14; do
-  [[ " ${had[*]} " != *" python${version} "* ]] || continue
+  [[ "${newest}" != "python${version}" ]] || continue
   found="$(compgen -G "${PYENV_ROOT:-${HOME}/.pyenv}/versions/${version}.*/bin/python${version}" | head -n 1 || true)"
   found="${found:-$(command -v "python${version}" || true)}"
   if [[ -z "${found}" ]]; then
     echo "bare: python${version} is not to be had here: not tried"
-    continue
+  else
+    tests/bare/commands.sh "${found}" "${work}/result_0.txt" || die "the commands fail on ${found}"
   fi
-  tests/bare/commands.sh "${found}" "${work}/result_0.txt" || die "the commands fail on ${found}"
-  had+=("python${version}")
 done
-step "done, on ${had[*]}"
+for process in "${running[@]}"; do wait "${process}"; done
+step "done"

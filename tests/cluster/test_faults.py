@@ -54,14 +54,6 @@ def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) 
         checkpoint.read(path)  # what has a whole name is whole
 
 
-@pytest.mark.slow
-def test_the_first_node_killed_ends_the_others(nodes: Nodes) -> None:
-    first, second = start_two(nodes)
-    docker("kill", first)
-    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) == 1
-    assert "the first node, node0, was lost" in nodes.output(second)
-
-
 def test_a_node_cut_off_the_network_ends_the_job_on_both_sides(nodes: Nodes) -> None:
     first, second = start_two(nodes)
     docker("network", "disconnect", nodes.network, second)
@@ -84,37 +76,8 @@ def test_a_node_that_never_comes_is_named(nodes: Nodes) -> None:
     assert "1 of 2 nodes did not join within 8 s: node1 (node 1): its name does not resolve" in nodes.output(first)
 
 
-def test_a_wrong_key_is_refused_by_both_sides(nodes: Nodes, tmp_path: Path) -> None:
-    second = nodes.start(1, 2, key=nodes.new_key(tmp_path / "other_key"), NODE_WAIT_S="15")
-    first = nodes.start(0, 2, NODE_WAIT_S="15")
-    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
-    assert "answers with another key than this job's" in nodes.output(first)
-    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) == 1
-    assert "did not come within 15 s" in nodes.output(second)
-
-
-def test_a_name_that_does_not_resolve_is_named(nodes: Nodes) -> None:
-    first = nodes.start(0, 2, HOSTS="node0,no-such-host", NODE_WAIT_S="5")
-    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 1
-    assert "no-such-host (node 1): its name does not resolve" in nodes.output(first)
-
-
-def test_a_hostfile_with_a_duplicate_is_wrong_use(nodes: Nodes, tmp_path: Path) -> None:
-    hostfile = tmp_path / "hosts"
-    hostfile.write_text("node0 slots=1\nnode0\n")
-    first = nodes.start(0, 2, options=("--volume", f"{hostfile}:/hosts:ro"), HOSTS="", HOSTFILE="/hosts")
-    assert nodes.wait(first, timeout_s=ENDS_WITHIN_S) == 2
-    assert "names node0 more than once" in nodes.output(first)
-
-
 # In a container as on a host, ports below this one are root's.
 PRIVILEGED = ("--sysctl", "net.ipv4.ip_unprivileged_port_start=1024")
-
-
-def test_an_sshd_that_cannot_bind_its_port_says_so(nodes: Nodes) -> None:
-    second = nodes.start(1, 2, options=PRIVILEGED, SSH_PORT="80")
-    assert nodes.wait(second, timeout_s=ENDS_WITHIN_S) == 1
-    assert "Bind to port 80" in nodes.output(second)
 
 
 def test_a_rank_that_cannot_bind_its_port_ends_the_job(nodes: Nodes) -> None:

@@ -70,7 +70,7 @@ def in_hosts(nodes: Nodes, script: str) -> list[str]:
 NOTHING_LEFT = (
     "ls -d /dev/shm/job-key.* /tmp/job-key.* /tmp/nodes-* 2>/dev/null; "
     "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | "
-    "grep -E '[-]m harness|[p]rted|[n]odes.py|[s]shd_config'; true"
+    "grep -E '[-]m harness|[p]rted|[l]aunch.nodes|[s]shd_config'; true"
 )
 
 

@@ -85,3 +85,11 @@ class Altered:
         index = self.at(key, number)
         self.lines[index] = change(self.lines[index])
         return self
+
+
+def foreign(text: str) -> str:
+    """The log without what only this project writes."""
+    log = Altered("\n".join(line for line in text.splitlines() if not line.startswith("# {")))
+    for key in ("run_summary", "step_window", "epoch_throughput", "telemetry_summary"):
+        log.drop_all(key)
+    return log.text

@@ -72,7 +72,8 @@ def run_one(data: bytes) -> None:
     from compliance import findings, rules
     from compliance.check import check_file
     from compliance.explain import explain
-    from compliance.submission.runs import Checked, check_between, compare_description
+    from compliance.submission.description import compare_description
+    from compliance.submission.runs import Checked, check_between
     from runlog import reader
 
     if not hasattr(run_one, "rulesets"):

@@ -80,7 +80,7 @@ class Writer:
         values = [_WANTED[key]] if key in _WANTED else []
         for rule, state in self._rules(key):
             checks = [*rule.checks, *(check for check in (rule.first_check, rule.any_check) if check)]
-            values += _candidates([check.text for check in checks], state)
+            values += _candidates([ast.unparse(check.node) for check in checks], state)
         if key in self.said:
             values = [self.said[key]]
         where: dict[str, Any] = {"epoch_num": 1, "epoch_count": 1, "first_epoch_num": 1}
@@ -103,7 +103,7 @@ class Writer:
         """Two evaluations of stable_diffusion."""
         [(rule, state)] = self._rules(checker._AGGREGATED)
         assert rule.any_check
-        values = _candidates([rule.any_check.text], state)
+        values = _candidates([ast.unparse(rule.any_check.node)], state)
         for samples in (512, 1024):
             joined = next(
                 {"FID": fid, "CLIP": clip, "samples_count": samples}

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlperf_logging.mllog.mllog import MLLogger
+from mlperf_logging.package_checker.power_checker import PowerChecker
 
 from compliance.__main__ import main
 from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance.altered import Altered
+from tests.compliance.rule_logs import Writer
 from tests.compliance.test_corpus import _submissions, published_corpus  # noqa: F401  a fixture
 
 
@@ -55,7 +58,7 @@ def test_a_repository_is_a_row_a_submission(tmp_path: Path, capsys) -> None:
     assert [row["system"] for row in rows] == ["'=cmd", "damaged", "other", "whole"]
     assert "<script>" not in (tmp_path / "a.html").read_text()
     assert main(["audit", str(folder)]) == 0
-    assert "4 submissions, 12 logs: official passes 8, strict 8\n" in capsys.readouterr().out
+    assert "4 submissions, 12 logs: official passes 8, strict 8; 1 not judged\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,23 @@ def test_a_round_is_judged_by_its_own_ruleset(tmp_path: Path, name: str, ruleset
     results.mkdir(parents=True)
     (results / "result_0.txt").write_text(make_log.closed_run())
     assert [row.ruleset for row in audit(tmp_path)] == [ruleset]
+    assert [row.ruleset for row in audit(tmp_path / name)] == [ruleset]  # the clone itself
+
+
+@pytest.mark.parametrize(("name", "asks"), [("training_results_v0.7", False), ("mine", True), ("v0.7_v1.0", True)])
+def test_a_round_that_no_name_says_is_asked_for(tmp_path: Path, name: str, asks: bool, capsys) -> None:
+    """Others' logs are of a round; the system's name says nothing of it."""
+    results = tmp_path / name / "Example" / "results" / "mxnet_v1.0" / "bert"
+    results.mkdir(parents=True)
+    (results / "result_0.txt").write_text(Writer("0.7.0", "closed", "bert").text())
+    assert main(["audit", str(tmp_path / name)]) == (2 if asks else 0)
+    out, err = capsys.readouterr()
+    if asks:
+        assert "give --ruleset" in err
+    else:
+        assert "bert: official 1/1, no score; strict 1/1" in out and "not scored" in out
+        assert main(["audit", str(tmp_path / name), "--ruleset", "6.1.0"]) == 0  # which has no bert
+        assert "bert: not judged\n" in capsys.readouterr().out
 
 
 def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, capsys) -> None:
@@ -90,6 +110,7 @@ def test_an_archive_that_is_not_whole_is_refused(form: str, tmp_path: Path, caps
         (folder / f"result_{seed}.txt").write_text(make_log.run(seed=seed))
     with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as members:
         members.add(tmp_path / "v4.0", "v4.0")
+    with tarfile.open(archive) as members:  # of one that is being written older Pythons say 0
         headers = [member.offset for member in members.getmembers()]
     whole = archive.read_bytes()
     pack: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -172,6 +193,27 @@ def test_a_run_that_stands_in_two_submissions_is_a_question(tmp_path: Path) -> N
     assert "result_0.txt of Example/results/CPU/resnet" in question.actual
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ("v3.1/smc", "v4.0/smc", "is identical (here: identical)"),
+        ("v3.1/smc", "v4.0/other", "is identical (here: not identical)"),
+        ("v4.0/smc", "v4.0/smc-ac-power", None),
+        ("v4.0/a", "v4.0/b", "the run of result_0.txt of v4.0/a/results/CPU/resnet"),
+    ],
+)
+def test_runs_that_are_submitted_again_are_told_from_others(first, second, says, tmp_path: Path) -> None:
+    for name in (first, second):
+        folder = tmp_path / name / "results" / "CPU" / "resnet"
+        folder.mkdir(parents=True)
+        (tmp_path / name / "systems").mkdir()
+        (tmp_path / name / "systems" / "CPU.json").write_text(name.partition("/")[2])
+        for seed in range(5):
+            (folder / f"result_{seed}.txt").write_text(make_log.run(seed=seed))
+    asked = [q.actual for q in audit(tmp_path)[1].questions]
+    assert (len(asked), says is None or says in asked[0]) == (says is not None, True)
+
+
 @pytest.mark.slow
 def test_it_equals_the_official_tools_on_every_published_submission(
     published_corpus: Path,  # noqa: F811
@@ -207,3 +249,55 @@ def test_it_equals_the_official_tools_on_every_published_submission(
     finally:
         logging.disable(logging.NOTSET)
     assert rows == {}
+
+
+def _power(times_ms: list[float]) -> str:
+    """A node's power log, as mlperf-logging's example (mllog/examples/power) writes one."""
+    stream = io.StringIO()
+    logger = logging.Logger("power")
+    logger.addHandler(logging.StreamHandler(stream))
+    mllogger = MLLogger(logger)
+    mllogger.start("power_measurement_start", None, time_ms=int(times_ms[0]) - 1)
+    for time_ms in times_ms:
+        mllogger.event("power_reading", {"value": 5000.0}, time_ms=int(time_ms))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("times", "rules"),
+    [
+        (lambda start, stop: range(start, stop + 1000, 1000), set()),
+        (lambda start, stop: range(start, stop + 2000, 2000), {"power-interval"}),
+        (lambda start, stop: range(start + 9000, stop, 1000), {"power-time"}),
+        (lambda start, stop: [*range(start, stop - 30_000, 1000), *range(stop - 9400, stop, 1000)], {"power-interval"}),
+        (lambda start, stop: range(start, start + 10_000, 1000), {"power-readings", "power-time"}),
+        (None, {"power-nodes"}),
+    ],
+)
+def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tmp_path: Path, capsys) -> None:
+    results = tmp_path / "v4.0" / "Example" / "results" / "system" / "resnet"
+    results.mkdir(parents=True)
+    for index in range(5):
+        text = make_log.closed_run(seed=index)
+        (results / f"result_{index}.txt").write_text(text)
+        stamps = [
+            json.loads(line[9:]) for line in text.splitlines() if '"run_st' in line and line.startswith(":::MLLOG ")
+        ]
+        start, stop = (next(s["time_ms"] for s in stamps if s["key"] == key) for key in ("run_start", "run_stop"))
+        power = results / "power" / f"result_{index}"
+        power.mkdir(parents=True)
+        for node in range(2):
+            read = times if index == 3 and times else lambda start, stop: range(start, stop + 1000, 1000)
+            if index != 3 or node == 0 or times:
+                (power / f"node_{node}.txt").write_text(_power(list(read(start, stop))))
+    archive = tmp_path / "v4.0.tar"
+    with tarfile.open(archive, "w") as stream:
+        stream.add(tmp_path / "v4.0", "v4.0")
+    asked = []
+    for path in (tmp_path, archive):
+        assert main(["audit", str(path), "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["submissions"]
+        asked.append({q["rule"]: (q["logs"], q["file"]) for q in row["questions"] if q["rule"].startswith("power")})
+    assert asked[0] == asked[1] == dict.fromkeys(rules, (1, "result_3.txt"))
+    good, _ = PowerChecker("4.0.0").check_power(str(results / "power"), sorted(map(str, results.glob("result_*.txt"))))
+    assert good  # for it only asks for files, of which no run lacks all

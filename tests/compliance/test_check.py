@@ -17,9 +17,12 @@ import pytest
 
 from compliance import rules
 from compliance.__main__ import main
+from compliance.check import Checker
 from compliance.official import tools as official
+from compliance.submission.description import compare_description, over_peak
+from runlog.reader import read_text
 from tests import make_log
-from tests.compliance.altered import TOKEN, Altered
+from tests.compliance.altered import TOKEN, Altered, foreign
 
 Alter = Callable[[Altered], Altered]
 STRICT = rules.load("4.0.0").strict
@@ -135,6 +138,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("after-run-stop", make_log.run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
     ("after-run-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
     ("time-order", make_log.run, lambda log: log.later("epoch_start", -25_000, 1), "*"),
+    ("label-time", make_log.run, lambda log: log.move_after("seed", "run_start"), "seed"),
     ("run-time", make_log.run, lambda log: log.later("run_stop", -1e6), "run_stop"),
     ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
     ("epoch-order", make_log.run, lambda log: log.metadata("epoch_stop", 1, epoch_num=1), "*"),
@@ -156,9 +160,11 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("eval-samples", make_log.run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
     ("value-type", make_log.hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
     ("value-type", make_log.run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
+    ("eval-late", make_log.closed_run, lambda log: _of_epoch(log, 34), "eval_start"),
+    ("accuracy-curve", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.5, 7), "eval_accuracy"),
+    ("eval-padding", make_log.closed_run, lambda log: _padded(log), "eval_accuracy"),
     ("closed-data", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
     ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
-    ("target-status", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.76, 3), "*"),
     ("target-status", make_log.closed_run, lambda log: _reached_and_lost(log), "*"),
     ("target-status", lambda: make_log.run(target=0.97), lambda log: log, "*"),
     ("target-status", lambda: make_log.run(status="aborted"), lambda log: log, "*"),
@@ -237,6 +243,20 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("run-mode", lambda: make_log.run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
     ("run-mode", lambda: make_log.run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
 ]  # fmt: skip
+
+
+def _of_epoch(log: Altered, epoch: int) -> Altered:
+    """The last evaluation is of this epoch."""
+    for key in ("eval_start", "eval_stop", "eval_accuracy"):
+        log.metadata(key, -1, epoch_num=epoch)
+    return log
+
+
+def _padded(log: Altered) -> Altered:
+    """1,200 images of padding count as right in each evaluation."""
+    for number in range(9):
+        log.change("eval_accuracy", lambda f: f.update(value=(round(f["value"] * 50_000) + 1200) / 51_200), number)
+    return log
 
 
 def _without_resumed(log: Altered) -> Altered:
@@ -382,16 +402,22 @@ def test_blanks_in_its_texts_make_no_other_submission_of_a_copied_run(tmp_path: 
         lambda log: log.drop_all("eval_start").drop_all("eval_stop"),  # AT_LEAST_ONE_OR(block_start)
         lambda log: log.line("eval_accuracy", lambda line: re.sub(r'("epoch_num": \d+)', r"\1.0", line)),
         lambda log: log.change("submission_org", lambda fields: fields.update(time_ms=0)),
+        lambda log: log.later("opt_name", 1e9).value("lars_opt_learning_rate_decay_steps", "pow2"),
+        lambda log: log.later("init_start", 1e8).later("init_stop", 1e8),  # written afterwards
+        lambda log: log.value("eval_accuracy", 0.76, 3),  # "The clock may be stopped as soon as"
+        lambda log: (
+            log.drop_all("eval_start")
+            .drop_all("eval_stop")
+            .move_after("eval_accuracy", "block_stop", -1)
+            .later("eval_accuracy", 1, -1)
+        ),
+        lambda log: _padded(log),
         lambda log: log.change("init_start", lambda fields: fields.update(event_type="POINT")),
         lambda log: log.change("eval_accuracy", lambda fields: fields.update(value=round(fields["value"], 6)), 1),
     ],
 )
 def test_what_the_text_of_the_round_allows_is_no_error(alter: Alter, tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.closed_run())
-    log.lines = [line for line in log.lines if not line.startswith("# {")]
-    for key in ("run_summary", "step_window", "epoch_throughput"):  # what only this project writes
-        log.drop_all(key)
-    [path] = write(tmp_path, alter(log).text)
+    [path] = write(tmp_path, alter(Altered(foreign(make_log.closed_run()))).text)
     _, [file] = check(capsys, path, "--verdict", "strict")
     assert (file["strict"], errors(file)) == ("pass", [])
 
@@ -500,13 +526,16 @@ def test_another_configuration_is_warned_of_by_name(tmp_path: Path, capsys) -> N
     status, [_, file] = check(capsys, tmp_path)
     [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
     assert (status, warning["rule"]) == (0, "same-configuration")
-    assert warning["actual"] == "sgd_opt_base_learning_rate is 0.2, in result_0.txt 0.1"
+    assert warning["actual"] == "; ".join(
+        f"{name} is 0.2, in result_0.txt 0.1"
+        for name in ("sgd_opt_base_learning_rate", "config RECIPE.base_learning_rate")
+    )
 
 
 def _closed(folder: Path, *last_epochs: int, status: str = "success", **changes: Any) -> None:
     texts = []
     for seed, epochs in enumerate(last_epochs):
-        rising = [round(0.7 * (i + 1) / epochs, 4) + seed / 1000 for i in range(epochs // 4)]
+        rising = [round(2.8 * (i + 1) / epochs, 4) + seed / 1000 for i in range(epochs // 4)]
         text = make_log.closed_run(seed=seed, epochs=epochs, accuracies=(*rising[:-1], 0.7604), **changes)
         texts.append(text)
     write(folder, *texts)
@@ -527,7 +556,7 @@ def _closed(folder: Path, *last_epochs: int, status: str = "success", **changes:
     ],
 )
 def test_convergence_against_the_reference_points(epochs, batch: int, broken: bool, tmp_path: Path, capsys) -> None:
-    _closed(tmp_path, *epochs, batch=batch)
+    _closed(tmp_path, *epochs, batch=batch, epoch_ms=72_000)  # no step of a batch of 32 in 1 ms
     status, files = check(capsys, tmp_path)
     assert status == broken
     assert [rules_broken(file) for file in files] == [{"rcp-convergence"} if broken else set()] * 5
@@ -543,7 +572,7 @@ def test_four_runs_get_no_convergence_test_and_say_so(tmp_path: Path, capsys) ->
 
 
 def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.closed_run()).value("lars_opt_base_learning_rate", 11)
+    log = Altered(make_log.closed_run(hyperparameters=make_log.LARS | {"lars_opt_base_learning_rate": 11}))
     write(tmp_path, log.text)
     status, [file] = check(capsys, tmp_path)
     [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
@@ -595,6 +624,39 @@ def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Pa
     (tmp_path / "system.json").write_text(json.dumps(description(**changes)))
     status, [file] = check(capsys, path, "--system", tmp_path / "system.json")
     assert (status, rules_broken(file)) == ((0, set()) if good else (1, {"system-description"}))
+
+
+@pytest.mark.parametrize(("faster", "found"), [(1, False), (10, True)])
+def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool) -> None:
+    """A published rate of 8 A100, 26,500 images/s, and ten times that."""
+    checker = Checker(rules.load("4.0.0"))
+    checker.feed(read_text(make_log.closed_run(epoch_ms=48_300 // faster)))
+    _, run = checker.finish()
+    cards = {"number_of_nodes": "1", "accelerators_per_node": "8", "accelerator_model_name": "NVIDIA A100-SXM4-80GB"}
+    assert bool(over_peak(run, cards, STRICT["system-description"])) == found
+    assert over_peak(run, cards | {"accelerator_model_name": "Other 9"}, STRICT["system-description"]) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "good"),
+    [
+        ("host_processor_core_count", "999", False),
+        ("host_processor_core_count", "1", True),  # 2 threads
+        ("host_memory_capacity", "9 TB", False),
+        ("host_memory_capacity", "25 GB", True),
+        ("operating_system", "Windows 3.1", False),
+        ("operating_system", "Debian 12, Linux 6.1", True),
+        ("host_processor_model_name", "Other CPU 80", False),
+        ("host_processor_model_name", "Example(R) 9000 @ 3 GHz", True),
+    ],
+)
+def test_the_machine_of_log_and_description_must_agree(field: str, value: str, good: bool) -> None:
+    checker = Checker(rules.load("4.0.0"))
+    checker.feed(read_text(make_log.run()))
+    _, run = checker.finish()
+    description = {"host_processors_per_node": "1", "framework": run.summary.framework} if run.summary else {}
+    found = compare_description(run, description | {field: value}, STRICT["system-description"])
+    assert any(one.actual.startswith(field) for one in found) != good
 
 
 def test_accelerators_of_log_and_description_must_agree(tmp_path: Path, capsys) -> None:

@@ -94,6 +94,8 @@ def _compare(version: str, folder: Path, each: int, seed: int) -> None:
         for number in range(each):
             changed = (_plainly_altered if number % 2 else altered)(text, chance)
             path.write_bytes(changed.encode("utf-8", "surrogateescape"))
+            if '"value": "hrnet"' in changed and version == "4.0.0":
+                continue  # of this project: the tool has no file for it
             theirs = official_checker.passes(path, version)
             assert _official(path, version) == theirs, changed
             outcomes.append(theirs)

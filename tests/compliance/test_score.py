@@ -112,7 +112,7 @@ def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_p
     texts[1] = Altered(texts[1]).repeat("run_start").text
     status, two = score(capsys, write(tmp_path, *texts))
     assert (status, two["minutes"]) == (1, None)
-    assert two["problem"] == "2 runs fail their check; a submission may drop one"
+    assert two["problem"] == "2 runs fail their check (own-log, run-status, target-status); a submission may drop one"
 
 
 def _copied(texts: list[str]) -> list[str]:
@@ -150,7 +150,7 @@ def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_pat
 def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsys) -> None:
     texts = []
     for seed, epochs in enumerate((32, 36, 32, 36, 36)):
-        accuracies = (*[0.5 + seed / 100] * (epochs // 4 - 1), 0.7604)
+        accuracies = (*(0.5 + seed / 100 + i / 40 for i in range(epochs // 4 - 1)), 0.7604)
         texts.append(make_log.closed_run(seed=seed, epochs=epochs, accuracies=accuracies))
     _, found = score(capsys, write(tmp_path, *texts))
     mean = (32 + 36 + 36) / 3
@@ -163,7 +163,9 @@ def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsy
 def test_no_batch_escapes_the_reference_points(said: object, problem: str, tmp_path: Path, capsys) -> None:
     texts = []
     for seed in range(5):
-        text = make_log.closed_run(seed=seed, epochs=24, accuracies=(*[0.5 + seed / 100] * 5, 0.7604))
+        text = make_log.closed_run(
+            seed=seed, epochs=24, accuracies=(*(0.5 + seed / 100 + i / 25 for i in range(5)), 0.7604)
+        )
         texts.append(Altered(text).value("global_batch_size", said).text)
     write(tmp_path, *texts)
     for verdict in ("strict", *(("official",) if said == 3264.0 else ())):
@@ -183,3 +185,34 @@ def test_logs_of_two_submissions_are_not_mixed(tmp_path: Path, capsys) -> None:
     write(tmp_path, make_log.run(seed=1), make_log.run(seed=2, batch=32))
     assert main(["score", str(tmp_path)]) == 2
     assert "different global_batch_size" in capsys.readouterr().err
+
+
+def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_path: Path, capsys) -> None:
+    """The rules' own way of M > N: 8 runs make 4 sets of 5, and of these the third fastest is taken."""
+    epochs_ms = [50_000, 60_000, 40_000, 45_000, 52_000, 70_000, 41_000, 43_000]
+
+    def run(at: int, status: str = "success") -> str:
+        text = make_log.run(seed=100 + at, epoch_ms=epochs_ms[at], status=status)
+        return text.replace('"time_ms": 17', f'"time_ms": {20 + at}')
+
+    texts = [run(at) for at in range(8)]
+    alone = []
+    for first in range(4):
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        alone.append(score(capsys, write(folder, *texts[first : first + 5]))[1]["minutes"])
+    everything = tmp_path / "all"
+    everything.mkdir()
+    for names in (texts, texts[::-1]):  # whatever their files are called
+        status, answer = score(capsys, write(everything, *names))
+        assert status == 0
+        assert answer["minutes"] == sorted(alone)[2]
+        first = alone.index(answer["minutes"])
+        assert answer["chosen"].startswith(f"runs {first + 1} to {first + 5} of 8 in the order of their start")
+        assert not answer["provisional"]
+    lost = [run(0, "aborted"), run(1, "aborted")]
+    status, answer = score(capsys, write(everything, *lost, *texts[2:]))  # the first set has none, the second drops one
+    assert status == 0 and answer["minutes"] > max(alone[2:])
+    assert answer["chosen"].startswith("runs 2 to 6 of 8")
+    lost += [run(2, "aborted"), run(3, "aborted")]
+    assert score(capsys, write(everything, *lost, *texts[4:]))[1]["minutes"] is None  # the median set is invalid

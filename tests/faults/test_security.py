@@ -124,8 +124,6 @@ def test_no_secret_of_the_environment_is_left_anywhere(tmp_path):
         content = path.read_bytes()
         for name, value in secrets.items():
             assert name.encode() not in content and value.encode() not in content, f"{path} holds {name}"
-    dry = jobs.run_and_time("--dry-run", **jobs.TINY, LOGDIR=tmp_path / "logs2", **secrets)
-    assert dry.returncode == 0 and not any(name in dry.stdout for name in secrets), "mpirun carries none of them"
 
 
 def listening(parent: psutil.Process) -> Iterator[tuple[str, str]]:

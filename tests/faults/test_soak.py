@@ -10,7 +10,7 @@ import pytest
 from tests import jobs
 from tests.harness import small
 
-EPOCHS = int(os.environ.get("SOAK_EPOCHS", "20"))  # with an evaluation and a checkpoint each; two to three seconds
+EPOCHS = int(os.environ.get("SOAK_EPOCHS", "60"))  # with an evaluation and a checkpoint each; 0.6 to 3 seconds
 GROWTH = {"rss_mib": 20, "open_files": 0, "threads": 0}
 
 

@@ -25,12 +25,14 @@ from tests import jobs
         ("NODE_RANK", "1", "must be below DGXNNODES=1"),
         ("PRECISION", "amp_o2", "a CPU has no kernels for it"),
         ("LOSS_SCALE", "128", "only FP16's loss is scaled"),
+        ("HOSTS", "a,b", "names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
+        ("LOGDIR", "", "is empty: set it to the folder of the results, or unset it"),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         env.read({name: value})
-    assert str(error.value).startswith(f"{name}=")
+    assert re.match(rf"{name}[= ]", str(error.value))
     assert "\n" not in str(error.value)
 
 
@@ -137,12 +139,14 @@ def told(form: str, **variables: str) -> dict[str, str]:
 
 def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
     libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
-    given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", SECRET="x", **libraries)
+    secrets = {"NCCL_API_KEY": "x", "SECRET": "x"}
+    given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", **libraries, **secrets)
     assert {env.variable(f.name) for f in dataclasses.fields(env.Job)} < given.keys()
     assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
     forwarded = given["JOB_FORWARDED"].split()
     assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", "NCCL_DEBUG", "NCCL_IB_HCA"} < set(forwarded)
-    assert not {"SECRET", "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_pml"} & set(forwarded)
+    assert not {*secrets, "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_pml"} & set(forwarded)
+    assert (given["JOB_FROM_USER"], set(given["JOB_SECRETS"].split())) == ("DGXSYSTEM LOGDIR", set(secrets))
 
 
 def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
@@ -153,7 +157,9 @@ def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
         "CONT_MEMLOCK": "-1",
         "CONT_SHM_SIZE": "8g",
         "DGXNNODES": "2",
+        "JOB_DEVICE": "gpu",
         "JOB_GIVEN": "BATCHSIZE DGXSYSTEM OMPI_MCA_btl",
+        "JOB_SECRETS": "SECRET",
     }
 
 
@@ -204,7 +210,8 @@ def test_mkl_is_told_the_kernels_of_an_amd_cpu(vendor, flags, expected):
 
 
 def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
-    wrong = {"BATCHSZE": "8", "BATCH_SIZE": "8", "PRECISON": "tf32", "DGXNGPUS": "8", "DATA_DIR": "/data", "RESUM": "1"}
+    wrong = {"BATCHSZE": "8", "BATCH_SIZE": "8", "PRECISON": "tf32", "DGXNGPUS": "8", "DATA_DIR": "/data"}
+    wrong |= {"RESUM": "1", "batchsize": "32", "Logdir": "x"}
     done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **wrong)
     assert done.returncode == 0
     assert sorted(done.stderr.splitlines()) == [
@@ -212,8 +219,10 @@ def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
         "warning: BATCH_SIZE=8 is read by nothing: is it BATCHSIZE?",
         "warning: DATA_DIR=/data is read by nothing: is it DATADIR?",
         "warning: DGXNGPUS=8 is read by nothing: is it DGXNGPU?",
+        "warning: Logdir=x is read by nothing: is it LOGDIR?",
         "warning: PRECISON=tf32 is read by nothing: is it PRECISION?",
         "warning: RESUM=1 is read by nothing: is it RESUME?",
+        "warning: batchsize=32 is read by nothing: is it BATCHSIZE?",
     ]
     strangers = (
         *("HISTFILE", "HISTSIZE", "HOSTNAME", "HOSTTYPE", "HOST", "MODEL", "DATE", "LOGNAME", "NODE_NAME", "NODE_ID"),

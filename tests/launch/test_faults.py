@@ -5,11 +5,11 @@ A rank that trains nothing (tests/stand_in.py) serves where the launcher is aske
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from paddle_rn50 import digits
 from tests import jobs
 from tests.harness import small
+from tests.needs import need
 
 TRAINS = pytest.mark.xdist_group("ranks")
 ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
@@ -60,31 +61,6 @@ def test_a_signal_ends_the_job(checkout: Path, tmp_path: Path, sent: signal.Sign
     assert job.returncode == status
     assert "stopped by signal" in stderr
     assert "stopped by signal" in aborted(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("rank", "checkout"), [(0, "stands_in"), pytest.param(1, "trains", marks=TRAINS)], indirect=["checkout"]
-)
-def test_a_killed_rank_ends_all(checkout: Path, tmp_path: Path, rank: int) -> None:
-    job = start(checkout, tmp_path)
-    jobs.rank_of(tmp_path, rank).kill()
-    ended(job, tmp_path, within_s=30)
-    assert job.returncode == 1
-    assert re.fullmatch(rf"process rank {rank} .* exited on signal 9 \(Killed\)", aborted(tmp_path))
-
-
-def test_a_killed_mpirun_ends_all_and_leaves_no_file_behind(standing_in: Path, tmp_path: Path) -> None:
-    job = start(standing_in, tmp_path)
-    maps = jobs.rank_of(tmp_path, 0).memory_maps()
-    segments = [Path(file.path) for file in maps if file.path.startswith("/dev/shm/")]
-    launcher = jobs.launcher_of(tmp_path)
-    segments.append(Path(tempfile.gettempdir(), f"ompi.{launcher.pid}"))
-    assert len(segments) > 1 and all(path.exists() for path in segments)
-    launcher.kill()
-    ended(job, tmp_path, within_s=30)
-    assert job.returncode == 1
-    assert aborted(tmp_path) == "mpirun was ended by signal 9"
-    assert not [path for path in segments if path.exists()]
 
 
 @pytest.mark.slow
@@ -155,3 +131,14 @@ def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(sta
     assert first.read_bytes() == before and jobs.abort_reason(lost) == "its first node was lost"
     stop = [event for event in jobs.mllog(first.with_name("result_2.txt")) if event["key"] == "run_stop"]
     assert stop[0]["metadata"]["status"] == "success"
+
+
+def test_a_machine_without_a_loopback_is_told_so(standing_in: Path, tmp_path: Path) -> None:
+    need(os.geteuid() == 0, "a network namespace of one's own needs root")
+    command = ["unshare", "--net", "./run_and_time.sh"]
+    done = jobs.run(command, cwd=standing_in, LOGDIR=tmp_path, **jobs.TINY)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "error: no network interface is up here, and ranks meet over the loopback: ip link set lo up"
+    )
+    assert done.stderr.count("\n") == 1

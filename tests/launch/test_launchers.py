@@ -13,6 +13,7 @@ import yaml
 
 from harness import env
 from tests import jobs
+from tests.launch.test_nodes import NODES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())
@@ -79,46 +80,6 @@ def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
     assert values["DGXNNODES"]["value"] == 2
 
 
-def test_a_dry_run_of_pyxis_mounts_the_results_and_the_data() -> None:
-    """It was not run for real: neither pyxis nor enroot is to be had where the tests run."""
-    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "ENGINE": "enroot", "LOGDIR": "/logs", "DATADIR": "/data"}
-    stdout = printed("launch/slurm.sub", "--dry-run", HOSTS="a,b", **job)
-    (line,) = (line for line in stdout.splitlines() if line.startswith("srun "))
-    words = shlex.split(line)
-    assert words[words.index("--nodes") + 1] == "2"
-    assert "--ntasks-per-node=1" in words
-    options = {word: words[words.index(word) + 1] for word in words if word.startswith("--container-")}
-    assert options == {
-        "--container-image": "img",
-        "--container-mounts": "/logs:/logs,/data:/data:ro",
-        "--container-workdir": "/workspace",
-    }
-    assert "--no-container-mount-home" in words
-    bash, option, script, _ = words[-4:]
-    assert (bash, option) == ("bash", "-c")
-    assert "NODE_RANK=${SLURM_NODEID};" in script and script.endswith('exec ./run_and_time.sh "$@"')
-    assert "docker" not in line
-    values = resolved(stdout)
-    assert values["HOSTS"]["value"] == "a,b" and values["LOGDIR"]["value"] == "/logs"
-    refused = launch("launch/slurm.sub", "--dry-run", HOSTS="a,b", **{**job, "ENGINE": "pyxis"})
-    wanted = "error: ENGINE=pyxis: must be one of docker podman apptainer enroot\n"
-    assert (refused.returncode, refused.stderr) == (2, wanted)
-
-
-def test_pyxis_is_used_where_srun_has_it(tmp_path: Path) -> None:
-    """An srun that lists pyxis's options stands in for one that has them."""
-    srun = jobs.script(
-        tmp_path / "srun", "#!/bin/sh\necho '      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'\n"
-    )
-    job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "HOSTS": "a,b"}
-    stdout = printed("launch/slurm.sub", "--dry-run", PATH=f"{tmp_path}:{os.environ['PATH']}", **job)
-    assert "--container-image img" in stdout and "docker run" not in stdout
-    srun.write_text("#!/bin/sh\n")
-    assert (
-        "docker run" in launch("launch/slurm.sub", "--dry-run", PATH=f"{tmp_path}:{os.environ['PATH']}", **job).stdout
-    )
-
-
 @pytest.mark.parametrize(
     ("variables", "options"),
     [
@@ -159,7 +120,7 @@ def test_each_engine_is_given_the_same_job(engine: str, gpus: str) -> None:
 @pytest.mark.parametrize("engine", ["docker", "podman", "apptainer", "enroot"])
 def test_a_path_that_no_mount_can_name_is_refused(engine: str) -> None:
     command = "launch/slurm.sub" if engine == "enroot" else "launch/container_node.sh"
-    job = {"DGXSYSTEM": "CPU", "HOSTS": "a", "ENGINE": engine, "CONT": "img", "LOGDIR": "/logs"}
+    job = {"DGXSYSTEM": "CPU", "HOSTS": "a", "ENGINE": engine, "CONT": "/img", "LOGDIR": "/logs"}
     for name in ("DATADIR", "LOGDIR"):
         done = launch(command, "--dry-run", **{**job, name: "/data,2012"})
         assert (done.returncode, done.stdout) == (2, "")
@@ -210,10 +171,11 @@ def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(
         "NVIDIA_TF32_OVERRIDE": "0",
     }
     of_the_node = {"NVIDIA_VISIBLE_DEVICES": "3", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_REQUIRE_CUDA": "cuda>=8"}
-    stdout = printed(*command, "--dry-run", **variables, **libraries, **of_the_node)
+    secrets = {"NCCL_NET_SECRET": "s3cr3t", "OMPI_MCA_x_password": "s3cr3t", "HF_TOKEN": "s3cr3t"}
+    stdout = printed(*command, "--dry-run", **variables, **libraries, **of_the_node, **secrets)
     for name, value in libraries.items():
         assert f" {form.format(name, value)} " in stdout, name
-    assert not [name for name in of_the_node if name in stdout]
+    assert not [word for word in (*of_the_node, *secrets, "s3cr3t") if word in stdout]
 
 
 @pytest.mark.parametrize(
@@ -245,13 +207,14 @@ def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: 
         tmp_path / "run_and_time.sh",
         "#!/usr/bin/env bash\n"
         'ssh-keygen -y -f "${JOB_KEY}" >/dev/null || exit 1\n'
-        'echo "rank ${NODE_RANK} of ${DGXNNODES}: ${JOB_KEY} ${BATCHSIZE}"\n'
+        'echo "rank ${NODE_RANK} of ${DGXNNODES}: ${JOB_KEY} ${BATCHSIZE} $(umask)"\n'
         "((NODE_RANK > 0)) || { touch first; exit 0; }\n"
         "until [[ -e first ]]; do sleep 0.1; done; exit 3\n",  # a node that fails ends the others
     )
     command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
     done = launch(*command, BATCHSIZE="8", DGXSYSTEM="2xCPU", LOGDIR=str(tmp_path / "logs"))
-    found = re.findall(r"^(?:\[b\] )?rank (\d) of 2: (\S+) 8$", done.stdout, re.M)
+    mask = jobs.run(["bash", "-c", "umask"]).stdout.strip()
+    found = re.findall(rf"^(?:\[b\] )?rank (\d) of 2: (\S+) 8 {mask}$", done.stdout, re.M)
     assert sorted(rank for rank, _ in found) == ["0", "1"], done.stdout + done.stderr
     assert not [key for _, key in found if Path(key).exists() or Path(key).parent.exists()]
     assert done.returncode == 3
@@ -286,21 +249,14 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stderr) == (2, "error: SPARES=c needs ON_FAILURE=go_on\n")
 
 
-def test_a_bare_dry_run_names_the_hosts_commands() -> None:
-    done = launch("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--dry-run", DGXSYSTEM="2xCPU")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^node 1: ssh .* b .*NODE_RANK=1 .*run_and_time.sh", done.stdout, re.M)
-
-
 @pytest.mark.parametrize(
     ("command", "environment", "message"),
     [
         (("launch/mpirun.sh",), {}, "which hosts?"),
         (("launch/mpirun.sh", "--hosts", "a,b,a"), {"CONT": "img"}, "named more than once: a"),
         (("launch/mpirun.sh", "--hosts", "a,b"), {}, "set CONT"),
-        (("launch/mpirun.sh", "--hostfile", "/none"), {}, "not a readable file"),
-        (("launch/mpirun.sh", "--hosts"), {}, "--hosts needs names or a file"),
-        (("launch/mpirun.sh", "--hosts", "a,b", "--workdir"), {}, "--workdir needs a folder"),
+        (("launch/mpirun.sh", "--hosts"), {}, "--hosts needs a value"),
+        (("launch/mpirun.sh", "--hosts", "a,b", "--workdir"), {}, "--workdir needs a value"),
         (("launch/mpirun.sh", "--hosts", "/no/such/file"), {}, "host '/no/such/file': must be a name"),
         (("launch/mpirun.sh", "--hosts", "-oProxyCommand=x,b"), {}, "host '-oProxyCommand=x': must be a name"),
         (("launch/mpirun.sh", "--hosts", "a,,b"), {}, "host '': must be a name"),
@@ -312,17 +268,24 @@ def test_a_bare_dry_run_names_the_hosts_commands() -> None:
         (("launch/container_node.sh",), {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
         (("launch/container_node.sh",), {"CONT": "/no.sif", "ENGINE": "apptainer"}, "apptainer is missing"),
         (("launch/build_image.sh",), {"ENGINE": "apptainer"}, "ENGINE=apptainer: must be one of docker podman"),
+        (
+            ("launch/build_image.sh",),
+            {"CUDA": "12"},
+            "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh",
+        ),
+        (("launch/lock.sh", "cuda12"), {}, "cuda12 needs --index URL, Paddle's own index for CUDA 12"),
         (("launch/slurm.sub",), {}, "this is for sbatch"),
         (("launch/build_image.sh", "--ca", "/dev/null"), {}, "not a PEM file"),
         (("launch/base_image.sh", "--nope"), {}, "unknown argument"),
-        (("launch/nodes.sh", "lead", "true"), {"DGXNNODES": "2", "DGXNGPU": "1"}, "needs HOSTS"),
-        (("launch/nodes.sh", "lead", "true"), {"DGXNNODES": "3", "DGXNGPU": "1", "HOSTS": "a,b"}, "HOSTS names 2"),
+        ((*NODES, "lead", "true"), {"DGXNNODES": "2", "DGXNGPU": "1"}, "needs HOSTS"),
+        ((*NODES, "lead", "true"), {"DGXNNODES": "2", "HOSTS": "a,b,a"}, "HOSTS names a more than once"),
+        ((*NODES, "lead", "true"), {"DGXNNODES": "3", "DGXNGPU": "1", "HOSTS": "a,b"}, "HOSTS names 2"),
         (
-            ("launch/nodes.sh", "serve"),
-            {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b", "NODE_RANK": "2"},
-            "must be a number from 0 to 1",
+            (*NODES, "serve"),
+            {"DGXNNODES": "2", "HOSTS": "a,b", "NODE_RANK": "2"},
+            "NODE_RANK=2: must be below DGXNNODES=2",
         ),
-        (("launch/nodes.sh", "serve"), {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}, "needs JOB_KEY"),
+        ((*NODES, "serve"), {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}, "needs JOB_KEY"),
     ],
 )
 def test_wrong_use_is_one_line_and_2(command: tuple[str, ...], environment: dict[str, str], message: str) -> None:
@@ -335,11 +298,9 @@ def test_wrong_use_is_one_line_and_2(command: tuple[str, ...], environment: dict
 def test_a_hostfile_may_have_comments_and_the_line_ends_of_windows(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_bytes(b"# ours\r\n\r\nnode1 slots=8 # first\r\nnode2\r\n")
-    for option in ("--hosts", "--hostfile"):
-        command = ("launch/mpirun.sh", option, str(hosts), "--no-container", "--dry-run")
-        done = launch(*command, DGXSYSTEM="2xCPU")
-        assert done.returncode == 0, done.stderr
-        assert resolved(done.stdout)["HOSTS"]["value"] == "node1,node2"
+    done = launch("launch/mpirun.sh", "--hosts", str(hosts), "--no-container", "--dry-run", DGXSYSTEM="2xCPU")
+    assert done.returncode == 0, done.stderr
+    assert resolved(done.stdout)["HOSTS"]["value"] == "node1,node2"
 
 
 def test_a_rank_is_bound_to_its_numa_node() -> None:
@@ -406,6 +367,9 @@ def test_the_manifests_parts_agree() -> None:
     for pod in pods:
         mounts = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
         assert mounts == {volume["name"] for volume in pod["volumes"]}
+        devices = pod["containers"][0]["resources"]["limits"]
+        assert any(name.startswith("rdma/") for name in devices), "NCCL goes by InfiniBand"
+        assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert first["JOB_KEY"].startswith(spec["sshAuthMountPath"])
 
 

@@ -1,4 +1,4 @@
-"""Two nodes joined by launch/nodes.sh on this machine, by real ssh: the second has a /tmp of its own."""
+"""Two nodes joined by launch/nodes.py on this machine, by real ssh: the second has a /tmp of its own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import pytest
 
 from tests import jobs
 from tests.needs import need
+
+NODES = (".venv/bin/python", "-m", "launch.nodes")
 
 
 class Pair:
@@ -44,9 +46,9 @@ class Pair:
         checkout += ' && cd "$PWD"'
         private = f'{checkout} && cp /dev/fd/9 /tmp/key && exec "$@"'  # also of a checkout in /tmp
         key = second or self.variables["JOB_KEY"]
-        script = f'exec 9<"$0"; exec unshare --mount bash -c {private!r} _ launch/nodes.sh serve'
+        script = f'exec 9<"$0"; exec unshare --mount bash -c {private!r} _ .venv/bin/python -m launch.nodes serve'
         serve = self.start("bash", "-c", script, key, NODE_RANK="1", JOB_KEY="/tmp/key")
-        lead = self.start("launch/nodes.sh", "lead", *command, NODE_RANK="0")
+        lead = self.start(*NODES, "lead", "--", *command, NODE_RANK="0")
         return lead, serve
 
 
@@ -76,13 +78,14 @@ def said(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def test_the_command_has_mpiruns_settings_and_both_nodes_end_as_it_ends(tmp_path: Path, pair: Pair) -> None:
-    script = 'env >"$0"; cat "${PRTE_MCA_prte_default_hostfile}" >"$0.hosts"; exit 3'
+    script = 'env >"$0"; cat "${PRTE_MCA_prte_default_hostfile}" >"$0.hosts"; umask >"$0.umask"; exit 3'
     lead, serve = pair.both("bash", "-c", script, str(tmp_path / "env"))
     assert said(lead)[0] == 3
     assert said(serve)[0] == 3
     settings = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
     assert settings["HOSTS"] == "first,localhost"
     assert settings["PRTE_MCA_oob_tcp_keepalive_time"] == "5"
+    assert (tmp_path / "env.umask").read_text() == jobs.run(["bash", "-c", "umask"]).stdout
     assert (tmp_path / "env.hosts").read_text() == "first slots=1\nlocalhost slots=1\n"
     assert not Path(f"/tmp/nodes-{os.getuid()}-{pair.variables['SSH_PORT']}").exists()
 
@@ -113,7 +116,21 @@ def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> Non
 def test_a_node_with_another_key_is_refused(tmp_path: Path, pair: Pair) -> None:
     other = tmp_path / "other"
     jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)])
-    lead, _ = pair.both("true", second=str(other))
-    status, stderr = said(lead)
+    pair.variables["NODE_WAIT_S"] = "10"
+    for process, words in zip(
+        pair.both("true", second=str(other)),
+        ("localhost (node 1): answers with another key than this job's", "did not come within 10 s"),
+        strict=True,
+    ):
+        status, stderr = said(process)
+        assert status == 1 and words in stderr
+
+
+def test_a_port_that_another_job_has_is_said_with_what_to_do(pair: Pair) -> None:
+    """A job in a container of its own, but on the network of the host."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(pair.variables["SSH_PORT"])))
+        taken.listen()
+        status, stderr = said(pair.start(*NODES, "serve", NODE_RANK="1"))
     assert status == 1
-    assert "localhost (node 1): answers with another key than this job's" in stderr
+    assert "Address already in use" in stderr and "give the job another SSH_PORT, on all nodes\n" in stderr

@@ -31,7 +31,7 @@ def exports(system: str, **environment: str) -> dict[str, str]:
     """What a config file adds to an environment."""
     given = {"PATH": os.defpath, "DGXSYSTEM": system, **environment}
     found = env.resolve(given)
-    assert found["JOB_FROM_USER"] == " ".join(given)
+    assert {*found["JOB_FROM_USER"].split()} == {*given} & {*env.names()}
     return {name: found[name] for name in {*found["JOB_FROM_CONFIG"].split(), *environment}}
 
 

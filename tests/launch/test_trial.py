@@ -31,7 +31,9 @@ OF_KILL = r"process rank 1 with PID 17 on node n1 exited on signal {} .*"
         ([PEER, KILLED.format(6, "Aborted")], 0, OF_KILL.format(6)),
         (["error: NCCL error: unhandled system error", OWN], 0, "data/a.jpg cannot be decoded"),
         ([PEER], 0, "ExternalError: gloo: Connection reset by peer"),
-        ([], 0, "a rank ended with status 14; what it said is in .*"),
+        (["[n1:0] *** MPI_ERRORS_ARE_FATAL"], 0, "a rank was lost, of which another one heard before mpirun did; .*"),
+        (["Traceback"], 0, "a rank ended with status 14; what it said is in .*"),
+        ([], 0, "mpirun ended with status 14, and no rank said why: it may have lost its connection to a node"),
     ],
 )
 def test_who_is_to_blame(
@@ -40,7 +42,7 @@ def test_who_is_to_blame(
     monkeypatch.delenv("ABORT_REASON_FILE", raising=False)
     monkeypatch.setenv("BATCHSIZE", "16")
     monkeypatch.setattr(trial, "memory_kills", lambda: 3)
-    one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt"))
+    one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt", nodes=2))
     monkeypatch.setattr(trial, "memory_kills", lambda: 3 + kills)
     one.stderr.write_text("\n".join(lines))
     assert re.fullmatch(reason, one.reason(14))
@@ -51,7 +53,7 @@ def test_a_trials_name_is_one_jobs(tmp_path: Path) -> None:
     with trial.take(stderr) as held:
         held.write(b"words of the first")
         held.flush()
-        with pytest.raises(FileExistsError):
+        with pytest.raises(FileExistsError, match="is of another job, which is at work there"):
             trial.take(stderr)
         assert stderr.read_text() == "words of the first"
     with trial.take(stderr):  # of a trial that ended before it had a log
@@ -62,6 +64,8 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("precious")
     (tmp_path / "result_0.stderr").symlink_to(target)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(
+        FileExistsError, match=r"result_0\.stderr is a link, or no plain file: remove it, or set LOGDIR"
+    ):
         trial.take(tmp_path / "result_0.stderr")
     assert target.read_text() == "precious"

@@ -1,8 +1,9 @@
 """Lowers a GPU training program to one that a CPU runs: the same wiring in FP32 by primitive operators.
 
-FP16 variables become FP32; each fused operator becomes its primitives with the same inputs and attributes; gradients
-that a convolution adds to become a sum; an update works on the FP32 master and copies it back into the parameter. The
-all-reduce over N ranks becomes a multiplication by N, which is what it is when all ranks have the same data.
+Half-precision variables become FP32, and can be rounded to their own type where they are written; each fused operator
+becomes its primitives with the same inputs and attributes; gradients that a convolution adds to become a sum; an update
+works on the FP32 master and copies it back into the parameter. The all-reduce over N ranks becomes a multiplication by
+N, which is what it is when all ranks have the same data.
 """
 
 from __future__ import annotations
@@ -12,23 +13,35 @@ from typing import Any
 import paddle
 from paddle import static
 
-from program.ops import BACKWARD
-from program.passes.edit import insert
+from program.ops import BACKWARD, CONVOLUTIONS, LOSS, OPTIMIZE, PRODUCTS
+from program.passes.edit import Step, insert, insert_all
 
 HALF = (paddle.float16, paddle.bfloat16)
 BN_ATTRIBUTES = ("epsilon", "momentum")
 BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistics": False}
 
 
-def lower(main: static.Program, startup: static.Program, *, ranks: int, rounded: bool = False) -> None:
-    """Rewrites both programs; with `rounded` gradients that lay in FP16 are rounded to it where they are written."""
-    half = {v.name for v in main.global_block().vars.values() if v.dtype == paddle.float16} if rounded else set()
+def lower(main: static.Program, startup: static.Program, *, ranks: int, rounded: str = "", tf32: bool = False) -> None:
+    """Rewrites both programs.
+
+    With `rounded` what lay in half precision is rounded to its type where it is written, FP16's subnormals included:
+    the `gradients`, or `all` values with parameters and input too. With `tf32` products round what they read, likewise.
+    """
+    block = main.global_block()
+    half = {v.name: v.dtype for v in block.vars.values() if v.dtype in HALF} if rounded else {}
+    given = [v.name for v in main.list_vars() if v.name in half and (v.is_data or v.is_parameter)]
     for program in (main, startup):
         _widen(program)
         _drop(program, ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_comm_stream", "c_sync_calc_stream"))
     _drop(startup, ("c_allreduce_sum",))  # fleet's first contact of the ranks
     _Lowering(main, ranks).run()
-    _round(main.global_block(), half)
+    _round(block, half, gradients=rounded == "gradients")
+    if rounded == "all":
+        for name in given:
+            _round_one(block, 0, name, half[name], 0)
+    if tf32:
+        _round_products(block, gradients=rounded == "gradients")
+    block._sync_with_cpp()
 
 
 def _drop(program: static.Program, kinds: tuple[str, ...]) -> None:
@@ -50,23 +63,62 @@ def _widen(program: static.Program) -> None:
                 op.desc._set_attr(name, int(paddle.float32))
 
 
-def _round(block: Any, half: set[str]) -> None:
-    wide, narrow = int(paddle.float32), int(paddle.float16)
+def _round(block: Any, half: dict[str, Any], *, gradients: bool) -> None:
     for index in reversed(range(len(block.ops))):
         op = block.ops[index]
-        written = (
-            name for slot in op.output_names if slot not in ("ReserveSpace", "XShape") for name in op.output(slot)
-        )
-        computes = op.attr("op_role") & BACKWARD and op.type != "coalesce_tensor"
-        for name in half.intersection(written if computes else ()):
-            made = [f"{name}.in_fp16"]
-            block.create_var(name=made[0], shape=block.var(name).shape, dtype="float16")
-            for there, (x, out) in (((wide, narrow), ([name], made)), ((narrow, wide), (made, [name]))):
-                types = dict(zip(("in_dtype", "out_dtype"), there, strict=True))
-                index += 1
-                insert(block, index, "cast", {"X": x}, {"Out": out}, **types, op_role=op.attr("op_role"))
-            index -= 2
-    block._sync_with_cpp()
+        role = op.attr("op_role")
+        if op.type == "coalesce_tensor" or (gradients and role not in (BACKWARD, BACKWARD | LOSS, OPTIMIZE)):
+            continue
+        slots = (slot for slot in op.output_names if slot not in ("ReserveSpace", "XShape"))
+        for name in half.keys() & {name for slot in slots for name in op.output(slot)}:
+            _round_one(block, index + 1, name, half[name], role)
+
+
+# Veltkamp's splitting: c x - (c x - x) of c = 2^(24 - bits) + 1 is x rounded to so many of FP32's 24 bits. Paddle's
+# casts on a CPU cut bits off instead; what is rounded before, they leave as it is.
+SPLIT = {paddle.float16: 2.0**13 + 1, paddle.bfloat16: 2.0**16 + 1, paddle.float32: 2.0**13 + 1}  # the last: TF32
+SUBNORMAL = 0.75  # in FP32 its neighbours are 2^-24 away, as those of FP16's subnormals are
+
+
+def _rounding(block: Any, x: str, dtype: Any, into: str) -> list[Step]:
+    """Operators that round `x` to nearest."""
+    shape = block.var(x).shape
+    large, rest = (block.create_var(name=f"{into}.{n}", shape=shape, dtype="float32").name for n in ("large", "rest"))
+    steps: list[Step] = []
+    if dtype == paddle.float16:
+        steps += [
+            ("scale", {"X": [x]}, {"Out": [into]}, {"scale": 1.0, "bias": SUBNORMAL}),
+            ("scale", {"X": [into]}, {"Out": [into]}, {"scale": 1.0, "bias": -SUBNORMAL}),
+        ]
+        x = into
+    return [
+        *steps,
+        ("scale", {"X": [x]}, {"Out": [large]}, {"scale": SPLIT[dtype]}),
+        ("elementwise_sub", {"X": [large], "Y": [x]}, {"Out": [rest]}, {"axis": -1}),
+        ("elementwise_sub", {"X": [large], "Y": [rest]}, {"Out": [into]}, {"axis": -1}),
+    ]
+
+
+def _round_one(block: Any, index: int, name: str, dtype: Any, role: int) -> None:
+    """Rounds a variable in place before the operator at `index`; what is too large for its type becomes infinite."""
+    made = [f"{name}.rounded"]
+    block.create_var(name=made[0], shape=block.var(name).shape, dtype=dtype)
+    there: Step = ("cast", {"X": [name]}, {"Out": made}, {"in_dtype": paddle.float32, "out_dtype": dtype})
+    back: Step = ("cast", {"X": made}, {"Out": [name]}, {"in_dtype": dtype, "out_dtype": paddle.float32})
+    insert_all(block, index, [*_rounding(block, name, dtype, name), there, back], op_role=role)
+
+
+def _round_products(block: Any, *, gradients: bool) -> None:
+    for index in reversed(range(len(block.ops))):
+        op = block.ops[index]
+        kind = op.type.removesuffix("_grad")
+        if kind not in CONVOLUTIONS | PRODUCTS or (gradients and kind == op.type):
+            continue
+        for slot in {"Input", "Filter", "Output@GRAD", "X", "Y", "Out@GRAD"}.intersection(op.input_names):
+            (x,) = op.input(slot)
+            near = block.create_var(name=f"{x}.{index}.tf32", shape=block.var(x).shape, dtype="float32").name
+            op.desc.set_input(slot, [near])
+            insert_all(block, index, _rounding(block, x, paddle.float32, near), op_role=op.attr("op_role"))
 
 
 Variables = dict[str, list[str]]
@@ -83,9 +135,8 @@ class _Lowering:
             if method is None:
                 self.at += 1
                 continue
-            where = self.at
             if method(op) is False:
-                self.at = where + 1
+                self.at = self.block.ops.index(op) + 1
                 continue
             self.block._remove_op(self.at, sync=False)
         self.block._sync_with_cpp()
@@ -286,14 +337,24 @@ class _Lowering:
     def lower_c_allreduce_sum(self, op: Any) -> None:
         self.add("scale", {"X": op.input("X")}, {"Out": op.output("Out")}, op.attr("op_role"), scale=float(self.ranks))
 
+    def rescale(self, op: Any) -> None:
+        """By an operator: Paddle's kernels for CPUs leave the attribute out."""
+        if op.attr("rescale_grad") == 1.0:
+            return
+        taken_off = [self.like(name) for name in op.input("Grad")]
+        for name, into in zip(op.input("Grad"), taken_off, strict=True):
+            self.add("scale", {"X": [name]}, {"Out": [into]}, op.attr("op_role"), scale=op.attr("rescale_grad"))
+        op.desc.set_input("Grad", taken_off)
+        op.desc._set_float32_attr("rescale_grad", 1.0)
+
     def lower_merged_momentum(self, op: Any) -> Any:
+        self.rescale(op)
         masters = op.input("MasterParam")
         if not masters:
             return False
         parameters = op.input("Param")
         attrs = {
-            name: op.attr(name)
-            for name in ("mu", "use_nesterov", "regularization_method", "regularization_coeff", "rescale_grad")
+            name: op.attr(name) for name in ("mu", "use_nesterov", "regularization_method", "regularization_coeff")
         }
         self.add(
             "merged_momentum",
@@ -313,6 +374,7 @@ class _Lowering:
         return None
 
     def lower_momentum(self, op: Any) -> Any:
+        self.rescale(op)
         masters = op.input("MasterParam")
         if not masters:
             return False

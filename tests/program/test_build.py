@@ -244,50 +244,6 @@ def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> No
 # ---- what is wrong is refused
 
 
-def _broken(change: str) -> programs.Built:
-    built = programs.build(name="amp_o2", device="gpu", ranks=8)
-    block = built.main.global_block()
-    at = {op.type: i for i, op in reversed(list(enumerate(block.ops)))}
-    reduce_at = at["c_allreduce_sum"]
-    if change == "missed":
-        block._remove_op(reduce_at)
-    elif change == "twice":
-        name = block.ops[reduce_at].input("X")
-        edit.insert(block, reduce_at, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1)
-    elif change == "too early":
-        name = block.ops[reduce_at].input("X")
-        block._remove_op(reduce_at)
-        edit.insert(
-            block, at["coalesce_tensor"] + 1, "c_allreduce_sum", {"X": name}, {"Out": name}, ring_id=0, op_role=1
-        )
-        while block.ops[at["coalesce_tensor"]].type == "coalesce_tensor":
-            at["coalesce_tensor"] += 1
-    elif change == "scaled twice":
-        index = next(i for i, op in enumerate(block.ops) if op.type == "scale" and op.attr("op_role") == 1)
-        name = block.ops[index].output("Out")
-        edit.insert(block, index + 1, "scale", {"X": name}, {"Out": name}, scale=0.125, op_role=1)
-    elif change == "loss scale left":
-        index = at["check_finite_and_unscale"]
-        block.ops[index].desc.set_output("Out", [f"{n}.lost" for n in block.ops[index].output("Out")])
-    return built
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("missed", "looked at for infinities before its sum"),
-        ("twice", "before its sum|summed over the ranks 2 times|different sums"),
-        ("too early", "summed over the ranks before it is computed|before its sum"),
-        ("scaled twice", "scaled by 0.015625, not by 1/8"),
-        ("loss scale left", "still has the loss scale|different sums"),
-    ],
-)
-def test_a_gradient_not_summed_and_scaled_once_is_refused(change: str, reason: str) -> None:
-    built = _broken(change)
-    with pytest.raises(verify.Refused, match=reason):
-        verify.gradients(built.main, ranks=8)
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

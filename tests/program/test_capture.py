@@ -91,7 +91,6 @@ def test_an_operator_on_the_host_and_an_input_that_is_fed_are_refused() -> None:
     ("knobs", "device", "said"),
     [
         ("gradient_merge=2", "gpu", "gradient_merge has two"),
-        ("nccl_comm_num=2", "gpu", "nccl_comm_num would serve nothing"),
         ("merged_lars=1", "cpu", "a CPU has no CUDA graphs"),
     ],
 )

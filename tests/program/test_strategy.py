@@ -59,7 +59,6 @@ def test_every_knob_of_fleetx_is_known() -> None:
         ("fuse_bn_act_ops=2", "must be 0 or 1"),
         ("auto=1", "use auto alone"),
         ("bogus=1", "no knob 'bogus'"),
-        ("nccl_comm_num=0", "must be at least 1"),
         ("gradient_merge=0", "must be at least 1"),
     ],
 )
@@ -126,7 +125,6 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
         ("conv_workspace_size_limit=512", "fp32", "cpu", "conv_workspace_size_limit: a CPU computes without cuDNN"),
         ("cudnn_exhaustive_search=0", "fp32", "cpu", "cudnn_exhaustive_search: a CPU computes without cuDNN"),
         ("cudnn_batchnorm_spatial_persistent=1", "fp32", "cpu", "a CPU computes without cuDNN: leave it out, or set"),
-        ("nccl_comm_num=2", "fp32", "cpu", "nccl_comm_num: ranks on CPUs have gloo's one communicator"),
     ],
 )
 def test_a_knob_is_refused_where_nothing_reads_it(knobs: str, precision: str, device: str, reason: str) -> None:
@@ -147,24 +145,12 @@ def test_each_knob_changes_what_it_names() -> None:
     for knobs, (kind, count) in changed.items():
         built = programs.build(name="amp_o2", device="gpu", ranks=8, knobs=knobs)
         assert base.kinds(kind) != built.kinds(kind) == [count], knobs
-    rings = programs.build(name="amp_o2", device="gpu", ranks=8, knobs="nccl_comm_num=2,fuse_grad_size_in_MB=0.01")
-    used = {op.attr("ring_id") for op in rings.main.global_block().ops if op.type == "c_allreduce_sum"}
-    opened = {op.attr("ring_id") for op in rings.startup.global_block().ops if op.type == "c_comm_init"}
-    assert used == opened == {0, 1}
-    half = programs.build(device="gpu", ranks=8, knobs="fp16_allreduce=1")
-    block = half.main.global_block()
-    sent = [block.var(op.input("X")[0]).dtype for op in block.ops if op.type == "c_allreduce_sum"]
-    assert set(sent) == {paddle.float16}
-    verify.gradients(half.main, ranks=8)
 
 
 @pytest.mark.parametrize(
     ("knobs", "more", "reason"),
     [
         ("fuse_grad_size_in_MB=1", {"ranks": 1}, "fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or"),
-        ("fp16_allreduce=1", {"ranks": 1}, "fp16_allreduce: one rank has no all-reduce"),
-        ("nccl_comm_num=4", {"ranks": 1}, "nccl_comm_num: one rank has no all-reduce"),
-        ("nccl_comm_num=3", {}, "nccl_comm_num=3: buckets there are 2, .* set nccl_comm_num=2 at most, or a smaller"),
         ("fuse_elewise_add_act_ops=1", {}, "fuse_elewise_add_act_ops is on .* found nothing"),  # batch norm took all
         ("fuse_bn_act_ops=1", {"stages": (), "layout": "NCHW"}, "takes FP16 in NHWC only"),
         ("fuse_bn_add_act_ops=1", {"stages": ()}, "fuse_bn_add_act_ops is on .* found nothing to change: leave it out"),

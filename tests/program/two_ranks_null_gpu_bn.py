@@ -1,6 +1,6 @@
 """A rank of test_sync_bn.py on a null GPU: some steps of a network whose batch normalizations span the ranks.
 
-`python two_ranks_null_gpu_bn.py RINGS` under tests/null_gpu/run.sh, with RINGS communicators for the gradients.
+`python two_ranks_null_gpu_bn.py` under tests/null_gpu/run.sh.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ try:
             loss,
             OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4),
             Schedule(kind="polynomial", base=0.1, end=0.1, warmup_steps=0, total_steps=9),
-            plan=build.Plan(
-                device="gpu", strategy=Strategy(nccl_comm_num=int(sys.argv[1]), fuse_grad_size_in_MB=0.001)
-            ),
+            plan=build.Plan(device="gpu", strategy=Strategy(fuse_grad_size_in_MB=0.001)),
         )
 except ValueError as refused:
     sys.exit(f"error: {refused}")

@@ -16,7 +16,7 @@ from tests import jobs, make_log
 from tests.harness import small
 from tests.runlog.json_schema import faults
 
-OURS = {"run_summary", "step_window", "epoch_throughput", "telemetry_summary", "checkpoint", "clock_set"}
+OURS = {"rank_times", "run_summary", "step_window", "epoch_throughput", "telemetry_summary", "checkpoint", "clock_set"}
 
 
 @pytest.fixture(scope="module")

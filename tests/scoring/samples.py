@@ -10,7 +10,7 @@ import datetime
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runlog import schema
@@ -59,8 +59,22 @@ def _mean_rate(run: Run, every: int | None = None) -> float:
     return sum(size * run.global_batch / total for total in totals) / max(1, len(totals))
 
 
+def rows(run: Run, steps: Sequence[tuple[float, float]] | None = None) -> Iterator[tuple[int, float, float, float]]:
+    """At each printed row of `steps` (default: all): steps and seconds so far, seconds and wait since the last row."""
+    elapsed = total = waited = 0.0
+    for index, (time, wait) in enumerate(steps or zip(run.times, run.waits, strict=True), 1):
+        total, waited, elapsed = total + time, waited + wait, elapsed + time
+        if index % run.every == 0:
+            yield index, elapsed, total, waited
+            total = waited = 0.0
+
+
 def _stamp(elapsed: float, form: str) -> str:
     return (START + datetime.timedelta(seconds=elapsed)).strftime(form)
+
+
+def _dll(elapsed: float) -> str:
+    return f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - "
 
 
 def paddleclas_static(run: Run) -> str:
@@ -156,16 +170,12 @@ def paddleseg(run: Run) -> str:
         "    type: HRNet_W18",
         "  type: FCN",
     ]
-    elapsed, total, waited, count = 0.0, 0.0, 0.0, 0
-    for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
-        total, waited, count, elapsed = total + time, waited + wait, count + 1, elapsed + time
-        if index % run.every == 0:
-            lines.append(
-                f"{_stamp(elapsed, '%Y-%m-%d %H:%M:%S')} [INFO]\t[TRAIN] epoch: 1, iter: {index}/{len(run.times)}, "
-                f"loss: 2.2142, lr: 0.009684, batch_cost: {total / count:.4f}, reader_cost: {waited / count:.5f}, "
-                f"ips: {count * run.batch / total:.4f} samples/sec | ETA 00:04:20"
-            )
-            total, waited, count = 0.0, 0.0, 0
+    for index, elapsed, total, waited in rows(run):
+        lines.append(
+            f"{_stamp(elapsed, '%Y-%m-%d %H:%M:%S')} [INFO]\t[TRAIN] epoch: 1, iter: {index}/{len(run.times)}, "
+            f"loss: 2.2142, lr: 0.009684, batch_cost: {total / run.every:.4f}, reader_cost: {waited / run.every:.5f}, "
+            f"ips: {run.every * run.batch / total:.4f} samples/sec | ETA 00:04:20"
+        )
     lines.append("2023-07-27 12:51:23 [INFO]\t[EVAL] #Images: 500 mIoU: 0.7897 Acc: 0.9 Kappa: 0.9 Dice: 0.8")
     return "\n".join(lines) + "\n"
 
@@ -179,17 +189,13 @@ def mmseg(run: Run) -> str:
         f"gpu_ids = range(0, {run.devices})",
         f"2023-08-03 02:17:59,035 - mmseg - INFO - workflow: [('train', 1)], max: {len(run.times)} iters",
     ]
-    elapsed = total = waited = 0.0
-    for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
-        total, waited, elapsed = total + time, waited + wait, elapsed + time
-        if index % run.every == 0:
-            stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S")
-            lines.append(
-                f"{stamp},649 - mmseg - INFO - Iter [{index}/{len(run.times)}]\tlr: 9.851e-03, eta: 0:15:52, "
-                f"time: {total / run.every:.3f}, data_time: {waited / run.every:.3f}, memory: 13479, "
-                f"decode.loss_ce: 2.6493, decode.acc_seg: 25.3587, loss: 2.6493"
-            )
-            total = waited = 0.0
+    for index, elapsed, total, waited in rows(run):
+        stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S")
+        lines.append(
+            f"{stamp},649 - mmseg - INFO - Iter [{index}/{len(run.times)}]\tlr: 9.851e-03, eta: 0:15:52, "
+            f"time: {total / run.every:.3f}, data_time: {waited / run.every:.3f}, memory: 13479, "
+            f"decode.loss_ce: 2.6493, decode.acc_seg: 25.3587, loss: 2.6493"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -221,15 +227,11 @@ def oneflow(run: Run) -> str:
         f"gpu_num_per_node = {run.devices}",
         "Epoch 0: ips: 3 not a rate",
     ]
-    elapsed = total = 0.0
-    for index, time in enumerate(run.times, 1):
-        total, elapsed = total + time, elapsed + time
-        if index % run.every == 0:
-            lines.append(
-                f"train: epoch 0, iter {index}, loss: 6.505637, top_1: 0.000000, top_k: 0.000000, "
-                f"samples/s: {run.every * run.global_batch / total:.3f} [{1597933942.98 + elapsed:.2f}]"
-            )
-            total = 0.0
+    for index, elapsed, total, _ in rows(run):
+        lines.append(
+            f"train: epoch 0, iter {index}, loss: 6.505637, top_1: 0.000000, top_k: 0.000000, "
+            f"samples/s: {run.every * run.global_batch / total:.3f} [{1597933942.98 + elapsed:.2f}]"
+        )
     lines.append("validation: epoch 0, iter 50, top_1: 0.712340, top_k: 0.9, samples/s: 2000.000")
     return "\n".join(lines) + "\n"
 
@@ -244,17 +246,15 @@ def nvidia_pytorch(run: Run) -> str:
     for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
         elapsed += time
         lines.append(
-            f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: 0 Iteration: {index}  train.loss : 7.08354 None "
+            f"{_dll(elapsed)}Epoch: 0 Iteration: {index}  train.loss : 7.08354 None "
             f"train.compute_ips : {run.global_batch / (time - wait):.2f} images/s "
             f"train.total_ips : {run.global_batch / time:.2f} images/s train.lr : 0.1 "
         )
     lines.append(
-        f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: 0  train.loss : 6.1 None train.total_ips : 782.08 "
+        f"{_dll(elapsed)}Epoch: 0  train.loss : 6.1 None train.total_ips : 782.08 "
         "images/s val.top1 : 71.234 % val.top5 : None %"
     )
-    lines.append(
-        f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.total_ips : {_mean_rate(run, 1):.2f} images/s"
-    )
+    lines.append(f"{_dll(elapsed)}Summary: train.total_ips : {_mean_rate(run, 1):.2f} images/s")
     return "\n".join(lines) + "\n"
 
 
@@ -266,17 +266,10 @@ def nvidia_tensorflow(run: Run) -> str:
         f"Num GPUs {run.devices}",
         f"Per-GPU Batch Size {run.batch}",
     ]
-    elapsed = total = 0.0
-    for index, time in enumerate(run.times, 1):
-        total, elapsed = total + time, elapsed + time
-        if index % run.every == 0:
-            lines.append(
-                f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - (0, {index - 1}) "
-                f"total_ips : {run.every * run.global_batch / total!r} "
-            )
-            total = 0.0
+    for index, elapsed, total, _ in rows(run):
+        lines.append(f"{_dll(elapsed)}(0, {index - 1}) total_ips : {run.every * run.global_batch / total!r} ")
     lines.append("Ending Model Training ...")
-    lines.append(f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - () train_throughput : {_mean_rate(run)!r} images/s")
+    lines.append(f"{_dll(sum(run.times))}() train_throughput : {_mean_rate(run)!r} images/s")
     return "\n".join(lines) + "\n"
 
 
@@ -297,19 +290,17 @@ def nvidia_mxnet(run: Run) -> str:
             durations.append(time)
             if (index + 1) % run.every == 0:
                 lines.append(
-                    f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch} Iteration: {index}  "
+                    f"{tag}{_dll(elapsed)}Epoch: {epoch} Iteration: {index}  "
                     f"train.loss : 7.100936794281006  train.ips : {run.every * run.global_batch / total!r} images/s "
                     "train.lr : 0.0019456 "
                 )
                 total = 0.0
         kept = durations[min(len(durations) // 10, 100) :]
         lines.append(
-            f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch}  train.loss : 6.82  "
+            f"{tag}{_dll(elapsed)}Epoch: {epoch}  train.loss : 6.82  "
             f"train.ips : {run.global_batch * len(kept) / sum(kept)!r} images/s"
         )
-    lines.append(
-        f"{tag}DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.ips : {_mean_rate(run)!r} images/s"
-    )
+    lines.append(f"{tag}{_dll(elapsed)}Summary: train.ips : {_mean_rate(run)!r} images/s")
     lines += ["train.ips", f"           |{str(run.batch).center(11)}|", "-" * 24]
     lines += [f"{str(run.devices).center(11)}|{'389.54'.center(11)}|", ""]
     return "\n".join(lines) + "\n"
@@ -324,19 +315,17 @@ def nvidia_paddle(run: Run) -> str:
             elapsed += time
             if index % run.every == 0:
                 lines.append(
-                    f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch} Iteration: {index}  "
+                    f"{_dll(elapsed)}Epoch: {epoch} Iteration: {index}  "
                     f"train.loss : 6.9  train.top1 : 0.004  train.top5 : 0.008  train.data_time : {wait!r}  "
                     f"train.compute_time : {time - wait!r}  train.batch_time : {time!r}  "
                     f"train.ips : {run.global_batch / time!r}  train.lr : 0.256 "
                 )
         total = sum(time for time, _ in steps)
         lines.append(
-            f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Epoch: {epoch}  train.loss : 6.9  "
+            f"{_dll(elapsed)}Epoch: {epoch}  train.loss : 6.9  "
             f"train.epoch_time : {total!r}  train.ips : {run.global_batch * len(steps) / total!r} "
         )
-    lines.append(
-        f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - Summary: train.loss : 6.9  train.ips : {_mean_rate(run)!r} "
-    )
+    lines.append(f"{_dll(elapsed)}Summary: train.loss : 6.9  train.ips : {_mean_rate(run)!r} ")
     return "\n".join(lines) + "\n"
 
 
@@ -376,14 +365,10 @@ def nvidia_nvlog(run: Run) -> str:
         f":::NVLOGv0.2.3 None 1621940020.961197376 (runner.py:393) Num GPUs: {run.devices}",
         f":::NVLOGv0.2.3 None 1621940020.961632444 (runner.py:394) Per-GPU Batch Size: {run.batch}",
     ]
-    elapsed = total = 0.0
-    for index, time in enumerate(run.times, 1):
-        total, elapsed = total + time, elapsed + time
-        if index % run.every == 0:
-            head = f":::NVLOGv0.2.3 resnet {1621940023 + elapsed:.9f} (benchmark_hooks.py"
-            lines.append(f"{head}:59) iteration: {index - 1}")
-            lines.append(f"{head}:60) total_ips: {run.every * run.global_batch / total!r}")
-            total = 0.0
+    for index, elapsed, total, _ in rows(run):
+        head = f":::NVLOGv0.2.3 resnet {1621940023 + elapsed:.9f} (benchmark_hooks.py"
+        lines.append(f"{head}:59) iteration: {index - 1}")
+        lines.append(f"{head}:60) total_ips: {run.every * run.global_batch / total!r}")
     lines.append(
         ":::NVLOGv0.2.3 resnet 1621940211.382129908 (benchmark_hooks.py:66) Average total_ips: " + repr(_mean_rate(run))
     )
@@ -400,14 +385,10 @@ def mmcv_json(run: Run) -> str:
     }
     lines = [json.dumps(said)]
     for epoch, steps in run.epochs():
-        total = waited = 0.0
-        for index, (time, wait) in enumerate(steps, 1):
-            total, waited = total + time, waited + wait
-            if index % run.every == 0:
-                row = {"mode": "train", "epoch": epoch + 1, "iter": index, "lr": 0.00985, "memory": 13479}
-                row |= {"data_time": round(waited / run.every, 5), "decode.loss_ce": 2.6493, "loss": 2.6493}
-                lines.append(json.dumps(row | {"time": round(total / run.every, 5)}))
-                total = waited = 0.0
+        for index, _, total, waited in rows(run, steps):
+            row = {"mode": "train", "epoch": epoch + 1, "iter": index, "lr": 0.00985, "memory": 13479}
+            row |= {"data_time": round(waited / run.every, 5), "decode.loss_ce": 2.6493, "loss": 2.6493}
+            lines.append(json.dumps(row | {"time": round(total / run.every, 5)}))
         lines.append(json.dumps({"mode": "val", "epoch": epoch + 1, "iter": 500, "lr": 0.00985, "mIoU": 0.7161}))
     return "\n".join(lines) + "\n"
 
@@ -422,13 +403,13 @@ def nvidia_mxnet_speed(run: Run) -> str:
         )
     elapsed = 0.0
     for epoch, steps in run.epochs():
-        for at in range(0, len(steps) - run.every + 1, run.every):
-            total = sum(time for time, _ in steps[at : at + run.every])
-            elapsed += total
-            row = f"Epoch[{epoch}] Batch [{at}-{at + run.every - 1}]\tSpeed: {run.every * run.global_batch / total!r}"
+        for index, of_epoch, total, _ in rows(run, steps):
+            span = f"Batch [{index - run.every}-{index - 1}]"
+            row = f"Epoch[{epoch}] {span}\tSpeed: {run.every * run.global_batch / total!r}"
             for rank in (1, 0):
-                stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S,%f")[:-3]
+                stamp = _stamp(elapsed + of_epoch, "%Y-%m-%d %H:%M:%S,%f")[:-3]
                 lines.append(f"[1,{rank}]<stderr>:{stamp}:INFO: {row} samples/sec\tLR: 0.0039936\t")
+        elapsed += sum(time for time, _ in steps)
     lines += ["[1,0]<stderr>:2023-07-28 08:49:59,467:INFO: Experiment took: 146.61724376678467 sec", "train.total_ips"]
     lines += [f"           |{str(run.batch).center(11)}|", "-" * 24]
     lines += [f"{str(run.devices).center(11)}|{'389.54'.center(11)}|", ""]
@@ -442,15 +423,14 @@ def gluoncv(run: Run) -> str:
         f"num_epochs={len(run.epochs())}, num_gpus={run.devices}, use_gn=False)"
     ]
     for epoch, steps in run.epochs():
-        for at in range(0, len(steps) - run.every + 1, run.every):
-            rate = run.every * run.global_batch / sum(time for time, _ in steps[at : at + run.every])
-            lines.append(
-                f"Epoch[{epoch}] Batch [{at + run.every - 1}]\tSpeed: {rate:.6f} samples/sec\taccuracy=0.000957\t"
-            )
+        for index, _, total, _ in rows(run, steps):
+            rate = run.every * run.global_batch / total
+            lines.append(f"Epoch[{epoch}] Batch [{index - 1}]\tSpeed: {rate:.6f} samples/sec\taccuracy=0.000957\t")
         total_s = sum(time for time, _ in steps)
+        rate = len(steps) * run.global_batch / total_s
         lines += [
             f"[Epoch {epoch}] training: accuracy=0.007411",
-            f"[Epoch {epoch}] speed: {len(steps) * 256 / total_s:.0f} samples/sec\ttime cost: {total_s:.6f}",
+            f"[Epoch {epoch}] speed: {rate:.6f} samples/sec\ttime cost: {total_s:.6f}",
             f"[Epoch {epoch}] validation: err-top1=0.240000 err-top5=0.070000",
         ]
     return "\n".join(lines) + "\n"
@@ -464,14 +444,12 @@ def keras(run: Run) -> str:
         lines += [" 'train_dataset': {'augmenter': {'name': None},", f"                   'batch_size': {batch},"]
         lines += ["                   'dtype': 'float32',", "                   'use_per_replica_batch_size': True},"]
         lines += [" 'validation_dataset': {'batch_size': 9,", "                        'dtype': 'float16'}}"]
-    elapsed, stamps = 0.0, []
-    for at in range(0, len(run.times) - run.every + 1, run.every):
-        total = sum(run.times[at : at + run.every])
-        elapsed += total
-        stamps.append(f"'BatchTimestamp<batch_index: {at + run.every}, timestamp: {1598428690.198 + elapsed}>'")
+    stamps = []
+    for index, elapsed, total, _ in rows(run):
+        stamps.append(f"'BatchTimestamp<batch_index: {index}, timestamp: {1598428690.198 + elapsed}>'")
         lines.append(
             f"I0728 07:50:52.940788 140244211521280 keras_utils.py:133] TimeHistory: {total:.2f} seconds, "
-            f"{run.every * run.global_batch / total:.2f} examples/second between steps {at} and {at + run.every}"
+            f"{run.every * run.global_batch / total:.2f} examples/second between steps {index - run.every} and {index}"
         )
     lines.append(f"{{'accuracy_top_1': 0.76, 'step_timestamp_log': [{', '.join(stamps)}], 'train_finish_time': 1.0}}")
     return "\n".join(lines) + "\n"

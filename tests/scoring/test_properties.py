@@ -15,7 +15,7 @@ from scoring.record import InputError
 from tests.scoring import samples
 
 SETTINGS = settings(
-    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]
+    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]
 )
 NAMES = st.sampled_from(sorted(samples.WRITERS))
 RULES = st.sampled_from(["window", "perf", "perf-seg", "oneflow"])

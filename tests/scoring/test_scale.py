@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from scoring.predict import scale, scale_model
 from scoring.predict.scale_model import Loss, PublishedTable
 from scoring.published.table import read_published
 from tests import make_log
+from tests.scoring.command import Done, scoring
 
 TABLES = scale_model.published_tables(read_published())
 
@@ -158,14 +157,8 @@ def test_time_to_train_says_when_it_is_not_known() -> None:
 # ------------------------------------------------------------------------------------------------- command
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "scoring", "scale", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+def command(*arguments: object) -> Done:
+    return scoring("scale", *arguments)
 
 
 def write_log(path: Path, *, devices: int, nodes: int, step_time_s: float, batch: int = 64) -> Path:

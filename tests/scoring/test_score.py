@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import random
 import re
 import statistics
 import subprocess
@@ -15,8 +16,7 @@ import pytest
 
 from runlog.stats import olympic_mean, t_quantile
 from scoring.__main__ import main
-from scoring.figure import protocols, spread
-from scoring.figure import warnings as hazards
+from scoring.figure import protocols, spread, warnings
 from scoring.figure.compare import between_runs_sd
 from scoring.figure.score import TooFewRunsError, score
 from scoring.importers import read_record
@@ -213,13 +213,10 @@ def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
     assert code == 0
     assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
     assert result["spread_over"] == "windows"
-    assert result["interval_method"] == "within this run, of 18 windows; between runs: unknown"
-
-
-def test_a_few_windows_hold_no_interval(tmp_path: Path, command: Command) -> None:
-    _, result, _ = command("score", steady_log(tmp_path, "a.txt"), "--protocol", "window", "--skip", 13)
-    assert result["windows"] == 7 and result["interval_95"] is None
-    assert result["interval_method"] == "none: fewer than 8 windows of one run"
+    assert result["interval_method"] == "of these 18 windows; of the run and of its repeats: unknown"
+    _, few, _ = command("score", tmp_path / "a.txt", "--protocol", "window", "--skip", 13)
+    assert few["windows"] == 7 and few["interval_95"] is None
+    assert few["interval_method"] == "none: fewer than 8 windows of one run"
 
 
 @pytest.mark.parametrize(
@@ -341,6 +338,11 @@ def test_own_protocol(tmp_path: Path, command: Command) -> None:
         ("{source: a, skip: 1 window, over_steps: run_time, runs: 1, over_runs: mean}", "figure: run_time"),
         ("{source: a, skip: 1 window, over_steps: between_stamps, runs: 1, over_runs: mean}", "counts from a step"),
         ("[1, 2]", "want a table"),
+        ("{source: [a, b], skip: 1 window, over_steps: images_over_time, runs: 1, over_runs: mean}", "want text"),
+        (
+            f"{{source: a, skip: {5001 * '1'} windows, over_steps: run_time, runs: 1, over_runs: mean}}",
+            "want an amount",
+        ),
     ],
 )
 def test_wrong_protocol_file(tmp_path: Path, row: str, says: str) -> None:
@@ -349,25 +351,12 @@ def test_wrong_protocol_file(tmp_path: Path, row: str, says: str) -> None:
     assert "protocol mine" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "- 1", "a: [", "\x00", "!!python/object/apply:os.system ['true']"])
+@pytest.mark.parametrize(
+    "text", ["", "- 1", "a: [", "\x00", "!!python/object/apply:os.system ['true']", f"a: {5001 * '1'}", "a: 2020-99-99"]
+)
 def test_no_protocol_file(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError):
         protocols.load(write(tmp_path, "own.yaml", text))
-
-
-def test_protocol_rows() -> None:
-    """The protocols that were published, as their reports state them."""
-    rows = {
-        name: (p.skip, p.skip_unit, p.take_steps, p.over_steps, p.runs, p.over_runs)
-        for name, p in protocols.load().items()
-    }
-    assert rows["fleetx"] == (20, "step", 100, "mean_of_rates", 7, "median")
-    assert rows["dlperf"] == (20, "step", 100, "between_stamps", 6, "mean")
-    assert rows["dlperf-later"] == (20, "step", 100, "between_stamps", 5, "median")
-    assert rows["perf"] == (10, "window", None, "mean_of_printed_rates", 1, "mean")
-    assert rows["perf-seg"] == (4, "window", None, "mean_step_time", 1, "mean")
-    assert rows["oneflow"] == (1, "window", None, "mean_of_printed_rates", 1, "mean")
-    assert rows["mlperf"] == (0, "window", None, "run_time", 5, "olympic_mean")
 
 
 # Warnings: each where it belongs, and not where it does not.
@@ -389,7 +378,7 @@ def noise(count: int, level: float = 0.5, share: float = 0.01) -> list[float]:
 
 
 def rules(record: Record, *, averages_rates: bool = False) -> set[str]:
-    return {warning.rule for warning in hazards.of_windows(record, record.windows, averages_rates)}
+    return {warning.check for warning in warnings.of_windows(record, record.windows, averages_rates)}
 
 
 def test_steady_run_has_no_warning() -> None:
@@ -400,8 +389,8 @@ def test_steady_run_has_no_warning() -> None:
 def test_warm_up_not_over() -> None:
     for slow in (1, 3, 15):
         record = record_of(noise(slow, 0.6) + noise(60))
-        [warning] = hazards.of_windows(record, record.windows, False)
-        assert warning.rule == "warm_up_not_over" and f"skip {slow} more" in warning.message
+        [warning] = warnings.of_windows(record, record.windows, False)
+        assert warning.check == "warm_up_not_over" and f"skip {slow} more" in warning.found
     assert rules(record_of(noise(15, 0.502) + noise(60))) == set()  # less than the noise
 
 
@@ -420,8 +409,8 @@ def test_throttling() -> None:
     times = noise(60) + noise(40, 0.56)
     assert rules(record_of(times)) == {"throttling"}
     record = record_of(times, powers=[300.0] * 60 + [210.0] * 40)
-    [warning] = hazards.of_windows(record, record.windows, False)
-    assert "300 W before, 210 W after" in warning.message and warning.line == 61
+    [warning] = warnings.of_windows(record, record.windows, False)
+    assert "300 W before, 210 W after" in warning.found and warning.where == "a.log:61"
 
 
 def test_data_stall_is_no_throttling() -> None:
@@ -450,13 +439,13 @@ def test_cumulative_windows() -> None:
 def test_mixed_software_and_math_modes(published_logs: Path, command: Command) -> None:
     a = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
     b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
-    found = {warning.rule: warning.message for warning in hazards.of_mixture([a, b])}
+    found = {warning.check: warning.found for warning in warnings.of_mixture([a, b])}
     assert found["mixed_math_mode"] == "math mode differs: fp32, tf32"
     assert "cudnn 8.1 and 8.2" in found["mixed_software"]
-    assert hazards.of_mixture([a, a]) == []
+    assert not list(warnings.of_mixture([a, a]))
     c = dataclasses.replace(a, framework="PaddlePaddle 2.5.0")
     d = dataclasses.replace(a, framework="PaddlePaddle 2.6.2")
-    assert "PaddlePaddle 2.5.0 and 2.6.2" in hazards.of_mixture([c, d])[0].message
+    assert "PaddlePaddle 2.5.0 and 2.6.2" in next(warnings.of_mixture([c, d])).found
     _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
 
@@ -491,9 +480,13 @@ def test_a_run_on_null_gpus_is_said_to_mean_nothing(tmp_path: Path, command: Com
 
 def test_outlying_runs() -> None:
     records = [record_of(noise(10)) for _ in range(6)]
-    assert hazards.of_runs(records, [100, 101, 99, 100.5, 99.5, 80], "images/s")[0].rule == "outlying_run"
-    assert hazards.of_runs(records, [100, 101, 99, 100.5, 99.5, 98], "images/s") == []
-    assert hazards.of_runs(records[:5], [28.410, 28.639, 30.342, 28.748, 28.669], "minutes")[0].rule == "outlying_run"
+    for values, outlying in (
+        ([100, 101, 99, 100.5, 99.5, 80], True),
+        ([100, 101, 99, 100.5, 99.5, 98], False),
+        ([28.410, 28.639, 30.342, 28.748, 28.669], True),
+    ):
+        found = [warning.check for warning in warnings.of_runs(records[: len(values)], values, "of any unit")]
+        assert found == ["outlying_run"] * outlying
 
 
 def test_truncated_log_is_scored_and_said(tmp_path: Path, command: Command) -> None:
@@ -523,18 +516,6 @@ def test_t_quantile() -> None:
         for probability in (0.6, 0.75, 0.975, 0.9995):
             expected = float(stats.t.ppf(probability, freedom))
             assert t_quantile(freedom, probability) == pytest.approx(expected, rel=1e-9)
-
-
-def test_interval_covers_the_mean() -> None:
-    """Of 400 samples of 6 from a normal distribution about 95 % hold the true mean."""
-    import random
-
-    draw = random.Random(7)
-    held = 0
-    for _ in range(400):
-        low, high = spread.t_interval([draw.gauss(100, 5) for _ in range(6)]) or (0, 0)
-        held += low <= 100 <= high
-    assert 370 <= held <= 390
 
 
 def test_interval_of_an_olympic_mean_is_yuens() -> None:
@@ -583,6 +564,65 @@ def test_an_interval_of_rates_is_positive() -> None:
     assert 0 < low < 8 < high
 
 
+def test_how_many_more_runs_make_one_percent(tmp_path: Path, command: Command) -> None:
+    """By Stein's two stages; what is then measured is within 1 % as often as asked for."""
+    logs = sorted(folder_of(tmp_path, "runs", [1, 1.02, 0.98]).iterdir())
+    _, result, _ = command("score", *logs, "--protocol", "window")
+    low, high = result["interval_95"]
+    needed = 3 * (math.log(high / low) / 2 / 0.01) ** 2
+    assert needed - 3 <= result["more_runs_for_1_percent"] < needed - 2
+    assert result["more_runs_for_1_percent"] == pytest.approx((4.303 * 0.02 / 0.01) ** 2 - 3, abs=2)
+    assert command("score", logs[0], "--protocol", "window")[1]["more_runs_for_1_percent"] is None
+    draw, close = random.Random(1), 0
+    empty = dataclasses.replace(score([read_record(log) for log in logs], protocols.find("window")), records=())
+    for _ in range(300):
+        first = [draw.gauss(100, 2) for _ in range(5)]
+        interval = (spread.mean_of(first) or pytest.fail("no estimate")).interval_95
+        more = dataclasses.replace(empty, interval_95=interval, runs=empty.runs + empty.runs[:2]).more_runs or 0
+        close += abs(statistics.fmean([*first, *(draw.gauss(100, 2) for _ in range(more))]) - 100) <= 1
+    assert close >= 0.92 * 300
+
+
+def test_a_mean_of_unlike_runs_is_warned_of(tmp_path: Path, command: Command) -> None:
+    for name, factors, warned in (("like", [1, 1.01, 0.99], False), ("unlike", [1, 1.1, 0.9], True)):
+        _, result, _ = command("score", *folder_of(tmp_path, name, factors).iterdir(), "--protocol", "window")
+        assert ("rates_averaged" in [warning["rule"] for warning in result["warnings"]]) == warned
+
+
+def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path, command: Command) -> None:
+    logs = []
+    for at, seconds in enumerate((0.9, 0.55, 0.51, 0.52, 0.53, 0.5, 0.1)):
+        logs.append(write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of([seconds] * 40))))
+    code, result, _ = command("score", *reversed(logs), "--protocol", "mlperf")
+    assert code == 0 and result["runs"] == 5 and result["protocol_rule"].endswith("the median of 3 sets of 5")
+    assert "runs 2 to 6 of 7 in the order of their start" in result["protocol_rule"]
+    assert result["value"] == pytest.approx(0.52 * 40 / 60, rel=1e-3)  # the other sets: 0.533 and 0.51
+    assert main(["report", *map(str, logs), "--protocol", "mlperf"]) == 0
+
+
+def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(
+    tmp_path: Path, published_logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mlperf = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").iterdir())
+    other = published_logs / "paddleseg_v100_gpu1_fp32_bs8.log"
+    for words in (
+        ["score", *mlperf, "--protocol", "mlperf"],
+        ["compare", mlperf[0], mlperf[1], "--protocol", "window"],
+    ):
+        assert main([*map(str, words)]) == 0
+        out = capsys.readouterr().out
+        assert " (unverified)" in out and "Result not verified by MLCommons Association." in out and "trademarks" in out
+        assert ("images/s is derived" in out) == (words[0] == "compare")
+        assert main([*map(str, words), "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["footnotes"]) == 2
+    digits = tmp_path / "digits.txt"  # the form of MLPerf's logs, and none of its benchmarks
+    header = {"dataset": {"name": "uci-digits-64", "train_samples": 1437, "synthetic": False}}
+    digits.write_text(f"# {json.dumps(header)}\n{mlperf[0].read_text()}")
+    for words in ([other, "--protocol", "perf-seg"], [digits, "--protocol", "window"]):
+        assert main(["score", *map(str, words)]) == 0
+        assert "erified" not in capsys.readouterr().out
+
+
 # Comparison.
 
 
@@ -613,7 +653,18 @@ def test_speedup_and_efficiency(tmp_path: Path, command: Command) -> None:
     _, result, _ = command("compare", one, eight, "--protocol", "window")
     row = result["rows"][1]
     assert row["speedup"] == pytest.approx(8 / 1.1, rel=1e-3)
-    assert row["efficiency"] == pytest.approx(1 / 1.1, rel=1e-3)
+    assert row["efficiency"] == pytest.approx(1 / 1.1, rel=1e-3) and not result["warnings"]
+
+
+@pytest.mark.parametrize(("step_s", "given"), [(0.8, 1.25), (0.5, None)])
+def test_more_a_device_among_many_is_said(tmp_path: Path, command: Command, step_s: float, given: float | None) -> None:
+    """From a factor of 1.5 on there is no efficiency but the bound."""
+    one, eight = folder_of(tmp_path, "one", [1], devices=1), folder_of(tmp_path, "eight", [step_s], devices=8)
+    _, result, _ = command("compare", one, eight, "--protocol", "window")
+    [warning] = [warning for warning in result["warnings"] if warning["rule"] == "over_linear"]
+    assert "times as much a device as the base" in warning["message"]
+    assert ("1 at most" in warning["message"]) is (given is None)
+    assert result["rows"][1]["efficiency"] == (given and pytest.approx(given, rel=1e-3))
 
 
 def test_single_runs_cannot_be_told(tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
@@ -624,11 +675,11 @@ def test_single_runs_cannot_be_told(tmp_path: Path, command: Command, capsys: py
     assert row["different"] is None and row["ratio_interval_95"] is None and "unknown" in row["basis"]
     assert main(["compare", str(one), str(two), "--protocol", "window"]) == 0
     assert "cannot be told" in capsys.readouterr().out
-    for given, different in (("1/5", True), ("4/5", False)):  # 10 % against 4.4 and 17.7 %
+    for given, different in (("1/5", True), ("4/5", False)):  # 10 % against 5.3 and 21.2 %
         _, result, _ = command("compare", one, two, "--protocol", "window", "--between-runs-sd", given)
         row = result["rows"][1]
         assert row["different"] is different
-        half = 3.1355 * float(given[0]) / 100 * math.sqrt(2)
+        half = 3.7469 * float(given[0]) / 100 * math.sqrt(2)
         assert row["ratio_interval_95"][1] / row["ratio"] == pytest.approx(math.exp(half), rel=1e-4)
 
 
@@ -670,7 +721,7 @@ def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path, comm
     assert result["rows"][1]["efficiency"] is not None and result["rows"][2]["efficiency"] is None
 
 
-@pytest.mark.parametrize("given", ["1", "1/1", "0/5", "x/5", "1/5/2", "101/5"])
+@pytest.mark.parametrize("given", ["1", "1/1", "0/5", "x/5", "1/5/2", "101/5", "0.8/99999999999999999999"])
 def test_a_spread_without_its_runs_is_refused(given: str) -> None:
     with pytest.raises(ValueError):
         between_runs_sd(given)
@@ -701,7 +752,7 @@ def test_compare_of_nothing(tmp_path: Path, command: Command) -> None:
     ("low", "high", "unsteady"), [(98.1, 101.9, False), (97.5, 102.6, True), (100.0, 100.0, False)]
 )
 def test_an_interval_of_over_two_percent_each_way_is_unsteady(low: float, high: float, unsteady: bool) -> None:
-    assert bool(hazards.of_interval(100.0, (low, high))) == unsteady
+    assert bool(list(warnings.of_interval(100.0, (low, high)))) == unsteady
 
 
 @pytest.mark.parametrize("text", ["", None])
@@ -714,9 +765,3 @@ def test_the_name_of_a_log_breaks_no_line(tmp_path: Path, capsys: pytest.Capture
     assert (code, error.count("\n")) == ((0, 0) if text is None else (2, 1))
     assert main(["compare", *map(str, logs), "--protocol", "window"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_spread_over_more_runs_than_there_are_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["compare", "a", "b", "--protocol", "window", "--between-runs-sd", "0.8/99999999999999999999"])
-    assert "invalid between_runs_sd value" in capsys.readouterr().err

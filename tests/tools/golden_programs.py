@@ -6,6 +6,7 @@ python -m tests.tools.golden_programs [NAME...]   after a change of the program 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,33 +16,16 @@ from program.count import counts_of
 from tools import inspect
 
 GOLDEN = Path(__file__).with_name("golden") / "programs.json"
-# System, precision, images a device, ranks and, for FCN-HRNetW18, the recipe: of each figure of Paddle's on one node in
-# published.csv that says its precision, and of PaddleSeg's recipe (batch 2). The system changes no program.
-PUBLISHED: dict[str, tuple[Any, ...]] = {
-    "fp32_b32_n8": ("DGX1", "fp32", 32, 8),
-    "fp32_b64_n8": ("DGX1", "fp32", 64, 8),
-    "fp32_b128_n1": ("DGX1", "fp32", 128, 1),
-    "fp32_b128_n2": ("DGX1", "fp32", 128, 2),
-    "fp32_b128_n4": ("DGX1", "fp32", 128, 4),
-    "fp32_b128_n8": ("DGX1", "fp32", 128, 8),
-    "fp32_b256_n1": ("DGX1", "fp32", 256, 1),
-    "fp32_b256_n8": ("DGX1", "fp32", 256, 8),
-    "tf32_b256_n1": ("DGXA100", "tf32", 256, 1),
-    "tf32_b256_n8": ("DGXA100", "tf32", 256, 8),
-    "amp_o1_b32_n8": ("DGX1", "amp_o1", 32, 8),
-    "amp_o1_b64_n8": ("DGX1", "amp_o1", 64, 8),
-    "amp_o1_b128_n8": ("DGX1", "amp_o1", 128, 8),
-    "amp_o1_b256_n1": ("DGXA100", "amp_o1", 256, 1),
-    "amp_o1_b256_n8": ("DGX1", "amp_o1", 256, 8),
-    "amp_o2_b256_n1": ("DGX1", "amp_o2", 256, 1),
-    "amp_o2_b256_n8": ("DGXA100", "amp_o2", 256, 8),
-    "hrnet_fp32_b2_n1": ("DGX1", "fp32", 2, 1, "cityscapes_80k"),
-    "hrnet_fp32_b8_n1": ("DGX1", "fp32", 8, 1, "cityscapes_benchmark"),
-    "hrnet_fp32_b8_n8": ("DGX1", "fp32", 8, 8, "cityscapes_benchmark"),
-    "hrnet_amp_o1_b8_n8": ("DGX1", "amp_o1", 8, 8, "cityscapes_benchmark"),
-    "hrnet_amp_o2_b8_n1": ("DGX1", "amp_o2", 8, 1, "cityscapes_benchmark"),
-    "hrnet_amp_o2_b8_n8": ("DGX1", "amp_o2", 8, 8, "cityscapes_benchmark"),
-}
+# Precision, images a device and ranks: of each figure of Paddle's on one node in published.csv that says its precision,
+# and of PaddleSeg's recipe (batch 2). The system changes no program.
+PUBLISHED = (
+    *(f"fp32_b{size}" for size in ("32_n8", "64_n8", "128_n1", "128_n2", "128_n4", "128_n8", "256_n1", "256_n8")),
+    *("tf32_b256_n1", "tf32_b256_n8"),
+    *(f"amp_o1_b{size}" for size in ("32_n8", "64_n8", "128_n8", "256_n1", "256_n8")),
+    *("amp_o2_b256_n1", "amp_o2_b256_n8"),
+    *(f"hrnet_fp32_b{size}" for size in ("2_n1", "8_n1", "8_n8")),
+    *("hrnet_amp_o1_b8_n8", "hrnet_amp_o2_b8_n1", "hrnet_amp_o2_b8_n8"),
+)
 KEPT = (
     "operators",
     "kernel_operators",
@@ -57,11 +41,20 @@ KEPT = (
 )
 
 
-def count(system: str, precision: str, batch: int, ranks: int, hrnet: str = "") -> dict[str, Any]:
-    """The kept counts of one configuration: of ResNet-50, or of FCN-HRNetW18 by the recipe `hrnet`."""
-    workload = {"WORKLOAD": "hrnet", "RECIPE": hrnet} if hrnet else {}
+def parts(name: str) -> tuple[bool, str, int, int]:
+    """Whether it is FCN-HRNetW18's, else ResNet-50's; precision, images a device, ranks."""
+    found = re.fullmatch(r"(hrnet_)?(\w+)_b(\d+)_n(\d+)", name)
+    assert found
+    return bool(found[1]), found[2], int(found[3]), int(found[4])
+
+
+def count(name: str) -> dict[str, Any]:
+    """The kept counts of one configuration."""
+    hrnet, precision, batch, ranks = parts(name)
+    recipe = "cityscapes_80k" if batch == 2 else "cityscapes_benchmark"
+    workload = {"WORKLOAD": "hrnet", "RECIPE": recipe} if hrnet else {}
     sizes = {"PRECISION": precision, "BATCHSIZE": str(batch), "DGXNNODES": "1", "DGXNGPU": str(ranks)}
-    job = env.of_system(DGXSYSTEM=system, **workload, **sizes)
+    job = env.of_system(DGXSYSTEM="DGXA100", **workload, **sizes)
     main = inspect.build(job).main
     found = counts_of(main)
     kept = {key: found[key] for key in KEPT}
@@ -78,7 +71,7 @@ def main() -> None:
     """Writes the file anew, or the named programs in it."""
     golden = json.loads(GOLDEN.read_text())
     for name in sys.argv[1:] or PUBLISHED:
-        golden[name] = count(*PUBLISHED[name])
+        golden[name] = count(name)
         print(name, f"{golden[name]['kernel_operators']} kernel operators, {golden[name]['bytes_gb']} GB", flush=True)
     GOLDEN.write_text(json.dumps({name: golden[name] for name in PUBLISHED}, indent=1) + "\n")
 

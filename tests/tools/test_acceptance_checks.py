@@ -47,50 +47,47 @@ def test_losses_pass_within_their_tolerance_and_fail_beyond_it(name: str) -> Non
     assert verdict.figures["losses"][1] == beyond.tolist()
 
 
-def test_a_loss_that_is_no_number_fails() -> None:
+def test_losses_that_are_no_numbers_or_never_move_fail_by_the_widest_tolerance() -> None:
     losses = GOLDEN[None, :4].copy()
     losses[0, 2] = np.nan
     verdict = judged_losses(losses, GOLDEN, acceptance.GPU_HALF)
-    assert verdict.status == "fatal"
-    assert "nan of the loss off at step 3 of 4" in verdict.found
+    assert verdict.status == "fatal" and "nan of the loss off at step 3 of 4" in verdict.found
+    assert judged_losses(np.full((1, 20), GOLDEN[0]), GOLDEN, acceptance.GPU_HALF).status == "fatal"
 
 
-def test_the_widest_tolerance_still_sees_weights_that_never_move() -> None:
-    still = np.full(20, GOLDEN[0])
-    assert judged_losses(still[None], GOLDEN, acceptance.GPU_HALF).status == "fatal"
-
-
-def captured_and(change: float, *, step: int = 9) -> Any:
-    """The verdict on losses of two ranks, of which one of the captured step is another."""
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (0, "ok", "20 of 20 losses alike bit for bit"),
+        (np.spacing(np.float32(GOLDEN[9])), "fatal", "1 of 20 losses differ, first at step 10, by "),
+        (np.nan, "fatal", "1 of 20 losses differ, first at step 10, by nan"),
+    ],
+)
+def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit(change: float, status: str, said: str) -> None:
     launched = np.array([GOLDEN, GOLDEN], np.float32)
     replayed = launched.copy()
-    replayed[1, step] += np.float32(change)
-    return acceptance_captured.same_bits(launched, replayed)
+    replayed[1, 9] += np.float32(change)
+    verdict = acceptance_captured.same_bits(launched, replayed)
+    assert verdict.status == status and verdict.found.startswith(said)
 
 
-def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit() -> None:
-    same = captured_and(0)
-    assert (same.status, same.found) == ("ok", "20 of 20 losses alike bit for bit")
-    other = captured_and(np.spacing(np.float32(GOLDEN[9])))
-    assert other.status == "fatal" and other.found.startswith("1 of 20 losses differ, first at step 10, by ")
-    assert other.figures["launched"][1] != other.figures["replayed"][1]
-    assert captured_and(np.nan).status == "fatal"
-
-
-def test_losses_that_show_nothing_of_a_captured_step_fail() -> None:
-    still, lost = np.full((2, 4), 2.5, np.float32), np.full((2, 4), np.nan, np.float32)
-    for losses, said in (
-        (still, "4 losses are alike, and none differs from the one before: nothing was trained"),
-        (lost, "a launched step's loss is not finite"),
-    ):
-        verdict = acceptance_captured.same_bits(losses, losses)
-        assert (verdict.status, verdict.found) == ("fatal", said)
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (2.5, "4 losses are alike, and none differs from the one before: nothing was trained"),
+        (np.nan, "a launched step's loss is not finite"),
+    ],
+)
+def test_losses_that_show_nothing_of_a_captured_step_fail(loss: float, said: str) -> None:
+    losses = np.full((2, 4), loss, np.float32)
+    verdict = acceptance_captured.same_bits(losses, losses)
+    assert (verdict.status, verdict.found) == ("fatal", said)
 
 
 def test_a_captured_step_is_the_last_check_of_its_job_and_none_of_a_cpu() -> None:
     assert all(checks[-1] == "captured" and "captured" not in checks[:-1] for checks in CHECKS.values())
     with pytest.raises(NotPossible, match="a CPU has no CUDA graphs: DEVICE=cpu"):
-        acceptance.captured(SimpleNamespace(job=SimpleNamespace(device="cpu"), short=True))  # type: ignore[arg-type]
+        acceptance.captured(SimpleNamespace(job=SimpleNamespace(device="cpu"), steps=4))  # type: ignore[arg-type]
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +163,29 @@ def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
     assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
 
 
-def test_a_figure_stands_beside_that_of_the_same_card_batch_and_count() -> None:
-    (figure,) = acceptance_speed.published(on_a_gpu())
-    assert figure["images_per_s"] == 17587.654
+@pytest.mark.parametrize(
+    ("rate", "batch", "size", "status"),
+    [(15_830, 256, 224, "ok"), (15_820, 256, 224, "fatal"), (15_830, 100, 224, "ok"), (15_830, 256, 160, "unknown")],
+)
+def test_a_rate_is_held_to_the_nearest_published_one(rate: int, batch: int, size: int, status: str) -> None:
+    """17,587.654 images/s in published.csv; utilization by hand."""
     machine = on_a_gpu()
-    machine.job.batchsize = 100
-    assert acceptance_speed.published(machine) == []
+    machine.job.batchsize, machine.job.hyperparameters = batch, SimpleNamespace(image_size=size)
+    verdict = acceptance_speed.judge_rate(machine, 60 * rate, 60.0, 120_000.0, 24.3e9)
+    assert verdict.status == status
+    assert verdict.figures["flops_utilization"] == pytest.approx(24.3e9 * rate / (8 * 312e12))
+    assert verdict.figures["images_per_joule"] == pytest.approx(rate / 2000)
+    assert f"{rate:.1f} images/s over 60 s, batch {batch} x 8, 15.4% of the card's peak" in verdict.found
+    (figure,) = verdict.figures["published"] or [{"images_per_s": None}]
+    assert figure["images_per_s"] == (None if status == "unknown" else 17587.654)
+    assert status == "unknown" or "15828.9 images/s: 90% of the nearest published figure a device" in verdict.wanted
+
+
+def test_a_rate_without_a_known_card_is_not_judged() -> None:
+    machine = on_a_gpu()
+    machine.job.device, machine.job.hyperparameters = "cpu", SimpleNamespace(image_size=224)
+    verdict = acceptance_speed.judge_rate(machine, 100, 2.0, None, 24.3e9)
+    assert (verdict.status, verdict.figures["flops_utilization"], verdict.figures["published"]) == ("unknown", None, [])
 
 
 @pytest.mark.parametrize(
@@ -231,7 +245,7 @@ def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list
 def test_weights_and_images_reach_the_half_precision_program_as_they_do_the_plain_one() -> None:
     paddle.enable_static()
     with mock.patch.object(model, "STAGES", programs.STAGES):
-        weights = acceptance.first_weights(programs.RECIPE)
+        weights = acceptance_captured.first_weights(programs.RECIPE)
     plain = first_losses("fp32", "cpu", weights)
     assert np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-5, atol=0)
     weights["stem.conv.w"] = weights["stem.conv.w"][:, ::-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,25 +54,27 @@ def test_a_thousand_nodes_are_judged_too() -> None:
     assert named(found) == [("node7", "step"), ("node600", "step"), ("node1023", "step"), ("node11", "disk")]
 
 
-def test_three_slow_nodes_of_eight_do_not_hide_each_other() -> None:
-    assert {what for what, _ in named(record(8, 1, step={1: 0.2, 4: 0.2, 6: 0.21}))} == {"node1", "node4", "node6"}
+@pytest.mark.parametrize(
+    ("nodes", "slower", "names"),
+    [
+        (16, {"step": {2: -0.3}}, []),  # a faster one, which hides nobody
+        (16, {"step": {2: -0.3, 5: 0.1}}, [("node5", "step")]),
+        (8, {"step": {1: 0.2, 4: 0.2, 6: 0.21}}, [("node1", "step"), ("node4", "step"), ("node6", "step")]),
+        (8, {"disk": {5: 0.5}}, [("node5", "disk")]),
+        (8, {"network": {6: 2.0}}, [("node6", "network latency"), ("node6", "network transfer")]),
+    ],
+)
+def test_slow_parts_are_named_as_what_they_are(
+    nodes: int, slower: dict[str, Any], names: list[tuple[str, str]]
+) -> None:
+    assert named(record(nodes, 3, **slower)) == names
 
 
-def test_a_faster_node_is_not_named_and_hides_nobody() -> None:
-    assert named(record(16, 3, step={2: -0.3})) == []
-    assert named(record(16, 3, step={2: -0.3, 5: 0.1})) == [("node5", "step")]
-
-
-def test_a_slow_disk_is_named_as_one() -> None:
-    assert named(record(8, 4, disk={5: 0.5})) == [("node5", "disk")]
-
-
-def test_one_slow_pair_is_a_link_and_a_node_with_all_its_links_slow_is_a_node() -> None:
+def test_one_slow_pair_is_a_link() -> None:
     made = record(8, 5)
     link = made["links"][4]
     name = f"node{link['a']} - node{link['b']}"
     assert set(named(record(8, 5, link={(link["a"], link["b"]): 2.0}))) == {(name, "latency"), (name, "transfer")}
-    assert set(named(record(8, 5, network={6: 2.0}))) == {("node6", "network latency"), ("node6", "network transfer")}
 
 
 def test_a_node_that_takes_over_twice_the_time_is_named_in_a_fleet_of_four() -> None:
@@ -89,11 +92,19 @@ def test_a_bad_link_of_four_nodes_is_named_where_others_use_the_machine_too() ->
         assert set(found) == {(name, "latency"), (name, "transfer")}
 
 
-def test_more_than_twice_the_time_names_a_minority_beyond_the_errors() -> None:
-    assert fleet_verdicts.slow([0.0, 0.0, 0.3, 1.1], noise=0.02, alpha=0.0) == [3]
-    assert fleet_verdicts.slow([0.0, 0.0, 0.3, 1.1], noise=0.04, alpha=0.0) == []
-    assert fleet_verdicts.slow([0.0, 0.0, 1.0, 1.0], noise=0.0, alpha=0.0) == []
-    assert fleet_verdicts.slow([0.0, 0.0, 0.0, 1.0, 3.0], noise=0.0, alpha=0.0) == [3, 4]
+@pytest.mark.parametrize(
+    ("places", "noise", "alpha", "slow"),
+    [
+        ([0.0, 0.0, 0.3, 1.1], 0.02, 0.0, [3]),  # over twice the time, beyond the errors
+        ([0.0, 0.0, 0.3, 1.1], 0.04, 0.0, []),
+        ([0.0, 0.0, 1.0, 1.0], 0.0, 0.0, []),  # no minority
+        ([0.0, 0.0, 0.0, 1.0, 3.0], 0.0, 0.0, [3, 4]),
+        ([0.0, 1e-5, 2e-5, 3e-5, 0.009], 0.0, 0.01, []),  # under one percent
+        ([0.0, 1e-5, 2e-5, 3e-5, 0.011], 0.0, 0.01, [4]),
+    ],
+)
+def test_who_is_slow_by_places(places: list[float], noise: float, alpha: float, slow: list[int]) -> None:
+    assert fleet_verdicts.slow(places, noise=noise, alpha=alpha) == slow
 
 
 def test_the_longer_way_across_switches_is_no_fault() -> None:
@@ -146,11 +157,6 @@ def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
         places = 0.1 * rng.standard_normal((runs, nodes))
         share = statistics.fmean(bool(fleet_verdicts.slow(p, noise=0.0, alpha=0.05)) for p in places.tolist())
         assert 0.02 < share < 0.055 + 3 * math.sqrt(0.05 * 0.95 / runs)
-
-
-def test_a_difference_under_one_percent_names_nobody() -> None:
-    assert fleet_verdicts.slow([0.0, 1e-5, 2e-5, 3e-5, 0.009], noise=0.0, alpha=0.01) == []
-    assert fleet_verdicts.slow([0.0, 1e-5, 2e-5, 3e-5, 0.011], noise=0.0, alpha=0.01) == [4]
 
 
 def test_a_baseline_finds_what_the_nodes_make_hides() -> None:

@@ -45,7 +45,7 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
     layout = "NCHW" if dtype == "float32" else "NHWC"
     found = candidates(job)
     for candidate in found:
-        text = candidate.exports("nccl_comm_num=1").get("STRATEGY", "")
+        text = candidate.exports("").get("STRATEGY", "")
         strategy.resolve(strategy.parse(text), dtype=dtype, layout=layout, device="gpu")
     names = {candidate.name for candidate in found}
     assert ("auto" in names) == (ranks == 8)
@@ -90,13 +90,10 @@ def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimiz
                 knobs=",".join((FINE, *way.knobs)),
                 recipe=replace(programs.RECIPE, optimizer=optimizer),
             )
-            ops = [
-                (op.type, op.input_arg_names, op.output_arg_names, op.has_attr("ring_id") and op.attr("ring_id"))
-                for op in built.main.global_block().ops
-            ]
+            ops = [(op.type, op.input_arg_names, op.output_arg_names) for op in built.main.global_block().ops]
             same = found.setdefault(str(ops), way.name)
             assert same == way.name, f"{way.name} builds the program of {same}"
-    assert len(found) >= 7
+    assert len(found) >= 6
 
 
 def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
@@ -122,9 +119,9 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
         ((), {"BATCHSIZE": "0"}, "BATCHSIZE=0: must be at least 1"),
         (("--name", "CPU"), {}, "config_CPU.sh: exists"),
         (
-            ("--folder", "/nowhere"),
+            ("--folder", "/proc/none"),
             {},
-            "--folder /nowhere: No such file or directory: give a folder that this user may",
+            "--folder /proc/none: No such file or directory: give a folder that this user",
         ),
         (("--folder", "/etc/hostname"), {}, "--folder /etc/hostname: Not a directory: give a folder"),
         (("--folder", "/proc"), {}, "--folder /proc: "),  # where not even root may write
@@ -265,28 +262,21 @@ def test_the_evidence_is_printed_where_the_file_fails(
     assert "enable_inplace=1 " in said and "chosen: the base" in said and "config  " not in said
 
 
-def test_what_trains_something_else_is_never_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = [2 * rate for rate in STEADY]
-    text = searched(
-        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (twice, 2e-4)}
-    )
-    assert exports(text) == [] and "refused: its losses differ by" in text and "chosen: the base" in text
-
-
-def test_what_is_within_the_spread_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noisy = [38.0, 44.0, 39.0, 45.0, 40.0]
-    text = searched(
-        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (noisy, 0.0)}
-    )
-    assert exports(text) == [] and "no difference shown" in text and "measured again" not in text
-
-
-def test_a_lucky_screening_does_not_survive_the_second_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lucky = [rate * 1.05 for rate in STEADY] + STEADY
-    text = searched(
-        tmp_path, monkeypatch, {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (lucky, 0.0)}
-    )
-    assert exports(text) == [] and "measured again" in text and "chosen: the base" in text
+@pytest.mark.parametrize(
+    ("rates", "shift", "said", "unsaid"),
+    [
+        ([2 * rate for rate in STEADY], 2e-4, "refused: its losses differ by", "measured again"),
+        ([38.0, 44.0, 39.0, 45.0, 40.0], 0.0, "no difference shown", "measured again"),
+        ([rate * 1.05 for rate in STEADY] + STEADY, 0.0, "measured again", "refused"),  # by luck, the first time
+    ],
+    ids=["trains something else", "within the spread", "lucky"],
+)
+def test_what_is_never_chosen(
+    rates: list[float], shift: float, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = {"base": (STEADY, 0.0), "control": CONTROL, "merged_optimizer=0": (rates, shift)}
+    text = searched(tmp_path, monkeypatch, ways)
+    assert exports(text) == [] and "chosen: the base" in text and said in text and unsaid not in text
 
 
 def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,5 +348,6 @@ def test_a_search_on_cpu_ranks_ends_in_a_config_that_runs(tmp_path: Path) -> Non
 def test_a_sweep_shows_what_does_not_fit_with_its_reason(tmp_path: Path) -> None:
     done = command("--batches", "2,4000", "--repeats", "1", LOGDIR=str(tmp_path), **jobs.TINY)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert re.search(r"^ +2 +[\d.]+ +none: one turn +not measured$", done.stdout, re.M), done.stdout
-    assert re.search(r"^ +4000 +not measured: global batch 8000 is larger than", done.stdout, re.M), done.stdout
+    rate = r"^ok +BATCHSIZE=2 +[\d.]+ images/s, no interval: one turn, GPU memory not measured$"
+    assert re.search(rate, done.stdout, re.M), done.stdout
+    assert re.search(r"^fatal +BATCHSIZE=4000 +not measured: global batch 8000 is larger than", done.stdout, re.M)

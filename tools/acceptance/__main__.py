@@ -18,6 +18,7 @@ from typing import Any
 
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
+from runlog.errors import one_line
 from runlog.json_schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
 from tools.acceptance.lines import CHECKS, lines_file
@@ -72,6 +73,7 @@ def report(folder: Path, *, short: bool) -> int:
     return int(worst(lines) == FATAL)
 
 
+@one_line
 def main() -> int:
     """A rank's part of the acceptance where mpirun started this process, else one of the commands of its launcher."""
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
@@ -83,13 +85,10 @@ def main() -> int:
         return ranks_main("tools.acceptance.checks", short=args.short)
     job, _ = env.read()
     if job.workload != "rn50":
-        print(f"error: WORKLOAD={job.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50", file=sys.stderr)
-        return 2
-    knobs = job.knobs
-    if knobs.cuda_graph:
+        raise ValueError(f"WORKLOAD={job.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50")
+    if job.knobs.cuda_graph:
         why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
-        print(f"error: STRATEGY: cuda_graph=1: {why}", file=sys.stderr)
-        return 2
+        raise ValueError(f"STRATEGY: cuda_graph=1: {why}")
     if args.report:
         return report(args.report, short=args.short)
     print("\n".join(precision for precision in CHECKS if not env.refusal(PRECISION=precision)))

@@ -1,4 +1,4 @@
-"""The check of an acceptance that compares a captured step with a launched one."""
+"""The recorded job trained here by any plan, and the check that compares a captured step with a launched one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from harness import loader, state
 from harness.hooks.capture import CapturedStep
 from harness.hooks.watchdog import WATCHDOG
 from harness.loader import Batch
+from harness.loop import LaunchedStep
 from paddle_rn50.train import ResNet50
 from program import build
 from program.ops import LOSS_VALUE
@@ -17,57 +18,49 @@ from runlog.verdict import Verdict, judged
 from tools.acceptance.images import as_fed
 from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
-from tools.acceptance.reference import BATCH, SEED, Images, first_weights
+from tools.acceptance.reference import BATCH, SEED, first_weights
 
 # Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
 # filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
 REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
 
 
-def captured(machine: Machine, steps: int) -> Verdict:
+def captured(machine: Machine) -> Verdict:
     """Losses of the recorded job's first steps, launched operator by operator, against those of a replayed graph.
 
     The last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream capturing.
     """
     if machine.job.device == "cpu":
         raise NotPossible("a CPU has no CUDA graphs: DEVICE=cpu")
-    recipe, images, _ = machine.recorded()
-    read, weights = machine.batches(images, recipe, steps), first_weights(recipe)  # by the CPU, before it is bound
     paddle.set_flags(REPEATABLE)
-    launched = _losses(machine, read, weights, strategy="")
-    return same_bits(launched, _losses(machine, read, weights, strategy="cuda_graph=1"))
+    launched = train(machine, machine.plan())
+    return same_bits(launched, train(machine, machine.plan(strategy="cuda_graph=1")))
 
 
-def _losses(machine: Machine, read: Images, weights: dict[str, np.ndarray], *, strategy: str) -> np.ndarray:
-    """Losses [ranks, steps] of the recorded job by a strategy, each read after its step."""
-    recipe, _, schedule = machine.recorded()
-    plan = machine.plan(strategy=strategy)
+def train(machine: Machine, plan: build.Plan) -> np.ndarray:
+    """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
+    recipe, images, schedule = machine.recorded()
+    read, weights = machine.batches(images, recipe, machine.steps), first_weights(recipe)  # before a capture binds it
     model, executor, found = ResNet50(recipe, plan, batch=BATCH), machine.executor, []
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         training = model.training_program(schedule, seed=SEED)
         executor.run(training.startup)
         batches = [loader.resident(_batch(as_fed(image, model.image), label), executor.place) for image, label in read]
         feeds = [{"image": batch.image, "label": batch.label} for batch in batches]
-        step = CapturedStep(executor, training) if plan.strategy.cuda_graph else None
-        if step:
+        step = (CapturedStep if plan.strategy.cuda_graph else LaunchedStep)(executor, training)
+        if plan.strategy.cuda_graph:
             step.begin()
             for _ in range(step.RUNS_BEFORE):
                 step.run(training.main, feeds[0])
             build.keep_communicators(training.startup)
             executor.run(training.startup)  # what they trained
         state.set_weights(training.main, weights)
-        if step:
-            WATCHDOG.beat("capturing the recorded step")
-            step.capture()
-            step.begin()
-        for feed in feeds:
-            WATCHDOG.beat(f"training the recorded steps {'by a graph' if step else 'operator by operator'}")
-            if step:
-                step.run(training.main, feed)
-            else:
-                training.schedule.send(executor.place)
-                executor.run(training.main, feed=feed, fetch_list=[])
-                training.schedule.step()
+        step.capture()
+        for number, feed in enumerate(feeds, 1):
+            WATCHDOG.beat("training the recorded steps")
+            step.send_rate(number)
+            step.run(training.main, feed)
+            training.schedule.step()
             found.append(float(np.mean(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))))
     return np.array(machine.me.gather(found), np.float32)
 

@@ -26,12 +26,12 @@ from harness.hooks.watchdog import WATCHDOG
 from harness.loop import COUNTED, Evaluator
 from paddle_rn50 import config, data
 from paddle_rn50.train import ResNet50
-from program import build, count, ops, precision
+from program import count, ops, precision
 from program.passes import edit, gradients
 from runlog.json_schema import as_json
 from runlog.verdict import Verdict, judged
-from tools.acceptance import captured as acceptance_captured
 from tools.acceptance import speed as acceptance_speed
+from tools.acceptance.captured import captured, train
 from tools.acceptance.images import GREY_LEVELS, WHY_GREY_LEVELS, as_fed, grey_levels, one_batch_each, pictures, reader
 from tools.acceptance.lines import CHECKS, Lines, NotPossible, on_all
 from tools.acceptance.machine import Machine
@@ -45,13 +45,11 @@ from tools.acceptance.reference import (
     SEED,
     SIDE,
     Tolerance,
-    first_weights,
     fitted_weights,
     judge_losses,
 )
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
-STEPS, SHORT_STEPS = 20, 4
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
 FIT_BATCHES = 16  # of training images that the evaluated weights are fitted to
 POOLING = {"float32": 2**-23, "float16": 2**-10}  # two roundings, each half a unit in the last place
@@ -85,14 +83,14 @@ def sensors(machine: Machine) -> Verdict:
 
 def losses(machine: Machine) -> Verdict:
     """Losses of the first steps on every rank against the recorded ones."""
-    machine.measured["losses"] = found = _train(machine, machine.plan())
+    machine.measured["losses"] = found = train(machine, machine.plan())
     return judge_losses("losses", found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
 
 
 def layout(machine: Machine) -> Verdict:
     """The same in NHWC against NCHW here."""
     nchw = machine.of_earlier("losses")[0]
-    return judge_losses("layout", _train(machine, machine.plan("NHWC")), nchw, LAYOUT)
+    return judge_losses("layout", train(machine, machine.plan("NHWC")), nchw, LAYOUT)
 
 
 def pooling(machine: Machine) -> Verdict:
@@ -127,32 +125,6 @@ def _tolerance(machine: Machine) -> Tolerance:
     if machine.job.device == "cpu":
         return CPU
     return {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.precision, GPU_HALF)
-
-
-def _train(machine: Machine, plan: build.Plan) -> np.ndarray:
-    """Losses [ranks, steps] of the recorded job's first steps."""
-    recipe, images, schedule = machine.recorded()
-    model, found = ResNet50(recipe, plan, batch=BATCH), []
-    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = model.training_program(schedule, seed=SEED)
-        machine.executor.run(training.startup)
-        state.set_weights(training.main, first_weights(recipe))
-        for image, label in machine.batches(images, recipe, _steps(machine)):
-            WATCHDOG.beat("training the recorded steps")
-            feed = {"image": as_fed(image, model.image), "label": label}
-            training.schedule.send(machine.executor.place)
-            found.append(float(np.mean(machine.executor.run(training.main, feed=feed, fetch_list=[training.loss])[0])))
-            training.schedule.step()
-    return np.array(machine.me.gather(found))
-
-
-def _steps(machine: Machine) -> int:
-    return SHORT_STEPS if machine.short else STEPS
-
-
-def captured(machine: Machine) -> Verdict:
-    """Losses of the same steps, launched and as replays of a captured graph."""
-    return acceptance_captured.captured(machine, _steps(machine))
 
 
 def input_pipeline(machine: Machine) -> Verdict:

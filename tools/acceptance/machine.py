@@ -25,6 +25,7 @@ from tools.doctor import gpu as doctor_gpu
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
 TF32_CAPABILITY = 80
+STEPS, SHORT_STEPS = 20, 4  # of the recorded job
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
 WITHOUT_KERNELS = ("sensors", "input", "all-reduce")
 
@@ -37,6 +38,7 @@ class Machine:
         _, self.root = session.data_set(replace(job, datadir=""), me, embedded=digits.NAME, make=digits.prepare)
         self.executor = session.executor(job, me)
         self.nodes = list({node.host: node for node in me.gather(provenance.node())}.values())
+        self.steps = SHORT_STEPS if short else STEPS
         self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
         self.capability = 0  # of this rank's GPU, as 80
         if job.device == "gpu":
@@ -65,9 +67,9 @@ class Machine:
             raise RunError(f"needs what the check of {check} measures, which failed")
         return self.measured[check]
 
-    def plan(self, layout: str = "", *, strategy: str = "", loss_scale: int = LOSS_SCALE) -> build.Plan:
+    def plan(self, layout: str = "", *, strategy: str = "") -> build.Plan:
         """Of this job by a strategy, the default one if none is given, with a static loss scale."""
-        return plans.of_job(replace(self.job, strategy=strategy, layout=layout, loss_scale=loss_scale))
+        return plans.of_job(replace(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""

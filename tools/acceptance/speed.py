@@ -10,14 +10,17 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import loader, session, state, workload
+from harness import env, loader, nvidia, session, state, workload
 from harness.loop import LaunchedStep, Trainer, gpu_memory_mib
 from harness.progress import Progress
 from paddle_rn50 import config
 from program import build
+from program.count import counts_of
 from runlog import schema
-from runlog.verdict import Verdict, judged
+from runlog.verdict import UNKNOWN, Verdict, judged
 from runlog.writer import open_log
+from scoring.published.cards import card_of, figures_of, note
+from scoring.published.table import nearest
 from tools import inspect
 from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
@@ -25,7 +28,8 @@ from tools.acceptance.reference import SEED
 
 THROUGHPUT_S, SHORT_THROUGHPUT_S = 60.0, 2.0
 PROBE_STEPS = 10  # how long a step takes, before the timed minute
-NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
+LEAST_OF_PUBLISHED = 0.9
+PUBLISHED_SIZE = 224  # pixels of a side, of every published figure
 
 
 def throughput(machine: Machine) -> Verdict:
@@ -63,40 +67,58 @@ def throughput(machine: Machine) -> Verdict:
         done = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
         wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
         steps = me.broadcast(max(1, round(wanted_s * done.steps / done.time_s)))
+        before_j = energy_j(machine)
         timing = trainer.run(batches, steps=steps, epoch=1, done=done.steps, phase="measured")
+        after_j = energy_j(machine)
+        joules = None if before_j is None or after_j is None else after_j - before_j
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         machine.measured["throughput"] = me.gather(gpu_memory_mib(machine.executor.place))
-    rate = timing.images / timing.time_s
-    others = published(machine)
-    beside = "; ".join(
-        f"published {p['images_per_s']:g} ({p['source']}{p['note'] and '; '}{p['note']})" for p in others
-    )
+    return judge_rate(machine, timing.images, timing.time_s, joules, counts_of(training.main)["flops"] / job.batchsize)
+
+
+def energy_j(machine: Machine) -> float | None:
+    """Joules that the ranks' GPUs have taken so far; None where one of them does not tell."""
+    with nvidia.opened() as (handles, _):
+        told = machine.me.gather(nvidia.energy_j(handles[machine.me.local_rank]) if handles else None)
+    return None if None in told else sum(told)
+
+
+def judge_rate(machine: Machine, images: int, time_s: float, joules: float | None, flops: float) -> Verdict:
+    """The rate beside the nearest published one of the card and precision; `flops` are an image's."""
+    job, size, rate = machine.job, machine.me.size, images / time_s
+    gpus = machine.nodes[0].gpus[:1] if job.device == "gpu" else []
+    card = card_of(gpus[0].name, gpus[0].memory_gib) if gpus else None
+    peak = card and card.peak(job.precision)
+    found = f"{rate:.1f} images/s over {time_s:.0f} s, batch {job.batchsize} x {size}"
+    figures: dict[str, Any] = {
+        "images_per_s": rate,
+        "time_s": time_s,
+        "images": images,
+        "flops_utilization": flops * rate / (peak * size) if peak else None,
+        "images_per_joule": images / joules if joules else None,
+        "published": [],
+    }
+    if peak:
+        found += f", {figures['flops_utilization']:.1%} of the card's peak"
+    if joules:
+        found += f", {figures['images_per_joule']:.3g} images/J"
+    published = figures_of(card, model=env.MODELS[job.workload], precision=job.precision) if card else []
+    beside = nearest(published, batch=job.batchsize, devices=size)
+    if beside is None or beside.devices is None or job.hyperparameters.image_size != PUBLISHED_SIZE:
+        said = f"{found}; none published for this card, precision and image size"
+        return Verdict(check="throughput", status=UNKNOWN, found=said, figures=figures)
+    least = LEAST_OF_PUBLISHED * beside.value / beside.devices * size
+    figures["published"] = [inspect.quoted(beside)]
+    said = "; ".join(filter(None, (beside.source, note(beside))))
     return judged(
         "throughput",
-        True,  # a loss that is not finite ends the check
-        f"{rate:.1f} images/s over {timing.time_s:.0f} s, batch {job.batchsize} x {me.size}; "
-        f"{beside or 'none published for this machine, batch and number of devices'}",
-        "the loss stays finite; the speed is for you to judge",
-        figures={"images_per_s": rate, "time_s": timing.time_s, "images": timing.images, "published": others},
+        rate >= least,
+        found,
+        f"{least:.1f} images/s: {LEAST_OF_PUBLISHED:.0%} of the nearest published figure a device, {beside.printed} at "
+        f"batch {beside.batch_per_device} x {beside.devices} ({said})",
+        "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch",
+        figures=figures,
     )
-
-
-def published(machine: Machine) -> list[dict[str, Any]]:
-    """What others published for this GPU, batch and number of devices."""
-    gpus = machine.nodes[0].gpus[:1] if machine.job.device == "gpu" else []
-    return [
-        figure
-        for gpu in gpus
-        for device in inspect.DEVICES
-        if device.name in (gpu.name or "") and abs(device.memory_gib - (gpu.memory_gib or 0)) <= NAMED_GIB
-        for figure in inspect.published(
-            device,
-            workload=machine.job.workload,
-            precision=machine.job.precision,
-            batch=machine.job.batchsize,
-            ranks=machine.me.size,
-        )
-    ]
 
 
 def peak_memory(machine: Machine) -> Verdict:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from harness import env
+from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.node import own_cores, probe
 from tools.doctor.nodes import clock_offset_s, judge_all, judge_ranks, judge_start
@@ -62,16 +63,13 @@ def alone(job: env.Job) -> list[Verdict]:
     return verdicts + judge_start(failed, job)
 
 
+@one_line
 def main() -> int:
     """Prints the checks; 0 if none is fatal, 1 if one is, 2 for wrong use."""
     parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")
     args = parser.parse_args()
-    try:
-        job, _ = env.read()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    job, _ = env.read()
     verdicts = over_mpi(job) if env.is_rank() else alone(job)
     if verdicts is None:
         return 0

@@ -37,7 +37,8 @@ ROWS = {
     "gpu.compute_capability": Row(
         FATAL,
         "one of {codes}",
-        "this Paddle has no code for it: use V100 (70), T4 (75) or A100 (80); H100 (90) needs another Paddle",
+        "this Paddle has no code for it: use V100 (70), T4 (75) or A100 (80); H100 (90) needs "
+        "Paddle's build for CUDA 12: launch/lock.sh cuda12 --index URL, then CUDA=12 launch/setup.sh",
     ),
     "gpu.driver": Row(FATAL, "520.61.05 (CUDA 11.8), at least 450.80.02", "upgrade the driver to 520.61.05 or later"),
     "gpu.ecc": Row(

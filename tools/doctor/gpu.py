@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from harness import env, memory, nvidia
+from harness import env, memory, nvidia, provenance
 from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor.checks import CAPABILITIES, ranges, row
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
-GPU_CODE = (61, 70, 75, 80, 86)
+GPU_CODE = (61, 70, 75, 80, 86) + (90,) * provenance.is_for_cuda_12()
 # CUDA 11.8 release notes, table 3: its own driver, and the oldest that runs it by minor-version compatibility.
 DRIVER, DRIVER_LEAST = (520, 61, 5), (450, 80, 2)
 NCCL_LEAST = 20800  # 2.8; locks/cuda.lock has 2.21.5

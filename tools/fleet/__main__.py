@@ -18,55 +18,34 @@ from typing import Any
 
 from harness import env
 from harness.__main__ import main as ranks_main
-from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, as_text, worst
+from runlog.errors import RunError, one_line
+from runlog.verdict import UNKNOWN, as_text
 from scoring.importers import count
-from tools.fleet import drift as fleet_drift
 from tools.fleet import page as fleet_page
-from tools.fleet import verdicts as fleet_verdicts
+from tools.fleet.drift import differences
 from tools.fleet.record import comparable, read
-from tools.fleet.verdicts import NOT_POSSIBLE
+from tools.fleet.verdicts import NOT_POSSIBLE, Judged, changes, doubts, judge_record
 
 
-def judge_record(record: Mapping[str, Any]) -> tuple[dict[str, str], list[Verdict], list[Verdict]]:
-    """Each node's status, the verdicts on nodes, and those on links."""
-    hosts = record["hosts"]
-    by_node, by_link = fleet_verdicts.judge_links(hosts, record["links"])
-    verdicts = fleet_verdicts.judge_nodes(hosts, record["metrics"]) + by_node
-    verdicts += [
-        Verdict(check="doctor", where=host, status=FATAL, found=said)
-        for host, node in zip(hosts, record["nodes"], strict=True)
-        for said in node["failed"]
-    ]
-    statuses = {}
-    for host in hosts:  # what could not be measured says nothing against a node
-        judged = [v for v in verdicts if v.where == host and v.status != UNKNOWN]
-        statuses[host] = worst(judged) if judged else UNKNOWN
-    return statuses, verdicts, by_link
-
-
-def good(statuses: Mapping[str, str]) -> list[str]:
-    """Nodes to run on: those that are not known to be slow or to fail."""
-    return [host for host, status in statuses.items() if status in (OK, UNKNOWN)]
-
-
-def write_hosts(path: Path, statuses: Mapping[str, str], nodes: int | None) -> None:
+def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     """A hostfile of `nodes` good nodes, or all; those left over are in the file beside it, `.spares`."""
-    taken = good(statuses)
+    taken = judged.good
     cut = len(taken) if nodes is None else nodes
-    left_out = [f"# {host}: {status}\n" for host, status in statuses.items() if host not in taken]
+    left_out = [f"# {host}: {status}\n" for host, status in judged.statuses.items() if host not in taken]
     path.write_text("".join([f"{host}\n" for host in taken[:cut]] + left_out), encoding="utf-8")
     path.with_name(f"{path.name}.spares").write_text("".join(f"{host}\n" for host in taken[cut:]), encoding="utf-8")
 
 
-def text(record: Mapping[str, Any], then: Mapping[str, Any] | None) -> str:
+def text(judged: Judged, then: Mapping[str, Any] | None) -> str:
     """The report."""
-    statuses, verdicts, by_link = judge_record(record)
+    record, statuses, verdicts = judged.record, judged.statuses, judged.verdicts
+    every = [*verdicts, *judged.by_link]
     lines = [f"fleet     {len(statuses)} compared, measured in {record['took_s']:g} s"]
     for metric in dict.fromkeys(v.check for v in verdicts if "slower" in v.figures):
         slower = [v.figures["slower"] for v in verdicts if v.check == metric and "slower" in v.figures]
         lines.append(f"{metric:18}from {min(slower):+.1%} to {max(slower):+.1%} of the fleet's median")
-    for metric in dict.fromkeys(v.check for v in [*verdicts, *by_link]):
-        of = [v for v in [*verdicts, *by_link] if v.check == metric and v.status == UNKNOWN]
+    for metric in dict.fromkeys(v.check for v in every):
+        of = [v for v in every if v.check == metric and v.status == UNKNOWN]
         if of:
             lines.append(f"{metric:18}{NOT_POSSIBLE} for {len(of)}: {of[0].found}")
     alone = [s for series in record["metrics"]["step_s"]["series"] if series for s in series]
@@ -75,36 +54,37 @@ def text(record: Mapping[str, Any], then: Mapping[str, Any] | None) -> str:
         lines.append(f"{'whole':18}a step of all takes {whole:.4f} s, alone {statistics.median(alone):.4f} s")
     resent = sum(sum(link["resent"]) for link in record["links"])
     lines.append(f"{'links':18}{len(record['links'])} measured; TCP sent {resent:.0f} segments again")
-    for difference in fleet_drift.differences(record["hosts"], record["nodes"]):
+    for difference in differences(record["hosts"], record["nodes"]):
         others = "; ".join(f"{value}: {', '.join(hosts)}" for value, hosts in difference.others.items())
         lines.append(f"differs   {difference.fact}: {difference.usual}; but {others}")
-    for change in fleet_verdicts.changes(record, then) if then else []:
+    for change in changes(record, then) if then else []:
         between = "" if change.interval_95 is None else " ({:+.1%} to {:+.1%})".format(*change.interval_95)
         lines.append(f"since     {change.metric}: {change.fleet:+.1%}{between} on {change.nodes} nodes")
         lines += [
             f"since     {host}: {change.metric}: {by:.1%} slower beside itself" for host, by in change.slower.items()
         ]
-    lines += as_text(v for v in [*verdicts, *by_link] if v.status in (WARNING, FATAL)).splitlines()
-    lines += [f"doubt     {said}" for said in fleet_verdicts.doubts(verdicts)]
-    taken = good(statuses)
+    lines += as_text(judged.bad).splitlines()
+    lines += [f"doubt     {said}" for said in doubts(verdicts)]
+    taken = judged.good
     lines += [f"left out  {', '.join(h for h in statuses if h not in taken) or 'none'}", f"good      {','.join(taken)}"]
     return "\n".join(lines)
 
 
-def as_document(record: Mapping[str, Any], then: Mapping[str, Any] | None) -> dict[str, Any]:
+def as_document(judged: Judged, then: Mapping[str, Any] | None) -> dict[str, Any]:
     """The same for a program."""
-    statuses, verdicts, by_link = judge_record(record)
+    record = judged.record
     return {
-        "nodes": statuses,
-        "good": good(statuses),
-        "verdicts": [verdict.as_dict() for verdict in verdicts],
-        "links": [verdict.as_dict() for verdict in by_link],
-        "doubts": fleet_verdicts.doubts(verdicts),
-        "differences": [dataclasses.asdict(d) for d in fleet_drift.differences(record["hosts"], record["nodes"])],
-        "changes": [dataclasses.asdict(change) for change in fleet_verdicts.changes(record, then)] if then else None,
+        "nodes": judged.statuses,
+        "good": judged.good,
+        "verdicts": [verdict.as_dict() for verdict in judged.verdicts],
+        "links": [verdict.as_dict() for verdict in judged.by_link],
+        "doubts": doubts(judged.verdicts),
+        "differences": [dataclasses.asdict(d) for d in differences(record["hosts"], record["nodes"])],
+        "changes": [dataclasses.asdict(change) for change in changes(record, then)] if then else None,
     }
 
 
+@one_line
 def main(arguments: Sequence[str] | None = None) -> int:
     """A rank's part where mpirun started this process, else the report."""
     if env.is_rank():
@@ -126,34 +106,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for written in (args.html, args.write_hosts):
         if written and any(written.resolve() == kept.resolve() for kept in (args.record, args.baseline) if kept):
             parser.error(f"{written}: is a fleet's record, which would be written over: give another file")
-    unlike = ""
-    try:
-        record, then = read(args.record), args.baseline and read(args.baseline)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    record, then, unlike = read(args.record), args.baseline and read(args.baseline), ""
     try:
         if then:
             comparable(args.baseline, record, then)
     except ValueError as error:  # what was just measured is judged all the same
         then, unlike = None, str(error)
-    statuses, verdicts, by_link = judge_record(record)
-    print(json.dumps(as_document(record, then), indent=1) if args.json else text(record, then))
+    judged = judge_record(record)
+    print(json.dumps(as_document(judged, then), indent=1) if args.json else text(judged, then))
     try:
         if args.write_hosts:
-            write_hosts(args.write_hosts, statuses, args.nodes)
+            write_hosts(args.write_hosts, judged, args.nodes)
         if args.html:
-            args.html.write_text(fleet_page.html(record, statuses, verdicts, by_link), encoding="utf-8")
+            args.html.write_text(fleet_page.html(judged), encoding="utf-8")
     except OSError as error:
-        print(f"error: {error}: give a file that can be written", file=sys.stderr)
-        return 2
+        raise ValueError(f"{error}: give a file that can be written") from error
     if unlike:
-        print(f"error: {unlike}", file=sys.stderr)
-        return 2
-    if args.nodes and args.nodes > len(good(statuses)):
-        print(f"error: {args.nodes} nodes are wanted, {len(good(statuses))} are good: add nodes", file=sys.stderr)
-        return 1
-    return int(worst([*verdicts, *by_link]) in (WARNING, FATAL))
+        raise ValueError(unlike)
+    if args.nodes and args.nodes > len(judged.good):
+        raise RunError(f"{args.nodes} nodes are wanted, {len(judged.good)} are good: add nodes")
+    return int(bool(judged.bad))
 
 
 if __name__ == "__main__":

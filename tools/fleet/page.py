@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
-from tools.fleet import verdicts as fleet_verdicts
-from tools.fleet.verdicts import LINK_METRICS
+from tools.fleet.verdicts import LINK_METRICS, Judged, doubts
 
 UNITS = {  # of a verdict's figure, and how many make its own
     **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
@@ -87,34 +86,29 @@ def _differences(record: Mapping[str, Any]) -> Table:
     return Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=rows)
 
 
-def html(
-    record: Mapping[str, Any],
-    statuses: Mapping[str, str],
-    verdicts: Sequence[Verdict],
-    by_link: Sequence[Verdict],
-) -> str:
-    """The page, of what tools/fleet/__main__.py has judged."""
-    named = [v for v in [*verdicts, *by_link] if v.status in (WARNING, FATAL)]
+def html(judged: Judged) -> str:
+    """The page."""
+    record, statuses, verdicts, named = judged.record, judged.statuses, judged.verdicts, judged.bad
     nodes, links = ([v.where for v in named if (v.where in statuses) == is_node] for is_node in (True, False))
-    state, said = "good", "No node and no link is named."
+    state, said = OK, "No node and no link is named."
     if named:
         texts = (", ".join(dict.fromkeys(names)) or "none" for names in (nodes, links))
-        state, said = "bad", "Nodes left out: {}. Links named: {}.".format(*texts)
+        state, said = FATAL, "Nodes left out: {}. Links named: {}.".format(*texts)
     elif set(statuses.values()) == {UNKNOWN}:
-        state, said = "unknown", "Nobody could be told from the others here."
-    doubts = fleet_verdicts.doubts(verdicts)
-    if doubts:
-        state, said = state if named else "unknown", " ".join([said, *(f"Doubt: {doubt}." for doubt in doubts)])
+        state, said = UNKNOWN, "Nobody could be told from the others here."
+    doubtful = doubts(verdicts)
+    if doubtful:
+        state, said = state if named else UNKNOWN, " ".join([said, *(f"Doubt: {doubt}." for doubt in doubtful)])
     tables = [_differences(record), _nodes(statuses, verdicts), _links(record)]
     page = {
         "record": record,
         "said": said,
         "state": state,
-        "mark": brief.STATES[state][0],
+        "mark": brief.STATUSES[state][0],
         "named": [_named(named)] if named else [],
         "statuses": statuses,
         "bad": (WARNING, FATAL),
-        "maps": {title: _map(record, metric, by_link) for metric, (title, _) in MAPS.items()},
+        "maps": {title: _map(record, metric, judged.by_link) for metric, (title, _) in MAPS.items()},
         "figures": len(statuses) <= MOST_WITH_FIGURES,
         "shades": SHADES,
         "tables": [table for table in tables if table.rows],

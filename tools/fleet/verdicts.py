@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runlog import stats
-from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
 
 ALPHA = 0.002  # of all tests of a fleet together
@@ -225,6 +225,43 @@ def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) 
         )
     ]
     return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A record with the verdicts on it."""
+
+    record: Mapping[str, Any]
+    statuses: dict[str, str]  # of each node
+    verdicts: list[Verdict]  # on nodes
+    by_link: list[Verdict]
+
+    @property
+    def bad(self) -> list[Verdict]:
+        """What names a node or a link."""
+        return [v for v in (*self.verdicts, *self.by_link) if v.status in (WARNING, FATAL)]
+
+    @property
+    def good(self) -> list[str]:
+        """Nodes to run on: those that are not known to be slow or to fail."""
+        return [host for host, status in self.statuses.items() if status in (OK, UNKNOWN)]
+
+
+def judge_record(record: Mapping[str, Any]) -> Judged:
+    """Each node's status, the verdicts on nodes, and those on links."""
+    hosts = record["hosts"]
+    by_node, by_link = judge_links(hosts, record["links"])
+    verdicts = judge_nodes(hosts, record["metrics"]) + by_node
+    verdicts += [
+        Verdict(check="doctor", where=host, status=FATAL, found=said)
+        for host, node in zip(hosts, record["nodes"], strict=True)
+        for said in node["failed"]
+    ]
+    statuses = {}
+    for host in hosts:  # what could not be measured says nothing against a node
+        known = [v for v in verdicts if v.where == host and v.status != UNKNOWN]
+        statuses[host] = worst(known) if known else UNKNOWN
+    return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=by_link)
 
 
 def doubts(verdicts: Sequence[Verdict]) -> list[str]:

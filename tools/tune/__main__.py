@@ -21,16 +21,16 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import env
-from runlog.errors import RunError
+from runlog.errors import RunError, one_line
 from runlog.verdict import FATAL, OK, Verdict, as_text
 from scoring.figure import spread
 from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates
-from tools.tune.config import config_text, machine, provenance
+from tools.tune.config import config_text, provenance
 from tools.tune.runs import ROOT, Measured, Runner, runner_of
 from tools.tune.verdicts import allowed_loss, finalists, judge_candidate, shown
 
@@ -53,12 +53,12 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
             f"what was faster (at most 3 runs); writes {path}"
         )
         return 0
-    verdicts, of_base, allowed, lines = _screen(runner, ways, args.repeats)
+    verdicts, of_base, allowed, lines = _judged(runner, "screen", ways, args.repeats)
     again = finalists(verdicts)
     confirmed: dict[Candidate, Verdict] = {}
     if again:
-        confirmed, of_base, more = _confirm(runner, again, allowed, args.repeats)
-        lines += more
+        confirmed, of_base, _, more = _judged(runner, "confirm", again, args.repeats, allowed)
+        lines += ["measured again, on runs that had no part in the choice:", *more]
     better = [way for way, verdict in confirmed.items() if verdict.status == OK]
     winner = max(better, key=lambda way: confirmed[way].figures["ratio"], default=None)
     if winner:
@@ -106,46 +106,38 @@ def _asked(only: str, ways: list[Candidate]) -> list[Candidate]:
     return [way for way in ways if way.name in wanted]
 
 
-def _screen(
-    runner: Runner, ways: Sequence[Candidate], repeats: int
-) -> tuple[dict[Candidate, Verdict], list[Measured], list[float], list[str]]:
+def _judged(
+    runner: Runner, title: str, ways: Sequence[Candidate], repeats: int, allowed: Sequence[float] = ()
+) -> tuple[dict[Candidate, Verdict], list[Measured], Sequence[float], list[str]]:
     """Each strategy beside the base: verdicts, the base's runs, the allowed differences of losses, lines of evidence.
+
+    Without `allowed` a control is run too, which says what is.
 
     Raises:
         RunError: the base or the control does not run.
     """
-    runs, failed = runner.take("screen", [BASE_WAY, CONTROL_WAY, *ways], repeats)
+    control = [] if allowed else [CONTROL_WAY]
+    runs, failed = runner.take(title, [BASE_WAY, *control, *ways], repeats)
     if CONTROL in failed:
         raise RunError(f"the control does not run: {failed[CONTROL]}")
-    controls, of_base = runs.pop(CONTROL_WAY), runs.pop(BASE_WAY)
-    allowed = allowed_loss(of_base, controls)
+    of_base = runs.pop(BASE_WAY)
+    allowed = allowed or allowed_loss(of_base, runs.pop(CONTROL_WAY))
     verdicts = {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
     base = Verdict(check=BASE, status=OK, found=shown([run.images_per_s for run in of_base]))
-    lines = _lines([base, *verdicts.values()], failed)
-    return verdicts, of_base, allowed, lines
-
-
-def _confirm(
-    runner: Runner, again: Sequence[Candidate], allowed: Sequence[float], repeats: int
-) -> tuple[dict[Candidate, Verdict], list[Measured], list[str]]:
-    """What was better, beside the base anew: verdicts, the base's runs, lines of evidence.
-
-    Raises:
-        RunError: the base does not run.
-    """
-    runs, failed = runner.take("confirm", [BASE_WAY, *again], repeats)
-    of_base = runs.pop(BASE_WAY)
-    verdicts = {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
-    return (
-        verdicts,
-        of_base,
-        ["measured again, on runs that had no part in the choice:", *_lines(verdicts.values(), failed)],
-    )
-
-
-def _lines(verdicts: Iterable[Verdict], failed: dict[str, str]) -> list[str]:
     refused = (Verdict(check=way, status=FATAL, found=f"refused: {reason}") for way, reason in failed.items())
-    return as_text([*verdicts, *refused]).splitlines()
+    return verdicts, of_base, allowed, as_text([base, *verdicts.values(), *refused]).splitlines()
+
+
+def batch_verdict(name: str, runs: Sequence[Measured], reason: str) -> Verdict:
+    """The rate and the memory of a batch size over its turns, or the `reason` that there is none."""
+    if reason:
+        return Verdict(check=name, status=FATAL, found=f"not measured: {reason}")
+    rates = [run.images_per_s for run in runs]
+    interval = spread.t_interval(rates)
+    within = "95 % interval over the turns {:.2f} to {:.2f}".format(*interval) if interval else "no interval: one turn"
+    memory = max((run.gpu_memory_mib for run in runs if run.gpu_memory_mib is not None), default=None)
+    held = "GPU memory not measured" if memory is None else f"{memory:.0f} MiB of GPU memory"
+    return Verdict(check=name, status=OK, found=f"{statistics.fmean(rates):.2f} images/s, {within}, {held}")
 
 
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
@@ -162,19 +154,9 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
         return 0
     runs, failed = runner.take("batch", ways, args.repeats)
     if runner.records:
-        print(f"machine {machine(runner.records[0])}")
-    print("images a device  images/s      95 % interval over the turns   GPU memory, MiB")
-    for way in ways:
-        text = way.name.partition("=")[2]
-        if way.name in failed:
-            print(f"{text:>15}  not measured: {failed[way.name]}")
-            continue
-        images_per_s = [run.images_per_s for run in runs[way]]
-        interval = spread.t_interval(images_per_s)
-        within = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "none: one turn"
-        memory = max((run.gpu_memory_mib for run in runs[way] if run.gpu_memory_mib is not None), default=None)
-        held = "not measured" if memory is None else f"{memory:.0f}"
-        print(f"{text:>15}  {statistics.fmean(images_per_s):12.2f}  {within:29}  {held}")
+        print(f"machine {runner.records[0].machine}")
+    verdicts = [batch_verdict(way.name, runs.get(way, []), failed.get(way.name, "")) for way in ways]
+    print(as_text(verdicts), end="")
     print(f"logs    {runner.folder}")
     return 0 if runs else 1
 
@@ -183,6 +165,7 @@ def _stop(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
+@one_line
 def main() -> int:
     """`python -m tools.tune`."""
     parser = argparse.ArgumentParser(
@@ -195,20 +178,13 @@ def main() -> int:
     parser.add_argument("--batches", nargs="?", const=BATCHES, help=f"sweep these batch sizes instead ({BATCHES})")
     parser.add_argument("--dry-run", action="store_true", help="print each run's command, run nothing")
     args = parser.parse_args()
-    try:
-        least = 1 if args.batches else LEAST_REPEATS
-        if args.repeats < least:
-            raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
-        job, _ = env.describe(env.resolve())
-        if job.dgxnnodes > 1:
-            raise ValueError(f"DGXNNODES={job.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
-        return (sweep if args.batches else tune)(args, job)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    least = 1 if args.batches else LEAST_REPEATS
+    if args.repeats < least:
+        raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
+    job, _ = env.describe(env.resolve())
+    if job.dgxnnodes > 1:
+        raise ValueError(f"DGXNNODES={job.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
+    return (sweep if args.batches else tune)(args, job)
 
 
 if __name__ == "__main__":

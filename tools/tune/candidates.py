@@ -60,15 +60,11 @@ def candidates(job: env.Job) -> list[Candidate]:
         knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
     if gpu and nhwc:
         knobs.append("resnet_unit=1")
-    if gpu and job.workload == "rn50" and base.gradient_merge == base.nccl_comm_num == 1:
+    if gpu and job.workload == "rn50" and base.gradient_merge == 1:
         knobs.append("cuda_graph=1")
     if gpu:
         knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
         knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]
-        if ranks > 1:
-            knobs.append("nccl_comm_num=2")
-            if not half:
-                knobs.append("fp16_allreduce=1")
     changes = (knob for knob in knobs if strategy.parse(f"{job.strategy},{knob}") != base)
     found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
     serial = "1" if gpu else "0"  # the other way than harness/env.py has it

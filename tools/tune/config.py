@@ -26,18 +26,6 @@ def config_text(*, name: str, job: env.Job, winner: Candidate | None, evidence: 
     return "\n".join(lines) + "\n"
 
 
-def machine(record: Record) -> str:
-    """The devices of each node that a run was on."""
-    nodes = record.header["hardware"]["nodes"]
-    parts = []
-    for node in nodes:
-        gpus = node.get("gpus") or []
-        first = gpus[0] if gpus else node.get("cpu")
-        device = first.get("name") if isinstance(first, dict) else first
-        parts.append(f"{len(gpus)} x {device}" if gpus else f"{device}, {node.get('cores')} cores")
-    return "; ".join(parts)
-
-
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Where the figures come from: day, code, machine, base and method; `record` is of any of the runs."""
     source = record.header["source"]
@@ -47,7 +35,7 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     return [
         f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
         + (", with changes" if source["dirty"] else ""),
-        f"machine {machine(record)}",
+        f"machine {record.machine}",
         f"base    {' '.join(f'{name}={value}' for name, value in base.items())}",
         f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
         "columns ok: better; images/s (range); over the base's (95 % interval); loss difference over the allowed one",

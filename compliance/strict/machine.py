@@ -1,0 +1,25 @@
+"""The most that a machine can train of ResNet-50, by the peak of its named devices: a bound, and no estimate."""
+
+import functools
+from collections.abc import Sequence
+
+from compliance.rules import read_rules
+
+TRAINING_FLOP = 3 * 2 * 4.09e9  # an image at 224 px: forward and twice that backward, a multiply-add counting two
+CORE_FLOP_PER_S = 384e9  # two AVX-512 multiply-adds of 16 numbers a cycle at 6 GHz: more than any core has
+_SHARE = 0.5  # of the cards' peak
+
+
+@functools.cache
+def _peaks() -> dict[str, float]:
+    peaks: dict[str, float] = read_rules("peaks.yaml")
+    return peaks
+
+
+def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
+    """Images/s of ResNet-50 that these cards (without any: cores) cannot surpass; None for an unknown card."""
+    flop = TRAINING_FLOP * (pixels / 224) ** 2
+    if not cards:
+        return cores * CORE_FLOP_PER_S / flop if cores else None
+    peaks = [next((peak for name, peak in _peaks().items() if name in card), None) for card in cards]
+    return None if None in peaks else _SHARE * 1e12 * sum(peak or 0.0 for peak in peaks) / flop

@@ -1,0 +1,68 @@
+"""`python -m compliance publish`: one static page of packages that verify, with the packages beside it.
+
+Any web server can serve the folder: index.html, results.json with the same table, packages/ID/ORG/ as they were built,
+and SHA256SUMS of all, signed by `ssh-keygen -Y sign` where a key is given. No result here was reviewed, and the page
+says so beside each, as MLCommons' messaging guidelines ask of such results.
+"""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compliance.submission.package import HASHES, hashes
+from compliance.submission.runs import sha256
+from compliance.submission.site import NAMESPACE, PACKAGES, PAGE, TABLE, as_table, page_of, row_of, ssh_keygen
+from compliance.submission.verify import verify
+from runlog.text import printable
+from runlog.verdict import FATAL
+
+
+def command(options: argparse.Namespace) -> int:
+    """`python -m compliance publish`; 1 if a package does not verify, and then nothing is written."""
+    for folder in options.folders:
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no folder: give the folder ORG of a package")
+    refused = [
+        f"{folder}: {answer.check}: {answer.found}"
+        for folder in options.folders
+        for answer in verify(folder)
+        if answer.status == FATAL
+    ]
+    for line in refused:
+        print(f"refused: {printable(line, 5000)}")
+    if refused:
+        return 1
+    rows = publish(options.folders, options.out, key=options.key)
+    print(as_table(rows) if options.json else f"{options.out / PAGE}: {len(rows)} unverified results\n", end="")
+    return 0
+
+
+def publish(folders: Sequence[Path], out: Path, *, key: Path | None = None) -> list[dict[str, Any]]:
+    """Writes `out` from packages that verify, and returns its table.
+
+    Raises ValueError if `out` exists, a package is given twice or the key cannot sign.
+    """
+    if out.exists() or out.is_symlink():
+        raise ValueError(f"{out}: exists; what was published is never overwritten, name another --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
+        stage = Path(scratch) / "site"
+        rows = []
+        for folder in folders:
+            package = folder.resolve()
+            place = Path(PACKAGES) / sha256(package / HASHES)[:16] / package.name
+            if (stage / place).exists():
+                raise ValueError(f"{folder}: the same package as another one that was given")
+            shutil.copytree(package, stage / place)
+            rows.append(row_of(stage, place))
+        rows.sort(key=lambda row: (row["benchmark"], row["division"], row["minutes"]))
+        (stage / TABLE).write_text(as_table(rows), encoding="utf-8")
+        (stage / PAGE).write_text(page_of(stage, rows), encoding="utf-8")
+        (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
+        if key:
+            ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, str(stage / HASHES))
+        stage.rename(out)
+    return rows

@@ -1,0 +1,141 @@
+"""Publish: what verifies is shown as it is, anything altered afterwards is found, and the page reads everywhere."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compliance.__main__ import main
+from compliance.submission import package
+from tests.compliance.test_package import build, built, commit, description, five  # noqa: F401
+from tests.scoring.test_report import Browser, browser  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    path.with_name("signers").write_text(f"bench@example.org {path.with_suffix('.pub').read_text()}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    out = tmp_path_factory.mktemp("www") / "site"
+    assert main(["publish", str(built[0]), "--out", str(out), "--key", str(key)]) == 0
+    return out
+
+
+def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: Path, built) -> None:  # noqa: F811
+    manifest = built[1]
+    (row,) = json.loads((site / "results.json").read_text())["results"]
+    assert row["minutes"] == manifest["minutes"]
+    assert row["status"] == "unverified"
+    page = (site / "index.html").read_text()
+    assert f'{manifest["minutes"]:.4f}</a> <span class="soft">unverified</span>' in page
+    assert "Result not verified by MLCommons Association." in page
+    for run in manifest["runs"]:
+        lines = (site / row["package"] / run["file"]).read_text().splitlines()
+        for number, line in enumerate(lines, 1):
+            if '"run_stop"' in line:
+                assert f"{number}: :::MLLOG" in page
+
+
+def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signers = key.with_name("signers")
+    assert main(["verify", str(site), "--signers", str(signers), "--json"]) == 0
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert "bench@example.org" in next(c["found"] for c in checks if c["check"] == "SHA256SUMS.sig")
+    done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=site, check=False)
+    assert done.returncode == 0
+    other = signers.with_name("others")
+    other.write_text(signers.read_text().replace("AAAAC3", "AAAAC3", 1).replace("bench@", "other@"))
+    assert main(["verify", str(site), "--signers", str(other)]) == 0  # the same key by another name
+    other.write_text(
+        "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
+    )
+    assert main(["verify", str(site), "--signers", str(other)]) == 1
+
+
+def in_log(site: Path) -> None:
+    log = next(site.rglob("result_0.txt"))
+    log.write_text(log.read_text().replace('"status": "success"', '"status": "aborted"'))
+
+
+def in_table(site: Path) -> None:
+    table = site / "results.json"
+    table.write_text(table.read_text().replace('"status": "unverified"', '"status": "verified"'))
+
+
+def in_page(site: Path) -> None:
+    page = site / "index.html"
+    page.write_text(page.read_text().replace("unverified", "verified"))
+
+
+def a_second_page(site: Path) -> None:
+    (site / "more.html").write_text("more")
+
+
+def no_package(site: Path) -> None:
+    shutil.rmtree(site / "packages")
+
+
+@pytest.mark.parametrize(
+    ("alter", "check"),
+    [
+        (in_log, "SHA256SUMS"),
+        (in_table, "results.json"),
+        (in_page, "index.html"),
+        (a_second_page, "contents"),
+        (no_package, "results.json"),
+    ],
+)
+def test_what_was_altered_afterwards_is_found(
+    alter: Callable[[Path], None], check: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As left, and by who lists the hashes anew and takes the signature away."""
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    alter(copy)
+    for wanted in ("SHA256SUMS", check):
+        assert main(["verify", str(copy), "--json"]) == 1
+        bad = {c["check"] for c in json.loads(capsys.readouterr().out)["checks"] if c["status"] == "fatal"}
+        assert wanted in bad
+        (copy / "SHA256SUMS.sig").unlink(missing_ok=True)
+        (copy / "SHA256SUMS").write_text(package.hashes(copy))
+
+
+def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path, capsys) -> None:  # noqa: F811
+    copy = tmp_path / "Example"
+    shutil.copytree(built[0], copy)
+    (copy / "README.md").write_text("2 minutes")
+    assert main(["publish", str(copy), "--out", str(tmp_path / "out")]) == 1
+    assert "refused: " in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert main(["publish", str(built[0]), "--out", str(site)]) == 2  # which exists
+    assert main(["publish", str(built[0]), str(built[0]), "--out", str(tmp_path / "out")]) == 2
+    assert main(["publish", str(copy / "README.md"), "--out", str(tmp_path / "out")]) == 2
+    assert "README.md: no folder: give the folder ORG of a package" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_it_is_readable_in_chromium(site: Path, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
+    for width, height, phone in ((1280, 900, False), (390, 844, True)):
+        for scheme in ("light", "dark"):
+            browser.open(site / "index.html", width=width, height=height, scheme=scheme, phone=phone)
+            browser.value("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+            assert browser.value("document.documentElement.scrollWidth") <= width
+            back = browser.value("getComputedStyle(document.body).backgroundColor")
+            assert (back == "rgb(17, 21, 26)") == (scheme == "dark")
+            browser.screenshot(shots / f"site-{width}-{scheme}.png", whole=True)
+    browser.value("document.querySelector('#results th button').click()")
+    asked = [e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"]
+    assert asked == [(site / "index.html").as_uri()]
+    assert not [e for e in browser.events if e["method"].startswith("Runtime.exception")]

@@ -1,0 +1,54 @@
+"""The shell that a job is started from: what its user, modules and cluster have set there is not the job's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import jobs
+
+SHADOW = "raise ImportError('a module of the shell')"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with modules that hide Python's and the packages', and a link to the launcher."""
+    for name in ("json", "numpy", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(SHADOW)
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "go").symlink_to(jobs.REPOSITORY / "run_and_time.sh")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONPATH": "{}"},
+        {"PYTHONHOME": "/usr/nowhere"},
+        {"PYTHONSAFEPATH": "1"},
+        {"CDPATH": "{}"},
+        {"HOME": "/proc/nowhere"},
+        {"POSIXLY_CORRECT": "1"},
+    ],
+    ids=lambda v: next(iter(v)),
+)
+@pytest.mark.parametrize("command", [("./go",), ("sh", "./go")], ids=" ".join)
+def test_a_job_is_the_same_from_any_shell(elsewhere: Path, command: tuple[str, ...], variables: dict[str, str]) -> None:
+    """Called through a link, from a folder that has a launch/ of its own."""
+    done = jobs.run([*command, "--dry-run"], cwd=elsewhere, **{k: v.format(elsewhere) for k, v in variables.items()})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == jobs.run_and_time("--dry-run").stdout
+
+
+def test_a_clusters_settings_of_its_own_mpi_are_not_the_jobs(standing_in: Path, tmp_path: Path) -> None:
+    cluster = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1"}
+    done = jobs.run_and_time(cwd=standing_in, LOGDIR=str(tmp_path), **jobs.TINY, **cluster)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("folder", ["/no/such/folder", "/etc/passwd"])
+def test_a_tmpdir_that_cannot_be_written_is_refused(folder: str) -> None:
+    done = jobs.run_and_time("--dry-run", TMPDIR=folder)
+    said = f"error: TMPDIR={folder} is no folder that can be written: make it, or unset TMPDIR\n"
+    assert (done.returncode, done.stderr) == (2, said)
