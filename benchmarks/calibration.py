@@ -1,11 +1,13 @@
 """How often the intervals and verdicts of `scoring` are right, by simulation and on repeats that others published.
 
-    python benchmarks/calibration.py [--corpus ../shared/corpus/mlperf_resnet.tar.xz] [--short] [--json]
+    python benchmarks/calibration.py [--corpus ../shared/corpus] [--short] [--json]
 
 Simulated: runs whose windows scatter by 2 % with first-order correlation, and that lie 1 % apart themselves; normal,
 or skewed (gamma, skewness 1 and 2: a tail of slow runs). Counted: how often a 95 % interval holds the true figure, how
 often two equal systems are called different or a healthy set is said to hold an outlier, and how often a real
 difference is found. A/A: all pairs of repeats of one MLPerf system, each judged by its system's other repeats.
+Real series: how often the interval of n consecutive windows of a published run holds the mean of that whole run. It has
+no target: the interval is named for its windows, as real runs drift, which n windows of them do not show.
 
 Targets: coverage 93 to 97 % (more is conservative, and said), false "different" and `outlying_run` at most 5 %, A/A at
 most 7 %, each but for two standard errors of the simulation. Skewness 2 is shown and no target for means: Student's t
@@ -14,6 +16,7 @@ misses it, and published repeats do not show it (docs/scoring.md). Exit 1 on a m
 
 import argparse
 import functools
+import hashlib
 import itertools
 import json
 import sys
@@ -31,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from runlog import stats  # noqa: E402
 from scoring.figure import compare, history, protocols, spread  # noqa: E402
+from scoring.figure.run import run_figure  # noqa: E402
 from scoring.figure.score import Score, score  # noqa: E402
 from scoring.importers import read_record  # noqa: E402
 from scoring.record import InputError  # noqa: E402
@@ -172,7 +176,7 @@ def two_systems(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
                 of=repeats,
             )
         a, b, known = (systems(draw, shape, (repeats, count), 0.3) for count in (1, 1, 5))
-        half = stats.t_quantile(4, compare.SINGLE_RUNS) * known.std(axis=1, ddof=1) / known.mean(1) * 2**0.5
+        half = stats.t_quantile(4, spread.SINGLE_RUNS) * known.std(axis=1, ddof=1) / known.mean(1) * 2**0.5
         share = float(np.mean(abs(np.log(b * (1 + faster / 100) / a)[:, 0]) > half))
         row = f"{what}, single runs, 5 others known, {shape}"
         yield Cell(row=row, column="1 run each", share=share, most=None if faster else 0.05, of=repeats)
@@ -190,10 +194,10 @@ def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
         yield Cell(row=row, column=column, share=share, least=least, most=most, of=repeats)
 
 
-def published_systems(corpus: Path, most_systems: int | None = None) -> list[list[Score]]:
-    """The window figures of each published system's repeats."""
+def published_systems(archive_of_rounds: Path, most_systems: int | None = None) -> dict[Any, list[Score]]:
+    """The window figures of each published system's repeats, by (ROUND/SUBMITTER/.., batch)."""
     by_system: dict[Any, list[Score]] = {}
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(corpus) as archive:
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(archive_of_rounds) as archive:
         for member in archive:
             if not member.isfile():
                 continue
@@ -209,18 +213,23 @@ def published_systems(corpus: Path, most_systems: int | None = None) -> list[lis
             key = (member.name.rpartition("/")[0], record.global_batch)
             if key not in by_system and len(by_system) == most_systems:
                 break
-            by_system.setdefault(key, []).append(figure)
-    return list(by_system.values())
+            repeats = by_system.setdefault(key, [])
+            if record.run_id not in (other.records[0].run_id for other in repeats):  # v1.0 has one run twice
+                repeats.append(figure)
+    return by_system
 
 
 def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Cell]:
-    """All pairs of repeats of the published systems, through `compare` itself."""
-    alone: list[bool] = []
-    judged: list[bool] = []
-    outlying: list[bool] = []
-    for scores in published_systems(corpus, most_systems):
+    """All pairs of repeats of the published systems, by the others of their system, through `compare` itself."""
+    judged: dict[str, list[bool]] = {}
+    outlying: dict[str, list[bool]] = {}
+    systems = {}
+    for archive in ("mlperf_v0.7_v1.0", "mlperf_resnet"):
+        if (file := corpus / f"{archive}.tar.xz").is_file():
+            systems |= published_systems(file, most_systems)
+    for (place, _), scores in systems.items():
+        published = place.partition("/")[0]
         for a, b in itertools.combinations(scores, 2):
-            alone.append(compare.compare([("a", a), ("b", b)]).rows[1].different is True)
             others = [one for one in scores if one is not a and one is not b]
             if len(others) > 1:
                 known = replace(
@@ -228,13 +237,61 @@ def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Ce
                     runs=tuple(one.runs[0] for one in others),
                     records=tuple(one.records[0] for one in others),
                 )
-                judged.append(compare.compare([("a", a), ("b", b), ("known", known)]).rows[1].different is True)
+                row = compare.compare([("a", a), ("b", b), ("known", known)]).rows[1]
+                judged.setdefault(published, []).append(row.different is True)
         values = [one.value for one in scores]
         at = spread.outlier(values)
-        outlying.append(at is not None and bool(abs(values[at] / np.median(values) - 1) > 0.01))
-    cases = (("pairs, alone", alone, 0.07), ("pairs, by their system's other repeats", judged, 0.07))
-    for column, found, most in (*cases, ("outlying_run, sets", outlying, 0.05)):
-        yield Cell(row="MLPerf's repeats", column=column, share=float(np.mean(found)), most=most, of=len(found))
+        of_round = outlying.setdefault(published, [])
+        of_round.append(at is not None and bool(abs(values[at] / np.median(values) - 1) > 0.01))
+    for column, by_round, most in (("pairs", judged, 0.07), ("outlying_run, sets", outlying, 0.05)):
+        for published, found in (*by_round.items(), ("all rounds", list(itertools.chain(*by_round.values())))):
+            row = f"MLPerf's repeats, {published}"
+            yield Cell(row=row, column=column, share=float(np.mean(found)), most=most, of=len(found))
+
+
+def step_times(log: Path) -> list[float]:
+    """Seconds of work of each measured window of a log; none where it has no figure."""
+    for given in ({}, {"devices": 1}, {"devices": 1, "batch_per_device": 1}):  # a series' scale does not matter
+        try:
+            return [1 / rate for rate in run_figure(read_record(log, **given), protocols.find("window")).rates]
+        except InputError:
+            continue
+    return []
+
+
+def series_of(corpus: Path, most_logs: int | None = None) -> Iterator[tuple[str, list[float]]]:
+    """(name, step times) of each log of the corpus' archives and the folder of logs beside it; equal logs once."""
+    seen: set[bytes] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        logs = list((corpus.parent / "logs").glob("*.log"))
+        for name in ("gluoncv", "wild"):
+            if (archive := corpus / f"{name}.tar.xz").is_file():
+                with tarfile.open(archive) as packed:
+                    packed.extractall(Path(folder) / name, filter="data")
+                logs += sorted(path for path in (Path(folder) / name).rglob("*") if path.is_file())
+        for log in logs[:most_logs]:
+            digest = hashlib.sha256(log.read_bytes()).digest()
+            if digest not in seen and (times := step_times(log)):
+                yield log.name, times
+            seen.add(digest)
+
+
+def held_by_windows(times: Values, count: int, most: int = 20) -> float:
+    """Share of the intervals of `count` consecutive windows, evenly chosen, that hold the mean of the whole run."""
+    starts = np.unique(np.linspace(0, len(times) - count, most).astype(int))
+    return held((spread.series_interval(times[start : start + count]) for start in starts), float(np.mean(times)))
+
+
+def real_series(corpus: Path, most_logs: int | None) -> Iterator[Cell]:
+    """Coverage of a run's mean by a part of its windows; each log counts once."""
+    series = [times for _, times in series_of(corpus, most_logs)]
+    for count in (10, 20, 40, 60, 100, 200):
+        shares = [held_by_windows(times, count) for times in series if len(times) >= 2 * count]
+        if shares:
+            column = f"{count} windows"
+            yield Cell(
+                row="published logs, the run's mean", column=column, share=float(np.mean(shares)), of=len(shares)
+            )
 
 
 def table(cells: Sequence[Cell]) -> str:
@@ -255,14 +312,17 @@ def table(cells: Sequence[Cell]) -> str:
             else "none"
         )
         lines.append(f"| {row} | {' | '.join(shown)} | {target} |")
-    return "\n".join(lines) + f"\n\n({cells[0].of:,} repeats a cell.)\n"
+    sizes = ", ".join(f"{size:,}" for size in dict.fromkeys(cell.of for cell in cells))
+    return "\n".join(lines) + f"\n\n({sizes} repeats, pairs or logs a cell.)\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, default=ROOT / "../shared/corpus/mlperf_resnet.tar.xz")
+    parser.add_argument("--corpus", type=Path, default=ROOT / "../shared/corpus", help="folder of published logs")
     parser.add_argument("--short", action="store_true", help="few repeats: only shows that it runs")
-    parser.add_argument("--only", choices=["one", "several", "two", "trend", "published"], help="one part of the table")
+    parser.add_argument(
+        "--only", choices=["one", "several", "two", "trend", "series", "published"], help="one part of the table"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     few, many = (60, 300) if args.short else (2_000, 10_000)
@@ -277,10 +337,15 @@ def main() -> int:
         for at, (name, (part, repeats)) in enumerate(simulated.items())
         if args.only in (None, name)
     ]
-    if args.corpus.is_file() and args.only in (None, "published"):
-        parts.append(repeats_of_one_system(args.corpus, 4 if args.short else None))
-    elif args.only in (None, "published"):
-        print(f"A/A on published repeats: not measured, {args.corpus} is not here", file=sys.stderr)
+    of_corpus = {
+        "series": (real_series, args.corpus, 12 if args.short else None),
+        "published": (repeats_of_one_system, args.corpus, 4 if args.short else None),
+    }
+    for name, (part, place, most) in of_corpus.items():
+        if args.only in (None, name) and place.exists():
+            parts.append(part(place, most))
+        elif args.only in (None, name):
+            print(f"{name}: not measured, {place} is not here", file=sys.stderr)
     cells: list[Cell] = []
     for part in parts:
         measured = list(part)

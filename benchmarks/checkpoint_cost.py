@@ -1,4 +1,4 @@
-"""What a checkpoint takes from training: `python benchmarks/checkpoint_cost.py [--short]`.
+"""What a checkpoint takes from training: `python benchmarks/checkpoint_cost.py [--repeats N] [--short]`.
 
 The state is as large as ResNet-50's with momentum (2 x 25.6 M parameters). A step (matrix products) goes on while the
 thread writes. Shown beside each other in one run: what training waits for a checkpoint (the copy to host memory), by
@@ -8,7 +8,6 @@ epoch of ImageNet at the highest throughput published for Paddle on one node, wi
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import ratios
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -34,10 +34,8 @@ TIMES_S = {
 
 def main() -> int:
     """Prints seconds and shares."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/checkpoint_cost.py", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="only check that it runs")
-    args = parser.parse_args()
-    size, repeats = (PARAMETERS // 100, 2) if args.short else (PARAMETERS, 7)
+    args = ratios.parser(__doc__).parse_args()
+    size, repeats = (PARAMETERS // 100, 2) if args.short else (PARAMETERS, args.repeats)
     rng = np.random.default_rng(0)
     state = {name: rng.standard_normal(size, dtype=np.float32) for name in ("parameters", "momentum")}
     matrix = rng.standard_normal((512, 512)).astype(np.float32)

@@ -3,7 +3,7 @@
     python benchmarks/launch_cost.py [--image NAME] [--repeats N] [--short]
 
 The nodes are containers on a network of this machine, so joining is measured without the way between machines. "added"
-is the wall time of `launch/nodes.sh lead mpirun` less that of the very mpirun in it: joining, lifelines and the end.
+is the wall time of `launch/nodes.py lead mpirun` less that of the very mpirun in it: joining, lifelines and the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JOB = {
     "PROGRESS": "plain",
     "LOGDIR": "/tmp/results",
 }
-TIMED = """start=$(date +%s.%N); launch/nodes.sh lead bash -c '
+TIMED = """start=$(date +%s.%N); .venv/bin/python -m launch.nodes lead -- bash -c '
 start=$(date +%s.%N); mpirun --prefix $PWD/.venv -n {nodes} --map-by ppr:1:node:OVERSUBSCRIBE true
 echo "inner $start $(date +%s.%N)"'; echo "outer $start $(date +%s.%N)" """
 
@@ -62,7 +62,7 @@ def first_step_s(image: str) -> float:
 
 
 def joining_s(image: str, nodes: int, key: str) -> tuple[float, float]:
-    """Seconds of a bare mpirun over waiting nodes, and what launch/nodes.sh adds to it."""
+    """Seconds of a bare mpirun over waiting nodes, and what launch/nodes.py adds to it."""
     network = f"launch-cost-{os.getpid()}"
     names = [f"{network}-{rank}" for rank in range(nodes)]
     hosts = ",".join(f"n{rank}" for rank in range(nodes))
@@ -71,7 +71,7 @@ def joining_s(image: str, nodes: int, key: str) -> tuple[float, float]:
         for rank in reversed(range(nodes)):
             settings = {"DGXNNODES": nodes, "DGXNGPU": 1, "HOSTS": hosts, "NODE_RANK": rank}
             settings |= {"JOB_KEY": "/job_key", "SSH_PORT": 2222, "NODE_WAIT_S": 60}
-            script = TIMED.format(nodes=nodes) if rank == 0 else "exec launch/nodes.sh serve"
+            script = TIMED.format(nodes=nodes) if rank == 0 else "exec .venv/bin/python -m launch.nodes serve"
             docker(
                 *("run", "--detach", "--name", names[rank], "--network", network, "--hostname", f"n{rank}"),
                 *("--network-alias", f"n{rank}", "--volume", f"{key}:/job_key:ro"),
