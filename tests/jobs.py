@@ -190,14 +190,17 @@ def processes(logdir: Path) -> list[psutil.Process]:
 
 
 def kill_at_once(find: Callable[[], list[psutil.Process]]) -> None:
-    """Kills all processes of a job at one moment, as a node that loses its power: none sees another's end."""
+    """Kills all processes of a job at one moment, as a node that loses its power: none sees another's end.
+
+    The youngest first: Linux wakes what is stopped in a process group whose last parent outside it ends.
+    """
     stopped: set[psutil.Process] = set()
     while left := set(find()) - stopped:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
         stopped |= left
-    for process in stopped:
+    for process in sorted(stopped, key=lambda process: (process.create_time(), process.pid), reverse=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
