@@ -20,11 +20,12 @@ _NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 
 
 class Evaluation(NamedTuple):
-    """An eval_accuracy, with the epoch that it is of."""
+    """An eval_accuracy, with the epoch that it says it is of, and how many were announced or started before it."""
 
     epoch: int
     value: float
     line: int
+    trained: int = 0
 
 
 class _Open(NamedTuple):
@@ -66,6 +67,7 @@ class RunOrder:
     caches_cleared: list[tuple[int, float]] = field(default_factory=list)  # line, when
     epoch: _Open | None = None
     epochs_seen: bool = False
+    epochs_counted: int = 0  # that blocks announced, or epoch_start: whatever their numbers
     last_epoch: int | None = None
     longest_ms: float = 0.0  # of an epoch
     shortest: tuple[float, int] | None = None  # the same, and the line where it ended
@@ -124,12 +126,13 @@ class RunOrder:
         if self.status == "success":
             self.windows.finish(event.line)
             if self.epoch:
-                self._breach("epoch-order", event, "epoch {} of line {} is open", self.epoch.number, self.epoch.line)
+                self._breach("open-at-stop", event, "epoch {} of line {} is open", self.epoch.number, self.epoch.line)
             if self.block:
                 self._breach("block-order", event, "the block of line {} is open", self.block.line)
-            if unfinished := self.unscored or self.evaluation:
-                actual = f"the evaluation of line {unfinished.line} has no stop or no accuracy"
-                self._breach("eval-order", event, actual)
+            if self.unscored:
+                self._breach("eval-order", event, "the evaluation of line {} has no accuracy", self.unscored.line)
+            elif self.evaluation:
+                self._breach("open-at-stop", event, "the evaluation of line {} is open", self.evaluation.line)
 
     def _seed(self, event: Event) -> None:
         if len(self.seeds) < EVENTS_KEPT:
@@ -185,8 +188,10 @@ class RunOrder:
         if not _follows(first, wanted):
             self._breach("block-order", event, "a block starts at epoch {}; {} is next", first, _first(wanted))
         self._not_before_run(event)
-        if not self.epochs_seen and first > (self.last_epoch or 0):
-            self._trains_on()
+        if not self.epochs_seen:
+            self.epochs_counted += count
+            if first > (self.last_epoch or 0):
+                self._trains_on()
         self.block = _Block(first, count, event.time_ms, event.line)
 
     def _block_stop(self, event: Event) -> None:
@@ -229,6 +234,7 @@ class RunOrder:
             self._breach("block-order", event, "epoch {} lies in no block", number)
         self._trains_on()
         self.epoch = _Open(number, event.time_ms, event.line)
+        self.epochs_counted = self.epochs_counted + 1 if self.epochs_seen else 1
         self.epochs_seen = True
         self.eval_in_epoch_ms = 0.0
         self.throughputs.epoch_starts(event, number)
@@ -302,8 +308,8 @@ class RunOrder:
             return
         self._keep_accuracy(event, number)
         if not self.unscored:
-            # the official rules ask for AT_LEAST_ONE_OR(block_start)
-            trained = self._trained_epoch() or 0  # numbered from 0 by some, and their accuracies from 1
+            # the official rules ask for AT_LEAST_ONE_OR(block_start); some number from 0, and their accuracies from 1
+            trained = max(self._trained_epoch() or 0, self.epochs_counted)
             if self.values.of(schema.EVAL_START).count or not self.last_evaluated < number <= trained + 1:
                 self._breach("eval-order", event, "an accuracy of epoch {} without an evaluation of its own", number)
         elif number != self.unscored.number:
@@ -314,7 +320,8 @@ class RunOrder:
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
         if is_number(event.value):
-            evaluation = Evaluation(epoch=number, value=float(event.value), line=event.line)
+            counted = self.epochs_counted
+            evaluation = Evaluation(epoch=number, value=float(event.value), line=event.line, trained=counted)
             if len(self.evaluations) >= EVENTS_KEPT:
                 self.evaluations[-1] = evaluation
             else:
