@@ -74,8 +74,7 @@ class Ranks:
 def lost_peer() -> Iterator[None]:
     """Leaves the word to the launcher where another rank died: mpirun, which ends this one too, says which and how.
 
-    Raises:
-        RunError: mpirun did not.
+    Raises RunError where mpirun did not.
     """
     try:
         yield
@@ -87,11 +86,7 @@ def lost_peer() -> Iterator[None]:
 
 
 def start(job: env.Job) -> Ranks:
-    """Joins the job.
-
-    Raises:
-        ValueError: mpirun started another number of ranks than the environment says.
-    """
+    """Joins the job. Raises ValueError where mpirun started another number of ranks than the environment says."""
     comm = MPI.COMM_WORLD
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = Ranks(
@@ -147,8 +142,7 @@ def _address(job: env.Job, ranks: Ranks) -> str:
     That of its name in HOSTS, or where the node itself takes that name for loopback, as Debian's /etc/hosts has it, the
     address from which it reaches another node.
 
-    Raises:
-        RunError: it has none.
+    Raises RunError where it has none.
     """
     if job.dgxnnodes == 1:
         return "127.0.0.1"
