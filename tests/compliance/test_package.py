@@ -16,18 +16,13 @@ from compliance.__main__ import main
 from compliance.submission import package
 from compliance.submission.system import FIELDS
 from compliance.submission.verify import verify
-from tests import make_log
+from tests import jobs, make_log
 from tests.compliance.altered import Altered
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def commit() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    return jobs.run(["git", "rev-parse", "HEAD"]).stdout.strip()
 
 
 def description(folder: Path, **changes: str) -> Path:

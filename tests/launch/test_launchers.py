@@ -30,7 +30,7 @@ def launch(*command: str, **environment: str) -> subprocess.CompletedProcess[str
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=jobs.LIMIT_S,
         check=False,
     )
 

@@ -1,6 +1,5 @@
 """FCN-HRNetW18 against PaddleSeg's own."""
 
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from paddle import static
 from paddle_hrnet import train
 from paddle_hrnet.config import Recipe, cityscapes_80k_flip, cityscapes_80k_multiscale
 from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, paddleseg_name, pretrained_weights
+from tests import jobs
 
 
 @pytest.fixture(autouse=True)
@@ -87,12 +87,7 @@ def test_building_twice_shares_the_weights() -> None:
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("peer")
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("paddleseg_peer.py")), str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = jobs.run([sys.executable, str(Path(__file__).with_name("paddleseg_peer.py")), str(folder)])
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 

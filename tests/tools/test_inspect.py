@@ -16,7 +16,7 @@ from program import count
 from program.ops import size_bytes
 from scoring.published.cards import figures_of, read_cards
 from scoring.published.table import nearest, read_published, select
-from tests.jobs import REPOSITORY, environment
+from tests import jobs
 from tests.program import programs
 from tests.tools import golden_programs
 from tools import inspect
@@ -213,15 +213,7 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tools.inspect", *arguments],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    return jobs.run([sys.executable, "-m", "tools.inspect", *arguments])
 
 
 def test_the_command_prints_json() -> None:
