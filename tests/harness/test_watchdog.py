@@ -14,13 +14,13 @@ START = """
 import sys, threading, time, ctypes
 from harness.hooks.watchdog import WATCHDOG
 from harness.hooks import watchdog
-watchdog.GRACE_S, watchdog.TICK_S = 3, 0.1
+watchdog.GRACE_S, watchdog.TICK_S = 2, 0.1
 WATCHDOG.beat("computing step 3")
 WATCHDOG.start({limit}, rank=5, node="node7")
 """
 
 
-def run(body: str, *, limit: int = 2) -> subprocess.CompletedProcess[str]:
+def run(body: str, *, limit: int = 1) -> subprocess.CompletedProcess[str]:
     return jobs.run([sys.executable, "-c", START.format(limit=limit) + body])
 
 
@@ -34,7 +34,7 @@ wait_for_the_reader()
     done = run(body)
     assert done.returncode == 1
     first, *rest = done.stderr.splitlines()
-    assert first == "error: rank 5 on node7 hangs: no progress for 2 s while computing step 3"
+    assert first == "error: rank 5 on node7 hangs: no progress for 1 s while computing step 3"
     assert all(line.startswith("[rank 5] ") for line in rest)
     assert "in reader_that_hangs" in done.stderr and "in wait_for_the_reader" in done.stderr
 
@@ -46,13 +46,13 @@ def test_a_hang_that_keeps_the_interpreter_ends_too():
 
 
 def test_progress_keeps_it_quiet():
-    done = run("for i in range(30):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')")
+    done = run("for i in range(20):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_may_take_longer_is_given_longer_once():
-    done = run("WATCHDOG.beat('warming up', extra_s=60)\ntime.sleep(3)\nWATCHDOG.beat('step')\ntime.sleep(600)")
-    assert done.returncode == 1 and "no progress for 2 s while step" in done.stderr
+    done = run("WATCHDOG.beat('warming up', extra_s=60)\ntime.sleep(1.5)\nWATCHDOG.beat('step')\ntime.sleep(600)")
+    assert done.returncode == 1 and "no progress for 1 s while step" in done.stderr
 
 
 def test_no_limit_watches_nothing():

@@ -43,8 +43,6 @@ def test_a_few_windows_are_covered_rather_too_often() -> None:
     assert share(found) >= LEAST
 
 
-
-
 @pytest.mark.parametrize("count", [5, 7])
 def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blamed(count: int) -> None:
     draw = random.Random(1)
