@@ -23,8 +23,8 @@ from harness.hooks.watchdog import WATCHDOG
 from program import contexts
 from runlog.errors import RunError
 
-if not env.is_rank():  # a tool, whose stdout may be JSON: UCX, which Open MPI loads, would write there
-    env.export({"UCX_LOG_FILE": "stderr"})
+if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
+    env.export({"UCX_LOG_FILE": "stderr", "HOME": "/"})
 from mpi4py import MPI
 
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
