@@ -49,11 +49,11 @@ def test_a_clusters_settings_of_its_own_mpi_are_not_the_jobs(standing_in: Path, 
 
 
 def test_a_job_needs_nothing_of_its_shell(standing_in: Path, tmp_path: Path) -> None:
-    """No HOME, PATH or TERM, as in a service's unit; no stdin; files for their owner alone."""
+    """No HOME, PATH or TERM, as in a service's unit; neither stdin nor stdout; files for their owner alone."""
     job = [f"{name}={value}" for name, value in {**jobs.TINY, "LOGDIR": tmp_path}.items()]
-    script = f"umask 077; exec {standing_in}/run_and_time.sh <&-"
+    script = f"umask 077; exec {standing_in}/run_and_time.sh <&- >&-"
     done = jobs.run(["env", "-i", *job, "/bin/bash", "-c", script], cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_tool_needs_nothing_of_its_shell() -> None:
