@@ -213,7 +213,8 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return jobs.run([sys.executable, "-m", "tools.inspect", *arguments])
+    talks = {"UCX_LOG_LEVEL": "info"}  # a library that does
+    return jobs.run([sys.executable, "-m", "tools.inspect", *arguments], **talks)
 
 
 def test_the_command_prints_json() -> None:
