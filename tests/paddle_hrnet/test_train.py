@@ -108,10 +108,7 @@ def data_set(tmp_path: Path) -> Path:
             label = np.zeros((SIDE, SIDE), dtype=np.uint8)
             label[:, rng.integers(8, 24) :] = 1
             image = (label[:, :, None] * 150 + rng.integers(0, 50, (SIDE, SIDE, 3))).astype(np.uint8)
-            for kind, end, array in (
-                ("leftImg8bit", "leftImg8bit", image),
-                ("gtFine", "gtFine_labelTrainIds", label),
-            ):
+            for kind, end, array in (("leftImg8bit", "leftImg8bit", image), ("gtFine", "gtFine_labelTrainIds", label)):
                 path = root / kind / part / "a" / f"a_{i}_{end}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(array).save(path)
