@@ -16,13 +16,16 @@ from http.server import HTTPServer
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from harness import env
 from harness.hooks.watchdog import WATCHDOG
 from harness.processes import end_with_parent
 from program import contexts
 from runlog.errors import RunError
+
+if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
+    env.export({"UCX_LOG_FILE": "stderr", "HOME": "/"})
+from mpi4py import MPI
 
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
@@ -175,8 +178,10 @@ def _check_name(job: env.Job) -> None:
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError as error:
+        address = "127.0.0.1" if job.dgxnnodes == 1 else "ADDRESS"
         raise RunError(
-            f"this host's own name, {name}, does not resolve: add it to /etc/hosts (docker: not with --network none)"
+            f"this host's own name, {name}, does not resolve: add the line '{address} {name}' to /etc/hosts "
+            f"(docker run --add-host {name}:{address})"
         ) from error
     if job.dgxnnodes > 1 and all(address.startswith((LOOPBACK, "::1")) for address in found):
         raise RunError(

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from scoring.published import campaign_plan, campaign_table
 from scoring.published.campaign_plan import Machine, published_figure
 from scoring.published.table import read_published, select
 from scoring.record import InputError
-from tests import make_log
+from tests import jobs, make_log
 
 ROWS = read_published()
 NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
@@ -400,7 +399,7 @@ def run_shrunk(repository: Path, results: Path, name: str, limit_s: float) -> li
     finally:
         if started.poll() is None:  # it hands the signal on to the run
             started.terminate()
-            started.wait(60)
+            started.wait(jobs.LIMIT_S)
     assert started.returncode == 0, err
     saved = json.loads((results / "campaigns" / f"{name}-shrunk.json").read_text(encoding="utf-8"))
     return saved["rows"]
@@ -443,7 +442,7 @@ spec.loader.exec_module(module)
 stop = does == "hang" and os.environ["DGXNGPU"] == "2"
 module.write_log(folder, dict(os.environ), step_time_s=0.1, status=None if stop else "success")
 if stop:
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -480,11 +479,11 @@ RUNS = ["1n1g_b2_fp32", "1n2g_b2_fp32"]
 
 def test_a_campaign_runs_what_is_missing_and_nothing_twice(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     first = campaign_sh("dlperf", "--shrink")
-    out, err = first.communicate(timeout=120)
+    out, err = first.communicate(timeout=jobs.LIMIT_S)
     assert first.returncode == 0, err
     assert campaign_sh.calls() == RUNS
     again = campaign_sh("dlperf", "--shrink")
-    table, err = again.communicate(timeout=120)
+    table, err = again.communicate(timeout=jobs.LIMIT_S)
     assert again.returncode == 0 and campaign_sh.calls() == RUNS
     assert table == out[out.index("# dlperf") :]
     saved = tmp_path / "results" / "campaigns" / "dlperf-shrunk"
@@ -494,17 +493,17 @@ def test_a_campaign_runs_what_is_missing_and_nothing_twice(campaign_sh, tmp_path
     assert [round(row["ours"], 3) for row in rows] == [20.0, *[40.0] * 5]
     # perf_rn50 shrinks to the same jobs: none is left to do.
     other = campaign_sh("perf_rn50", "--shrink")
-    table, err = other.communicate(timeout=120)
+    table, err = other.communicate(timeout=jobs.LIMIT_S)
     assert other.returncode == 0 and campaign_sh.calls() == RUNS and "A100-AMP" in table
 
 
 def test_a_failed_run_is_said_and_repeated(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     first = campaign_sh("dlperf", "--shrink", RUNNER_DOES="fail")
-    out, err = first.communicate(timeout=120)
+    out, err = first.communicate(timeout=jobs.LIMIT_S)
     assert first.returncode == 1 and "error: no memory" in err
     assert "not measured" in out and "no log" in out
     second = campaign_sh("dlperf", "--shrink")
-    second.communicate(timeout=120)
+    second.communicate(timeout=jobs.LIMIT_S)
     assert second.returncode == 0 and campaign_sh.calls() == [*RUNS, RUNS[1]]
     kept = tmp_path / "results" / "campaigns" / "shrunk_rn50" / RUNS[1] / "trial_1.stopped_1" / "run.out"
     assert "no memory" in kept.read_text()
@@ -513,17 +512,15 @@ def test_a_failed_run_is_said_and_repeated(campaign_sh, tmp_path: Path) -> None:
 def test_a_stopped_campaign_goes_on_where_it_was(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     first = campaign_sh("dlperf", "--shrink", RUNNER_DOES="hang")
     folder = tmp_path / "results" / "campaigns" / "shrunk_rn50" / RUNS[1]
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("trial_1/**/result_0.txt")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    jobs.until(lambda: bool(list(folder.glob("trial_1/**/result_0.txt"))), first)
     busy = campaign_sh("dlperf", "--shrink")
-    _, err = busy.communicate(timeout=60)
+    _, err = busy.communicate(timeout=jobs.LIMIT_S)
     assert busy.returncode == 2 and "another campaign.sh is at work" in err
     first.send_signal(signal.SIGTERM)
-    _, err = first.communicate(timeout=60)
+    _, err = first.communicate(timeout=jobs.LIMIT_S)
     assert first.returncode == 130 and "start it again" in err
     second = campaign_sh("dlperf", "--shrink")
-    second.communicate(timeout=120)
+    second.communicate(timeout=jobs.LIMIT_S)
     assert second.returncode == 0 and campaign_sh.calls() == [*RUNS, RUNS[1]]
     assert (folder / "trial_1.stopped_1").is_dir() and (folder / "trial_1").is_dir()
 
@@ -531,7 +528,7 @@ def test_a_stopped_campaign_goes_on_where_it_was(campaign_sh, tmp_path: Path) ->
 def test_a_dry_run_lists_commands_and_time_and_runs_nothing(campaign_sh, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "hosts").write_text("# mine\na slots=8\n\nb\nc\nd\n")
     done = campaign_sh("oneflow", "--dry-run", HOSTFILE=str(tmp_path / "hosts"), RUNNER="")
-    out, err = done.communicate(timeout=60)
+    out, err = done.communicate(timeout=jobs.LIMIT_S)
     assert done.returncode == 0, err
     assert "DGXNNODES=4 DGXNGPU=8 BATCHSIZE=160" in out and "launch/mpirun.sh --hosts a,b,c,d" in out
     assert "oneflow: 12 jobs" in out and "assumed" in out
@@ -549,5 +546,5 @@ def test_a_dry_run_lists_commands_and_time_and_runs_nothing(campaign_sh, tmp_pat
 )
 def test_wrong_use_is_told_in_one_line(campaign_sh, arguments: list[str], text: str) -> None:  # type: ignore[no-untyped-def]
     done = campaign_sh(*arguments)
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=jobs.LIMIT_S)
     assert done.returncode == 2 and text in err and err.count("\n") == 1
