@@ -266,7 +266,7 @@ def test_a_start_that_is_cut_anywhere(checkout: Path) -> None:
         if child.poll() is None:  # Ctrl-C goes to all that it started, the others to it alone
             (os.killpg if number == signal.SIGINT else os.kill)(child.pid, number)
             cut += 1
-        child.wait(30)
+        child.wait()
         again = setup(checkout, **variables)
         assert again.returncode == 0, (moment, number, again.stderr)
         assert works(checkout), (moment, number)
