@@ -12,6 +12,17 @@ class InputError(ValueError):
     """A user's mistake: its text says what is wrong, where, and what to do. Commands exit 2 on it."""
 
 
+class TooFewRunsError(Exception):
+    """Fewer runs than the protocol asks for, or too few of them converged. Commands exit 1 on it.
+
+    `partial` is the score of the runs that are there, if the protocol's reduction makes one of them.
+    """
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
 class NothingMeasuredError(InputError):
     """The warm-up leaves nothing of a run: of a finished one, a resume near its end, that is no mistake."""
 

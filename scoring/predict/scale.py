@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runlog.text import called, safe_lines
+from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure import warnings as figure_warnings
-from scoring.figure.score import TooFewRunsError, score, whole
+from scoring.figure.score import score, whole
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
 from scoring.predict.scale_model import (
     Point,
@@ -43,11 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--devices-per-node", type=count, metavar="N", help="default: the most that a measured node has")
     add("--input-images-per-s", type=positive, metavar="R", help="most that a node's input can feed")
     add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf's)")
-    add("--train-samples", type=count, help="default: the log's data set, else ImageNet's 1281167")
-    add("--eval-samples", type=count, help="default: the log's data set, else ImageNet's 50000")
-    add("--epochs-per-eval", type=count, default=4, help="default: %(default)s")
-    of_one = "of one device (default: 3 x its training rate, assumed)"
-    add("--eval-images-per-s", type=positive, metavar="R", help=of_one)
     add("--json", action="store_true", help="machine-readable output")
 
 
@@ -68,17 +62,12 @@ def node_counts(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the predictions, or the back-test. Returns 0, or 1 for too few runs under the protocol."""
+    """Print the predictions, or the back-test. Returns 0."""
     if args.back_test:
         return _print_back_test(as_json=args.json)
     if not args.measured:
         raise InputError("no logs: give --measured LOG..., or --back-test")
-    nodes = node_counts(args.nodes)
-    try:
-        found = plan(nodes, args)
-    except TooFewRunsError as error:
-        print(safe_lines([f"{called('scoring')} scale: {error}"]), file=sys.stderr)
-        return 1
+    found = plan(node_counts(args.nodes), args)
     print(json.dumps(jsonable(found), indent=1) if args.json else safe_lines(prediction_lines(found)))
     return 0
 
@@ -159,27 +148,24 @@ def plan(nodes: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> tuple[Training, list[str]]:
-    """What training takes, from the options, the log's data set, and else ImageNet (or Cityscapes); what is assumed."""
+    """What training takes, from the log's data set, and else ImageNet (or Cityscapes); what is assumed."""
     model = (records[0].model or "").lower()
     segmentation = "hrnet" in model or any(FORMATS[record.format].segmentation for record in records)
     dataset = next((found for record in records if isinstance(found := record.header.get("dataset"), dict)), {})
     sizes = {} if dataset.get("synthetic", True) else dataset
     sizes = {name: size for name, size in sizes.items() if type(size) is int and 0 < size < MOST}
     train, evaluation = CITYSCAPES if segmentation else IMAGENET
-    train = args.train_samples or sizes.get("train_samples", train)
+    train = sizes.get("train_samples", train)
     imagenet = train == IMAGENET[0] and "resnet" in model
-    rate, assumptions = args.eval_images_per_s, []
+    rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
+    assumptions = [f"evaluation does {rate:.0f} images/s a device, 3 x training"]
     if args.epochs is None and imagenet:
         points = "MLPerf's reference convergence points at the global batch"
-        assumptions.append(f"epochs to the target are {points} (--epochs)")
-    if not rate:
-        rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
-        assumptions.append(f"evaluation does {rate:.0f} images/s a device, 3 x training (--eval-images-per-s)")
+        assumptions.insert(0, f"epochs to the target are {points} (--epochs)")
     training = Training(
         epochs=args.epochs,
         train_samples=train,
-        eval_samples=args.eval_samples or sizes.get("eval_samples", evaluation),
-        epochs_per_eval=args.epochs_per_eval,
+        eval_samples=sizes.get("eval_samples", evaluation),
         eval_images_per_s_device=rate,
         imagenet=imagenet,
     )

@@ -22,6 +22,7 @@ from scoring.published.table import Published
 from scoring.record import InputError
 
 RUNS = 5  # of a submission of ResNet-50
+EPOCHS_PER_EVAL = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +225,6 @@ class Training:
     epochs: float | None  # None: the reference convergence points of ResNet-50 at the global batch
     train_samples: int
     eval_samples: int
-    epochs_per_eval: int
     eval_images_per_s_device: float
     imagenet: bool  # the reference convergence points hold for ResNet on ImageNet only
 
@@ -256,6 +256,6 @@ def time_to_train_s(
     if epochs is None:
         return None, None, f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
     steps = math.ceil(training.train_samples / global_batch) * epochs
-    evaluations = math.ceil(epochs / training.epochs_per_eval)
+    evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
     per_device = math.ceil(training.eval_samples / devices)
     return steps * step_time_s + evaluations * per_device / training.eval_images_per_s_device, epochs, ""

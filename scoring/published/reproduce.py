@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 from runlog.text import safe_lines
 from scoring.figure import protocols
-from scoring.figure.score import TooFewRunsError, score
+from scoring.figure.score import score
 from scoring.importers import read_record
 from scoring.published.table import Published, read_published, read_rows, select
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, TooFewRunsError
 
 LOGS_CSV = Path(__file__).with_name("published_logs.csv")
 

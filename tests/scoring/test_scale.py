@@ -119,7 +119,6 @@ def imagenet(**changes: object) -> scale_model.Training:
         "epochs": None,
         "train_samples": 1_281_167,
         "eval_samples": 50_000,
-        "epochs_per_eval": 4,
         "eval_images_per_s_device": 3000.0,
         "imagenet": True,
     }

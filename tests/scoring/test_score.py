@@ -18,9 +18,9 @@ from runlog.stats import olympic_mean, t_quantile
 from scoring.__main__ import main
 from scoring.figure import protocols, spread, warnings
 from scoring.figure.compare import between_runs_sd
-from scoring.figure.score import TooFewRunsError, score
+from scoring.figure.score import score
 from scoring.importers import read_record
-from scoring.record import InputError, Record, Window
+from scoring.record import InputError, Record, TooFewRunsError, Window
 from tests.scoring import samples
 
 Command = Callable[..., tuple[int, dict[str, Any], str]]
