@@ -49,13 +49,6 @@ def base(images_per_s: float = 2000.0) -> scale.Point:
     return scale.Point(nodes=1, devices_per_node=8, images_per_s=images_per_s, relative_error=None)
 
 
-def test_scaling_time_scales_throughput_inversely() -> None:
-    loss = Loss(mean=0.08, spread=0.03, tables=10)
-    once, thrice = (scale.predict(base(rate), loss, nodes=4, batch_per_device=64) for rate in (2000, 6000))
-    assert thrice["images_per_s"] == pytest.approx(3 * once["images_per_s"])
-    assert once["step_time_s"] == pytest.approx(4 * 8 * 64 / once["images_per_s"])
-
-
 def test_a_slow_input_bounds_the_throughput() -> None:
     loss = Loss(mean=0.08, spread=0.03, tables=10)
     found = scale.predict(base(), loss, nodes=4, batch_per_device=64, input_images_per_s_node=1000)
@@ -121,12 +114,6 @@ def test_reference_epochs_are_mlperfs(batch: int, epochs: float) -> None:
     assert scale_model.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
 
 
-def test_reference_epochs_are_not_invented_past_the_last_point() -> None:
-    assert scale_model.reference_epochs(67841) is None
-    halfway = scale_model.reference_epochs((1632 + 3264) // 2)
-    assert halfway is not None and 35.0 < halfway < 35.16
-
-
 def imagenet(**changes: object) -> scale_model.Training:
     values: dict = {
         "epochs": None,
@@ -143,14 +130,6 @@ def test_time_to_train_is_steps_and_evaluations() -> None:
     steps = math.ceil(1_281_167 / 2048) * 90
     assert epochs == 90
     assert seconds == pytest.approx(steps * 0.1 + 23 * 6250 / 3000)
-
-
-def test_time_to_train_says_when_it_is_not_known() -> None:
-    seconds, _, why = scale_model.time_to_train_s(imagenet(), devices=8192, global_batch=2_097_152, step_time_s=0.1)
-    assert seconds is None and "give --epochs" in why
-    other = imagenet(imagenet=False)
-    seconds, _, why = scale_model.time_to_train_s(other, devices=8, global_batch=256, step_time_s=0.1)
-    assert seconds is None and "give --epochs" in why
 
 
 # ------------------------------------------------------------------------------------------------- command
