@@ -15,30 +15,8 @@ from tests.compliance import official_checker
 from tests.compliance.altered import TOKEN, Altered
 
 VALUES = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        -1,
-        2,
-        0.5,
-        0.759,
-        0.7591,
-        0.99,
-        1.0,
-        1e-4,
-        1e30,
-        2**70,
-        "",
-        "x",
-        "1",
-        [],
-        {},
-        [1],
-        {"a": 1},
-    ),
+    *(None, True, False, 0, 1, -1, 2, 0.5, 0.759, 0.7591, 0.99, 1.0, 1e-4, 1e30, 2**70, "", "x", "1", [], {}, [1]),
+    {"a": 1},
     *("open", "closed", "resnet", "hrnet", "bert", "sgd", "lars", "cloud", "aborted", "success", 1437, 1281167, 0.001),
 )
 KEYS = (
@@ -94,17 +72,8 @@ def _metadata(log: Altered, index: int, chance: random.Random) -> None:
 
 def _time(log: Altered, index: int, chance: random.Random) -> None:
     fields = log.fields(index)
-    times = [
-        0,
-        -1,
-        1e300,
-        2**64,
-        "1",
-        None,
-        float("nan"),
-        fields["time_ms"] + chance.choice([-1e3, 1e3, 1e7, -1e7, 1e8]),
-    ]
-    fields["time_ms"] = chance.choice(times)
+    moved = fields["time_ms"] + chance.choice([-1e3, 1e3, 1e7, -1e7, 1e8])
+    fields["time_ms"] = chance.choice([0, -1, 1e300, 2**64, "1", None, float("nan"), moved])
     log.write(index, fields)
 
 
@@ -242,7 +211,7 @@ def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(ow
 
 
 def test_altered_logs_of_this_project(own_seeds, tmp_path) -> None:
-    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 400, 0)
+    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 250, 0)
     assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 20, outcomes
 
 
@@ -259,8 +228,8 @@ def test_altered_logs_under_the_ruleset_that_they_were_made_for(mlperf_seeds, tm
 @pytest.mark.parametrize("ruleset", ["0.7.0", "1.0.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"])
 def test_altered_logs_under_the_rulesets_of_other_rounds(own_seeds, mlperf_seeds, tmp_path, ruleset: str) -> None:
     seeds = {name: own_seeds[name] for name in ("open", "closed lars", "closed sgd")}
-    outcomes = _compare(seeds | _without_weights(mlperf_seeds), ruleset, tmp_path, 100, 30_000)
-    assert sum(outcomes[name] for name in ("both reject", "only ours rejects")) > 20, outcomes
+    outcomes = _compare(seeds | _without_weights(mlperf_seeds), ruleset, tmp_path, 60, 30_000)
+    assert sum(outcomes[name] for name in ("both reject", "only ours rejects")) > 12, outcomes
 
 
 @pytest.mark.parametrize("ruleset", ["0.7.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"])

@@ -16,7 +16,7 @@ from program import count
 from program.ops import size_bytes
 from scoring.published.cards import figures_of, read_cards
 from scoring.published.table import nearest, read_published, select
-from tests.jobs import REPOSITORY, environment
+from tests import jobs
 from tests.program import programs
 from tests.tools import golden_programs
 from tools import inspect
@@ -213,15 +213,8 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tools.inspect", *arguments],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    talks = {"UCX_LOG_LEVEL": "info"}  # a library that does
+    return jobs.run([sys.executable, "-m", "tools.inspect", *arguments], **talks)
 
 
 def test_the_command_prints_json() -> None:
@@ -259,10 +252,7 @@ def test_the_command_prints_json() -> None:
         (("--system", "NONE"), "there is no config_NONE.sh; there are:"),
         (("--system", "DGXA100", "--ranks", "0"), "DGXNGPU=0: must be at least 1"),
         (("--system", "DGXA100", "--batch", "0"), "BATCHSIZE=0: must be at least 1"),
-        (
-            ("--system", "DGXA100", "--batch", "1000000000"),
-            "cuDNN takes tensors of 2147483647 at most: lower ",
-        ),
+        (("--system", "DGXA100", "--batch", "1000000000"), "cuDNN takes tensors of 2147483647 at most: lower "),
         (("--system", "CPU", "--batch", "1000000000"), "cuDNN takes tensors of 2147483647 at most: lower "),
         (("--system", "DGXA100", "--batch", "5000000000"), "BATCHSIZE=5000000000: cuDNN takes images up to 2147483647"),
         (("--system", "DGXA100", "--ranks", "1000000000"), "DGXNGPU=1000000000: each rank has a TCP port of its own"),

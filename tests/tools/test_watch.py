@@ -42,14 +42,7 @@ PREAMBLE = (
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tools.watch", *arguments],
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return jobs.run([sys.executable, "-m", "tools.watch", *arguments])
 
 
 def text(view: watch.View, now_s: float) -> str:
