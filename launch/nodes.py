@@ -28,10 +28,10 @@ import time
 from pathlib import Path
 
 from harness import env
+from harness.processes import adopt_orphans, end_descendants
 from harness.provenance import code_sha256
 from launch.job_folder import Folder, fail, refuse, say
 from launch.lifeline import Lifeline
-from launch.processes import adopt_orphans, end_descendants
 from launch.times import TIMES
 
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too

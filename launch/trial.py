@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from launch.processes import end_with_parent, parent_of
+from harness.processes import end_with_parent, parent_of
 from launch.times import TIMES
 from runlog.writer import close_for_dead
 

@@ -21,20 +21,9 @@ from scoring.figure.run import RunFigure, devices_in_rate, run_figure, select
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.importers.checks import has_second_clock
-from scoring.record import InputError, NothingMeasuredError, Record, Window
+from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError, Window
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
-
-
-class TooFewRunsError(Exception):
-    """Fewer runs than the protocol asks for, or too few of them converged. Commands exit 1 on it.
-
-    `partial` is the figure of the runs that are there, if the protocol's reduction makes one of them.
-    """
-
-    def __init__(self, message: str, partial: Score | None = None) -> None:
-        super().__init__(message)
-        self.partial = partial
 
 
 @dataclass(frozen=True, kw_only=True)

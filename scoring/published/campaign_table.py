@@ -11,11 +11,11 @@ from typing import Any
 
 from scoring.figure import protocols
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import Score, TooFewRunsError, score
+from scoring.figure.score import Score, score
 from scoring.importers import jsonable
 from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, RunSpec, published_figure
 from scoring.published.table import Published
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, TooFewRunsError
 
 Line = dict[str, Any]  # a cell's figures as plain values
 

@@ -390,10 +390,7 @@ CODE = "benchmarks/resnet/implementations/paddle"
         (lambda p: (p / "results/CPU" / os.fsdecode(b"\xff.txt")).write_text("x"), "is a name that no package holds"),
         (_folder_for_a_log, "result_2.txt is an empty folder"),
         (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "differs from the report that the logs give"),
-        (
-            lambda p: (p / "submission.json").write_bytes(b"[" * 2**21),
-            "no system description: over 1 MiB",
-        ),
+        (lambda p: (p / "submission.json").write_bytes(b"[" * 2**21), "no system description: over 1 MiB"),
         (lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21), "CPU.json: no system description: over 1 MiB"),
     ],
 )

@@ -128,10 +128,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     report = written(tmp_path)
     assert report["verdict"] == "2 ok, 2 fatal, 24 unknown, in the short form"
     found = statuses(report)
-    assert {key for key, status in found.items() if status == FATAL} == {
-        ("losses", "fp32"),
-        ("evaluation", "fp32"),
-    }
+    assert {key for key, status in found.items() if status == FATAL} == {("losses", "fp32"), ("evaluation", "fp32")}
     assert found["all-reduce", "fp32"] == UNKNOWN  # one rank
 
 

@@ -51,10 +51,7 @@ def resolved(stdout: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("command", "environment"),
-    [
-        (("launch/mpirun.sh", "--hosts", "a,b", "--dry-run"), {}),
-        (("launch/slurm.sub", "--dry-run"), {"HOSTS": "a,b"}),
-    ],
+    [(("launch/mpirun.sh", "--hosts", "a,b", "--dry-run"), {}), (("launch/slurm.sub", "--dry-run"), {"HOSTS": "a,b"})],
     ids=["mpirun", "slurm"],
 )
 def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(

@@ -68,7 +68,7 @@ def test_parameters_and_flops(bias: bool, trainable: int, whole: int, flop: int)
 
 
 def test_has_fewer_operators_than_a_plain_construction() -> None:
-    main = build(ModelConfig(classes=19), height=512, width=1024, training=True)[0]
+    main = build(ModelConfig(classes=19), height=512, width=1024)[0]
     kinds = Counter(op.type for op in main.global_block().ops)
     assert sum(kinds.values()) < 1092
     assert kinds["conv2d"] == kinds["batch_norm"] + 1

@@ -108,10 +108,7 @@ def data_set(tmp_path: Path) -> Path:
             label = np.zeros((SIDE, SIDE), dtype=np.uint8)
             label[:, rng.integers(8, 24) :] = 1
             image = (label[:, :, None] * 150 + rng.integers(0, 50, (SIDE, SIDE, 3))).astype(np.uint8)
-            for kind, end, array in (
-                ("leftImg8bit", "leftImg8bit", image),
-                ("gtFine", "gtFine_labelTrainIds", label),
-            ):
+            for kind, end, array in (("leftImg8bit", "leftImg8bit", image), ("gtFine", "gtFine_labelTrainIds", label)):
                 path = root / kind / part / "a" / f"a_{i}_{end}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(array).save(path)
@@ -221,22 +218,6 @@ def test_the_reports_benchmark_as_a_user_starts_it(
             assert f"| {devices} | {published} |" in report
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-def test_a_bad_file_ends_the_run_as_aborted_and_keeps_the_log(tmp_path: Path, data_set: Path) -> None:
-    bad = data_set / "gtFine/train/a/a_3_gtFine_labelTrainIds.png"
-    bad.write_bytes(bad.read_bytes()[:-20])
-    log = tmp_path / "result_0.txt"
-    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, DATADIR=data_set, **TRAINING)
-    assert done.returncode == 1
-    said = f"{bad}: is truncated ("
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [said in reason for reason in jobs.values(log, "abort_reason")] == [True]
-    (stopped,) = (e for e in jobs.mllog(log) if e["key"] == "run_stop")
-    assert stopped["metadata"]["status"] == "aborted"
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -247,13 +228,3 @@ def test_a_bad_file_ends_the_run_as_aborted_and_keeps_the_log(tmp_path: Path, da
 def test_what_the_workload_does_not_have_is_refused(changed: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         workload.of_job(env.Job(workload="hrnet", **changed))  # type: ignore[arg-type]
-
-
-@pytest.mark.xdist_group("ranks")
-def test_wrong_use_is_said_in_one_line_before_a_log_is_begun(tmp_path: Path) -> None:
-    log = tmp_path / "result_0.txt"
-    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, DATADIR="/nowhere", **TRAINING)
-    assert done.returncode == 2
-    assert "error: /nowhere: has neither train.txt nor images" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not log.exists()

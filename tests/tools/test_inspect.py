@@ -252,10 +252,7 @@ def test_the_command_prints_json() -> None:
         (("--system", "NONE"), "there is no config_NONE.sh; there are:"),
         (("--system", "DGXA100", "--ranks", "0"), "DGXNGPU=0: must be at least 1"),
         (("--system", "DGXA100", "--batch", "0"), "BATCHSIZE=0: must be at least 1"),
-        (
-            ("--system", "DGXA100", "--batch", "1000000000"),
-            "cuDNN takes tensors of 2147483647 at most: lower ",
-        ),
+        (("--system", "DGXA100", "--batch", "1000000000"), "cuDNN takes tensors of 2147483647 at most: lower "),
         (("--system", "CPU", "--batch", "1000000000"), "cuDNN takes tensors of 2147483647 at most: lower "),
         (("--system", "DGXA100", "--batch", "5000000000"), "BATCHSIZE=5000000000: cuDNN takes images up to 2147483647"),
         (("--system", "DGXA100", "--ranks", "1000000000"), "DGXNGPU=1000000000: each rank has a TCP port of its own"),

@@ -123,7 +123,7 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
             {},
             "--folder /proc/none: No such file or directory: give a folder that this user",
         ),
-        (("--folder", "/etc/hostname"), {}, "--folder /etc/hostname: Not a directory: give a folder"),
+        (("--folder", "/etc/passwd"), {}, "--folder /etc/passwd: Not a directory: give a folder"),
         (("--folder", "/proc"), {}, "--folder /proc: "),  # where not even root may write
     ],
 )
