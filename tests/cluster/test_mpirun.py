@@ -153,11 +153,3 @@ def test_spares_take_the_places_of_killed_nodes(
     assert f"over {trials - len(killed)} runs" in said or trials - len(killed) < 3, said
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
     jobs.until(no_key_is_left)
-
-
-def test_a_host_that_cannot_be_reached_ends_the_job(nodes: Nodes, hosts: str) -> None:
-    job = {**GOLDEN_JOB, "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    docker("rm", "--force", f"{nodes.network}-host1")
-    done = run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), check=False, **job)
-    assert done.returncode != 0
-    assert "node 1 (node1) ended with status 255" in done.stderr

@@ -40,14 +40,14 @@ class Pair:
         self.processes.append(process)
         return process
 
-    def both(self, *command: str, second: str = "") -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-        """The first node, which leads `command`, and the second, with the job's key or that of `second`."""
+    def both(self, *command: str, second: str = "", **more: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+        """The first node, which leads `command`, and the second, with the job's key or that of `second`, and `more`."""
         checkout = 'exec 8<. && mount -t tmpfs t /tmp && mkdir -p "$PWD" && mount -c --bind /proc/self/fd/8 "$PWD"'
         checkout += ' && cd "$PWD"'
         private = f'{checkout} && cp /dev/fd/9 /tmp/key && exec "$@"'  # also of a checkout in /tmp
         key = second or self.variables["JOB_KEY"]
         script = f'exec 9<"$0"; exec unshare --mount bash -c {private!r} _ .venv/bin/python -m launch.nodes serve'
-        serve = self.start("bash", "-c", script, key, NODE_RANK="1", JOB_KEY="/tmp/key")
+        serve = self.start("bash", "-c", script, key, NODE_RANK="1", JOB_KEY="/tmp/key", **more)
         lead = self.start(*NODES, "lead", "--", *command, NODE_RANK="0")
         return lead, serve
 
@@ -114,10 +114,9 @@ def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> Non
 def test_a_node_with_another_key_is_refused(tmp_path: Path, pair: Pair) -> None:
     other = tmp_path / "other"
     jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)])
-    pair.variables["NODE_WAIT_S"] = "20"
     for process, words in zip(
-        pair.both("true", second=str(other)),
-        ("localhost (node 1): answers with another key than this job's", "did not come within 20 s"),
+        pair.both("true", second=str(other), NODE_WAIT_S="10"),
+        ("localhost (node 1): answers with another key than this job's", "did not come within 10 s"),
         strict=True,
     ):
         status, stderr = said(process)

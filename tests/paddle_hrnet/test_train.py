@@ -218,22 +218,6 @@ def test_the_reports_benchmark_as_a_user_starts_it(
             assert f"| {devices} | {published} |" in report
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-def test_a_bad_file_ends_the_run_as_aborted_and_keeps_the_log(tmp_path: Path, data_set: Path) -> None:
-    bad = data_set / "gtFine/train/a/a_3_gtFine_labelTrainIds.png"
-    bad.write_bytes(bad.read_bytes()[:-20])
-    log = tmp_path / "result_0.txt"
-    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, DATADIR=data_set, **TRAINING)
-    assert done.returncode == 1
-    said = f"{bad}: is truncated ("
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [said in reason for reason in jobs.values(log, "abort_reason")] == [True]
-    (stopped,) = (e for e in jobs.mllog(log) if e["key"] == "run_stop")
-    assert stopped["metadata"]["status"] == "aborted"
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -244,13 +228,3 @@ def test_a_bad_file_ends_the_run_as_aborted_and_keeps_the_log(tmp_path: Path, da
 def test_what_the_workload_does_not_have_is_refused(changed: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         workload.of_job(env.Job(workload="hrnet", **changed))  # type: ignore[arg-type]
-
-
-@pytest.mark.xdist_group("ranks")
-def test_wrong_use_is_said_in_one_line_before_a_log_is_begun(tmp_path: Path) -> None:
-    log = tmp_path / "result_0.txt"
-    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, DATADIR="/nowhere", **TRAINING)
-    assert done.returncode == 2
-    assert "error: /nowhere: has neither train.txt nor images" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not log.exists()

@@ -425,15 +425,6 @@ def test_folder_of_the_logs(tmp_path):
         assert not doctor_node._disk(tmp_path / "a")["writable"]
 
 
-def test_nvml_that_is_absent_or_answers_little():
-    with recorded_nvml(absent=True), nvidia.opened() as (handles, why):
-        assert handles == [] and why == "NVML Shared Library Not Found"
-    with recorded_nvml(NO_ECC), nvidia.opened() as (handles, why):
-        described, sampled = nvidia.gpu_of(handles[0]), nvidia.sample(handles[0])
-    assert described.ecc_uncorrected is None and described.capability == 61
-    assert sampled["energy_j"] is None and sampled["nvlink_tx_kib"] is None and sampled["power_w"] == 43.125
-
-
 @pytest.mark.parametrize(
     ("memory_gib", "batch", "limit", "status"),
     [(16, 128, "", "ok"), (16, 128, "4000", "warning"), (16, 256, "", "warning"), (32, 256, "", "ok")],
