@@ -7,6 +7,9 @@ from typing import Any
 
 from runlog.schema import RankTimes
 
+# Fields of a record that say what ran, in the order in which they are shown.
+FACTS = ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode")
+
 
 class InputError(ValueError):
     """A user's mistake: its text says what is wrong, where, and what to do. Commands exit 2 on it."""

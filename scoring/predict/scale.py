@@ -202,19 +202,16 @@ def prediction_lines(found: dict[str, Any]) -> list[str]:
 def _print_back_test(*, as_json: bool) -> int:
     results = back_test(published_tables(read_published()))
     errors = median_errors(results)
-    held = sum(result.covered for result in results)
+    held = sum(result["covered"] for result in results)
     if as_json:
-        rows = [{**asdict(result), "error": result.error, "covered": result.covered} for result in results]
-        print(json.dumps({"median_errors": errors, "covered": held, "results": rows}, indent=1))
+        print(json.dumps({"median_errors": errors, "covered": held, "results": results}, indent=1))
         return 0
     print("From the fewest nodes of each published table to more, by what the other reports lost")
     for result in results:
-        inside = "" if result.covered else "  outside its interval"
-        print(
-            f"  {result.table:<60} {result.nodes:>2} nodes  published {result.published:>9.1f}  predicted "
-            f"{result.predicted:>9.1f} ({result.low:.0f} to {result.high:.0f})  {result.error:+.1%}{inside}"
-        )
-    tables = len({result.table for result in results})
+        row = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
+        inside = "" if result["covered"] else "  outside its interval"
+        print((row + "({low:.0f} to {high:.0f})  {error:+.1%}").format(**result) + inside)
+    tables = len({result["table"] for result in results})
     print(f"{len(results)} figures of {tables} tables; {held} within their 95 % interval. Median error:")
     for name, error in errors.items():
         print(f"  {error:6.2%}  {name}")

@@ -73,20 +73,8 @@ def main(args: argparse.Namespace) -> int:
 def args_of(args: argparse.Namespace) -> list[str]:
     """The command line again, for the report's own commands."""
     words = list(args.logs)
-    for name in [
-        "format",
-        "devices",
-        "batch",
-        "segment",
-        "protocol",
-        "skip",
-        "runs",
-        "findings",
-        "html",
-        "markdown",
-        "csv",
-    ]:
-        if (value := getattr(args, name)) is not None:
+    for name, value in vars(args).items():
+        if name not in ("logs", "json", "command", "main") and value is not None:
             shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             words += [f"--{name}", shown]
     return words

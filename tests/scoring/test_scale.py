@@ -62,11 +62,11 @@ def test_a_slow_input_bounds_the_throughput() -> None:
 def test_every_published_table_of_several_nodes_is_back_tested() -> None:
     results = scale_model.back_test(TABLES)
     reports = [table.report for table in TABLES]
-    assert {result.table for result in results} == {table.name for table in TABLES}
+    assert {result["table"] for result in results} == {table.name for table in TABLES}
     assert {report: reports.count(report) for report in reports} == {
         "dlperf": 1, "perf_rn50": 6, "fleetx": 10, "perf_hrnet": 4, "oneflow": 2
     }  # fmt: skip
-    assert {result.nodes for result in results} == {2, 4, 8}
+    assert {result["nodes"] for result in results} == {2, 4, 8}
 
 
 def test_the_model_beats_its_baselines_on_reports_that_it_did_not_see() -> None:
@@ -76,8 +76,8 @@ def test_the_model_beats_its_baselines_on_reports_that_it_did_not_see() -> None:
 
 def test_back_test_intervals_hold_the_published_figures() -> None:
     results = scale_model.back_test(TABLES)
-    assert sum(result.covered for result in results) / len(results) >= 0.9
-    assert all(result.high / result.low < 1.6 for result in results), "so wide that nothing could leave it"
+    assert sum(result["covered"] for result in results) / len(results) >= 0.9
+    assert all(result["high"] / result["low"] < 1.6 for result in results), "so wide that nothing could leave it"
 
 
 def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
@@ -89,7 +89,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
         for table in TABLES
     ]
     before, after = (
-        [result.predicted for result in scale_model.back_test(tables) if result.report == "oneflow"]
+        [result["predicted"] for result in scale_model.back_test(tables) if result["report"] == "oneflow"]
         for tables in (TABLES, doubled)
     )
     assert before == after and len(before) == 4
@@ -269,4 +269,4 @@ def test_the_documented_errors_are_those_of_the_back_test(repository: Path) -> N
     errors = scale_model.median_errors(results)
     documented = dict(re.findall(r"^\| `?(.*?)`? \| ([\d.]+) % \| [\d.]+ % \|", text, re.MULTILINE))
     assert documented == {name: f"{100 * error:.2f}" for name, error in errors.items()}
-    assert f"holds {sum(result.covered for result in results)} of {len(results)}" in text
+    assert f"holds {sum(result['covered'] for result in results)} of {len(results)}" in text
