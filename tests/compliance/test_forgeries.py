@@ -15,7 +15,6 @@ from runlog.reader import HeldLog
 from tests import make_log
 from tests.compliance import forging as by
 from tests.compliance.altered import Altered, foreign
-from tests.compliance.test_corpus import published_corpus  # noqa: F401
 
 
 class Forgery(NamedTuple):
@@ -236,7 +235,7 @@ OWN = [
 
 
 @pytest.fixture(scope="module")
-def published_runs(published_corpus: Path) -> list[str]:  # noqa: F811
+def published_runs(published_corpus: Path) -> list[str]:
     """Two runs of Baidu's submission of v1.1."""
     folder = "Baidu/results/1_node_8_A100_NGC21.05_MXNet/resnet"
     with tarfile.open(published_corpus / "mlperf_v1.1_baidu.tar.xz") as archive:

@@ -68,5 +68,5 @@ def test_a_tool_needs_nothing_of_its_shell() -> None:
 @pytest.mark.parametrize("folder", ["/no/such/folder", "/etc/passwd"])
 def test_a_tmpdir_that_cannot_be_written_is_refused(folder: str) -> None:
     done = jobs.run_and_time("--dry-run", TMPDIR=folder)
-    said = f"error: TMPDIR={folder} is no folder that can be written: make it, or unset TMPDIR\n"
+    said = f"error: {folder} is no folder that can be written: set TMPDIR to one that is\n"
     assert (done.returncode, done.stderr) == (2, said)
