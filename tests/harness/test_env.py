@@ -138,7 +138,7 @@ def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
     libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
     secrets = {"NCCL_API_KEY": "x", "SECRET": "x"}
     given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", **libraries, **secrets)
-    assert {env.variable(f.name) for f in dataclasses.fields(env.Job)} < given.keys()
+    assert {f.name.upper() for f in dataclasses.fields(env.Job)} < given.keys()
     assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
     forwarded = given["JOB_FORWARDED"].split()
     assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", "NCCL_DEBUG", "NCCL_IB_HCA"} < set(forwarded)
@@ -176,7 +176,7 @@ def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
         + (repository / "run_and_time.sh").read_text()
     )
     for f in dataclasses.fields(env.Job):
-        name = env.variable(f.name)
+        name = f.name.upper()
         read_in_python = re.search(rf"\b(job|self)\.{f.name}\b", code)
         read_in_shell = re.search(rf"\$\{{{name}\b|\(\(.*\b{name}\b", code)
         assert read_in_python or read_in_shell, f"nothing reads {name}"
