@@ -6,7 +6,6 @@ MPI starts the ranks and carries small host-side values. Gradients go by NCCL on
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -17,12 +16,16 @@ from http.server import HTTPServer
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from harness import env
 from harness.hooks.watchdog import WATCHDOG
+from harness.processes import end_with_parent
 from program import contexts
 from runlog.errors import RunError
+
+if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
+    env.export({"UCX_LOG_FILE": "stderr", "HOME": "/"})
+from mpi4py import MPI
 
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
@@ -74,8 +77,7 @@ class Ranks:
 def lost_peer() -> Iterator[None]:
     """Leaves the word to the launcher where another rank died: mpirun, which ends this one too, says which and how.
 
-    Raises:
-        RunError: mpirun did not.
+    Raises RunError where mpirun did not.
     """
     try:
         yield
@@ -87,11 +89,7 @@ def lost_peer() -> Iterator[None]:
 
 
 def start(job: env.Job) -> Ranks:
-    """Joins the job.
-
-    Raises:
-        ValueError: mpirun started another number of ranks than the environment says.
-    """
+    """Joins the job. Raises ValueError where mpirun started another number of ranks than the environment says."""
     comm = MPI.COMM_WORLD
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = Ranks(
@@ -104,7 +102,8 @@ def start(job: env.Job) -> Ranks:
     )
     local.Free()
     if env.is_rank():
-        _end_with_parent()  # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
+        # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
+        end_with_parent(signal.SIGKILL)
     WATCHDOG.start(job.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != job.world_size:
         raise ValueError(
@@ -147,8 +146,7 @@ def _address(job: env.Job, ranks: Ranks) -> str:
     That of its name in HOSTS, or where the node itself takes that name for loopback, as Debian's /etc/hosts has it, the
     address from which it reaches another node.
 
-    Raises:
-        RunError: it has none.
+    Raises RunError where it has none.
     """
     if job.dgxnnodes == 1:
         return "127.0.0.1"
@@ -180,20 +178,16 @@ def _check_name(job: env.Job) -> None:
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError as error:
+        address = "127.0.0.1" if job.dgxnnodes == 1 else "ADDRESS"
         raise RunError(
-            f"this host's own name, {name}, does not resolve: add it to /etc/hosts (docker: not with --network none)"
+            f"this host's own name, {name}, does not resolve: add the line '{address} {name}' to /etc/hosts "
+            f"(docker run --add-host {name}:{address})"
         ) from error
     if job.dgxnnodes > 1 and all(address.startswith((LOOPBACK, "::1")) for address in found):
         raise RunError(
             f"this host's own name, {name}, resolves to {', '.join(sorted(found))}, where gloo would listen and no "
             "other node reaches it: give it this node's address in /etc/hosts"
         )
-
-
-def _end_with_parent() -> None:
-    """Has Linux kill this process when the one that forked it dies."""
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _meet_at(host: str) -> None:
@@ -220,7 +214,7 @@ def connect(job: env.Job, ranks: Ranks) -> None:
         host = endpoints[0].rpartition(":")[0]
         _check_name(job)
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
-        os.register_at_fork(after_in_child=_end_with_parent)
+        os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))
         with contexts.elsewhere():
             _meet_at(host)
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

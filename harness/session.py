@@ -79,23 +79,14 @@ class Run:
 
     def reader(self, image: Any, *, batch: int) -> ReaderConfig:
         """How this rank reads batches of images of this format."""
-        return ReaderConfig(
-            batch=batch,
-            image=image,
-            device=self.job.device,
-            device_id=self.ranks.local_rank,
-            threads=self.job.data_threads_per_rank,
-            seed=self.seed,
-        )
+        return ReaderConfig.of_rank(self.job, self.ranks.local_rank, image, batch=batch, seed=self.seed)
 
 
 @contextlib.contextmanager
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     """Opens the log, writes all that is known before the programs are built, and connects the ranks.
 
-    Raises:
-        ValueError: RESUME finds what cannot be gone on from.
-        RunError: training failed.
+    Raises ValueError where RESUME finds what cannot be gone on from, and RunError where training failed.
     """
     recipe = task.workload.recipe
     identity = {  # what a checkpoint's state depends on: a run may go on only from one with the same

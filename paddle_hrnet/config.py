@@ -51,6 +51,7 @@ class Recipe:
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     sync_bn: bool = True  # BN statistics over all ranks
     head_bias: bool = True
+    padding_same: bool = True  # of convolutions of stride 2, right and below only; else on all sides
     weight_std: float | None = 0.001  # of a convolution's first weights; None: Kaiming's
     zero_gamma: bool = False  # residual blocks start as their shortcuts
     image_width: int = 1024  # pixels of the training crop
@@ -78,8 +79,7 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
         """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
-        Raises:
-            ValueError: the batch is larger than the data set, or the warm-up than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         return Schedule(
@@ -147,7 +147,9 @@ def cityscapes_benchmark(global_batch: int) -> Recipe:
         name="cityscapes_benchmark",
         source="PaddlePaddle/Perf, HRNetW18",
         head_bias=False,
+        padding_same=False,
         iterations=400,
+        augmentation=Augmentation(colour=0.5),
     )
 
 
@@ -190,8 +192,7 @@ DEFAULT = "scenes_small"
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     """The recipe called `name` (empty: the default), at another, square crop in pixels where one is given.
 
-    Raises:
-        ValueError: no such recipe.
+    Raises ValueError where there is no such recipe.
     """
     name = name or DEFAULT
     if name not in RECIPES:

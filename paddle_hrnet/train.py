@@ -35,8 +35,7 @@ class HRNet(Workload):
     def plan_of(cls, job: Job) -> build.Plan:
         """The plan in the one layout of this model, see `paddle_hrnet/model.py`.
 
-        Raises:
-            ValueError: the job asks for the other one, or for what cannot be built.
+        Raises ValueError where the job asks for the other one, or for what cannot be built.
         """
         if job.layout == "NHWC":
             raise ValueError("LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only: leave LAYOUT empty")
@@ -53,6 +52,7 @@ class HRNet(Workload):
         return ModelConfig(
             classes=self.recipe.classes,
             head_bias=self.recipe.head_bias,
+            padding_same=self.recipe.padding_same,
             bn_momentum=self.recipe.bn_momentum,
             weight_std=self.recipe.weight_std,
             zero_gamma=self.recipe.zero_gamma,

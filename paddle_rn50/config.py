@@ -54,6 +54,7 @@ class Recipe:
     power: float = 2.0  # polynomial
     label_smoothing: float = 0.0  # share of the target spread evenly over the classes
     zero_gamma: bool = True
+    uniform_classifier: bool = False  # first weights of the last layer
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     image_size: int = 224  # pixels, side of the crop in training and evaluation
     eval_resize: int = 256  # pixels, shorter side before the evaluation's centre crop
@@ -75,8 +76,7 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
         """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
-        Raises:
-            ValueError: the batch is larger than the data set, or the warm-up than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         return Schedule(
@@ -113,7 +113,7 @@ MLPERF_POINTS = {
 }
 # By `lars_util.py` of the reference the decay steps follow the warm-up. At these points they are those of the whole
 # training, as published logs at the same rates and warm-ups show, NVIDIA's and Baidu's among them: they train 37, 48,
-# 58 and 70 epochs, and reach the target two or three before the last (docs/program.md).
+# 58 and 70 epochs, and reach the target two or three before the last (docs/recipes.md).
 WARMUP_COUNTED = (3264, 13056, 32768, 49152, 58880)
 EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
@@ -121,8 +121,7 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 def mlperf_lars(global_batch: int) -> Recipe:
     """MLPerf closed division at one of its reference convergence points.
 
-    Raises:
-        ValueError: there is no reference point for this batch.
+    Raises ValueError where there is no reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -143,7 +142,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         base_batch=None,
         schedule="polynomial",
         warmup_epochs=warmup,
-        decay_ends=train_steps,
+        decay_ends=train_steps + 1,
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         power=2.0,
@@ -164,7 +163,8 @@ def nvidia_cosine(global_batch: int) -> Recipe:
         base_batch=256,
         schedule="cosine",
         warmup_epochs=5,
-        optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768),
+        warmup_from_zero=True,
+        optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768, decay_bias=True),
         label_smoothing=0.1,
     )
 
@@ -183,6 +183,7 @@ def paddleclas_piecewise(global_batch: int) -> Recipe:
         factors=(0.1, 0.01, 0.001),
         optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4, decay_bn_and_bias=True),
         zero_gamma=False,
+        uniform_classifier=True,
     )
 
 
@@ -213,8 +214,7 @@ DEFAULT = "digits_small"
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     """The recipe called `name` (empty: the default), at another crop size in pixels where one is given.
 
-    Raises:
-        ValueError: no such recipe, or it does not take this batch.
+    Raises ValueError where there is no such recipe, or it does not take this batch.
     """
     name = name or DEFAULT
     if name not in RECIPES:

@@ -27,7 +27,7 @@ from program import strategy as strategies
 from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
-from program.optimizers import OptimizerConfig, is_decayed
+from program.optimizers import OptimizerConfig
 from program.passes import buckets, control, edit, gradients, merge, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
@@ -68,7 +68,7 @@ def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Prog
     shared: dict[str, Any] = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
     if config.kind == "sgd":
         for parameter in program.all_parameters():
-            if config.decay_bn_and_bias or is_decayed(parameter.name):
+            if config.decays(parameter.name):
                 parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
         return paddle.optimizer.Momentum(**shared, use_multi_tensor=merged)
     # What Paddle's LARS leaves without decay it also leaves without the trust ratio.
@@ -76,9 +76,7 @@ def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Prog
         **shared,
         lars_coeff=config.lars_coefficient,
         lars_weight_decay=config.weight_decay,
-        exclude_from_weight_decay=[
-            p.name for p in program.all_parameters() if not config.decay_bn_and_bias and not is_decayed(p.name)
-        ],
+        exclude_from_weight_decay=[p.name for p in program.all_parameters() if not config.decays(p.name)],
         epsilon=config.lars_epsilon,
     )
 
@@ -135,8 +133,7 @@ class Plan:
 def resolve(plan: Plan) -> Strategy:
     """The plan's strategy with each knob decided.
 
-    Raises:
-        ValueError: a knob is asked for that this Paddle cannot build here.
+    Raises ValueError where a knob is asked for that this Paddle cannot build here.
     """
     return strategies.resolve(plan.strategy, dtype=plan.precision.dtype, layout=plan.layout, device=plan.device)
 
@@ -174,8 +171,8 @@ def minimize(
 
     The ranks are those that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
 
-    Raises:
-        ValueError: the plan asks for what this Paddle cannot build, or the built program is not what was asked for.
+    Raises ValueError where the plan asks for what this Paddle cannot build, or the built program is not what was asked
+    for.
     """
     plan = plan or Plan(device=device)
     main, startup = loss.block.program, static.default_startup_program()
@@ -289,8 +286,7 @@ def _verify(
 ) -> list[str]:
     """What was proved of the built program, in words.
 
-    Raises:
-        ValueError: it is not data-parallel training by the optimizer and the knobs asked for.
+    Raises ValueError where it is not data-parallel training by the optimizer and the knobs asked for.
     """
     main = update[-1]
     if knobs.auto:
@@ -353,8 +349,7 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
     """The program to which `totals` appends its operators, in the plan's precision, on the training program's state.
 
-    Raises:
-        ValueError: Paddle has no kernel of one of them, or its state is not the training program's.
+    Raises ValueError where Paddle has no kernel of one of them, or its state is not the training program's.
     """
     main = static.Program()
     with static.program_guard(main, static.Program()), _without_initializers():

@@ -72,7 +72,7 @@ class Submission:
 
 def command(options: argparse.Namespace) -> int:
     """`python -m compliance audit`; 0 whatever it finds, as a finding is no failure of the audit."""
-    for path, form in ((options.html, _template().partition("{{")[0]), (options.csv, as_csv([]))):
+    for path, form in ((options.html, _read("audit.html").partition("{{")[0]), (options.csv, as_csv([]))):
         if path:
             check_replaceable(path, form)
     submissions = audit(options.path, options.ruleset)
@@ -405,8 +405,8 @@ def as_html(submissions: Sequence[Submission]) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(_template()).render(submissions=submissions)
+    return environment.from_string(_read("audit.html")).render(submissions=submissions, style=_read("page.css"))
 
 
-def _template() -> str:
-    return Path(__file__).with_name("audit.html").read_text(encoding="utf-8")
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -71,10 +71,11 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, 
         "logs": _disk(Path(job.logdir)),
         "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
         "interfaces": _interfaces(),
+        "own_addresses": _own_addresses(),
         "infiniband": _infiniband(Path("/sys/class/infiniband")),
         "drop_caches": os.access(DROP, os.W_OK),
         "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
-        "imports": {name: (said := _imported(process), package_of(said)) for name, process in importing.items()},
+        "imports": {name: (why := _imported(process), package_of(why)) for name, process in importing.items()},
     }
 
 
@@ -92,14 +93,14 @@ def _importing(name: str) -> subprocess.Popen[str]:
 def _imported(process: subprocess.Popen[str]) -> str:
     """Why the package cannot be imported; empty if it can."""
     try:
-        said = process.communicate(timeout=IMPORT_S)[1].strip()
+        stderr = process.communicate(timeout=IMPORT_S)[1].strip()
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
         return f"not done in {IMPORT_S:g} s"
     if process.returncode < 0:
         return f"ended by signal {-process.returncode}"
-    return said.rpartition("\n")[2] if process.returncode else ""
+    return stderr.rpartition("\n")[2] if process.returncode else ""
 
 
 def package_of(error: str) -> str:
@@ -178,6 +179,14 @@ def _interfaces() -> dict[str, str]:
             speed = f" {stats[name].speed} Mbit/s" if stats[name].speed else ""
             up[name] = f"{ips[0]}{speed}"
     return up
+
+
+def _own_addresses() -> str:
+    """Those of this host's own name, where gloo would listen; empty if it does not resolve."""
+    try:
+        return ", ".join(sorted({str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)}))
+    except OSError:
+        return ""
 
 
 def _infiniband(root: Path) -> dict[str, str]:
