@@ -42,8 +42,7 @@ def main(module: str = "", **options: Any) -> int:
 def _check_gpus(job: env.Job) -> float:
     """Memory in GiB of the smallest GPU of this node; says what Paddle would end the process for without a word.
 
-    Raises:
-        ValueError: this node has fewer GPUs than the job wants.
+    Raises ValueError where this node has fewer GPUs than the job wants.
     """
     with nvidia.opened() as (handles, absence):
         if len(handles) < job.dgxngpu:
@@ -59,8 +58,7 @@ HOPPER = 90  # has cuDNN's fused operations no more
 def _check_precision(job: env.Job) -> None:
     """Says what CUDA's libraries would compute otherwise without a word.
 
-    Raises:
-        ValueError: a GPU of this node lacks the job's precision.
+    Raises ValueError where a GPU of this node lacks the job's precision.
     """
     fused = job.knobs.resnet_unit
     if job.device == "cpu" or not (fused or job.precision in ("tf32", "bf16")):

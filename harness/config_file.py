@@ -13,8 +13,7 @@ OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
 def evaluated(system: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment as the system's file leaves it.
 
-    Raises:
-        ValueError: there is no such file, or bash refuses it.
+    Raises ValueError where there is no such file, or bash refuses it.
     """
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():

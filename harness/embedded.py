@@ -19,8 +19,7 @@ DONE = "complete"  # written last, so that a half-made folder is made again
 def make(folder: Path, write: Callable[[Path], None]) -> Path:
     """Has `write` fill `folder` unless it is whole, and returns it; processes of any host may do so at once.
 
-    Raises:
-        ValueError: the folder cannot be written.
+    Raises ValueError where the folder cannot be written.
     """
     if (folder / DONE).is_file():
         return folder

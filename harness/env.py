@@ -143,8 +143,7 @@ class Job:
     def knobs(self) -> Strategy:
         """STRATEGY, parsed once.
 
-        Raises:
-            ValueError: it names an unknown or refused knob, or gives one a wrong value.
+        Raises ValueError where it names an unknown or refused knob, or gives one a wrong value.
         """
         return parse(self.strategy)
 
@@ -152,8 +151,7 @@ class Job:
     def hyperparameters(self) -> Any:
         """The recipe: a frozen dataclass of `paddle_<workload>/config.py`, looked up once.
 
-        Raises:
-            ValueError: there is no such recipe, or it does not take the batch.
+        Raises ValueError where there is no such recipe, or it does not take the batch.
         """
         config = importlib.import_module(f"{self.package}.config")
         return config.recipe(self.recipe, global_batch=self.global_batch, image_size=self.image_size)
@@ -196,11 +194,7 @@ def _check_tf32(job: Job, override: str) -> None:
 
 
 def traced_steps(text: str) -> tuple[int, int]:
-    """First and last step of PROFILE.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """First and last step of PROFILE. Raises ValueError where it is none."""
     match = re.fullmatch(r"steps:(\d{1,9})-(\d{1,9})", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"PROFILE={text!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25")
@@ -240,8 +234,7 @@ def _parse(f: dataclasses.Field[Any], text: str) -> Any:
 def read(environ: Mapping[str, str] | None = None) -> tuple[Job, Origins]:
     """The job that the environment describes, and {VARIABLE: {"value", "origin"}}.
 
-    Raises:
-        ValueError: a value that is no number, out of range, none of the choices, or at odds with another.
+    Raises ValueError for a value that is no number, out of range, none of the choices, or at odds with another.
     """
     environ = os.environ if environ is None else environ
     from_user = set(environ.get("JOB_FROM_USER", "").split())
@@ -278,8 +271,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
     What the file has for one workload and precision alone, as RN50_AMP_O2_STRATEGY, goes before what it has for all.
 
-    Raises:
-        ValueError: there is no such file, or bash refuses it.
+    Raises ValueError where there is no such file, or bash refuses it.
     """
     environ = os.environ if environ is None else environ
     if "JOB_FROM_CONFIG" in environ:
@@ -300,8 +292,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 def describe(environ: Mapping[str, str]) -> tuple[Job, Origins]:
     """As `read`, of an environment that `resolve` made, with the strategy and the recipe looked at too.
 
-    Raises:
-        ValueError: as `read`; there is no such knob or recipe, or the recipe does not take the batch.
+    Raises ValueError as `read`, and where there is no such knob or recipe, or the recipe does not take the batch.
     """
     job, origins = read(environ)
     _ = job.knobs, job.hyperparameters  # what is wrong in them is said now
@@ -311,8 +302,7 @@ def describe(environ: Mapping[str, str]) -> tuple[Job, Origins]:
 def of_system(**variables: str) -> Job:
     """The job of these variables over their system's config file, whatever this process's environment says.
 
-    Raises:
-        ValueError: as `resolve` and `read`.
+    Raises ValueError as `resolve` and `read`.
     """
     return read(resolve({"PATH": os.defpath} | variables))[0]
 

@@ -114,8 +114,7 @@ class Trainer:
         Only there is the loss read: between, nothing makes the device wait for the host. `done` is the number of
         steps of the run before these.
 
-        Raises:
-            NotFinite: the loss is no longer finite.
+        Raises NotFinite where the loss is no longer finite.
         """
         for hook in self.hooks:
             hook.run_begins()

@@ -93,8 +93,7 @@ _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
 def explained(job: Job) -> Iterator[None]:
     """Turns what NumPy, Paddle and CUDA raise for want of memory into one line.
 
-    Raises:
-        RunError: memory ran out, or C++ says no more than that it could not take some.
+    Raises RunError where memory ran out, or C++ says no more than that it could not take some.
     """
     try:
         yield

@@ -185,8 +185,7 @@ _LINK = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB")
 def parse_topology(text: str) -> Topology:
     """Reads the output of `nvidia-smi topo -m`, of any driver since the first with NVLink.
 
-    Raises:
-        ValueError: it is not such output.
+    Raises ValueError where it is not such output.
     """
     words = re.sub(r"\x1b\[[0-9;]*m", "", text).split()
     if "CPU" not in words:

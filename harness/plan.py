@@ -11,8 +11,7 @@ from program.precision import PRECISIONS
 def _check_auto(job: Job) -> None:
     """What Paddle's automatic mode was found to do on this wheel, by the programs that it builds.
 
-    Raises:
-        ValueError: the job is not one that it can run as it says.
+    Raises ValueError where the job is not one that it can run as it says.
     """
     said = "STRATEGY=auto: Paddle's automatic mode"
     if job.device != "gpu" or job.world_size != strategy.AUTO_RANKS:
@@ -31,8 +30,7 @@ def _check_auto(job: Job) -> None:
 def of_job(job: Job) -> Plan:
     """The plan that a job's environment describes.
 
-    Raises:
-        ValueError: STRATEGY names what is unknown or refused, or what does not go with the rest of the job.
+    Raises ValueError where STRATEGY names what is unknown or refused, or what does not go with the rest of the job.
     """
     chosen, knobs = PRECISIONS[job.precision], job.knobs
     if job.batchsize % knobs.gradient_merge:

@@ -17,12 +17,15 @@ from http.server import HTTPServer
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from harness import env
 from harness.hooks.watchdog import WATCHDOG
 from program import contexts
 from runlog.errors import RunError
+
+if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
+    env.export({"UCX_LOG_FILE": "stderr", "HOME": "/"})
+from mpi4py import MPI
 
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
@@ -74,8 +77,7 @@ class Ranks:
 def lost_peer() -> Iterator[None]:
     """Leaves the word to the launcher where another rank died: mpirun, which ends this one too, says which and how.
 
-    Raises:
-        RunError: mpirun did not.
+    Raises RunError where mpirun did not.
     """
     try:
         yield
@@ -87,11 +89,7 @@ def lost_peer() -> Iterator[None]:
 
 
 def start(job: env.Job) -> Ranks:
-    """Joins the job.
-
-    Raises:
-        ValueError: mpirun started another number of ranks than the environment says.
-    """
+    """Joins the job. Raises ValueError where mpirun started another number of ranks than the environment says."""
     comm = MPI.COMM_WORLD
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = Ranks(
@@ -147,8 +145,7 @@ def _address(job: env.Job, ranks: Ranks) -> str:
     That of its name in HOSTS, or where the node itself takes that name for loopback, as Debian's /etc/hosts has it, the
     address from which it reaches another node.
 
-    Raises:
-        RunError: it has none.
+    Raises RunError where it has none.
     """
     if job.dgxnnodes == 1:
         return "127.0.0.1"
@@ -180,8 +177,10 @@ def _check_name(job: env.Job) -> None:
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError as error:
+        address = "127.0.0.1" if job.dgxnnodes == 1 else "ADDRESS"
         raise RunError(
-            f"this host's own name, {name}, does not resolve: add it to /etc/hosts (docker: not with --network none)"
+            f"this host's own name, {name}, does not resolve: add the line '{address} {name}' to /etc/hosts "
+            f"(docker run --add-host {name}:{address})"
         ) from error
     if job.dgxnnodes > 1 and all(address.startswith((LOOPBACK, "::1")) for address in found):
         raise RunError(

@@ -52,8 +52,7 @@ class Records:
     def read(self, ids: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """Encoded images and labels [N] int64, in the order of `ids`.
 
-        Raises:
-            RunError: a record is damaged, or its label is out of range.
+        Raises RunError where a record is damaged, or its label is out of range.
         """
         images: list[Any] = [None] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
@@ -93,8 +92,7 @@ class Records:
 def find(root: Path, part: str, classes: int = MOST_CLASSES) -> Records | None:
     """The records of `part` (train or val) in a folder; None if there are none.
 
-    Raises:
-        ValueError: they have no index or one of another file, or a file of many is absent.
+    Raises ValueError where they have no index or one of another file, or a file of many is absent.
     """
     packed = root / RECORDIO.format(part)
     if packed.is_file():
@@ -110,11 +108,7 @@ def find(root: Path, part: str, classes: int = MOST_CLASSES) -> Records | None:
 
 
 def recordio(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
-    """The records of a RecordIO file.
-
-    Raises:
-        ValueError: the index is absent, or is another file's.
-    """
+    """The records of a RecordIO file. Raises ValueError where the index is absent, or is another file's."""
     make = "restore it, or make both by tools.pack"  # MXNet, which reads a file for its index, is not installed
     offsets = np.sort(_index(index, make)[:, 1])
     size = packed.stat().st_size

@@ -26,8 +26,7 @@ def training_plan(
 
     `first_step` steps of the first epoch are left out.
 
-    Raises:
-        ValueError: the data set is smaller than one global batch.
+    Raises ValueError where the data set is smaller than one global batch.
     """
     steps = steps_per_epoch(samples, batch * ranks)
     valid = np.ones(batch, dtype=bool)
@@ -40,11 +39,7 @@ def training_plan(
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:
-    """Whole global batches in the data set.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Whole global batches in the data set. Raises ValueError where there is none."""
     if samples < global_batch:
         raise ValueError(
             f"global batch {global_batch} is larger than the training set of {samples} images: "

@@ -93,9 +93,7 @@ class Run:
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     """Opens the log, writes all that is known before the programs are built, and connects the ranks.
 
-    Raises:
-        ValueError: RESUME finds what cannot be gone on from.
-        RunError: training failed.
+    Raises ValueError where RESUME finds what cannot be gone on from, and RunError where training failed.
     """
     recipe = task.workload.recipe
     identity = {  # what a checkpoint's state depends on: a run may go on only from one with the same

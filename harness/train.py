@@ -24,9 +24,7 @@ from runlog.errors import RunError
 def main(job: Job, origins: Origins) -> None:
     """Runs the job on this rank.
 
-    Raises:
-        ValueError: the job asks for what cannot be done.
-        RunError: training failed.
+    Raises ValueError where the job asks for what cannot be done, and RunError where training failed.
     """
     me = ranks.start(job)
     task = configured(job, me)  # all of it is checked before a log is begun
@@ -69,8 +67,7 @@ def main(job: Job, origins: Origins) -> None:
 def configured(job: Job, me: ranks.Ranks) -> session.Task:
     """What the job trains, by its environment and its data set.
 
-    Raises:
-        ValueError: the job asks for what cannot be done.
+    Raises ValueError where the job asks for what cannot be done.
     """
     model = workload.of_job(job)
     recipe = model.recipe
@@ -147,8 +144,7 @@ def to_target(run: session.Run, trainer: Trainer, batches: Iterator[Any], evalua
 
     A block of the log is the epochs up to an evaluation and the evaluation itself.
 
-    Raises:
-        RunError: the target was not reached in the task's epochs.
+    Raises RunError where the target was not reached in the task's epochs.
     """
     task, log, start, steps = run.task, run.log, run.start, run.steps_per_epoch
     recipe, main = task.workload.recipe, trainer.program.main

@@ -41,16 +41,14 @@ class Workload(ABC):
     def find_data(root: Path, part: str, classes: int) -> Any:
         """Samples of `part` (train or val) of a data set, with a length.
 
-        Raises:
-            ValueError: they are absent, not whole, or wrongly listed.
+        Raises ValueError where they are absent, not whole, or wrongly listed.
         """
 
     @classmethod
     def plan_of(cls, job: Job) -> build.Plan:
         """How this model's program is to be built for a job.
 
-        Raises:
-            ValueError: the job asks for what cannot be built.
+        Raises ValueError where the job asks for what cannot be built.
         """
         return plans.of_job(job)
 
@@ -68,8 +66,7 @@ class Workload(ABC):
     def eval_input(self, samples: Any) -> tuple[Any, int]:
         """Format of the images of an evaluation, and how many a rank evaluates at a time.
 
-        Raises:
-            ValueError: the samples do not say it.
+        Raises ValueError where the samples do not say it.
         """
 
     @abstractmethod
@@ -99,8 +96,7 @@ class Workload(ABC):
     def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
         """First weights of the program's variables by PRETRAINED; none where it is empty or the workload reads no file.
 
-        Raises:
-            ValueError: the file does not have them.
+        Raises ValueError where the file does not have them.
         """
         return {}
 
@@ -116,8 +112,7 @@ class Workload(ABC):
 def of_job(job: Job) -> Workload:
     """The workload of a job, by its recipe and its plan.
 
-    Raises:
-        ValueError: the job asks for what cannot be built.
+    Raises ValueError where the job asks for what cannot be built.
     """
     workload: type[Workload] = importlib.import_module(f"{job.package}.train").WORKLOAD
     return workload(job.hyperparameters, workload.plan_of(job), batch=job.batchsize, ranks=job.world_size)

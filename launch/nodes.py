@@ -260,9 +260,8 @@ def arguments() -> argparse.Namespace:
 def hosts_of(job: env.Job) -> list[str]:
     """Names of the job's nodes; a node that waits needs none, as the first one calls it.
 
-    Raises:
-        ValueError: they are not as many as DGXNNODES, or one is named twice.
-        OSError: HOSTFILE cannot be read.
+    Raises ValueError where they are not as many as DGXNNODES, or one is named twice; OSError where HOSTFILE cannot be
+    read.
     """
     words = [line.split("#")[0].split() for line in Path(job.hostfile).read_text().splitlines()] if job.hostfile else []
     hosts = [word[0] for word in words if word] or [host for host in job.hosts.split(",") if host]

@@ -47,8 +47,10 @@ find_python() {
     esac
     found="${found} ${version}"
   done
+  [[ -n "${found}" ]] && python=python3.11 || python=python3 # the system's own is another version, or absent
   fail "Python 3.10, 3.11 or 3.12 is needed to train, as Paddle 2.6.2 has wheels for these only; found:${found:- none}." \
-    "Install one ($(system_install "python3 python3-venv" python3.11 python311 "python, of a version that Paddle has"))." \
+    "Install one ($(system_install "${python} ${python}-venv" python3.11 python311 "python, of that version"); where the" \
+    "system's packages have none: \`uv python install 3.11\`, uv being a package of pip's)." \
     "To check and score logs any Python from 3.10 will do: pip install . into a venv"
 }
 

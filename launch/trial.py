@@ -48,9 +48,7 @@ def memory_kills() -> int:
 def take(stderr: Path) -> IO[bytes]:
     """The trial's file of messages, made new and locked: its name is the trial's.
 
-    Raises:
-        FileExistsError: it is another job's, or no plain file.
-        OSError: the folder cannot be written.
+    Raises FileExistsError where it is another job's, or no plain file; OSError where the folder cannot be written.
     """
     stderr.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW

@@ -78,8 +78,7 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
         """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
-        Raises:
-            ValueError: the batch is larger than the data set, or the warm-up than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         return Schedule(
@@ -190,8 +189,7 @@ DEFAULT = "scenes_small"
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     """The recipe called `name` (empty: the default), at another, square crop in pixels where one is given.
 
-    Raises:
-        ValueError: no such recipe.
+    Raises ValueError where there is no such recipe.
     """
     name = name or DEFAULT
     if name not in RECIPES:

@@ -75,9 +75,8 @@ class PairList:
 def read_list(root: Path, part: str, classes: int) -> PairList:
     """Pairs of `part` (train or val): those of its list file, or without one all in Cityscapes' folders.
 
-    Raises:
-        ValueError: the folder or the list is absent or empty; a line has not two paths; a file is absent. The
-            message names the line.
+    Raises ValueError where the folder or the list is absent or empty; a line has not two paths; a file is absent. The
+    message names the line.
     """
     for name in LISTS:
         if (root / name.format(part)).is_file():
@@ -134,8 +133,7 @@ def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
 def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
     """(height, width) in pixels of a whole PNG file of 8 bits and this colour type.
 
-    Raises:
-        RunError: it is none, or has another colour type.
+    Raises RunError where it is none, or has another colour type.
     """
     fix = "convert it or remove it from the list"
     if not content.startswith(PNG_START) or len(content) < 33:
@@ -369,11 +367,7 @@ class Loader(loader.Loader):
 
 
 def first_size(pairs: PairList) -> ImageFormat:
-    """Size of the first image: that of all of an evaluation.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
+    """Size of the first image: that of all of an evaluation. Raises ValueError where it cannot be read."""
     path = pairs.root / pairs.images[0]
     try:
         height, width = png_size(path, path.read_bytes(), RGB)

@@ -228,8 +228,8 @@ def paddleseg_name(name: str) -> str:
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, np.ndarray]:
     """Values of the program's variables from a file of PaddleSeg: of a backbone (ImageNet), or of a whole model.
 
-    Raises:
-        ValueError: the file cannot be read, or layers of the model are absent from it or have another shape there.
+    Raises ValueError where the file cannot be read, or layers of the model are absent from it or have another shape
+    there.
     """
     loaded = read_pdparams(path)
     whole_model = any(name.startswith("backbone.") for name in loaded)

@@ -29,8 +29,7 @@ INK = 0.25  # from this share of full ink on a pixel is the digit's
 def prepare(folder: Path) -> Path:
     """Writes the data set to `folder` unless it is there, and returns the folder.
 
-    Raises:
-        ValueError: the folder cannot be written.
+    Raises ValueError where the folder cannot be written.
     """
     return embedded.make(folder, _write)
 

@@ -35,8 +35,7 @@ class HRNet(Workload):
     def plan_of(cls, job: Job) -> build.Plan:
         """The plan in the one layout of this model, see `paddle_hrnet/model.py`.
 
-        Raises:
-            ValueError: the job asks for the other one, or for what cannot be built.
+        Raises ValueError where the job asks for the other one, or for what cannot be built.
         """
         if job.layout == "NHWC":
             raise ValueError("LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only: leave LAYOUT empty")

@@ -75,8 +75,7 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
         """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
-        Raises:
-            ValueError: the batch is larger than the data set, or the warm-up than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         return Schedule(
@@ -121,8 +120,7 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 def mlperf_lars(global_batch: int) -> Recipe:
     """MLPerf closed division at one of its reference convergence points.
 
-    Raises:
-        ValueError: there is no reference point for this batch.
+    Raises ValueError where there is no reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -213,8 +211,7 @@ DEFAULT = "digits_small"
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     """The recipe called `name` (empty: the default), at another crop size in pixels where one is given.
 
-    Raises:
-        ValueError: no such recipe, or it does not take this batch.
+    Raises ValueError where there is no such recipe, or it does not take this batch.
     """
     name = name or DEFAULT
     if name not in RECIPES:

@@ -74,8 +74,7 @@ Images = ImageList | Records
 def find(root: Path, part: str, classes: int) -> Images:
     """The images of `part` (train or val) in a folder: packed ones if it has them, else those of the list.
 
-    Raises:
-        ValueError: they are absent, not whole, or wrongly listed.
+    Raises ValueError where they are absent, not whole, or wrongly listed.
     """
     packed = records.find(root, part, classes)
     images = read_list(root, f"{part}_list.txt", classes) if packed is None else packed
@@ -92,9 +91,8 @@ def find(root: Path, part: str, classes: int) -> Images:
 def read_list(root: Path, name: str, classes: int) -> ImageList:
     """Reads and checks a list file.
 
-    Raises:
-        ValueError: the folder or list is absent or empty; a line has no label or one out of range; a
-            listed file is absent. The message names the line.
+    Raises ValueError where the folder or list is absent or empty; a line has no label or one out of range; a listed
+    file is absent. The message names the line.
     """
     list_file = root / name
     if not list_file.is_file():

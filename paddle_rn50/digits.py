@@ -14,8 +14,7 @@ SIDE = 64  # pixels
 def prepare(folder: Path) -> Path:
     """Writes the data set to `folder` unless it is there, and returns the folder.
 
-    Raises:
-        ValueError: the folder cannot be written.
+    Raises ValueError where the folder cannot be written.
     """
     return embedded.make(folder, _write)
 

@@ -135,8 +135,7 @@ class Plan:
 def resolve(plan: Plan) -> Strategy:
     """The plan's strategy with each knob decided.
 
-    Raises:
-        ValueError: a knob is asked for that this Paddle cannot build here.
+    Raises ValueError where a knob is asked for that this Paddle cannot build here.
     """
     return strategies.resolve(plan.strategy, dtype=plan.precision.dtype, layout=plan.layout, device=plan.device)
 
@@ -174,8 +173,8 @@ def minimize(
 
     The ranks are those that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
 
-    Raises:
-        ValueError: the plan asks for what this Paddle cannot build, or the built program is not what was asked for.
+    Raises ValueError where the plan asks for what this Paddle cannot build, or the built program is not what was asked
+    for.
     """
     plan = plan or Plan(device=device)
     main, startup = loss.block.program, static.default_startup_program()
@@ -289,8 +288,7 @@ def _verify(
 ) -> list[str]:
     """What was proved of the built program, in words.
 
-    Raises:
-        ValueError: it is not data-parallel training by the optimizer and the knobs asked for.
+    Raises ValueError where it is not data-parallel training by the optimizer and the knobs asked for.
     """
     main = update[-1]
     if knobs.auto:
@@ -353,8 +351,7 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
     """The program to which `totals` appends its operators, in the plan's precision, on the training program's state.
 
-    Raises:
-        ValueError: Paddle has no kernel of one of them, or its state is not the training program's.
+    Raises ValueError where Paddle has no kernel of one of them, or its state is not the training program's.
     """
     main = static.Program()
     with static.program_guard(main, static.Program()), _without_initializers():

@@ -48,8 +48,7 @@ def prepare(main: Any, rate: str) -> None:
 def check(main: Any) -> str:
     """That a step of this program may be captured, in words.
 
-    Raises:
-        Refused: an operator reads or copies on the host, computes elsewhere, or its memory may move.
+    Raises Refused where an operator reads or copies on the host, computes elsewhere, or its memory may move.
     """
     block = main.global_block()
     for op in block.ops:

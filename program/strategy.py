@@ -79,8 +79,7 @@ REFUSED = {
 def parse(text: str) -> Strategy:
     """The strategy that STRATEGY describes.
 
-    Raises:
-        ValueError: an unknown or refused knob, or a value that is none.
+    Raises ValueError for an unknown or refused knob, or a value that is none.
     """
     chosen, known = Strategy(), {f.name: f for f in fields(Strategy)}
     if text.strip() == AUTO:
@@ -130,8 +129,7 @@ def in_words(strategy: Strategy) -> str:
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Every None decided: on where the kernels exist. `dtype` is that of the convolutions.
 
-    Raises:
-        ValueError: a knob is asked for where this Paddle has no kernel or no pass for it, or it changes nothing.
+    Raises ValueError where a knob is asked for that has no kernel and no pass here, or that changes nothing.
     """
     if device == "cpu":
         for name in _OF_CUDNN:
@@ -172,11 +170,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
 
 
 def _check_graph(strategy: Strategy, device: str) -> None:
-    """Whether a step can be one CUDA graph.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Whether a step can be one CUDA graph. Raises ValueError where it cannot."""
     if device != "gpu":
         raise ValueError("STRATEGY: cuda_graph=1: a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu")
     if strategy.gradient_merge > 1:

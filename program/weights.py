@@ -34,8 +34,7 @@ class _Reader(pickle.Unpickler):
 def read_pdparams(path: Path) -> dict[str, np.ndarray]:
     """Arrays of the file by name.
 
-    Raises:
-        ValueError: the file cannot be read, is no dictionary of arrays, or asks for code to be run.
+    Raises ValueError where the file cannot be read, is no dictionary of arrays, or asks for code to be run.
     """
     try:
         with path.open("rb") as file:

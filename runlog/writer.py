@@ -40,8 +40,7 @@ class RunLog:
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
         """Makes the log.
 
-        Raises:
-            ValueError: the file exists (results are never overwritten), or its folder cannot be written.
+        Raises ValueError where the file exists (results are never overwritten), or its folder cannot be written.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 

@@ -149,6 +149,7 @@ def mpirun(ranks: int, *command: str) -> list[str]:
     """A Python command on so many ranks of this machine."""
     return [
         str(Path(sys.executable).with_name("mpirun")),
+        *("--mca", "pml", "ob1", "--mca", "btl", "self,sm"),  # as launch/trials.sh has it on one node
         *("-n", str(ranks), "--bind-to", "none", "--map-by", f"ppr:{ranks}:node:OVERSUBSCRIBE"),
         *(sys.executable, *command),
     ]

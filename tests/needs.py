@@ -1,6 +1,7 @@
 """What a test needs that a machine may lack."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -11,3 +12,11 @@ def need(found: bool, what: str) -> None:
         if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
             pytest.fail(what)
         pytest.skip(what)
+
+
+def in_namespaces(*kinds: str) -> list[str]:
+    """What begins a command in namespaces of its own, by a user without rights; some systems forbid it."""
+    inside = ["unshare", "--user", "--map-root-user", *kinds]
+    allowed = subprocess.run([*inside, "true"], capture_output=True, check=False).returncode == 0
+    need(allowed, "users may not make namespaces here")
+    return inside

@@ -112,8 +112,7 @@ def traffic_gb(operators: list[tuple[Work, float | None]], card: Card) -> dict[s
 def build(job: env.Job) -> Any:
     """The `program.build.TrainingProgram` of rank 0 of the job, as its workload builds them.
 
-    Raises:
-        ValueError: the job asks for what cannot be built.
+    Raises ValueError where the job asks for what cannot be built.
     """
     import paddle
 
@@ -134,8 +133,7 @@ def build(job: env.Job) -> Any:
 def inspect(job: env.Job) -> dict[str, Any]:
     """All that `python -m tools.inspect` says of a job.
 
-    Raises:
-        ValueError: the job asks for what cannot be built.
+    Raises ValueError where the job asks for what cannot be built.
     """
     training = build(job)
     main = training.main

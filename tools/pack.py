@@ -47,9 +47,8 @@ class Entry(NamedTuple):
 def pack(source: Path, target: Path, part: str) -> str:
     """Packs the list of `part` (train or val), or goes on with it; what came out, for a person.
 
-    Raises:
-        ValueError: the source is not whole, the target holds another data set, or its disk is full.
-        RunError: the target's disk gave back something else than was written.
+    Raises ValueError where the source is not whole, the target holds another data set, or its disk is full; RunError
+    where the target's disk gave back something else than was written.
     """
     images = data.read_list(source, f"{part}_list.txt", records.MOST_CLASSES)
     listed = hashlib.sha256((source / f"{part}_list.txt").read_bytes()).hexdigest()
@@ -148,10 +147,7 @@ def _size(name: str, file: io.BytesIO | Path) -> tuple[int, int]:
 
 
 def _check(packed: records.Records, entries: list[Entry], labels: np.ndarray, part: str) -> None:
-    """
-    Raises:
-        RunError: a record is not what was written.
-    """
+    """Raises RunError where a record is not what was written."""
     for ids in _shown(f"check {part}", len(packed)):
         images, found = packed.read(ids)
         for i, image, label in zip(ids, images, found, strict=True):

@@ -77,8 +77,7 @@ def _write_report(logs: Sequence[HeldLog], records: Sequence[Record], folder: Pa
 def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     """Prints the table of the runs; 1 where a log fails its check.
 
-    Raises:
-        InputError, ValueError: a log that cannot be read or that measured nothing.
+    Raises InputError or ValueError for a log that cannot be read or that measured nothing.
     """
     logs = [HeldLog.read(path) for path in paths]
     folder = logs[0].parent

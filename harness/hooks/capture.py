@@ -63,8 +63,7 @@ class CapturedStep(LaunchedStep):
     def begin(self) -> None:
         """Gives the device the rates of the next RATES_AT_ONCE steps.
 
-        Raises:
-            RunError: a tensor of the run's state has moved since the capture.
+        Raises RunError where a tensor of the run's state has moved since the capture.
         """
         scope, place = static.global_scope(), self.executor.place
         scope.var(RATES).get_tensor().set(self.program.schedule.ahead(RATES_AT_ONCE), place)

@@ -81,8 +81,7 @@ def _canonical(header: dict[str, Any]) -> bytes:
 def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
     """Writes a checkpoint that either is whole under its name or is not there.
 
-    Raises:
-        OSError: it cannot be written; nothing is left of it.
+    Raises OSError where it cannot be written; nothing is left of it.
     """
     header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
     end = 0
@@ -117,9 +116,7 @@ def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arrays and metadata of a checkpoint, its checksum verified.
 
-    Raises:
-        ValueError: the file is damaged, or no checkpoint.
-        OSError: it cannot be read.
+    Raises ValueError where the file is damaged, or no checkpoint; OSError where it cannot be read.
     """
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
@@ -190,8 +187,7 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 
     `run` says what the state depends on (workload, recipe, samples...) and must be what the checkpoint's run had.
 
-    Raises:
-        ValueError: the checkpoint is of another run.
+    Raises ValueError where the checkpoint is of another run.
     """
     if job.resume == "no":
         return BEGINNING
@@ -229,8 +225,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
     BN statistics differ from rank to rank: on as many ranks as before each gets its own, else all get the mean.
 
-    Raises:
-        ValueError: the checkpoint lacks something of the program's state.
+    Raises ValueError where the checkpoint lacks something of the program's state.
     """
     if start.position is None:
         return
@@ -271,8 +266,7 @@ class Keeper(Hook):
     ) -> None:
         """Nothing is written yet; `run` and `start` are those of `find`.
 
-        Raises:
-            ValueError: the folder has another run's checkpoints, which are never overwritten.
+        Raises ValueError where the folder has another run's checkpoints, which are never overwritten.
         """
         self._every_epochs, self._every_s = job.checkpoint_epochs, 60 * job.checkpoint_minutes
         self._active = job.mode == "train" and bool(self._every_epochs or self._every_s)
@@ -318,8 +312,7 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Writes a checkpoint where one is due; seconds that it took from the training.
 
-        Raises:
-            RunError: a signal asked for the end; the checkpoint is on the disk.
+        Raises RunError where a signal asked for the end; the checkpoint is on the disk.
         """
         if not self._active:
             return 0.0

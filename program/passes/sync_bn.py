@@ -40,8 +40,7 @@ def span_ranks(main: static.Program) -> None:
 def check_on_gpu(main: static.Program) -> int:
     """Normalizations of a GPU's program that are summed over the ranks, each once forward and once backward.
 
-    Raises:
-        ValueError: this process's flags would have Paddle skip those sums.
+    Raises ValueError where this process's flags would have Paddle skip those sums.
     """
     count = sum(op.type == FORWARD for op in main.global_block().ops)
     if count and paddle.get_flags(UNIFIED)[UNIFIED]:

@@ -51,11 +51,7 @@ MOST_ELEMENTS = 2**31 - 1
 
 
 def sizes(main: Any) -> None:
-    """That cuDNN takes each convolution's images.
-
-    Raises:
-        ValueError: one has too many elements.
-    """
+    """That cuDNN takes each convolution's images. Raises ValueError where one has too many elements."""
     block = main.global_block()
     for op in block.ops:
         for name in (*op.input("Input"), *op.output("Output")) if op.type in CONVOLUTIONS else ():
@@ -70,10 +66,9 @@ def sizes(main: Any) -> None:
 def check(main: Any, device: str) -> int:
     """Number of operators, all of which this Paddle has a kernel for on `device`, in the types of all their data.
 
-    Raises:
-        ValueError: an image is too large for cuDNN.
-        Refused: one has no kernel of the type that Paddle selects, or an operand is declared in another type than that
-            kernel reads or writes: Paddle would cast it at each step, or stop there.
+    Raises ValueError where an image is too large for cuDNN; Refused where one has no kernel of the type that Paddle
+    selects, or an operand is declared in another type than that kernel reads or writes: Paddle would cast it at each
+    step, or stop there.
     """
     core = paddle.base.core
     registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
@@ -139,8 +134,7 @@ def _agree(op: Any, operands: dict[str, dict[str, str]], selected: str) -> None:
 def evaluation(main: Any, training: Any, device: str) -> int:
     """Number of operators of an evaluation program that has kernels for all, and the training program's state.
 
-    Raises:
-        Refused: it lacks a kernel, or shares a variable in another shape or type than the training program has.
+    Raises Refused where it lacks a kernel, or shares a variable in another shape or type than the training program has.
     """
     theirs = training.global_block().vars
     for variable in main.list_vars():
@@ -155,8 +149,7 @@ def evaluation(main: Any, training: Any, device: str) -> int:
 def feed(main: Any, given: dict[str, Any]) -> None:
     """What a batch holds is what a program takes: names, shapes and types. Paddle itself looks in the first kernel.
 
-    Raises:
-        Refused: it is not.
+    Raises Refused where it is not.
     """
     takes = {v.name: (list(v.shape), dtype_of(v)) for v in main.list_vars() if v.is_data}
     gives = {name: _shape_and_type(value) for name, value in given.items()}

@@ -39,8 +39,8 @@ _FUSIONS = {
 def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """What each knob that is `on` changed, in words; `asked` are the user's own.
 
-    Raises:
-        Refused: a knob that was asked for changed nothing, or not what it names; or a pass that is on did not run.
+    Raises Refused where a knob that was asked for changed nothing, or not what it names; or a pass that is on did not
+    run.
     """
     block = main.global_block()
     said = _fusions(block, on, asked=asked)

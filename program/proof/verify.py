@@ -42,8 +42,8 @@ def gradients(main: Any, *, ranks: int, parts: int = 1, scale: float = 1.0) -> d
 
     `scale` is the fixed loss scale, at which the gradients start and which the update takes off by `rescale_grad`.
 
-    Raises:
-        Refused: a gradient is summed or scaled not exactly once, is written again after its sum, or is not used.
+    Raises Refused where a gradient is summed or scaled not exactly once, is written again after its sum, or is not
+    used.
     """
     starts = (op for op in main.global_block().ops if op.attr("op_role") == BACKWARD | LOSS and op.has_attr("value"))
     for value in (op.attr("value") for op in starts):
@@ -63,8 +63,7 @@ def gradients(main: Any, *, ranks: int, parts: int = 1, scale: float = 1.0) -> d
 def merged(micro: Any, main: Any, *, ranks: int, parts: int, scale: float = 1.0) -> int:
     """Number of gradients that `parts` - 1 runs of `micro` and one of `main` sum up, each part once.
 
-    Raises:
-        Refused: one is left out, joined with a value of another scale, or lives on into the next update.
+    Raises Refused where one is left out, joined with a value of another scale, or lives on into the next update.
     """
     first, last = (_follow(program, ranks=ranks, scales=_loss_scales(main)) for program in (micro, main))
     if first.used:
@@ -227,8 +226,7 @@ def _check(parameter: str, value: Gradient, *, ranks: int, parts: int) -> None:
 def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
     """{operator that updates parameters: parameters}, which is the asked optimizer with its momentum and decay.
 
-    Raises:
-        Refused: another optimizer, momentum or decay; or a half-precision parameter without an FP32 master.
+    Raises Refused for another optimizer, momentum or decay, or a half-precision parameter without an FP32 master.
     """
     found: dict[str, int] = {}
     of_masters = _of_masters(main)
@@ -284,8 +282,7 @@ def _decay(op: Any, number: int) -> float:
 def arithmetic(main: Any, dtype: str) -> None:
     """Products run in `dtype` and the loss in FP32; of all other operands `kernels.check` proves the type.
 
-    Raises:
-        Refused: one does not.
+    Raises Refused where one does not.
     """
     block = main.global_block()
     for op in block.ops:
@@ -300,11 +297,7 @@ def arithmetic(main: Any, dtype: str) -> None:
 
 
 def communicator(startup: Any, *, ranks: int) -> None:
-    """The one communicator of the buckets joins all ranks.
-
-    Raises:
-        Refused: it does not, or there is another.
-    """
+    """The one communicator of the buckets joins all ranks. Raises Refused where it does not, or there is another."""
     sizes = [op.attr("nranks") for op in startup.global_block().ops if op.type == "c_comm_init"]
     if sizes != [ranks]:
         raise Refused(f"the communicators join {sizes or 'no'} ranks, not one all {ranks}")

@@ -29,7 +29,8 @@ make_root() { # SUITE PACKAGES...
   local root="${work}/$1" apt="apt-get -qq -o Acquire::Check-Valid-Until=no"
   launch/base_image.sh --suite "$1" --mirror "${mirror}" --root "${root}"
   cp /etc/resolv.conf "${root}/etc/"
-  echo "127.0.0.1 localhost $(uname -n)" >"${root}/etc/hosts" # as an installer leaves it
+  uname -n >"${root}/etc/hostname" # as an installer leaves it, and the next
+  echo "127.0.0.1 localhost $(uname -n)" >"${root}/etc/hosts"
   [[ -z "${PIP_CERT:-}" ]] || cp "${PIP_CERT}" "${root}/etc/site-ca.crt" # of a site behind a proxy
   in_root "$1" root "${apt} update && ${apt} install --no-install-recommends ${*:2}" >"${root}.apt" 2>&1 ||
     { cat "${root}.apt" >&2; die "apt-get fails in ${root}"; }
@@ -51,14 +52,19 @@ in_root() { # SUITE USER COMMAND
   unshare --mount --pid --fork --kill-child bash -c '
     set -e
     root=$1 wheels=$2
+    mount --bind "${root}" "${root}"
     mount -t proc proc "${root}/proc"
+    mount --rbind /sys "${root}/sys" && mount --make-rslave "${root}/sys" && mount -o remount,bind,ro "${root}/sys"
     mount -t tmpfs -o size=1m,mode=755 tmpfs "${root}/dev"
-    for device in null zero full random urandom; do touch "${root}/dev/${device}"; mount --bind "/dev/${device}" "${root}/dev/${device}"; done
+    for device in null zero full random urandom tty; do touch "${root}/dev/${device}"; mount --bind "/dev/${device}" "${root}/dev/${device}"; done
     ln -s /proc/self/fd "${root}/dev/fd"
-    mkdir "${root}/dev/shm"
+    for name in 0:stdin 1:stdout 2:stderr; do ln -s "fd/${name%:*}" "${root}/dev/${name#*:}"; done
+    mkdir "${root}/dev/pts" "${root}/dev/shm"
+    mount -t devpts -o newinstance,mode=620,ptmxmode=666,gid=5 devpts "${root}/dev/pts" && ln -s pts/ptmx "${root}/dev/ptmx"
     mount -t tmpfs -o size=64m,mode=1777 tmpfs "${root}/dev/shm"
     mkdir -p "${root}/wheels" && mount --bind "${wheels}" "${root}/wheels"
-    exec chroot --userspec="$3" "${root}" /usr/bin/env -i "${@:5}" bash -c "cd; $4"
+    cd "${root}" && pivot_root . . && umount --lazy . # not chroot alone: in one a user makes no namespaces
+    exec chroot --userspec="$3" / /usr/bin/env -i "${@:5}" bash -c "cd; $4"
     ' _ "${root}" "${wheels}" "$2" "$3" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin DEBIAN_FRONTEND=noninteractive \
     "HOME=$([[ "$2" == root ]] && echo /root || echo "/home/$2")" PIP_FIND_LINKS=/wheels "${variables[@]}" </dev/null
 }

@@ -13,7 +13,7 @@ import pytest
 from tests import jobs
 from tests.faults.test_kill import start
 from tests.harness import small
-from tests.needs import need
+from tests.needs import in_namespaces, need
 from tests.scoring.test_report import write_log
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
@@ -23,7 +23,7 @@ def on_a_disk_of(size: str, folder: Path, *command: str, **variables: str | int)
     """A command that sees a file system of its own at `folder`; what it leaves there is copied to `folder`.seen."""
     seen = folder.with_name(f"{folder.name}.seen")
     script = f'mount -t tmpfs -o size={size} none {folder} && "$@"; status=$?; cp -a {folder} {seen}; exit $status'
-    isolated = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script, "bash", *command]
+    isolated = [*in_namespaces("--mount"), "bash", "-c", script, "bash", *command]
     return jobs.run(isolated, PYTHONPATH=str(jobs.REPOSITORY), **variables)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
 from harness import env, ranks
 from runlog.errors import RunError
+from tests.needs import in_namespaces, need
 
 NETWORK = """
 ip link set lo up
@@ -39,7 +42,8 @@ print(ranks._address(job, me))
     ],
 )
 def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> None:
-    inside = ["unshare", "--user", "--map-root-user", "--net", "bash", "-euc", NETWORK, "bash"]
+    need(shutil.which("ip") is not None, "iproute2, which makes a network")
+    inside = [*in_namespaces("--net"), "bash", "-euc", NETWORK, "bash"]
     done = subprocess.run([*inside, sys.executable, "-c", ASK, hosts], capture_output=True, text=True, check=False)
     assert said in (done.stdout.strip() if done.returncode == 0 else done.stderr), done.stderr
     assert (done.returncode == 0) == said.startswith("192"), done.stderr
@@ -55,6 +59,13 @@ def test_gloo_is_not_begun_where_no_other_node_reaches_it(monkeypatch: pytest.Mo
             continue
         with pytest.raises(RunError, match=r"resolves to 127\.0\.1\.1, where gloo would listen"):
             ranks._check_name(env.Job(dgxnnodes=2, dgxngpu=1))
+
+
+def test_a_host_whose_name_does_not_resolve_is_told_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+    monkeypatch.setattr(socket, "getaddrinfo", mock.Mock(side_effect=socket.gaierror(-2, "Name or service not known")))
+    with pytest.raises(RunError, match=r"add the line '127\.0\.0\.1 no-such-host\.invalid' to /etc/hosts"):
+        ranks._check_name(env.Job())
 
 
 @pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT], ids=["stores", "NCCL's id"])

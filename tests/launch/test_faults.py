@@ -17,7 +17,7 @@ import pytest
 from paddle_rn50 import digits
 from tests import jobs
 from tests.harness import small
-from tests.needs import need
+from tests.needs import in_namespaces, need
 
 TRAINS = pytest.mark.xdist_group("ranks")
 ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
@@ -103,7 +103,7 @@ def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
     """The log's folder is a file system of 24 KiB: the header fits, the windows soon do not."""
     script = f"mount -t tmpfs -o size=24k none {tmp_path} && exec {standing_in}/run_and_time.sh"
     done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script],
+        [*in_namespaces("--mount"), "bash", "-c", script],
         env=jobs.environment(LOGDIR=str(tmp_path), **ENDLESS),
         stdin=subprocess.DEVNULL,
         capture_output=True,

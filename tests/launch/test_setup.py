@@ -87,7 +87,14 @@ def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -
 def test_a_newer_python_trains_not_but_checks(checkout: Path) -> None:
     program(checkout, "python3", "echo 3.13")
     program(checkout, "dnf", "")
-    refused(setup(checkout), "found: 3.13. Install one (dnf install python3.11). To check and score logs any Python")
+    refused(setup(checkout), "found: 3.13. Install one (dnf install python3.11; where the system's packages have none:")
+    (checkout / "bin/dnf").unlink()
+    program(checkout, "apt-get", "")
+    refused(
+        setup(checkout), "(apt-get install python3.11 python3.11-venv; where the system's packages have none: `uv py"
+    )
+    program(checkout, "python3", "exit 127")
+    refused(setup(checkout), "found: none. Install one (apt-get install python3 python3-venv; where the system's pack")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_clusters_settings_of_its_own_mpi_are_not_the_jobs(standing_in: Path, 
     cluster = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1"}
     done = jobs.run_and_time(cwd=standing_in, LOGDIR=str(tmp_path), **jobs.TINY, **cluster)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_job_needs_nothing_of_its_shell(standing_in: Path, tmp_path: Path) -> None:
+    """No HOME, PATH or TERM, as in a service's unit; neither stdin nor stdout; files for their owner alone."""
+    job = [f"{name}={value}" for name, value in {**jobs.TINY, "LOGDIR": tmp_path}.items()]
+    script = f"umask 077; exec {standing_in}/run_and_time.sh <&- >&-"
+    done = jobs.run(["env", "-i", *job, "/bin/bash", "-c", script], cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_tool_needs_nothing_of_its_shell() -> None:
+    done = jobs.run(["env", "-i", sys.executable, "-c", "from harness import ranks; print(ranks.MPI.COMM_WORLD.size)"])
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
 @pytest.mark.parametrize("folder", ["/no/such/folder", "/etc/passwd"])

@@ -216,7 +216,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tools.inspect", *arguments],
         cwd=REPOSITORY,
-        env=environment(),
+        env=environment(UCX_LOG_LEVEL="info"),  # a library that talks
         capture_output=True,
         text=True,
         timeout=200,

@@ -75,10 +75,8 @@ def on_all(me: Ranks, check: Callable[[], Verdict], *, leave_s: float = LEAVE_S)
 
     `me` must have a communicator that the check does not use.
 
-    Raises:
-        NotPossible: the machine lacks what it needs.
-        CheckFailed: a rank could not do it.
-        RunError: a rank could not, and another did not leave it in time, as one that waits for it: the job must end.
+    Raises NotPossible where the machine lacks what it needs; CheckFailed where a rank could not do it; RunError where a
+    rank could not, and another did not leave it in time, as one that waits for it: the job must end.
     """
     verdict, error, lacks = None, "", ""
     try:

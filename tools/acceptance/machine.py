@@ -47,22 +47,14 @@ class Machine:
         self.kernels = job.device == "cpu" or bool(doctor_gpu.code_for(self.capability))
 
     def possible(self, check: str) -> None:
-        """Whether this GPU can do a check.
-
-        Raises:
-            NotPossible: it lacks what the check needs.
-        """
+        """Whether this GPU can do a check. Raises NotPossible where it lacks what the check needs."""
         if check not in WITHOUT_KERNELS and not self.kernels:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
         if self.job.precision == "tf32" and self.capability < TF32_CAPABILITY:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
 
     def of_earlier(self, check: str) -> Any:
-        """What an earlier check measured.
-
-        Raises:
-            RunError: it measured nothing.
-        """
+        """What an earlier check measured. Raises RunError where it measured nothing."""
         if check not in self.measured:
             raise RunError(f"needs what the check of {check} measures, which failed")
         return self.measured[check]

@@ -100,6 +100,11 @@ ROWS = {
         "set CHECKPOINT_DIR to a larger disk, or CHECKPOINT_KEEP to less",
     ),
     "network.interfaces": Row(FATAL, "{wanted}", "bring an interface up, docker run --network=host"),
+    "network.name": Row(
+        FATAL,
+        "the host's own name resolves",
+        "add it to /etc/hosts, with 127.0.0.1 if the job has one node (docker run --add-host)",
+    ),
     "network.infiniband": Row(
         WARNING, "{wanted}", "without InfiniBand the all-reduce goes over TCP: expect another scaling"
     ),
@@ -170,6 +175,9 @@ def judge_network(facts: dict[str, Any], job: env.Job) -> Iterator[Verdict]:
     found = ", ".join(f"{name} {what}" for name, what in interfaces.items()) or "none up"
     wanted = "one that the other nodes reach" if many else "none needed by one node"
     yield row(job, "network.interfaces", bool(interfaces) or not many, found, wanted=wanted)
+    if job.device == "cpu" and job.world_size > 1:  # by gloo
+        own = facts["own_addresses"]
+        yield row(job, "network.name", bool(own), f"{facts['host']}: {own or 'no address'}")
     down = [name for name, state in ports.items() if not state.startswith("ACTIVE")]
     found = ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
     wanted = "every port ACTIVE" if many or ports else "none needed by one node"

@@ -15,11 +15,7 @@ FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A record.
-
-    Raises:
-        ValueError: the file is none, or has a figure or a list that none can have.
-    """
+    """A record. Raises ValueError where the file is none, or has a figure or a list that none can have."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -69,10 +65,7 @@ def _check(record: Mapping[str, Any]) -> None:
 
 
 def _times(metric: str, series: Sequence[Sequence[float] | None], names: Sequence[str] = ()) -> None:
-    """
-    Raises:
-        ValueError: a time is none, or the series are not of the same turns.
-    """
+    """Raises ValueError where a time is none, or the series are not of the same turns."""
     turns = len(next((taken for taken in series if taken is not None), ()))
     for i, taken in enumerate(series):
         of = f"{metric} of {names[i]}" if names else metric
@@ -84,10 +77,7 @@ def _times(metric: str, series: Sequence[Sequence[float] | None], names: Sequenc
 
 
 def comparable(path: Path, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: the baseline has other hosts, or its job took other steps.
-    """
+    """Raises ValueError where the baseline has other hosts, or its job took other steps."""
     if not set(now["hosts"]) & set(then["hosts"]):
         raise ValueError(f"{path}: has none of these hosts: give an earlier record of the same ones")
     jobs = [record.get("job", {}) for record in (then, now)]

@@ -72,8 +72,7 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
 def groups_of(text: str, nodes: int) -> list[str]:
     """The switch group of each node by SWITCH_GROUPS; empty: they are all in one.
 
-    Raises:
-        ValueError: it names another number of nodes.
+    Raises ValueError where it names another number of nodes.
     """
     groups = text.split(",") if text else [""] * nodes
     if len(groups) != nodes:

@@ -79,8 +79,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 def _check_writable(folder: Path, path: Path) -> None:
     """Says before hours of measuring that the config file could not be written after them.
 
-    Raises:
-        ValueError: it is there already, or the folder takes no file.
+    Raises ValueError where it is there already, or the folder takes no file.
     """
     if path.exists():
         raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
@@ -92,11 +91,7 @@ def _check_writable(folder: Path, path: Path) -> None:
 
 
 def _asked(only: str, ways: list[Candidate]) -> list[Candidate]:
-    """Those of the strategies that --only names; all where it names none.
-
-    Raises:
-        ValueError: it names another.
-    """
+    """Those of the strategies that --only names; all where it names none. Raises ValueError where it names another."""
     if not only:
         return ways
     wanted = only.split(",")
@@ -113,8 +108,7 @@ def _judged(
 
     Without `allowed` a control is run too, which says what is.
 
-    Raises:
-        RunError: the base or the control does not run.
+    Raises RunError where the base or the control does not run.
     """
     control = [] if allowed else [CONTROL_WAY]
     runs, failed = runner.take(title, [BASE_WAY, *control, *ways], repeats)

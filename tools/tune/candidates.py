@@ -41,8 +41,7 @@ CONTROL_WAY = Candidate(name=CONTROL, knobs=("perturb_input=1",))
 def candidates(job: env.Job) -> list[Candidate]:
     """The strategies that make sense for the job; the base is not among them.
 
-    Raises:
-        ValueError: the base is Paddle's automatic mode.
+    Raises ValueError where the base is Paddle's automatic mode.
     """
     base = job.knobs
     if base.auto:

@@ -79,8 +79,7 @@ class Runner:
     ) -> tuple[dict[Candidate, list[Measured]], dict[str, str]]:
         """Runs of each way that went through all turns, which go by the `title`, and the reasons of the others.
 
-        Raises:
-            RunError: the base itself does not run.
+        Raises RunError where the base itself does not run.
         """
         found: dict[Candidate, list[Measured]] = {way: [] for way in ways}
         failed: dict[str, str] = {}
