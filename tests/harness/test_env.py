@@ -33,11 +33,11 @@ def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("scale", "least"), [("1", 102), ("101", 102), ("102", 0)])
+@pytest.mark.parametrize(("scale", "least"), [("1", 204), ("203", 204), ("204", 0)])
 def test_a_loss_scale_at_which_fp16_loses_gradients_is_refused(scale: str, least: int) -> None:
     job = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408", "LOSS_SCALE": scale}
     if not least:
-        assert env.read(job)[0].loss_scale == 102
+        assert env.read(job)[0].loss_scale == 204
         return
     with pytest.raises(ValueError, match=f"^LOSS_SCALE={scale}: FP16 cannot hold .* 3264 images: .* at least {least}$"):
         env.read(job)
