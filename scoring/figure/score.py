@@ -302,11 +302,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_score_options(
-    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None
+    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None, without: str = ""
 ) -> None:
-    """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch."""
-    text = "a name, or a YAML file of your own" + (f" (default: {protocol})" if protocol else "")
-    parser.add_argument("--protocol", required=protocol is None, default=protocol, metavar="P", help=text)
+    """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch.
+
+    `protocol` is the default; where there is none, the option must be given, or `without` says what stands for it.
+    """
+    usual = protocol or without
+    text = "a name, or a YAML file of your own" + (f" (default: {usual})" if usual else "")
+    parser.add_argument("--protocol", required=not usual, default=protocol, metavar="P", help=text)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, kind)

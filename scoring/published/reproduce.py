@@ -54,11 +54,6 @@ class Rule:
     line: int
 
 
-def read_rules(path: Path = LOGS_CSV) -> list[Rule]:
-    """The rules of a table of logs. Raises InputError, with file and line, for a row that is none."""
-    return read_rows(path, Rule)
-
-
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """The rule of a log by its content, else by the longest of the names that its path ends in."""
     parts = path.as_posix().split("/")
@@ -207,7 +202,7 @@ def main(args: argparse.Namespace) -> int:
     """
     if not args.folder.is_dir():
         raise InputError(f"{args.folder}: no such folder; give the folder of published logs")
-    rows, rules = read_published(), read_rules(args.map)
+    rows, rules = read_published(), read_rows(args.map, Rule)
     found, unknown = reproduce(args.folder, rules, rows)
     if not found and not unknown:
         raise InputError(f"{args.folder}: no file in it; give the folder of published logs")

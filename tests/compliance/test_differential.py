@@ -245,18 +245,17 @@ def test_the_time_before_the_run_is_limited_as_the_round_limits_it(tmp_path, rul
 
 
 @pytest.mark.slow
-def test_many_more_altered_logs(own_seeds, mlperf_seeds, tmp_path) -> None:
-    outcomes = _compare(own_seeds | _without_weights(mlperf_seeds), "4.0.0", tmp_path, 15_000, 100_000)
-    outcomes += _compare(mlperf_seeds, "2.1.0", tmp_path, 2_000, 200_000)
-    for start, ruleset in enumerate(("0.7.0", "1.0.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"), 3):
-        outcomes += _compare(own_seeds | mlperf_seeds, ruleset, tmp_path, 500, 100_000 * start)
-    print(outcomes)
+@pytest.mark.parametrize("ruleset", ["0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0"])
+def test_2000_altered_logs_of_every_ruleset(own_seeds, mlperf_seeds, tmp_path, ruleset: str) -> None:
+    named = mlperf_seeds if "1.1.0" <= ruleset <= "2.1.0" else _without_weights(mlperf_seeds)
+    hrnet = ("hrnet", "hrnet closed") if ruleset != "4.0.0" else ()
+    own = {name: text for name, text in own_seeds.items() if name not in hrnet}
+    outcomes = _compare(own | named, ruleset, tmp_path, 2_000, 100_000)
     assert {name for name in outcomes if name.startswith("by ")} >= {
         f"by {rule}"
         for rule in (
-            *("exactly-once", "value-type", "after-run-stop", "time-order", "run-time", "epoch-order", "block-order"),
-            *("eval-order", "eval-schedule", "closed-data", "target-status", "run-status", "throughput-agrees"),
-            *("line-several-events", "line-nul", "line-encoding", "line-json", "line-fields", "event-type"),
+            *("own-log", "value-type", "time-order", "run-time", "epoch-order", "eval-order"),
+            *("target-status", "throughput-agrees", "line-several-events", "line-nul"),
         )
     }
 

@@ -20,20 +20,11 @@ from paddle_hrnet import config, data, model, train
 from program import build, precision, strategy
 from scoring.__main__ import main as scoring
 from tests import jobs
+from tests.harness import small
 from tests.program import lower, programs
 
 SIDE = 32
-TRAINING = {
-    "WORKLOAD": "hrnet",
-    "IMAGE_SIZE": SIDE,
-    "BATCHSIZE": 2,
-    "PRINT_STEPS": 1,
-    "MAX_EPOCHS": 2,
-    "SEED": 7,
-    "THREADS": 1,
-    "CLEAR_CACHES": 0,
-    "PROGRESS": "plain",
-}
+TRAINING = {**small.TRAINING, "WORKLOAD": "hrnet", "IMAGE_SIZE": SIDE}
 
 
 def built(name: str, *, device: str, knobs: str = "") -> programs.Built:

@@ -9,12 +9,12 @@ import pytest
 
 from scoring.figure import protocols
 from scoring.published import reproduce
-from scoring.published.table import Figure, read_published
+from scoring.published.table import Figure, read_published, read_rows
 from scoring.record import InputError
 from tests.scoring.command import Done, scoring
 
 ROWS = read_published()
-RULES = reproduce.read_rules()
+RULES = read_rows(reproduce.LOGS_CSV, reproduce.Rule)
 
 
 def command(*arguments: object) -> Done:
@@ -161,7 +161,7 @@ def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "map.csv"
     broken.write_text(reproduce.LOGS_CSV.read_text().replace(",assumed\n", ",perhaps\n", 1))
     with pytest.raises(InputError, match=r"map\.csv:2: rule is 'perhaps'"):
-        reproduce.read_rules(broken)
+        read_rows(broken, reproduce.Rule)
     broken.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"map\.csv:1: want the columns"):
-        reproduce.read_rules(broken)
+        read_rows(broken, reproduce.Rule)
