@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import env
 from paddle_rn50.model import ModelConfig, resnet50
 from program import contexts, count, precision
-from program.optimizers import is_decayed
 from program.passes import resnet_unit, updates
 from tools import inspect
 
@@ -72,7 +71,7 @@ def nvidia(*, amp: bool, pure: bool = False) -> None:
     for k in (1, 5):
         paddle.metric.accuracy(out, target, k=k)
     for parameter in image.block.program.all_parameters():
-        if not is_decayed(parameter.name) and parameter.name != "fc.b":
+        if ".bn." in parameter.name:
             parameter.regularizer = paddle.regularizer.L2Decay(0.0)
     optimizer = paddle.optimizer.Momentum(0.256, momentum=0.875, weight_decay=2**-15, multi_precision=amp)
     scaling = {"init_loss_scaling": 128.0, "use_dynamic_loss_scaling": True, "use_pure_fp16": pure}

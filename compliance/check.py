@@ -40,6 +40,13 @@ _OF_TRAINING = frozenset(
 _OF_THE_CLOCK = (_OF_TRAINING | {schema.RUN_START.key, schema.RUN_STOP.key}) - {
     *(e.key for e in (schema.INIT_START, schema.INIT_STOP, schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES))
 }
+_CLOSING = frozenset(  # what may stand below run_stop: it changes no figure
+    {
+        *(e.key for e in (schema.BLOCK_STOP, schema.EPOCH_STOP, schema.EVAL_STOP)),
+        *(schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, "throughput", "tracked_stats"),
+    }
+)
+LINE_ORDER_MS = 100  # of threads or hosts that write side by side
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
 
 
@@ -137,17 +144,25 @@ class Checker:
         if key not in _OF_OTHER_RANKS:
             if time_ms < self._last_ms:
                 actual = f"{printable(key)} at {time_ms} ms, {self._last_ms - time_ms} ms before an event above it"
-                self._collected.breach("time-order" if key in _OF_THE_CLOCK else "label-time", line, actual)
+                self._collected.breach(self._out_of_order(key, time_ms), line, actual)
             elif key in _OF_THE_CLOCK:
                 self._last_ms = time_ms
             if rank := rank or metadata.get("rank"):
                 self._collected.breach("rank-zero", line, f"{printable(key)} of rank {printable(rank, 20)}")
         if order.stop_line is not None and key in _OF_TRAINING:
-            self._collected.breach("after-run-stop", line, f"{key} after the run_stop of line {order.stop_line}")
+            rule = "open-at-stop" if key in _CLOSING else "after-run-stop"
+            self._collected.breach(rule, line, f"{key} after the run_stop of line {order.stop_line}")
         self._values.take(event)
         self._judge.take(event)
         if handler := HANDLERS.get(key):
             handler(order, event)
+
+    def _out_of_order(self, key: str, time_ms: float) -> str:
+        """The rule that an event earlier than one above it breaks."""
+        if key not in _OF_THE_CLOCK:
+            return "label-time"
+        before_run = self._order.start_ms is not None and time_ms < self._order.start_ms
+        return "time-order" if before_run or self._last_ms - time_ms > LINE_ORDER_MS else "line-order"
 
     def finish(self) -> tuple[tuple[Finding, ...], LoggedRun]:
         """The findings, errors first, then by line; and the run."""

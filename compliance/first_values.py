@@ -12,6 +12,12 @@ from runlog.text import as_json, visible
 TEXT = "a name"
 COUNT = "a whole number above 0"
 NUMBER = "a number"
+_OF_FIGURES = frozenset(  # what a score or a rate is computed from; other names and numbers are labels
+    {
+        *(schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, schema.GLOBAL_BATCH_SIZE.key),
+        *(schema.GRADIENT_ACCUMULATION_STEPS.key, schema.EVAL_ACCURACY.key),
+    }
+)
 
 
 def is_number(value: Any) -> bool:
@@ -83,7 +89,8 @@ class FirstValues:
         wanted, kind = state.value_type, state.event_type
         if wanted is not None and not has_type(value, wanted):
             actual = f"{key} is {visible(as_json(value), 160)}"
-            self._collected.breach("value-type", event.line, actual, expected=f"{key} is {wanted}")
+            rule = "value-type" if key in _OF_FIGURES else "label-type"
+            self._collected.breach(rule, event.line, actual, expected=f"{key} is {wanted}")
         if event.event_type not in ("", kind):  # the reader told of an unknown one
             actual = f"{key} is of type {event.event_type}"
             self._collected.breach("event-type", event.line, actual, expected=f"{key}: {kind}")

@@ -38,9 +38,9 @@ class StrictRule:
     expected: str
     why: str
     fix: str
-    source: str
+    source: str  # with the text that was read, its date and commit
     severity: str = "error"
-    since: str = ""  # the first ruleset in which its text is in force; empty: all
+    since: str = ""  # the first ruleset in which its text is in force; empty: a rule of form, in all
     in_force: bool = True
     when: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,15 +82,23 @@ def load(version: str) -> Ruleset:
         if version in fields.pop("rulesets"):
             points = None if version in without else fields.pop("reference_points", None)
             benchmarks[name] = Benchmark(name=name, **fields | {"reference_points": points})
-    strict = {name: _strict(name, fields, version) for name, fields in read_rules("strict.yaml").items()}
-    written = tuple(WrittenRule(**fields) for fields in read_rules("written.yaml"))
+    texts = read_rules("texts.yaml")
+    strict = {name: _strict(name, fields, version, texts) for name, fields in read_rules("strict.yaml").items()}
+    read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
+    written = tuple(
+        WrittenRule(**fields | {"source": f"{fields['source']}; {read_in}"}) for fields in read_rules("written.yaml")
+    )
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=written)
 
 
-def _strict(name: str, fields: dict[str, Any], version: str) -> StrictRule:
+def _strict(name: str, fields: dict[str, Any], version: str, texts: Mapping[str, str]) -> StrictRule:
     kind = fields.pop("class")
     if kind not in KINDS:
         raise ValueError(f"strict.yaml: {name}: class {kind} is none of {', '.join(KINDS)}")
     severity = fields.pop("severity", "warning" if kind == "form" else "error")
+    if ("since" in fields) != ("text" in fields) or ("since" in fields) == (kind == "form"):
+        raise ValueError(f"strict.yaml: {name}: a rule that refuses names since and text, a rule of form neither")
+    if "text" in fields:
+        fields["source"] += f"; read in: {texts[fields.pop('text')]}; in force from ruleset {fields['since']} on"
     in_force = version >= fields.get("since", "")
     return StrictRule(name=name, kind=kind, severity=severity, in_force=in_force, **fields)

@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from harness import memory
+from harness.env import Job
 from harness.sampling import Plan
 from runlog.errors import RunError
 
@@ -37,6 +38,12 @@ class ReaderConfig:
     device_id: int
     threads: int  # CPU threads of the pipeline
     seed: int  # of the run
+
+    @classmethod
+    def of_rank(cls, job: Job, local_rank: int, image: Any, *, batch: int, seed: int) -> ReaderConfig:
+        """How this rank of a job reads batches of images of this format."""
+        threads = job.data_threads_per_rank
+        return cls(batch=batch, image=image, device=job.device, device_id=local_rank, threads=threads, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ MPI starts the ranks and carries small host-side values. Gradients go by NCCL on
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ import numpy as np
 
 from harness import env
 from harness.hooks.watchdog import WATCHDOG
+from harness.processes import end_with_parent
 from program import contexts
 from runlog.errors import RunError
 
@@ -102,7 +102,8 @@ def start(job: env.Job) -> Ranks:
     )
     local.Free()
     if env.is_rank():
-        _end_with_parent()  # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
+        # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
+        end_with_parent(signal.SIGKILL)
     WATCHDOG.start(job.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != job.world_size:
         raise ValueError(
@@ -189,12 +190,6 @@ def _check_name(job: env.Job) -> None:
         )
 
 
-def _end_with_parent() -> None:
-    """Has Linux kill this process when the one that forked it dies."""
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
 def _meet_at(host: str) -> None:
     """Has Paddle's server for the rendezvous listen on `host` alone; its own code takes every interface."""
     from paddle.distributed.fleet.utils import http_server
@@ -219,7 +214,7 @@ def connect(job: env.Job, ranks: Ranks) -> None:
         host = endpoints[0].rpartition(":")[0]
         _check_name(job)
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
-        os.register_at_fork(after_in_child=_end_with_parent)
+        os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))
         with contexts.elsewhere():
             _meet_at(host)
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

@@ -79,14 +79,7 @@ class Run:
 
     def reader(self, image: Any, *, batch: int) -> ReaderConfig:
         """How this rank reads batches of images of this format."""
-        return ReaderConfig(
-            batch=batch,
-            image=image,
-            device=self.job.device,
-            device_id=self.ranks.local_rank,
-            threads=self.job.data_threads_per_rank,
-            seed=self.seed,
-        )
+        return ReaderConfig.of_rank(self.job, self.ranks.local_rank, image, batch=batch, seed=self.seed)
 
 
 @contextlib.contextmanager

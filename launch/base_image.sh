@@ -2,26 +2,24 @@
 # Makes the image's base, debian:bookworm-slim, with debootstrap where no registry can be reached.
 # Needs root, debootstrap and ENGINE (docker, or podman); the packages come from this machine's own apt sources, or from --mirror.
 #
-# usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--suite NAME] [--root DIR] [--force] [--dry-run]
+# usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--suite NAME] [--root DIR] [--dry-run]
 #   --mirror URL  Debian mirror (default: where this machine's apt gets bookworm from)
 #   --tag NAME    image to make (default: debian:bookworm-slim)
 #   --suite NAME  of Debian's (default: bookworm)
 #   --root DIR    the files of a root into DIR, and no image
-#   --force       make it even where an image of this name is present
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 known_engine docker podman
 
-suite=bookworm mirror="" tag=debian:bookworm-slim folder="" force=""
+suite=bookworm mirror="" tag=debian:bookworm-slim folder=""
 while (($#)); do
   case $1 in
     --mirror) mirror=${2:?--mirror needs a URL}; shift 2 ;;
     --tag) tag=${2:?--tag needs a name}; shift 2 ;;
     --suite) suite=${2:?--suite needs a name}; shift 2 ;;
     --root) folder=${2:?--root needs a folder}; shift 2 ;;
-    --force) force=1; shift ;;
     --dry-run | -h | --help) job_flag "$1"; shift ;;
     *) refuse "unknown argument '$1'; see --help" ;;
   esac
@@ -44,7 +42,7 @@ if [[ -n ${dry_run} ]]; then
   exit 0
 fi
 [[ -n ${folder} ]] || need_engine
-if [[ -z ${force}${folder} ]] && [[ -n $(image_id "${tag}") ]]; then
+if [[ -z ${folder} && -n $(image_id "${tag}") ]]; then
   echo "base_image.sh: ${tag} is present, nothing to do"
   exit 0
 fi

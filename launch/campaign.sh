@@ -30,8 +30,9 @@ done
 
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run
+[[ -n ${HOSTS:-} || -z ${HOSTFILE:-} ]] || hosts=$(hosts_of_file "$HOSTFILE")
 campaign() {
-  .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" "${shrink[@]}" \
+  HOSTS=${HOSTS:-${hosts:-}} .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" "${shrink[@]}" \
     ${REPEATS:+--repeats "$REPEATS"} ${RUNNER:+--runner "$RUNNER"} "${@:2}"
 }
 

@@ -28,7 +28,7 @@ export HOME=${HOME:-/} # Open MPI does not start without one
 [[ -n ${NULL_GPU:-} ]] || unset PYTHONPATH # tests/null_gpu has its stand-ins there
 
 refuse() { echo "error: $1" >&2; exit 2; }
-[[ -z ${TMPDIR:-} || (-d ${TMPDIR} && -w ${TMPDIR}) ]] || refuse "TMPDIR=${TMPDIR} is no folder that can be written: make it, or unset TMPDIR"
+[[ -d ${TMPDIR:-/tmp} && -w ${TMPDIR:-/tmp} ]] || refuse "${TMPDIR:-/tmp} is no folder that can be written: set TMPDIR to one that is"
 
 # Prints the comment that opens the script.
 usage() {

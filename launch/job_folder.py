@@ -15,54 +15,6 @@ from launch.times import TIMES
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 
-SSH_CONFIG = """Host *
-Port {port}
-User {user}
-IdentityFile {folder}/key
-IdentitiesOnly yes
-IdentityAgent none
-HostKeyAlias job
-StrictHostKeyChecking yes
-UserKnownHostsFile {folder}/known_hosts
-GlobalKnownHostsFile none
-UpdateHostKeys no
-CheckHostIP no
-BatchMode yes
-PreferredAuthentications publickey
-ConnectTimeout 5
-ServerAliveInterval {alive_s}
-ServerAliveCountMax {alive_count}
-LogLevel ERROR
-"""
-# StrictModes looks at every folder above the file; /tmp is everybody's, but ours in it is mode 0700.
-SSHD_CONFIG = """Port {port}
-{listen}
-HostKey {folder}/key
-AuthorizedKeysFile {folder}/authorized_keys
-StrictModes no
-AllowUsers {user}
-AuthenticationMethods publickey
-PubkeyAuthentication yes
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitEmptyPasswords no
-PermitRootLogin prohibit-password
-UsePAM no
-DisableForwarding yes
-PermitTTY no
-PermitTunnel no
-PermitUserRC no
-PermitUserEnvironment no
-ClientAliveInterval {alive_s}
-ClientAliveCountMax {alive_count}
-LoginGraceTime 20
-MaxAuthTries 3
-UseDNS no
-PrintMotd no
-PidFile none
-LogLevel INFO
-"""
-
 
 def say(text: str) -> None:
     """One line on stderr."""
@@ -132,8 +84,8 @@ class Folder:
         }
         (self.path / "authorized_keys").write_text(f"restrict {kind} {text}\n")
         (self.path / "known_hosts").write_text(f"job {kind} {text}\n")
-        (self.path / "ssh_config").write_text(SSH_CONFIG.format(**values))
-        (self.path / "sshd_config").write_text(SSHD_CONFIG.format(**values))
+        for name in ("ssh_config", "sshd_config"):
+            (self.path / name).write_text(Path(__file__).with_name(name).read_text().format(**values))
         os.mkfifo(self.path / "lifeline")
         os.umask(for_others)  # the results' own
 

@@ -28,10 +28,10 @@ import time
 from pathlib import Path
 
 from harness import env
+from harness.processes import adopt_orphans, end_descendants
 from harness.provenance import code_sha256
 from launch.job_folder import Folder, fail, refuse, say
 from launch.lifeline import Lifeline
-from launch.processes import adopt_orphans, end_descendants
 from launch.times import TIMES
 
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
@@ -108,9 +108,9 @@ def serve(args: argparse.Namespace, folder: Folder) -> int:
         if asked and time.monotonic() > deadline:
             raise Stopped(asked[0])
         if sshd.poll() is not None:
-            said = " / ".join((folder.path / "sshd.log").read_text().splitlines()[-2:])
-            other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in said else ""
-            fail(f"node {args.rank}: sshd ended: {said}{other}")
+            last_lines = " / ".join((folder.path / "sshd.log").read_text().splitlines()[-2:])
+            other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
+            fail(f"node {args.rank}: sshd ended: {last_lines}{other}")
         if not received and time.monotonic() > deadline:
             fail(nobody_came(args, first, folder))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from launch.processes import end_with_parent, parent_of
+from harness.processes import end_with_parent, parent_of
 from launch.times import TIMES
 from runlog.writer import close_for_dead
 
@@ -135,7 +135,7 @@ class Trial:
         """What the ranks and mpirun have written."""
         return self.stderr.read_text(errors="replace") if self.stderr.exists() else ""
 
-    def said(self) -> list[str]:
+    def errors(self) -> list[str]:
         """What the ranks said of themselves, without `error: `."""
         return [line.removeprefix("error: ") for line in self.messages().splitlines() if line.startswith("error: ")]
 
@@ -158,17 +158,17 @@ class Trial:
         """
         begin = time.monotonic()
         while time.monotonic() < begin + TIMES["ALIVE_S"] + 3 and self.signal is None and not self.told():
-            if time.monotonic() > begin + 3 and (self.said() or self.ended()):
+            if time.monotonic() > begin + 3 and (self.errors() or self.ended()):
                 return
             time.sleep(0.1)
 
     def reason(self, status: int) -> str:
         """Why it failed, in one line: the kernel's kill, then a signal, a rank's own word, and last a lost peer."""
-        said = self.said()
+        errors = self.errors()
         if told := self.told():
             return told
         if self.signal is not None:
-            of_ranks = [line for line in said if line.startswith("stopped by signal")]
+            of_ranks = [line for line in errors if line.startswith("stopped by signal")]
             return self.killed() + (of_ranks or [f"stopped by signal {self.signal.name.removeprefix('SIG')}"])[0]
         if not self.stderr.exists():
             return f"{self.stderr.parent} was removed during the run"
@@ -183,7 +183,7 @@ class Trial:
             )
         if ended and number not in OF_A_LOSS:
             return ended[0] + (": no room in /dev/shm (--shm-size)?" if number == signal.SIGBUS else "")
-        if own := [line for line in said if not LOST_PEER.search(line)] or ([ended[0]] if ended else said):
+        if own := [line for line in errors if not LOST_PEER.search(line)] or ([ended[0]] if ended else errors):
             return own[0]
         if 128 < status < 192:
             return f"mpirun was ended by signal {status - 128}"

@@ -51,6 +51,7 @@ class Recipe:
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     sync_bn: bool = True  # BN statistics over all ranks
     head_bias: bool = True
+    padding_same: bool = True  # of convolutions of stride 2, right and below only; else on all sides
     weight_std: float | None = 0.001  # of a convolution's first weights; None: Kaiming's
     zero_gamma: bool = False  # residual blocks start as their shortcuts
     image_width: int = 1024  # pixels of the training crop
@@ -146,7 +147,9 @@ def cityscapes_benchmark(global_batch: int) -> Recipe:
         name="cityscapes_benchmark",
         source="PaddlePaddle/Perf, HRNetW18",
         head_bias=False,
+        padding_same=False,
         iterations=400,
+        augmentation=Augmentation(colour=0.5),
     )
 
 

@@ -3,7 +3,7 @@
 HRNet keeps branches of 1/4, 1/8, 1/16 and 1/32 of the image's size side by side and exchanges them after each module
 (Wang et al. 2019, arXiv:1908.07919); the head is a 1x1 convolution over the four, the classes, and a bilinear
 enlargement (Sun et al. 2019, arXiv:1904.04514). As PaddleSeg builds it: convolutions pad "SAME", which at a stride of
-2 pads on the right and below only.
+2 pads on the right and below only; in its benchmark they pad on all sides.
 
 At 19 classes and with the head's biases it has 9,641,119 trainable parameters, and 9,675,595 with BN statistics.
 
@@ -40,6 +40,7 @@ class ModelConfig:
 
     classes: int
     head_bias: bool = True  # in both convolutions of the head
+    padding_same: bool = True  # else a convolution of stride 2 too pads on all sides
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     weight_std: float | None = 0.001  # of a convolution's first weights, as PaddleSeg has it; None: Kaiming's
     zero_gamma: bool = False  # the last normalization of a residual block starts at 0, the block as its shortcut
@@ -61,7 +62,7 @@ def _conv(
         channels,
         kernel,
         stride=stride,
-        padding="SAME",
+        padding="SAME" if config.padding_same else (kernel - 1) // 2,
         param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=initializer),
         bias_attr=paddle.ParamAttr(name=f"{name}.b", initializer=Constant(0.0)) if bias else False,
     )

@@ -52,6 +52,7 @@ class HRNet(Workload):
         return ModelConfig(
             classes=self.recipe.classes,
             head_bias=self.recipe.head_bias,
+            padding_same=self.recipe.padding_same,
             bn_momentum=self.recipe.bn_momentum,
             weight_std=self.recipe.weight_std,
             zero_gamma=self.recipe.zero_gamma,

@@ -54,6 +54,7 @@ class Recipe:
     power: float = 2.0  # polynomial
     label_smoothing: float = 0.0  # share of the target spread evenly over the classes
     zero_gamma: bool = True
+    uniform_classifier: bool = False  # first weights of the last layer
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     image_size: int = 224  # pixels, side of the crop in training and evaluation
     eval_resize: int = 256  # pixels, shorter side before the evaluation's centre crop
@@ -112,7 +113,7 @@ MLPERF_POINTS = {
 }
 # By `lars_util.py` of the reference the decay steps follow the warm-up. At these points they are those of the whole
 # training, as published logs at the same rates and warm-ups show, NVIDIA's and Baidu's among them: they train 37, 48,
-# 58 and 70 epochs, and reach the target two or three before the last (docs/program.md).
+# 58 and 70 epochs, and reach the target two or three before the last (docs/recipes.md).
 WARMUP_COUNTED = (3264, 13056, 32768, 49152, 58880)
 EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
@@ -141,7 +142,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         base_batch=None,
         schedule="polynomial",
         warmup_epochs=warmup,
-        decay_ends=train_steps,
+        decay_ends=train_steps + 1,
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         power=2.0,
@@ -162,7 +163,8 @@ def nvidia_cosine(global_batch: int) -> Recipe:
         base_batch=256,
         schedule="cosine",
         warmup_epochs=5,
-        optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768),
+        warmup_from_zero=True,
+        optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768, decay_bias=True),
         label_smoothing=0.1,
     )
 
@@ -181,6 +183,7 @@ def paddleclas_piecewise(global_batch: int) -> Recipe:
         factors=(0.1, 0.01, 0.001),
         optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4, decay_bn_and_bias=True),
         zero_gamma=False,
+        uniform_classifier=True,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import paddle
 from paddle import static
-from paddle.nn.initializer import Constant, KaimingNormal, Normal
+from paddle.nn.initializer import Constant, KaimingNormal, Normal, Uniform
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # (width of the 3x3, number of bottlenecks)
 EXPANSION = 4  # output channels of a bottleneck over its width
@@ -30,6 +30,7 @@ class ModelConfig:
     input_channels: int = 3  # 4 where the pipeline pads RGB, for NHWC tensor-core kernels
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     zero_gamma: bool = True  # last BN of a block starts at 0 (Goyal et al. 2017, section 5.1)
+    uniform_classifier: bool = False  # the last layer starts uniform within 1 / sqrt(its inputs), else normal
 
     def __post_init__(self) -> None:
         if self.layout not in ("NCHW", "NHWC"):
@@ -133,9 +134,11 @@ def resnet50(image: static.Variable, config: ModelConfig, *, training: bool) -> 
             )
     x = paddle.nn.functional.adaptive_avg_pool2d(x, 1, data_format=config.layout)
     x = paddle.flatten(x, 1)
+    bound = x.shape[1] ** -0.5
+    first = Uniform(-bound, bound) if config.uniform_classifier else Normal(0.0, 0.01)
     return static.nn.fc(
         x,
         config.classes,
-        weight_attr=paddle.ParamAttr(name="fc.w", initializer=Normal(0.0, 0.01)),
+        weight_attr=paddle.ParamAttr(name="fc.w", initializer=first),
         bias_attr=paddle.ParamAttr(name="fc.b", initializer=Constant(0.0)),
     )

@@ -35,6 +35,7 @@ class ResNet50(Workload):
             input_channels=4 if layout == "NHWC" and self.plan.precision.is_half else 3,
             bn_momentum=self.recipe.bn_momentum,
             zero_gamma=self.recipe.zero_gamma,
+            uniform_classifier=self.recipe.uniform_classifier,
         )
 
     @property

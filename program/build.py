@@ -27,7 +27,7 @@ from program import strategy as strategies
 from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
-from program.optimizers import OptimizerConfig, is_decayed
+from program.optimizers import OptimizerConfig
 from program.passes import buckets, control, edit, gradients, merge, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
@@ -68,7 +68,7 @@ def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Prog
     shared: dict[str, Any] = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
     if config.kind == "sgd":
         for parameter in program.all_parameters():
-            if config.decay_bn_and_bias or is_decayed(parameter.name):
+            if config.decays(parameter.name):
                 parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
         return paddle.optimizer.Momentum(**shared, use_multi_tensor=merged)
     # What Paddle's LARS leaves without decay it also leaves without the trust ratio.
@@ -76,9 +76,7 @@ def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Prog
         **shared,
         lars_coeff=config.lars_coefficient,
         lars_weight_decay=config.weight_decay,
-        exclude_from_weight_decay=[
-            p.name for p in program.all_parameters() if not config.decay_bn_and_bias and not is_decayed(p.name)
-        ],
+        exclude_from_weight_decay=[p.name for p in program.all_parameters() if not config.decays(p.name)],
         epsilon=config.lars_epsilon,
     )
 

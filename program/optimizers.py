@@ -13,6 +13,7 @@ class OptimizerConfig:
     momentum: float
     weight_decay: float  # L2, added to the gradient
     decay_bn_and_bias: bool = False
+    decay_bias: bool = False  # biases decay even where normalizations do not
     lars_coefficient: float = 0.001  # factor of the trust ratio, as MLPerf's reference has it
     lars_epsilon: float = 0.0
 
@@ -20,7 +21,8 @@ class OptimizerConfig:
         if self.kind not in ("sgd", "lars"):
             raise ValueError(f"optimizer {self.kind!r}: must be sgd or lars")
 
-
-def is_decayed(name: str) -> bool:
-    """Whether a parameter of this name decays: weights of convolutions and matrices do, BN and biases do not."""
-    return ".bn." not in name and not name.endswith(".b")
+    def decays(self, name: str) -> bool:
+        """Whether a parameter of this name decays: weights of convolutions and matrices always do."""
+        if ".bn." in name:
+            return self.decay_bn_and_bias
+        return not name.endswith(".b") or self.decay_bias or self.decay_bn_and_bias

@@ -1,9 +1,8 @@
 """Learning rate as a pure function of the step. Steps count from 0; rates are per global batch.
 
 Every schedule warms up linearly: step k of a warm-up of w steps has base * (k + 1) / w, so that the last step of the
-warm-up reaches the base and no step has a rate of 0, as PaddleClas has it. MLPerf's reference (`from_zero`) has
-base * k / w, whose first step has a rate of 0, and decays over one step more (`lars_util.py`: decay_steps =
-train_steps - warmup_steps + 1).
+warm-up reaches the base and no step has a rate of 0. MLPerf's reference and NVIDIA's recipe (`from_zero`) have
+base * k / w, whose first step has a rate of 0.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Schedule:
     factors: tuple[float, ...] = ()  # piecewise: factor on the base from each boundary on
     end: float = 0.0  # cosine and polynomial: rate at total_steps
     power: float = 2.0  # polynomial
-    from_zero: bool = False  # the warm-up's first step has a rate of 0, as in MLPerf's reference
+    from_zero: bool = False  # the warm-up's first step has a rate of 0
 
     def __post_init__(self) -> None:
         if self.kind not in ("piecewise", "cosine", "polynomial"):
@@ -39,7 +38,8 @@ class Schedule:
     @property
     def decay_steps(self) -> int:
         """What a log calls so: of MLPerf's reference the steps after the warm-up, else all."""
-        return self.total_steps - self.warmup_steps + 1 if self.from_zero else self.total_steps
+        of_mlperf = self.from_zero and self.kind == "polynomial"
+        return self.total_steps - self.warmup_steps if of_mlperf else self.total_steps
 
     def __call__(self, step: int) -> float:
         """Learning rate of `step`."""
@@ -48,7 +48,7 @@ class Schedule:
         if self.kind == "piecewise":
             passed = sum(step >= boundary for boundary in self.boundaries)
             return self.base * (1.0, *self.factors)[passed]
-        done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps + self.from_zero))
+        done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         if self.kind == "cosine":
             return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))
         return self.end + (self.base - self.end) * (1.0 - done) ** self.power

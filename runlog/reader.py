@@ -133,6 +133,12 @@ def table_of(kind: type[T], value: Any) -> T | None:
     return kind(**found)
 
 
+def settings_of(config: Any) -> dict[str, Any]:
+    """The values of a header's configuration; what is no setting is left out."""
+    entries = config.items() if isinstance(config, dict) else ()
+    return {name: entry.get("value") for name, entry in entries if isinstance(entry, dict)}
+
+
 def _check_nesting(value: Any) -> None:
     level = [value]
     for _ in range(MAX_NESTING + 1):

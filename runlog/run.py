@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from runlog import schema
-from runlog.reader import Entry, Event, Header, table_of
+from runlog.reader import Entry, Event, Header, settings_of, table_of
 
 LONGEST_TEXT = 200  # of a value that is kept
 _T = TypeVar("_T")
@@ -132,8 +132,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The values of the header's configuration; what is no setting is left out."""
         config = self.headers.get(schema.CONFIG.name)
-        entries = config.value.items() if config and isinstance(config.value, dict) else ()
-        return {name: entry.get("value") for name, entry in entries if isinstance(entry, dict)}
+        return settings_of(config and config.value)
 
     def last_value(self, point: schema.Point[_T]) -> Any:
         """The last value of an event; None where it was not met."""

@@ -10,7 +10,7 @@ import sys
 
 from runlog.text import MOST_OF_A_LINE, called, visible
 from scoring.commands import COMMANDS
-from scoring.record import InputError
+from scoring.record import InputError, TooFewRunsError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,13 +33,13 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except InputError as error:
-        text = str(error)
+    except (InputError, TooFewRunsError) as error:
+        text, code = str(error), 2 if isinstance(error, InputError) else 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        text = f"{where}{error.strerror or error}; check the path"
+        text, code = f"{where}{error.strerror or error}; check the path", 2
     print(f"{called('scoring')} {wanted}: {visible(text, MOST_OF_A_LINE)}", file=sys.stderr)  # a path may hold anything
-    return 2
+    return code
 
 
 if __name__ == "__main__":

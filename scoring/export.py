@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from scoring.importers import add_log_options, read_records
-from scoring.record import InputError, Record, Window
+from scoring.record import FACTS, InputError, Record, Window
 
 # Of a window, by the names that TensorBoard and MLflow show.
 SCALARS = ("images_per_s", "loss", "data_wait_s", "gpu_memory_mib", "power_w")
-FACTS = ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode", "platform", "mode")
+OF_RUN = (*FACTS, "platform", "mode")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
 
 def row(record: Record, window: Window) -> dict[str, Any]:
     """A window with the facts of its run."""
-    facts = {name: getattr(record, name) for name in ("file", "sha256", *FACTS)}
+    facts = {name: getattr(record, name) for name in ("file", "sha256", *OF_RUN)}
     return facts | dataclasses.asdict(window) | {"images_per_s": window.images_per_s}
 
 
@@ -84,7 +84,7 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
         start_time=None if record.run_start_s is None else int(record.run_start_s * 1000),
         tags={"log.file": record.file, "log.sha256": record.sha256},
     )
-    for fact in FACTS:
+    for fact in OF_RUN:
         if (value := getattr(record, fact)) is not None:
             client.log_param(run.info.run_id, fact, value)
     metrics = [

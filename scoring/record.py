@@ -7,9 +7,23 @@ from typing import Any
 
 from runlog.schema import RankTimes
 
+# Fields of a record that say what ran, in the order in which they are shown.
+FACTS = ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode")
+
 
 class InputError(ValueError):
     """A user's mistake: its text says what is wrong, where, and what to do. Commands exit 2 on it."""
+
+
+class TooFewRunsError(Exception):
+    """Fewer runs than the protocol asks for, or too few of them converged. Commands exit 1 on it.
+
+    `partial` is the score of the runs that are there, if the protocol's reduction makes one of them.
+    """
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        super().__init__(message)
+        self.partial = partial
 
 
 class NothingMeasuredError(InputError):

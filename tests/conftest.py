@@ -73,6 +73,13 @@ def published_reports() -> Path:
 
 
 @pytest.fixture(scope="session")
+def published_corpus() -> Path:
+    """Folder of archives of MLPerf's published rounds, which are read in place."""
+    fix = "set PUBLISHED_CORPUS to the folder of the rounds' archives"
+    return _folder("PUBLISHED_CORPUS", REPOSITORY.parent / "shared" / "corpus", fix=fix)
+
+
+@pytest.fixture(scope="session")
 def standing_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout whose ranks train nothing: `jobs.run_and_time(cwd=standing_in, ...)` takes 4 s."""
     return jobs.standing_in(tmp_path_factory.mktemp("checkouts") / "standing_in")

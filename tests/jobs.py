@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+LIMIT_S = 600  # of what takes seconds: a hang meets it, a slow and busy machine does not
 STAND_IN = REPOSITORY / "tests" / "stand_in.py"  # of a rank's training
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
 TINY = {
@@ -67,7 +68,7 @@ def standing_in(folder: Path) -> Path:
 
 
 def run(
-    command: Sequence[str], *, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
+    command: Sequence[str], *, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A command, to its end, with `variables` in a clean environment."""
     return subprocess.run(
@@ -107,7 +108,7 @@ def checked(log: Path) -> tuple[int, dict[str, Any]]:
 
 
 def run_and_time(
-    *arguments: str, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
+    *arguments: str, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """`./run_and_time.sh` as a user starts it."""
     return run([str(cwd / "run_and_time.sh"), *arguments], timeout_s=timeout_s, cwd=cwd, **variables)
@@ -122,7 +123,7 @@ def until(
     met: Callable[[], bool],
     job: subprocess.Popen[str] | None = None,
     *,
-    within_s: float = 300,
+    within_s: float = LIMIT_S,
     every_s: float = 0.05,
     why: Callable[[], object] = str,
 ) -> None:
@@ -156,7 +157,7 @@ def mpirun(ranks: int, *command: str) -> list[str]:
 
 
 def on_ranks(
-    ranks: int, *command: str, timeout_s: float = 300, cwd: Path = REPOSITORY, **variables: str | int
+    ranks: int, *command: str, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
     whole = mpirun(ranks, *command)

@@ -59,13 +59,7 @@ def run_summary(**changes: Any) -> schema.RunSummary:
 def window(*, steps: int, images: int, time_s: float, data_wait_s: float = 0.01, loss: float = 1.5) -> Any:
     """One of a run without a GPU."""
     return schema.StepWindow(
-        steps=steps,
-        images=images,
-        time_s=time_s,
-        data_wait_s=data_wait_s,
-        loss=loss,
-        gpu_memory_mib=None,
-        power_w=None,
+        steps=steps, images=images, time_s=time_s, data_wait_s=data_wait_s, loss=loss, gpu_memory_mib=None, power_w=None
     )
 
 

@@ -19,10 +19,10 @@ from compliance.findings import FileReport, as_json
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from scoring.figure import protocols
-from scoring.figure.score import Score, TooFewRunsError, score
+from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.table import read_published
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report import read_lines, render
 from scoring.report.build import build, read_findings
 from scoring.report.page import page

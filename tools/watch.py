@@ -22,7 +22,7 @@ from rich.text import Text
 from runlog import schema
 from runlog.reader import read_text
 from runlog.run import Run, Window
-from runlog.text import called
+from runlog.text import called, visible
 
 REFRESH_S = 1.0
 SILENT_S = 10.0  # a node without a sample for so long is shown as silent
@@ -138,7 +138,7 @@ def _or_dash(value: Any, form: str) -> str:
 
 def _plain(text: Any) -> Text:
     """Text of a log, which may hold anything, without what a terminal would obey."""
-    return Text("".join(c if c.isprintable() else "?" for c in str(text)))
+    return Text(visible(text))
 
 
 def draw(state: dict[str, Any], now_s: float) -> Group:

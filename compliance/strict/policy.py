@@ -1,12 +1,13 @@
 """What the policies ask of a whole run, once its log has ended."""
 
+import itertools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from compliance.findings import Collected, breach_of_key
-from compliance.first_values import COUNT, FirstValues, has_type, own_metadata
+from compliance.first_values import COUNT, FirstValues, KeyState, has_type, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
 from compliance.rules import Benchmark, Ruleset
@@ -18,17 +19,21 @@ from runlog.text import printable
 
 # Of 1,000 published closed runs the best top-1 is 0.765; of those with 5 evaluations to the target at least, the last
 # rise is 0.114 at most, and 81 % of the evaluations or more are better than the one before
-MOST_ACCURATE, LEAST_CURVE, MOST_LAST_RISE, LEAST_RISES = 0.8, 5, 0.2, 0.6
+MOST_ACCURATE, LEAST_CURVE, MOST_LAST_RISE, LEAST_RISES = 0.8, 5, 0.3, 0.6
 # Of 1,015 published runs the least are 6.3 ms, and 0.115 of the time that as many images of training take
 SHORTEST_STEP_MS, FASTEST_EVALUATION = 1.0, 0.03
 _ROUNDED = 5e-7  # an accuracy of six digits; single precision is finer
+_LEAST_VALUES = 3  # each is a whole number of 50,000 by a chance of 5 %
 _COUNT_TOLERANCE = 0.012  # of a count of images, by an accuracy in single precision
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start, or run_start, at most
-_NEVER_OURS = ("exactly-once", "block-order", "label-time", "eval-late", "eval-padding")  # others may write so
+_NEVER_OURS = (  # others may write so
+    *("exactly-once", "block-order", "label-time", "label-type", "open-at-stop", "line-order", "cache-order"),
+    *("eval-late", "eval-padding", "eval-means", "data-label", "rank-zero"),
+)
 _OF_SHARES = ("resnet", "hrnet")  # their quality is one: others' may be a distance
 _OF_OUR_BENCHMARKS = (
     *("target-status", "closed-data", "epoch-order", "block-order", "eval-order", "epoch-time", "throughput-agrees"),
-    *("eval-schedule", "eval-samples", "eval-padding", "eval-late", "accuracy-curve"),
+    *("eval-schedule", "eval-samples", "eval-means", "eval-padding", "eval-late", "accuracy-curve", "data-label"),
     *("rcp-hyperparameters", "rcp-convergence"),
 )
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
@@ -183,12 +188,14 @@ class Policy:
         before_ms = [ms for ms in (order.first_init_ms, order.start_ms) if ms is not None]
         for line, time_ms in order.caches_cleared:
             if order.start_ms is not None and time_ms >= order.start_ms:
-                self._breach("cache-cleared", line, f"{time_ms - order.start_ms:.0f} ms after run_start")
+                others = any(ms < order.start_ms for _, ms in order.caches_cleared)  # nodes have clocks of their own
+                rule = "cache-order" if others else "cache-cleared"
+                self._breach(rule, line, f"{time_ms - order.start_ms:.0f} ms after run_start")
             elif before_ms and min(abs(time_ms - other) for other in before_ms) > CACHE_CLEAR_MS:
                 off_h = min(abs(time_ms - other) for other in before_ms) / 3.6e6
-                self._breach("cache-cleared", line, f"{off_h:.1f} h from init_start and run_start")
+                self._breach("cache-order", line, f"{off_h:.1f} h from init_start and run_start")
             elif order.start_line is not None and line > order.start_line:
-                self._breach("cache-cleared", line, f"written below run_start, which is line {order.start_line}")
+                self._breach("cache-order", line, f"written below run_start, which is line {order.start_line}")
 
     def _target(self, benchmark: Benchmark, division: str) -> None:
         target, order = benchmark.targets.get(division), self.order
@@ -201,11 +208,11 @@ class Policy:
         if not order.evaluations or order.stop_line is None:
             return
         last, success = order.evaluations[-1], order.status == "success"
-        if success and last.value < target:
-            actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
-            self._breach("target-status", last.line, actual)
         reached = next((e for e in order.evaluations if e.value >= target), None)
         if reached is None:
+            if success:
+                actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
+                self._breach("target-status", last.line, actual)
             return
         if not success:
             actual = f"status {printable(order.status)}, although epoch {reached.epoch} reached {reached.value:.6g}"
@@ -222,11 +229,8 @@ class Policy:
 
     def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
         train, evaluation = self.values.of(schema.TRAIN_SAMPLES), self.values.of(schema.EVAL_SAMPLES)
-        padding = evaluation.value - benchmark.eval_samples if has_type(evaluation.value, COUNT) else -1
-        batch = self.values.of(schema.GLOBAL_BATCH_SIZE).value
-        most = batch if has_type(batch, COUNT) else 0
-        own_data = train.value == benchmark.train_samples and (padding == 0 or 0 < padding < most)
-        if not closed or not own_data:
+        own_data = closed and train.value == benchmark.train_samples and self._evaluates_all(benchmark, evaluation)
+        if not own_data:
             if closed:
                 wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
                 actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
@@ -249,7 +253,12 @@ class Policy:
             self._curve(benchmark.targets["closed"])
 
     def _schedule(self, period: int, *, exact: bool) -> None:
+        """By the evaluations' numbers, or by how many epochs were started or announced, where these keep to it."""
         order, previous = self.order, None
+        counted = [one.trained for one in order.evaluations if one.trained]
+        steps = {after - before for before, after in itertools.pairwise(counted)}
+        if steps == {period} and counted[0] <= period and order.epochs_counted - counted[-1] < period:
+            return
         for evaluation in order.evaluations:
             if not (epoch := evaluation.epoch):
                 continue  # of the initial weights
@@ -284,10 +293,28 @@ class Policy:
         elif rises < LEAST_RISES:
             self._breach("accuracy-curve", last.line, f"{rises:.0%} of its evaluations are better than the one before")
 
+    def _evaluates_all(self, benchmark: Benchmark, said: KeyState) -> bool:
+        """By eval_samples, which may count padding, or by the accuracies, where some log the number of batches."""
+        if not has_type(said.value, COUNT):
+            return False
+        batch = self.values.of(schema.GLOBAL_BATCH_SIZE).value
+        if 0 <= said.value - benchmark.eval_samples < max(batch if has_type(batch, COUNT) else 0, 1):
+            return True
+        values = {one.value for one in self.order.evaluations}
+        off, off_said = (
+            [value for value in values if not _is_whole(value * samples, _tolerance(samples))]
+            for samples in (benchmark.eval_samples, said.value)
+        )
+        if benchmark.name != "resnet" or len(values) < _LEAST_VALUES or off or not off_said:
+            return False
+        actual = f"eval_samples is {said.value}; the accuracies are whole numbers of {benchmark.eval_samples}"
+        self._breach("data-label", said.line, actual)
+        return True
+
     def _whole_samples(self, samples: int) -> None:
         """Accuracies are whole numbers of `samples`; of more where the last batch's padding counts, too."""
         evaluations = self.order.evaluations
-        off = [one for one in evaluations if not _is_whole(one.value * samples, max(0.01, samples * _ROUNDED))]
+        off = [one for one in evaluations if not _is_whole(one.value * samples, _tolerance(samples))]
         if not off:
             return
         batch = self.values.of(schema.GLOBAL_BATCH_SIZE).value
@@ -305,7 +332,12 @@ class Policy:
         else:
             for one in off:
                 actual = f"{one.value!r} is {one.value * samples:.3f} of {samples} samples"
-                self._breach("eval-samples", one.line, actual)
+                self._breach("eval-means", one.line, actual)
+
+
+def _tolerance(samples: int) -> float:
+    """Of a count of `samples` by an accuracy of six digits."""
+    return max(0.01, samples * _ROUNDED)
 
 
 def _is_whole(count: float, tolerance: float) -> bool:

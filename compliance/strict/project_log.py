@@ -10,9 +10,9 @@ from typing import Any
 from compliance.first_values import FirstValues, is_number
 from compliance.strict.machine import most_images_per_s
 from compliance.strict.run_order import RunOrder
-from compliance.strict.windows import TIME_TOLERANCE, settings
+from compliance.strict.windows import TIME_TOLERANCE
 from runlog import schema
-from runlog.reader import hints_of
+from runlog.reader import hints_of, settings_of
 from runlog.text import printable
 
 _OF_A_RUN = (
@@ -67,15 +67,15 @@ def lacks(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> I
         yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
     elif summary.count and all(name in headers and fits(s.value, headers[name]) for name, s in schema.SECTIONS.items()):
         yield from _contradictions(headers, values, schema.RunSummary(**summary.value))
-    yield from _recipe(values, auto=settings(headers).get("STRATEGY") == "auto")
-    yield from _ending(values, order, settings(headers).get("TELEMETRY_S"))
+    yield from _recipe(values, auto=settings_of(headers.get(schema.CONFIG.name)).get("STRATEGY") == "auto")
+    yield from _ending(values, order, settings_of(headers.get(schema.CONFIG.name)).get("TELEMETRY_S"))
     yield from order.windows.faults
     yield from _impossible(headers, values, order)
 
 
 def _impossible(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> Iterator[tuple[int | None, str]]:
     """What the machine, the recipe or the sampler of such a run cannot give."""
-    configured, hardware = settings(headers), headers.get(schema.HARDWARE.name)
+    configured, hardware = settings_of(headers.get(schema.CONFIG.name)), headers.get(schema.HARDWARE.name)
     rate, line = order.windows.fastest
     pixels = configured.get("RECIPE.image_size")
     nodes = hardware["nodes"] if isinstance(hardware, dict) and fits(schema.Hardware, hardware) else []
@@ -109,7 +109,8 @@ def _impossible(headers: Mapping[str, Any], values: FirstValues, order: RunOrder
 
 def recipe_target(headers: Mapping[str, Any]) -> float | None:
     """The target of the recipe that the header's `config` names; an open run may choose it."""
-    named = (value for name, value in settings(headers).items() if name.startswith("RECIPE.target_"))
+    configured = settings_of(headers.get(schema.CONFIG.name))
+    named = (value for name, value in configured.items() if name.startswith("RECIPE.target_"))
     return next((float(value) for value in named if is_number(value)), None)
 
 
@@ -151,7 +152,7 @@ def _contradictions(
     for name, form in _SOURCE.items():
         if (text := headers[schema.SOURCE.name][name]) is not None and not re.fullmatch(form, text):
             yield None, f"source's {name} is {printable(text)}"
-    configured, at_line = settings(headers), values.of(schema.RUN_SUMMARY).line
+    configured, at_line = settings_of(headers.get(schema.CONFIG.name)), values.of(schema.RUN_SUMMARY).line
     wanted = _SETTINGS | ({"RECIPE.image_size"} if configured.get("WORKLOAD") == "rn50" else set())
     if missing := sorted(wanted - configured.keys()):
         yield None, f"the header section config lacks {', '.join(missing)}"

@@ -6,20 +6,13 @@ from typing import Any
 from compliance.findings import FINDINGS_PER_RULE
 from compliance.first_values import COUNT, FirstValues, has_type, is_number
 from runlog import schema
-from runlog.reader import Event, table_of
+from runlog.reader import Event, settings_of, table_of
 from runlog.text import printable
 
 CLOCK_MS = 2  # two readings of a clock of 1 ms
 TIME_TOLERANCE = 0.01  # of a time by the log's own clock
 LOSSES_KEPT = 1000  # of a run, to compare it with others
 _ROUNDED_S = 1e-6  # times are written with six digits
-
-
-def settings(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the header's config; what is no setting is left out."""
-    config = headers.get(schema.CONFIG.name)
-    entries = config.items() if isinstance(config, dict) else ()
-    return {name: entry.get("value") for name, entry in entries if isinstance(entry, dict)}
 
 
 class Windows:
@@ -52,7 +45,7 @@ class Windows:
         self._count, self._since_ms = 0, event.time_ms
 
     def _begin(self, first_step: Any, steps: Any) -> None:
-        configured = settings(self._headers)
+        configured = settings_of(self._headers.get(schema.CONFIG.name))
         samples, batch = (self._values.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
         if has_type(samples, COUNT) and has_type(batch, COUNT):
             self._batch, self.epoch_steps = int(batch), int(samples) // int(batch)

@@ -72,7 +72,7 @@ class Submission:
 
 def command(options: argparse.Namespace) -> int:
     """`python -m compliance audit`; 0 whatever it finds, as a finding is no failure of the audit."""
-    for path, form in ((options.html, _template().partition("{{")[0]), (options.csv, as_csv([]))):
+    for path, form in ((options.html, _read("audit.html").partition("{{")[0]), (options.csv, as_csv([]))):
         if path:
             check_replaceable(path, form)
     submissions = audit(options.path, options.ruleset)
@@ -139,11 +139,11 @@ class _Header(tarfile.TarInfo):
     """A damaged header is an error: tarfile takes one that is not the first for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Header":  # Debian's 3.11.2 calls no frombuf
         try:
-            return super().frombuf(buf, encoding, errors)
+            return super().fromtarfile(tarfile_)
         except tarfile.HeaderError as error:
-            if buf and not any(buf):
+            if type(error).__name__ == "EOFHeaderError":
                 raise  # the regular end
             raise tarfile.ReadError(str(error)) from None
 
@@ -405,8 +405,8 @@ def as_html(submissions: Sequence[Submission]) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(_template()).render(submissions=submissions)
+    return environment.from_string(_read("audit.html")).render(submissions=submissions, style=_read("page.css"))
 
 
-def _template() -> str:
-    return Path(__file__).with_name("audit.html").read_text(encoding="utf-8")
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

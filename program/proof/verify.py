@@ -23,7 +23,7 @@ from program.ops import (
     is_merge,
     type_in,
 )
-from program.optimizers import OptimizerConfig, is_decayed
+from program.optimizers import OptimizerConfig
 
 UPDATES = {"sgd": {"momentum", "merged_momentum"}, "lars": {"lars_momentum"}}
 
@@ -243,7 +243,7 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
             _check_lars(op, config)
         for number, name in enumerate(names):
             decay = _decay(op, number)
-            wanted = config.weight_decay if config.decay_bn_and_bias or is_decayed(name) else 0.0
+            wanted = config.weight_decay if config.decays(name) else 0.0
             if abs(decay - wanted) > 1e-6 * max(wanted, 1e-3):
                 raise Refused(f"weight decay of {name} is {decay:g}, not {wanted:g}")
         if any(str(main.global_block().var(n).dtype).endswith("16") for n in op.input("Param")):

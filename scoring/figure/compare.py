@@ -7,20 +7,19 @@ import dataclasses
 import json
 import math
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runlog.text import called, safe_lines
+from runlog.text import safe_lines
 from runlog.verdict import Verdict, as_text
 from scoring.figure import footnote, spread, warnings
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import Score, TooFewRunsError, add_score_options, once, protocol_of, score
+from scoring.figure.score import Score, add_score_options, once, protocol_of, score
 from scoring.figure.systems import counts, read_systems
 from scoring.importers import count, jsonable
 from scoring.importers.checks import REFUSED
-from scoring.record import InputError
+from scoring.record import InputError, TooFewRunsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +217,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             named.append((system, score(records, protocol, skip=args.skip)))
         except TooFewRunsError as error:
-            print(safe_lines([f"{called('scoring')} compare: {system}: {error}"]), file=sys.stderr)
-            return 1
+            raise TooFewRunsError(f"{system}: {error}") from None
     result = compare(named, args.between_runs_sd)
     if args.json:
         print(json.dumps(jsonable(result.to_json()), indent=1))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from compliance.strict.machine import TRAINING_FLOP
 from runlog.run import real
 from scoring.published.cards import Card, card_of
 from scoring.record import Record, config_of, nodes_of
 
 # FLOPs of an image in a step, two a multiply-add: products of the FP32 program, forward and backward, as
 # program/count.py counts them; by model, height and width in pixels.
-FLOPS = {("resnet50_v1.5", 224, 224): 24_299_077_632, ("fcn_hrnetw18", 512, 1024): 220_648_587_264}
+FLOPS = {("resnet50_v1.5", 224, 224): TRAINING_FLOP, ("fcn_hrnetw18", 512, 1024): 220_648_587_264}
 
 
 def card(record: Record) -> Card | None:

@@ -21,20 +21,9 @@ from scoring.figure.run import RunFigure, devices_in_rate, run_figure, select
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.importers.checks import has_second_clock
-from scoring.record import InputError, NothingMeasuredError, Record, Window
+from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError, Window
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
-
-
-class TooFewRunsError(Exception):
-    """Fewer runs than the protocol asks for, or too few of them converged. Commands exit 1 on it.
-
-    `partial` is the figure of the runs that are there, if the protocol's reduction makes one of them.
-    """
-
-    def __init__(self, message: str, partial: Score | None = None) -> None:
-        super().__init__(message)
-        self.partial = partial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,11 +302,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_score_options(
-    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None
+    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None, without: str = ""
 ) -> None:
-    """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch."""
-    text = "a name, or a YAML file of your own" + (f" (default: {protocol})" if protocol else "")
-    parser.add_argument("--protocol", required=protocol is None, default=protocol, metavar="P", help=text)
+    """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch.
+
+    `protocol` is the default; where there is none, the option must be given, or `without` says what stands for it.
+    """
+    usual = protocol or without
+    text = "a name, or a YAML file of your own" + (f" (default: {usual})" if usual else "")
+    parser.add_argument("--protocol", required=not usual, default=protocol, metavar="P", help=text)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, kind)

@@ -24,7 +24,7 @@ from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, on
 from scoring.importers.lines import CHUNK_BYTES, Lines, Span
 from scoring.importers.table import Table
 from scoring.importers.text import Draft, Fact
-from scoring.record import Check, InputError, Record, Window
+from scoring.record import FACTS, Check, InputError, Record, Window
 
 MOST = 10**9  # of anything that is counted
 
@@ -289,7 +289,7 @@ def record_lines(record: Record) -> list[str]:
     shown: list[tuple[str, str]] = []
     if record.segment is not None:
         shown.append(("this run", f"lines {record.segment[0]} to {record.segment[1]}"))
-    for name in ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode", "status"):
+    for name in (*FACTS, "status"):
         value = getattr(record, name)
         where = f"line {record.field_lines[name]}" if name in record.field_lines else "by its format"
         where = "from the options" if name in record.from_options else where

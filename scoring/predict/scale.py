@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runlog.text import called, safe_lines
+from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure import warnings as figure_warnings
-from scoring.figure.score import TooFewRunsError, score, whole
+from scoring.figure.score import score, whole
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
 from scoring.predict.scale_model import (
     Point,
@@ -43,11 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--devices-per-node", type=count, metavar="N", help="default: the most that a measured node has")
     add("--input-images-per-s", type=positive, metavar="R", help="most that a node's input can feed")
     add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf's)")
-    add("--train-samples", type=count, help="default: the log's data set, else ImageNet's 1281167")
-    add("--eval-samples", type=count, help="default: the log's data set, else ImageNet's 50000")
-    add("--epochs-per-eval", type=count, default=4, help="default: %(default)s")
-    of_one = "of one device (default: 3 x its training rate, assumed)"
-    add("--eval-images-per-s", type=positive, metavar="R", help=of_one)
     add("--json", action="store_true", help="machine-readable output")
 
 
@@ -68,17 +62,12 @@ def node_counts(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the predictions, or the back-test. Returns 0, or 1 for too few runs under the protocol."""
+    """Print the predictions, or the back-test. Returns 0."""
     if args.back_test:
         return _print_back_test(as_json=args.json)
     if not args.measured:
         raise InputError("no logs: give --measured LOG..., or --back-test")
-    nodes = node_counts(args.nodes)
-    try:
-        found = plan(nodes, args)
-    except TooFewRunsError as error:
-        print(safe_lines([f"{called('scoring')} scale: {error}"]), file=sys.stderr)
-        return 1
+    found = plan(node_counts(args.nodes), args)
     print(json.dumps(jsonable(found), indent=1) if args.json else safe_lines(prediction_lines(found)))
     return 0
 
@@ -159,27 +148,24 @@ def plan(nodes: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> tuple[Training, list[str]]:
-    """What training takes, from the options, the log's data set, and else ImageNet (or Cityscapes); what is assumed."""
+    """What training takes, from the log's data set, and else ImageNet (or Cityscapes); what is assumed."""
     model = (records[0].model or "").lower()
     segmentation = "hrnet" in model or any(FORMATS[record.format].segmentation for record in records)
     dataset = next((found for record in records if isinstance(found := record.header.get("dataset"), dict)), {})
     sizes = {} if dataset.get("synthetic", True) else dataset
     sizes = {name: size for name, size in sizes.items() if type(size) is int and 0 < size < MOST}
     train, evaluation = CITYSCAPES if segmentation else IMAGENET
-    train = args.train_samples or sizes.get("train_samples", train)
+    train = sizes.get("train_samples", train)
     imagenet = train == IMAGENET[0] and "resnet" in model
-    rate, assumptions = args.eval_images_per_s, []
+    rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
+    assumptions = [f"evaluation does {rate:.0f} images/s a device, 3 x training"]
     if args.epochs is None and imagenet:
         points = "MLPerf's reference convergence points at the global batch"
-        assumptions.append(f"epochs to the target are {points} (--epochs)")
-    if not rate:
-        rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
-        assumptions.append(f"evaluation does {rate:.0f} images/s a device, 3 x training (--eval-images-per-s)")
+        assumptions.insert(0, f"epochs to the target are {points} (--epochs)")
     training = Training(
         epochs=args.epochs,
         train_samples=train,
-        eval_samples=args.eval_samples or sizes.get("eval_samples", evaluation),
-        epochs_per_eval=args.epochs_per_eval,
+        eval_samples=sizes.get("eval_samples", evaluation),
         eval_images_per_s_device=rate,
         imagenet=imagenet,
     )
@@ -216,19 +202,16 @@ def prediction_lines(found: dict[str, Any]) -> list[str]:
 def _print_back_test(*, as_json: bool) -> int:
     results = back_test(published_tables(read_published()))
     errors = median_errors(results)
-    held = sum(result.covered for result in results)
+    held = sum(result["covered"] for result in results)
     if as_json:
-        rows = [{**asdict(result), "error": result.error, "covered": result.covered} for result in results]
-        print(json.dumps({"median_errors": errors, "covered": held, "results": rows}, indent=1))
+        print(json.dumps({"median_errors": errors, "covered": held, "results": results}, indent=1))
         return 0
     print("From the fewest nodes of each published table to more, by what the other reports lost")
     for result in results:
-        inside = "" if result.covered else "  outside its interval"
-        print(
-            f"  {result.table:<60} {result.nodes:>2} nodes  published {result.published:>9.1f}  predicted "
-            f"{result.predicted:>9.1f} ({result.low:.0f} to {result.high:.0f})  {result.error:+.1%}{inside}"
-        )
-    tables = len({result.table for result in results})
+        row = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
+        inside = "" if result["covered"] else "  outside its interval"
+        print((row + "({low:.0f} to {high:.0f})  {error:+.1%}").format(**result) + inside)
+    tables = len({result["table"] for result in results})
     print(f"{len(results)} figures of {tables} tables; {held} within their 95 % interval. Median error:")
     for name, error in errors.items():
         print(f"  {error:6.2%}  {name}")

@@ -22,6 +22,7 @@ from scoring.published.table import Published
 from scoring.record import InputError
 
 RUNS = 5  # of a submission of ResNet-50
+EPOCHS_PER_EVAL = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,64 +154,30 @@ def learn(tables: Sequence[PublishedTable]) -> Loss:
 # ---------------------------------------------------------------------------------------------- back-test
 
 
-@dataclass(frozen=True, kw_only=True)
-class BackTest:
-    """One published figure against its prediction from the fewest nodes of its table."""
+def back_test(tables: Sequence[PublishedTable]) -> list[dict[str, Any]]:
+    """Predictions of all figures but those of the fewest nodes, each with the loss of the other reports alone.
 
-    table: str
-    report: str
-    nodes: int
-    published: float  # images/s
-    predicted: float
-    low: float
-    high: float
-    linear: float  # the baseline: as many times the images/s as nodes
-
-    @property
-    def error(self) -> float:
-        """Predicted against published, as a share."""
-        return self.predicted / self.published - 1
-
-    @property
-    def covered(self) -> bool:
-        """Whether the 95 % interval holds the published figure."""
-        return self.low <= self.published <= self.high
-
-
-def back_test(tables: Sequence[PublishedTable]) -> list[BackTest]:
-    """Predictions of all figures but those of the fewest nodes, each with the loss of the other reports alone."""
+    Figures are images/s; `linear` is the baseline, as many times the images/s as nodes, and `error` a share.
+    """
     results = []
     for table in tables:
         loss = learn([other for other in tables if other.report != table.report])
         (base, base_rate), *more = table.images_per_s.items()
         for nodes, rate in more:
             predicted = base_rate * loss.ratio(base, nodes)
-            low, high = loss.relative_interval_95(base, nodes)
-            results.append(
-                BackTest(
-                    table=table.name,
-                    report=table.report,
-                    nodes=nodes,
-                    published=rate,
-                    predicted=predicted,
-                    low=predicted * low,
-                    high=predicted * high,
-                    linear=base_rate * nodes / base,
-                )
-            )
+            low, high = (predicted * bound for bound in loss.relative_interval_95(base, nodes))
+            of_table = {"table": table.name, "report": table.report, "nodes": nodes, "published": rate}
+            bounds = {"predicted": predicted, "low": low, "high": high, "linear": base_rate * nodes / base}
+            results.append(of_table | bounds | {"error": predicted / rate - 1, "covered": low <= rate <= high})
     return results
 
 
-def median_errors(results: Sequence[BackTest]) -> dict[str, float]:
+def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Median of the absolute errors, as a share: of the model and of its baselines."""
-    ways = {
-        "loss over (M-1)/M": lambda result: result.predicted,
-        "0.95 x linear": lambda result: 0.95 * result.linear,
-        "linear": lambda result: result.linear,
-    }
+    ways = {"loss over (M-1)/M": ("predicted", 1.0), "0.95 x linear": ("linear", 0.95), "linear": ("linear", 1.0)}
     return {
-        name: statistics.median(abs(way(result) / result.published - 1) for result in results)
-        for name, way in ways.items()
+        name: statistics.median(abs(factor * result[way] / result["published"] - 1) for result in results)
+        for name, (way, factor) in ways.items()
     }
 
 
@@ -224,7 +191,6 @@ class Training:
     epochs: float | None  # None: the reference convergence points of ResNet-50 at the global batch
     train_samples: int
     eval_samples: int
-    epochs_per_eval: int
     eval_images_per_s_device: float
     imagenet: bool  # the reference convergence points hold for ResNet on ImageNet only
 
@@ -256,6 +222,6 @@ def time_to_train_s(
     if epochs is None:
         return None, None, f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
     steps = math.ceil(training.train_samples / global_batch) * epochs
-    evaluations = math.ceil(epochs / training.epochs_per_eval)
+    evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
     per_device = math.ceil(training.eval_samples / devices)
     return steps * step_time_s + evaluations * per_device / training.eval_images_per_s_device, epochs, ""

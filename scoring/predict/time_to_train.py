@@ -45,7 +45,6 @@ def predictions(rows: Sequence[Published], *, nodes: Sequence[int], global_batch
         epochs=None,
         train_samples=IMAGENET[0],
         eval_samples=IMAGENET[1],
-        epochs_per_eval=4,
         eval_images_per_s_device=ASSUMED_EVALUATION_RATE * rate / DEVICES,
         imagenet=True,
     )

@@ -7,6 +7,7 @@ and ends with `table`.
 from __future__ import annotations
 
 import argparse
+import collections
 import itertools
 import shlex
 import sys
@@ -16,13 +17,11 @@ from pathlib import Path
 from runlog.text import safe_lines
 from scoring.importers import count
 from scoring.published.campaign_plan import (
-    ASSUMED_SHRUNK_RUN_S,
-    ASSUMED_START_UP_S,
-    CAMPAIGNS,
     SHRUNK_NOTE,
     Campaign,
     Job,
     RunSpec,
+    assumed_s,
     like,
     machine,
     plan,
@@ -43,23 +42,19 @@ def _plan_text(jobs: Sequence[Job], campaign: Campaign, rows: Sequence[Published
         trials = f"trials {first.trial} to {others[-1].trial}" if others else f"trial {first.trial}"
         of_run = {name: value for name, value in first.exports.items() if name not in (*shared, "LOGDIR")}
         does = "" if state == "done" else f": {_words(of_run)} {first.command}"
-        why = f" ({reason})" if reason else ""
-        lines.append(
-            f"{state:<4} {run.name} {trials}, about {first.estimate_s:.0f} s{' each' * bool(others)}{does}{why}"
-        )
+        why, each = f" ({reason})" if reason else "", " each" * bool(others)
+        time_s = assumed_s(campaign, run, rows)
+        lines.append(f"{state:<4} {run.name} {trials}, about {time_s:.0f} s{each}{does}{why}")
         if state == "skip" and not campaign.shrunk and run.nodes == 1 and not run.strategy:
             lines += [f"     nearest published: {text}" for text in _published(run, campaign, rows)]
-    jobs_of = {state: [job.estimate_s for job in jobs if job.state == state] for state in ("done", "run", "skip")}
-    lines.append(
-        f"{campaign.name}: {len(jobs)} jobs, {len(jobs_of['done'])} done, {len(jobs_of['run'])} to run in about "
-        f"{sum(jobs_of['run']) / 60:.0f} min, {len(jobs_of['skip'])} skipped (about {sum(jobs_of['skip']) / 60:.0f} "
-        "min where they can run)"
-    )
-    assumed = f"from the published rates and {ASSUMED_START_UP_S:.0f} s a start-up, assumed"
-    if campaign.shrunk:
-        assumed = f"assumed, {ASSUMED_SHRUNK_RUN_S:.0f} s a run"
-    lines.append(f"The time is that of earlier runs here where there are any, else {assumed}.")
-    return "\n".join(lines + [SHRUNK_NOTE] * campaign.shrunk)
+    count = collections.Counter(job.state for job in jobs)
+    minutes = sum(assumed_s(campaign, job.run, rows) for job in jobs if job.state == "run") / 60
+    lines += [
+        f"{campaign.name}: {len(jobs)} jobs, {count['done']} done, {count['skip']} skipped, {count['run']} to run in "
+        f"about {minutes:.0f} min: assumed, by the published rates and a start-up",
+        *[SHRUNK_NOTE] * campaign.shrunk,
+    ]
+    return "\n".join(lines)
 
 
 def _published(run: RunSpec, campaign: Campaign, rows: Sequence[Published]) -> list[str]:
@@ -88,14 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=count, help="trials of a run (default: the campaign's; shrunk: 1)")
     parser.add_argument("--runner", default="", help="command of one job, instead of this project's")
     parser.add_argument("--jobs", action="store_true", help="plan: tab-separated run, trial, folder, command, exports")
-    parser.add_argument("--campaigns", type=Path, default=CAMPAIGNS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     try:
-        campaign = read_campaign(args.name, args.campaigns, shrink=args.shrink)
+        campaign = read_campaign(args.name, shrink=args.shrink)
         repeats = args.repeats or (1 if args.shrink else campaign.repeats)
         rows = read_published()
         here = machine()
-        jobs = plan(campaign, args.results, here, rows=rows, repeats=repeats, runner=args.runner)
+        jobs = plan(campaign, args.results, here, repeats=repeats, runner=args.runner)
         if args.action == "table":
             write_tables(campaign, args.results, jobs, rows, repeats=repeats)
         elif args.jobs:

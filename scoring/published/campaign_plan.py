@@ -5,8 +5,6 @@ What is done is read from the logs alone, so a campaign can be stopped at any ti
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import shutil
@@ -14,8 +12,6 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import yaml
 
@@ -26,7 +22,7 @@ from scoring.record import InputError, Record
 REPOSITORY = Path(__file__).resolve().parents[2]
 CAMPAIGNS = REPOSITORY / "campaigns"
 
-# Before the first step of a run: process start, program building, data. Assumed until a run has been timed here.
+# Before the first step of a run: process start, program building, data.
 ASSUMED_START_UP_S = 60.0
 ASSUMED_SHRUNK_RUN_S = 15.0
 
@@ -111,7 +107,7 @@ class Machine:
     gpus: int
     gpu: str | None  # name of the first
     compute_capability: float | None
-    hosts: tuple[str, ...]  # named in HOSTS or HOSTFILE
+    hosts: tuple[str, ...]  # of HOSTS, which launch/campaign.sh makes of a HOSTFILE
     in_container: bool  # CONT names the image
     system: str | None  # DGXSYSTEM
 
@@ -128,7 +124,6 @@ class Job:
     reason: str  # of a skip, or what is wrong with a log that stands in the folder
     exports: dict[str, str]
     command: str
-    estimate_s: float
 
 
 def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False) -> Campaign:
@@ -199,18 +194,14 @@ def _shrunk(run: RunSpec, batches: Sequence[int]) -> RunSpec:
 
 
 def machine() -> Machine:
-    """The accelerators of this node by nvidia-smi, and the hosts of the job by HOSTS or HOSTFILE."""
+    """The accelerators of this node by nvidia-smi, and what the environment says."""
     names = _nvidia_smi("name")
     capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
-    hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))
-    if not hosts and (hostfile := os.environ.get("HOSTFILE")):
-        lines = (line.split("#")[0].split() for line in Path(hostfile).read_text(encoding="utf-8").splitlines())
-        hosts = [words[0] for words in lines if words]
     return Machine(
         gpus=len(names),
         gpu=names[0] if names else None,
         compute_capability=float(capabilities[0]) if capabilities else None,
-        hosts=tuple(hosts),
+        hosts=tuple(re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))),
         in_container=bool(os.environ.get("CONT")),
         system=os.environ.get("DGXSYSTEM") or None,
     )
@@ -281,20 +272,16 @@ def command(run: RunSpec, here: Machine, runner: str) -> str:
     return f"launch/mpirun.sh --hosts {hosts}{'' if here.in_container else ' --no-container'}"
 
 
-def plan(
-    campaign: Campaign, results: Path, here: Machine, *, rows: Sequence[Published], repeats: int, runner: str = ""
-) -> list[Job]:
+def plan(campaign: Campaign, results: Path, here: Machine, *, repeats: int, runner: str = "") -> list[Job]:
     """The jobs of a campaign in the order of its tables; cells that share a run have its jobs once.
 
     Each campaign has its own folder in `results`; shrunk ones are the same jobs in all campaigns of a workload.
     """
     results = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
-    timed = wall_times(results)
     jobs = []
     for run in dict.fromkeys(cell.run for cell in campaign.cells):
         exports = environment(campaign, run, system=here.system)
         reason = why_not(run, here, shrink=campaign.shrunk)
-        estimate_s = median(timed[run.name]) if run.name in timed else _assumed_s(campaign, run, rows)
         for trial in range(1, repeats + 1):
             folder = results / run.name / f"trial_{trial}"
             record, wrong = result(folder, exports)
@@ -309,7 +296,6 @@ def plan(
                     reason=reason or "" if state == "skip" else wrong,
                     exports=exports | {"LOGDIR": str(folder)},
                     command=command(run, here, runner),
-                    estimate_s=estimate_s,
                 )
             )
     return jobs
@@ -339,21 +325,7 @@ def result(folder: Path, exports: dict[str, str]) -> tuple[Record | None, str]:
     return record, ""
 
 
-def wall_times(folder: Path) -> dict[str, list[float]]:
-    """{run: wall seconds of its trials that succeeded}, from the `campaign.jsonl` that the launcher appends to."""
-    path = folder / "campaign.jsonl"
-    timed: dict[str, list[float]] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
-            attempt: Any = json.loads(line)
-            if attempt["exit"] == 0 and 0 < attempt["wall_s"] < math.inf:
-                timed.setdefault(attempt["run"], []).append(attempt["wall_s"])
-        except (ValueError, KeyError, TypeError):  # a line that a killed launcher left unfinished: no time is lost
-            continue
-    return timed
-
-
-def _assumed_s(campaign: Campaign, run: RunSpec, rows: Sequence[Published]) -> float:
+def assumed_s(campaign: Campaign, run: RunSpec, rows: Sequence[Published]) -> float:
     """Seconds one trial takes, by the published rate and an assumed start-up."""
     if campaign.shrunk:
         return ASSUMED_SHRUNK_RUN_S

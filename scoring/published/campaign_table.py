@@ -10,35 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from scoring.figure import protocols
-from scoring.figure.protocols import Protocol
-from scoring.figure.score import Score, TooFewRunsError, score
+from scoring.figure.score import Score, score
 from scoring.importers import jsonable
 from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, RunSpec, published_figure
 from scoring.published.table import Published
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, TooFewRunsError
 
 Line = dict[str, Any]  # a cell's figures as plain values
 
 
-def protocol_of(campaign: Campaign, *, repeats: int) -> tuple[Protocol, int | None]:
-    """The campaign's protocol for our own logs, and the windows to drop instead of its own number.
+def figures(campaign: Campaign, jobs: Sequence[Job], *, repeats: int) -> dict[RunSpec, Score | str]:
+    """The figure of each run by the campaign's protocol, or why it has none.
 
     Our runs set their warm-up apart: WARMUP_STEPS is what the protocol drops, so nothing more is dropped after it.
     """
-    protocol = protocols.find(campaign.protocol)
+    protocol = replace(protocols.find(campaign.protocol), runs=repeats)
     warm_up, measured = (int(campaign.environment[name]) for name in ("WARMUP_STEPS", "MEASURED_STEPS"))
-    protocol = replace(
-        protocol,
-        skip=warm_up if protocol.skip_unit == "step" else protocol.skip,
-        take_steps=measured if protocol.take_steps else None,
-        runs=repeats,
-    )
-    return protocol, 0 if protocol.skip_unit == "window" else None
-
-
-def figures(campaign: Campaign, jobs: Sequence[Job], *, repeats: int) -> dict[RunSpec, Score | str]:
-    """The figure of each run, or why it has none."""
-    protocol, skip = protocol_of(campaign, repeats=repeats)
+    skip = 0 if protocol.skip_unit == "window" else None
+    if protocol.skip_unit == "step":
+        protocol = replace(protocol, skip=warm_up)
+    if protocol.take_steps:
+        protocol = replace(protocol, take_steps=measured)
     found: dict[RunSpec, Score | str] = {}
     for run, group in itertools.groupby(jobs, key=lambda job: job.run):
         first, *others = group
@@ -58,13 +50,13 @@ def table(campaign: Campaign, found: dict[RunSpec, Score | str], rows: Sequence[
 
     A cell without a figure of ours says why in `notes`; one that the report leaves empty has `published` None.
     """
-    lines = []
+    lines, scores = [], {run: figure for run, figure in found.items() if isinstance(figure, Score)}
     for cell in campaign.cells:
 
         def published(metric: str, cell: Cell = cell) -> dict[str, Published | None]:
             return {name: published_figure(rows, campaign, cell, name, metric) for name in campaign.frameworks}
 
-        ours, others = _score(found, cell), published("throughput")
+        ours, others = scores.get(cell.run), published("throughput")
         first = others[campaign.frameworks[0]]
         interval = ours.interval_95 if ours else None
         line: Line = {
@@ -84,7 +76,7 @@ def table(campaign: Campaign, found: dict[RunSpec, Score | str], rows: Sequence[
             "ratio_95": [bound / first.value for bound in interval] if first and interval else None,
         }
         if campaign.speedup_base:
-            base = _score(found, _base(campaign, cell))
+            base = scores.get(_base(campaign, cell))
             line["speedup"] = ours.value / base.value if ours and base else None
             line["speedup_published"] = {name: row and row.value for name, row in published("speedup").items()}
         if campaign.gpu_memory:
@@ -100,15 +92,10 @@ def table(campaign: Campaign, found: dict[RunSpec, Score | str], rows: Sequence[
     return lines
 
 
-def _score(found: dict[RunSpec, Score | str], cell: Cell) -> Score | None:
-    figure = found[cell.run]
-    return None if isinstance(figure, str) else figure
-
-
-def _base(campaign: Campaign, cell: Cell) -> Cell:
+def _base(campaign: Campaign, cell: Cell) -> RunSpec:
     """What a cell's speedup is against: the same batch of the same table, at the base's shape."""
     same = [one for one in campaign.cells if (one.table, one.asked.batch) == (cell.table, cell.asked.batch)]
-    return next(one for one in same if (one.asked.nodes, one.asked.devices_per_node) == campaign.speedup_base)
+    return next(one.run for one in same if (one.asked.nodes, one.asked.devices_per_node) == campaign.speedup_base)
 
 
 def _memory_mib(records: Sequence[Record]) -> float | None:
@@ -131,9 +118,7 @@ def markdown(campaign: Campaign, lines: Sequence[Line], *, system: str) -> str:
     notes = dict.fromkeys((cell.table, cell.note) for cell in campaign.cells)
     for title, note in notes:
         of_table = [(number, line) for number, line in enumerate(lines, start=1) if line["table"] == title]
-        rows = (
-            _matrix(of_table, campaign.repeats, places) if matrix else _rows(of_table, places, shrunk=campaign.shrunk)
-        )
+        rows = _matrix(of_table, campaign.repeats, places) if matrix else _rows(of_table, places, campaign.shrunk)
         unit = next((line["unit"] for line in lines if line["unit"]), "images/s")
         text += [f"## {title} ({unit})", "", *([note, ""] if note else []), *_aligned(rows), ""]
     if places:
@@ -165,7 +150,7 @@ def _matrix(lines: Sequence[tuple[int, Line]], repeats: int, places: dict[str, l
     ]
 
 
-def _rows(lines: Sequence[tuple[int, Line]], places: dict[str, list[str]], *, shrunk: bool) -> list[dict[str, str]]:
+def _rows(lines: Sequence[tuple[int, Line]], places: dict[str, list[str]], shrunk: bool) -> list[dict[str, str]]:
     """A row a cell, with all that the report and we know of it."""
     rows = []
     for number, line in lines:

@@ -20,12 +20,14 @@ from typing import Any, Literal
 
 from runlog.text import safe_lines
 from scoring.figure import protocols
-from scoring.figure.score import TooFewRunsError, score
+from scoring.figure.score import score
 from scoring.importers import read_record
 from scoring.published.table import Published, read_published, read_rows, select
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, TooFewRunsError
 
 LOGS_CSV = Path(__file__).with_name("published_logs.csv")
+VERDICTS = {None: "not recomputed", True: "borne out", False: "not borne out"}
+Reproduction = dict[str, Any]  # a published figure beside what its logs give, as the JSON has it
 
 # A figure within this share of the published one is borne out: the publishers round and truncate their windows.
 TOLERANCE = 0.0005
@@ -50,52 +52,6 @@ class Rule:
     factor: float | None  # that the publisher applied to the score
     rule: Literal["published", "assumed"]  # "assumed": as in the publisher's other logs, for it does not say
     line: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """One published figure beside what its logs give."""
-
-    logs: tuple[str, ...]
-    published: Published
-    recomputed: float | None
-    borne_out: bool | None  # None: not recomputed
-    protocol: str
-    notes: tuple[str, ...]
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return {None: "not recomputed", True: "borne out", False: "NOT borne out"}[self.borne_out]
-
-    @property
-    def as_recorded(self) -> bool:
-        """Whether published.csv already says that the figure is not borne out."""
-        return self.recomputed is not None and self.published.log_note is not None
-
-    @property
-    def difference(self) -> float | None:
-        """Recomputed against published, as a share."""
-        return None if self.recomputed is None else self.recomputed / self.published.value - 1
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        row, names = self.published, ("recomputed", "difference", "borne_out", "as_recorded", "protocol")
-        return {
-            "logs": list(self.logs),
-            "source": row.source,
-            "place": row.place,
-            "published": row.value,
-            "unit": row.unit,
-            "verdict": self.verdict.lower(),
-            "notes": list(self.notes),
-            **{name: getattr(self, name) for name in names},
-        }
-
-
-def read_rules(path: Path = LOGS_CSV) -> list[Rule]:
-    """The rules of a table of logs. Raises InputError, with file and line, for a row that is none."""
-    return read_rows(path, Rule)
 
 
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
@@ -126,7 +82,8 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     """What the logs of one published figure give under the publisher's rule.
 
     A figure is borne out if it is within TOLERANCE of the published one and its logs ran what the report says they ran.
-    Only the rule that its report has is tried: some of 20 rules would give many a wrong figure.
+    Only the rule that its report has is tried: some of 20 rules would give many a wrong figure. `as_recorded`:
+    published.csv already says that it is not borne out.
     """
     notes = ["the publisher does not say how many windows it dropped: as in its other logs"] * (rule.rule == "assumed")
     recomputed = borne_out = None
@@ -144,14 +101,20 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         borne_out = close and not labels
     except (InputError, TooFewRunsError) as error:
         notes.append(str(error))
-    return Reproduction(
-        logs=tuple(map(str, paths)),
-        published=published,
-        recomputed=recomputed,
-        borne_out=borne_out,
-        protocol=rule.protocol,
-        notes=tuple(notes),
-    )
+    return {
+        "logs": list(map(str, paths)),
+        "source": published.source,
+        "place": published.place,
+        "published": published.value,
+        "unit": published.unit,
+        "verdict": VERDICTS[borne_out],
+        "notes": notes,
+        "recomputed": recomputed,
+        "difference": recomputed / published.value - 1 if recomputed is not None else None,
+        "borne_out": borne_out,
+        "as_recorded": recomputed is not None and published.log_note is not None,
+        "protocol": rule.protocol,
+    }
 
 
 def _read(path: Path, rule: Rule) -> Record:
@@ -239,21 +202,23 @@ def main(args: argparse.Namespace) -> int:
     """
     if not args.folder.is_dir():
         raise InputError(f"{args.folder}: no such folder; give the folder of published logs")
-    rows, rules = read_published(), read_rules(args.map)
+    rows, rules = read_published(), read_rows(args.map, Rule)
     found, unknown = reproduce(args.folder, rules, rows)
     if not found and not unknown:
         raise InputError(f"{args.folder}: no file in it; give the folder of published logs")
     quotients = speedups(rows)
     if args.json:
-        figures = [one.to_json() for one in found]
+        figures = [one for _, one in found]
         print(json.dumps({"figures": figures, "speedups": quotients, "unknown": unknown}, indent=1))
     else:
         print(safe_lines(verdict_lines(found, quotients, unknown)))
-    return 1 if any(not one.borne_out and not one.as_recorded for one in found) else 0
+    return 1 if any(not one["borne_out"] and not one["as_recorded"] for _, one in found) else 0
 
 
-def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> tuple[list[Reproduction], list[str]]:
-    """Verdicts on every log of `folder` that a rule knows, and the files that none knows."""
+def reproduce(
+    folder: Path, rules: Sequence[Rule], rows: Sequence[Published]
+) -> tuple[list[tuple[Published, Reproduction]], list[str]]:
+    """Each published figure with every log of `folder` that a rule knows, and the files that none knows."""
     logs: dict[Rule, list[Path]] = {}
     unknown = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -266,37 +231,35 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     for rule, paths in logs.items():
         published = published_of(rule, rows)
         groups = [paths] if protocols.find(rule.protocol).runs > 1 else [[path] for path in paths]
-        found += [reproduction_of(rule, group, published) for group in groups]
+        found += [(published, reproduction_of(rule, group, published)) for group in groups]
     return found, unknown
 
 
 def verdict_lines(
-    found: Sequence[Reproduction], quotients: Sequence[dict[str, Any]], unknown: Sequence[str]
+    found: Sequence[tuple[Published, Reproduction]], quotients: Sequence[dict[str, Any]], unknown: Sequence[str]
 ) -> list[str]:
     """The verdicts in lines for a reader."""
     lines = []
-    for one in found:
-        row = one.published
-        figure = "-" if one.recomputed is None else f"{one.recomputed:.{max(3, row.digits)}f}"
-        gap = "-" if one.difference is None else f"{one.difference:+.3%}"
-        more = f" and {len(one.logs) - 1} more" if len(one.logs) > 1 else ""
+    for row, one in found:
+        recomputed, difference = one["recomputed"], one["difference"]
+        figure = "-" if recomputed is None else f"{recomputed:.{max(3, row.digits)}f}"
+        gap = "-" if difference is None else f"{difference:+.3%}"
+        more = f" and {len(one['logs']) - 1} more" if len(one["logs"]) > 1 else ""
         lines += [
-            f"{one.verdict}: {row.source}, {row.framework}, {row.place}",
-            f"    published {row.printed} {row.unit}, recomputed {figure} ({gap}), protocol {one.protocol}",
-            f"    {one.logs[0]}{more}",
-            *(f"    {note}" for note in one.notes),
+            f"{one['verdict'].replace('not borne', 'NOT borne')}: {row.source}, {row.framework}, {row.place}",
+            f"    published {row.printed} {row.unit}, recomputed {figure} ({gap}), protocol {one['protocol']}",
+            f"    {one['logs'][0]}{more}",
+            *(f"    {note}" for note in one["notes"]),
         ]
     lines += ["", "Printed speedups against the quotient of the report's own averages"] * bool(quotients)
     for speedup in quotients:
         verdict = "follows" if speedup["follows"] else "DOES NOT FOLLOW"
-        where = (
-            f"{speedup['source']}, {speedup['framework']}, batch {speedup['batch_per_device']}, x{speedup['devices']}"
-        )
+        where = "{source}, {framework}, batch {batch_per_device}, x{devices}".format(**speedup)
         lines.append(f"{verdict}: {where}: printed {speedup['printed']}, recomputed {speedup['recomputed']:.2f}")
         lines += [f"    {speedup['note']}"] * bool(speedup["note"])
     if unknown:
         lines += ["", "No published figure is known for:", *(f"    {path}" for path in unknown)]
-    count = collections.Counter(one.borne_out for one in found)
+    count = collections.Counter(one["borne_out"] for _, one in found)
     lines += [
         "",
         f"{len(found)} figures: {count[True]} borne out, {count[False]} not, {count[None]} not recomputed; "

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from runlog.reader import open_log
 from runlog.text import called
-from scoring.figure.score import protocol_of, whole
+from scoring.figure.score import add_score_options, protocol_of
 from scoring.figure.systems import counts, read_systems
-from scoring.importers import add_log_options, count, jsonable
+from scoring.importers import jsonable
 from scoring.published.table import read_published
 from scoring.record import InputError
 from scoring.report import render
@@ -32,12 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", metavar="FILE", help="one row a run; - prints it")
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parser.add_argument("--findings", metavar="FILE", help="what `python -m compliance check --json` printed")
-    parser.add_argument(
-        "--protocol", metavar="P", help="a name, or a YAML file of your own (default: window, over the runs given)"
-    )
-    parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
-    parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
-    add_log_options(parser, counts)
+    add_score_options(parser, counts, without="window, over the runs given")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -73,20 +68,8 @@ def main(args: argparse.Namespace) -> int:
 def args_of(args: argparse.Namespace) -> list[str]:
     """The command line again, for the report's own commands."""
     words = list(args.logs)
-    for name in [
-        "format",
-        "devices",
-        "batch",
-        "segment",
-        "protocol",
-        "skip",
-        "runs",
-        "findings",
-        "html",
-        "markdown",
-        "csv",
-    ]:
-        if (value := getattr(args, name)) is not None:
+    for name, value in vars(args).items():
+        if name not in ("logs", "json", "command", "main") and value is not None:
             shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             words += [f"--{name}", shown]
     return words

@@ -17,9 +17,9 @@ from runlog.text import called, visible
 from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import RunFigure, TooFewRunsError, once, score
+from scoring.figure.score import RunFigure, once, score
 from scoring.published.table import Published
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
 from scoring.report.scaling import curves, scaling_rows
 from scoring.report.step_time import with_step_times

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from runlog.text import visible
@@ -22,7 +23,6 @@ from scoring.report.blocks import Figure
 from scoring.report.content import Point
 
 WIDTH_INCHES, HEIGHT_INCHES = 4.4, 2.6  # 317 x 187 points
-FONT_POINTS = 11
 
 # Colours that stand for the page's variables (page.css); no two are equal, none is used otherwise.
 INK, MUTED, GRID, SURFACE = "#010101", "#010102", "#010103", "#010104"
@@ -130,24 +130,10 @@ def _matplotlib() -> Any:
     import matplotlib.backends.backend_svg
     import matplotlib.figure
 
-    colors: dict[str, Any] = {"text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "grid.color": GRID}
-    colors |= {"xtick.color": MUTED, "ytick.color": MUTED, "axes.facecolor": "none", "figure.facecolor": "none"}
-    sizes: dict[str, Any] = {"font.size": FONT_POINTS, "axes.labelsize": FONT_POINTS, "ytick.major.size": 0}
-    sizes |= {"xtick.labelsize": FONT_POINTS, "ytick.labelsize": FONT_POINTS, "axes.linewidth": 0.8}
-    sizes |= {"grid.linewidth": 0.7, "lines.linewidth": 1.5, "lines.markersize": 3.5}
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none",  # text stays text: selectable, and in the page's font
-        "svg.hashsalt": "report",  # the same input gives the same bytes
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "axes.grid": True,
-        "text.parse_math": False,
-        "path.simplify": True,
-        **colors,
-        **sizes,
-    }
-    matplotlib.rcParams.update(settings)
+    colors: dict[Any, Any] = {"text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "grid.color": GRID}
+    colors |= {"xtick.color": MUTED, "ytick.color": MUTED}
+    matplotlib.rc_file(Path(__file__).with_name("plots.mplstyle"))
+    matplotlib.rcParams.update(colors)
     return matplotlib
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runlog.text import visible
-from scoring.record import nodes_of, section
+from scoring.record import FACTS, nodes_of, section
 from scoring.report import blocks, plots
 from scoring.report.blocks import (
     Column,
@@ -29,17 +29,6 @@ from scoring.report.commands import commands
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
-RECORD_FIELDS = (
-    "framework",
-    "model",
-    "devices",
-    "nodes",
-    "batch_per_device",
-    "precision",
-    "math_mode",
-    "mode",
-    "status",
-)
 HEADER_TABLES = {
     "hardware": "Hardware",
     "dataset": "Data set",
@@ -112,7 +101,7 @@ def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         ("log", Text(text=record.file, look="code")),
         ("SHA-256 of the log", Text(text=record.sha256, look="code")),
         ("read as", f"{record.format}, {record.lines:,} lines"),
-        *((name.replace("_", " "), field(run, name)) for name in RECORD_FIELDS),
+        *((name.replace("_", " "), field(run, name)) for name in (*FACTS, "mode", "status")),
         ("seed", at_line(run, run.seed[1], str(run.seed[0])) if run.seed else absent("not said")),
     ]
     if source := section(record, "source"):

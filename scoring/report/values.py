@@ -7,20 +7,8 @@ from typing import Any
 
 from runlog import text
 from scoring.figure import warnings
+from scoring.record import FACTS
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
-
-RECORD_FIELDS = [
-    "file",
-    "sha256",
-    "format",
-    "framework",
-    "model",
-    "devices",
-    "nodes",
-    "batch_per_device",
-    "precision",
-    "math_mode",
-]
 
 
 def values(report: Report) -> dict[str, Any]:
@@ -66,7 +54,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
     power = [w.power_w for w in run.measured if w.power_w is not None]
     return {
         "run": run.number,
-        **{name: getattr(record, name) for name in RECORD_FIELDS},
+        **{name: getattr(record, name) for name in ("file", "sha256", "format", *FACTS)},
         **{name: getattr(figure, name, None) for name in ("value", "windows", "first_line", "last_line")},
         "run_time_s": record.run_time_s,
         "status": record.status,

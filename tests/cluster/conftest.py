@@ -26,7 +26,7 @@ def image() -> str:
     need(found, "Docker is absent or its daemon does not answer")
     if run("docker", "image", "inspect", "debian:bookworm-slim", check=False).returncode != 0:
         need(shutil.which("debootstrap") is not None and os.geteuid() == 0, "debootstrap and root make the base image")
-        run("launch/base_image.sh", timeout_s=300)
+        run("launch/base_image.sh")
     containers.build_image(containers.IMAGE, DOCKER_BUILDKIT="0")
     containers.build_standing_in()
     return containers.IMAGE

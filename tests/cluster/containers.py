@@ -30,7 +30,7 @@ def need(found: bool, what: str) -> None:
 
 
 def run(
-    *command: str, timeout_s: float = 60, check: bool = True, **environment: str
+    *command: str, timeout_s: float = jobs.LIMIT_S, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """A command's result; its whole output in the error where it fails."""
     done = subprocess.run(
@@ -63,7 +63,7 @@ def build_standing_in() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(jobs.STAND_IN, folder)
         Path(folder, "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY {jobs.STAND_IN.name} harness/train.py\n")
-        run("docker", "build", "--quiet", "--tag", STANDS_IN, folder, timeout_s=300, DOCKER_BUILDKIT="0")
+        run("docker", "build", "--quiet", "--tag", STANDS_IN, folder, DOCKER_BUILDKIT="0")
 
 
 def buildkit_client() -> str | None:
@@ -121,7 +121,7 @@ class Nodes:
             "NODE_RANK": str(rank),
             "JOB_KEY": "/run/job_key",
             "LOGDIR": str(self.logdir),
-            "NODE_WAIT_S": "60",
+            "NODE_WAIT_S": "300",
             **variables,
         }
         docker(
@@ -135,7 +135,7 @@ class Nodes:
         self.names.append(name)
         return name
 
-    def wait(self, name: str, *, timeout_s: float) -> int:
+    def wait(self, name: str, *, timeout_s: float = jobs.LIMIT_S) -> int:
         """Exit status of a container, which must end in time."""
         ended = ("inspect", "--format", "{{.State.Running}}", name)
         jobs.until(
@@ -151,10 +151,10 @@ class Nodes:
     def log(self, count: int, trial: int = 0) -> Path:
         return self.logdir / f"{count}xCPU" / "rn50" / f"result_{trial}.txt"
 
-    def until_trains(self, count: int, *, timeout_s: float = 240) -> None:
+    def until_trains(self, count: int) -> None:
         """Waits for the first steps in the log."""
         why = lambda: "\n".join(map(self.output, self.names))  # noqa: E731
-        jobs.until(lambda: jobs.trains(self.log(count)), within_s=timeout_s, every_s=0.2, why=why)
+        jobs.until(lambda: jobs.trains(self.log(count)), every_s=0.2, why=why)
 
     def close(self) -> None:
         """Removes what was made."""

@@ -89,11 +89,11 @@ class Slurm:
         words = self.command("scontrol", "show", "job", "--oneliner", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, job: str, *, timeout_s: float) -> str:
+    def wait(self, job: str) -> str:
         """Final state of a job, as "COMPLETED 0:0"."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + jobs.LIMIT_S
         while (facts := self.facts(job))["JobState"] in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"):
-            assert time.monotonic() < deadline, f"{facts['JobState']} after {timeout_s} s: {self.output(job)}"
+            assert time.monotonic() < deadline, f"{facts['JobState']}: {self.output(job)}"
             time.sleep(0.5)
         return f"{facts['JobState']} {facts['ExitCode']}"
 
@@ -152,7 +152,7 @@ def start(folder: Path) -> Iterator[Slurm]:
         on_node("slurm1", "slurmctld -D")
         for node in NODES:
             on_node(node, f"slurmd -D -N {node}")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + jobs.LIMIT_S
         while slurm.command("sinfo", "--noheader", "--format=%t %D", check=False) != "idle 2":
             assert time.monotonic() < deadline, (folder / "daemons.log").read_text()[-3000:]
             time.sleep(0.5)

@@ -16,7 +16,7 @@ def test_nodes_train_as_ranks_of_one_host_do(nodes: Nodes, tmp_path: Path, count
     assert done.returncode == 0, done.stderr[-2000:]
 
     names = [nodes.start(rank, count, image=IMAGE, **job) for rank in reversed(range(count))]
-    assert [nodes.wait(name, timeout_s=240) for name in names] == [0] * count, nodes.output(names[-1])
+    assert [nodes.wait(name) for name in names] == [0] * count, nodes.output(names[-1])
     logs = list(nodes.logdir.rglob("result_*.txt"))
     assert logs == [nodes.log(count)]  # one log, by rank 0
     (summary,) = jobs.values(logs[0], "run_summary")

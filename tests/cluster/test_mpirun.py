@@ -80,7 +80,7 @@ def command(nodes: Nodes, ssh: str, *arguments: str) -> list[str]:
 
 def test_bare_hosts_run_the_job_and_nothing_is_left(nodes: Nodes, hosts: str) -> None:
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), timeout_s=300, **job)
+    run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), **job)
     (summary,) = jobs.values(nodes.log(2), "run_summary")
     assert (summary["devices"], summary["nodes"]) == (2, 2)
     assert in_hosts(nodes, NOTHING_LEFT) == ["", ""]
@@ -100,9 +100,7 @@ def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, h
     nodes.until_trains(2)
     head.send_signal(signal.SIGKILL)
     head.wait()
-    jobs.until(
-        lambda: in_hosts(nodes, NOTHING_LEFT) == ["", ""], within_s=60, why=lambda: in_hosts(nodes, NOTHING_LEFT)
-    )
+    jobs.until(lambda: in_hosts(nodes, NOTHING_LEFT) == ["", ""], why=lambda: in_hosts(nodes, NOTHING_LEFT))
     (stop,) = [event for event in jobs.mllog(nodes.log(2)) if event["key"] == "run_stop"]
     assert stop["metadata"]["status"] == "aborted"
 
@@ -111,7 +109,7 @@ def test_containers_are_started_on_the_hosts(nodes: Nodes, tmp_path: Path) -> No
     """Both hosts are this machine, reached by an ssh that is its shell; the containers have a network of their own."""
     shell = jobs.local_ssh(tmp_path / "ssh")
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    done = run(*command(nodes, str(shell)), timeout_s=300, CONT=STANDS_IN, CONT_NETWORK=nodes.network, **job)
+    done = run(*command(nodes, str(shell)), CONT=STANDS_IN, CONT_NETWORK=nodes.network, **job)
     (summary,) = jobs.values(nodes.log(2), "run_summary")
     assert (summary["devices"], summary["nodes"]) == (2, 2), done.stdout
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
@@ -155,11 +153,3 @@ def test_spares_take_the_places_of_killed_nodes(
     assert f"over {trials - len(killed)} runs" in said or trials - len(killed) < 3, said
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
     jobs.until(no_key_is_left)
-
-
-def test_a_host_that_cannot_be_reached_ends_the_job(nodes: Nodes, hosts: str) -> None:
-    job = {**GOLDEN_JOB, "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    docker("rm", "--force", f"{nodes.network}-host1")
-    done = run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), timeout_s=90, check=False, **job)
-    assert done.returncode != 0
-    assert "node 1 (node1) ended with status 255" in done.stderr

@@ -8,7 +8,6 @@ import pytest
 from tests import jobs
 from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, docker, no_key_is_left
 from tests.cluster.rootless import NETWORK, Rootless
-from tests.cluster.test_faults import ENDS_WITHIN_S, STARTS_WITHIN_S
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +56,10 @@ def test_a_node_killed_without_root_ends_the_job(rootless: Rootless) -> None:
         text=True,
     )
     log = logs / "2xCPU" / "rn50" / "result_0.txt"
-    jobs.until(lambda: jobs.trains(log), head, within_s=STARTS_WITHIN_S)
+    jobs.until(lambda: jobs.trains(log), head)
     (second,) = (name for name in rootless.containers() if name.endswith("-1"))
     rootless("podman", "kill", second)
-    said, _ = head.communicate(timeout=ENDS_WITHIN_S)
+    said, _ = head.communicate(timeout=jobs.LIMIT_S)
     assert head.returncode != 0
     (stop,) = (event for event in jobs.mllog(log) if event["key"] == "run_stop")
     assert stop["metadata"]["status"] == "aborted", said

@@ -67,7 +67,7 @@ def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, cont
     if contained:
         job |= {"CONT": IMAGE, "CONT_NETWORK": nodes.network}
     number = slurm.submit(**job)
-    assert slurm.wait(number, timeout_s=400) == "COMPLETED 0:0", slurm.output(number)
+    assert slurm.wait(number) == "COMPLETED 0:0", slurm.output(number)
     logs = sorted(results.rglob("result_*.txt"))
     assert [log.name for log in logs] == ["result_0.txt", "result_1.txt"]
     for log in logs:
@@ -80,21 +80,19 @@ def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, cont
 
 def until_trains(slurm: Slurm, number: str, log: Path) -> None:
     """Waits for the first steps in a job's log."""
-    jobs.until(lambda: jobs.trains(log), within_s=240, why=lambda: slurm.output(number))
+    jobs.until(lambda: jobs.trains(log), why=lambda: slurm.output(number))
 
 
 def until_nothing_is_left(slurm: Slurm, number: str, results: Path) -> None:
     def why() -> str:
         return f"{key_and_ranks_left(results)}\n{slurm.output(number)}\n{slurm.log()}"
 
-    jobs.until(lambda: key_and_ranks_left(results) == [], within_s=60, every_s=0.5, why=why)
+    jobs.until(lambda: key_and_ranks_left(results) == [], every_s=0.5, why=why)
 
 
 def start_again(slurm: Slurm, number: str) -> None:
     """After a requeue, at once: SLURM itself would wait two minutes."""
-    jobs.until(
-        lambda: slurm.facts(number)["JobState"] == "PENDING", within_s=60, every_s=0.2, why=lambda: slurm.output(number)
-    )
+    jobs.until(lambda: slurm.facts(number)["JobState"] == "PENDING", every_s=0.2, why=lambda: slurm.output(number))
     slurm.command("scontrol", "update", f"JobId={number}", "StartTime=now")
 
 
@@ -110,7 +108,7 @@ def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Pa
     until_trains(slurm, number, log)
     assert next(results.glob(".job_key*")).stat().st_mode & 0o777 == 0o600
     slurm.command("scancel", number)
-    assert slurm.wait(number, timeout_s=60).startswith("CANCELLED")
+    assert slurm.wait(number).startswith("CANCELLED")
     until_nothing_is_left(slurm, number, results)
     assert "stopped by" in jobs.abort_reason(log)
     assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
@@ -125,7 +123,7 @@ def test_a_requeued_job_keeps_the_trials_that_ended(slurm: Slurm, standing_in: P
     slurm.command("scontrol", "requeue", number)
     until_nothing_is_left(slurm, number, results)
     start_again(slurm, number)
-    assert slurm.wait(number, timeout_s=400) == "FAILED 1:0", slurm.output(number)  # not all trials ended well
+    assert slurm.wait(number) == "FAILED 1:0", slurm.output(number)  # not all trials ended well
     assert [log.name for log in sorted(results.rglob("result_*.txt"))] == [log.name for log in logs]
     assert logs[0].read_bytes() == finished
     ends = [event["metadata"]["status"] for log in logs for event in jobs.mllog(log) if event["key"] == "run_stop"]
@@ -157,7 +155,7 @@ def test_a_requeue_and_the_time_limit_end_their_logs_as_aborted(
     until_trains(slurm, number, second)
     assert not killed.exists()
     # slurm.sub asks for SIGTERM 90 s before the end, and SLURM looks each half minute.
-    assert slurm.wait(number, timeout_s=150) == "FAILED 143:0", slurm.output(number)
+    assert slurm.wait(number) == "FAILED 143:0", slurm.output(number)
     until_nothing_is_left(slurm, number, results)
     step = len(jobs.losses(second))
     reason = f"stopped by signal TERM after step {step}"

@@ -22,7 +22,7 @@ from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance.altered import Altered
 from tests.compliance.rule_logs import Writer
-from tests.compliance.test_corpus import _submissions, published_corpus  # noqa: F401  a fixture
+from tests.compliance.test_corpus import _submissions
 
 
 def _repository(folder: Path) -> Path:
@@ -216,7 +216,7 @@ def test_runs_that_are_submitted_again_are_told_from_others(first, second, says,
 
 @pytest.mark.slow
 def test_it_equals_the_official_tools_on_every_published_submission(
-    published_corpus: Path,  # noqa: F811
+    published_corpus: Path,
     tmp_path: Path,
     monkeypatch,
 ) -> None:

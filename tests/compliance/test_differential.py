@@ -15,30 +15,8 @@ from tests.compliance import official_checker
 from tests.compliance.altered import TOKEN, Altered
 
 VALUES = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        -1,
-        2,
-        0.5,
-        0.759,
-        0.7591,
-        0.99,
-        1.0,
-        1e-4,
-        1e30,
-        2**70,
-        "",
-        "x",
-        "1",
-        [],
-        {},
-        [1],
-        {"a": 1},
-    ),
+    *(None, True, False, 0, 1, -1, 2, 0.5, 0.759, 0.7591, 0.99, 1.0, 1e-4, 1e30, 2**70, "", "x", "1", [], {}, [1]),
+    {"a": 1},
     *("open", "closed", "resnet", "hrnet", "bert", "sgd", "lars", "cloud", "aborted", "success", 1437, 1281167, 0.001),
 )
 KEYS = (
@@ -94,17 +72,8 @@ def _metadata(log: Altered, index: int, chance: random.Random) -> None:
 
 def _time(log: Altered, index: int, chance: random.Random) -> None:
     fields = log.fields(index)
-    times = [
-        0,
-        -1,
-        1e300,
-        2**64,
-        "1",
-        None,
-        float("nan"),
-        fields["time_ms"] + chance.choice([-1e3, 1e3, 1e7, -1e7, 1e8]),
-    ]
-    fields["time_ms"] = chance.choice(times)
+    moved = fields["time_ms"] + chance.choice([-1e3, 1e3, 1e7, -1e7, 1e8])
+    fields["time_ms"] = chance.choice([0, -1, 1e300, 2**64, "1", None, float("nan"), moved])
     log.write(index, fields)
 
 
@@ -242,7 +211,7 @@ def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(ow
 
 
 def test_altered_logs_of_this_project(own_seeds, tmp_path) -> None:
-    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 400, 0)
+    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 250, 0)
     assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 20, outcomes
 
 
@@ -259,8 +228,8 @@ def test_altered_logs_under_the_ruleset_that_they_were_made_for(mlperf_seeds, tm
 @pytest.mark.parametrize("ruleset", ["0.7.0", "1.0.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"])
 def test_altered_logs_under_the_rulesets_of_other_rounds(own_seeds, mlperf_seeds, tmp_path, ruleset: str) -> None:
     seeds = {name: own_seeds[name] for name in ("open", "closed lars", "closed sgd")}
-    outcomes = _compare(seeds | _without_weights(mlperf_seeds), ruleset, tmp_path, 100, 30_000)
-    assert sum(outcomes[name] for name in ("both reject", "only ours rejects")) > 20, outcomes
+    outcomes = _compare(seeds | _without_weights(mlperf_seeds), ruleset, tmp_path, 60, 30_000)
+    assert sum(outcomes[name] for name in ("both reject", "only ours rejects")) > 12, outcomes
 
 
 @pytest.mark.parametrize("ruleset", ["0.7.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"])
@@ -276,18 +245,17 @@ def test_the_time_before_the_run_is_limited_as_the_round_limits_it(tmp_path, rul
 
 
 @pytest.mark.slow
-def test_many_more_altered_logs(own_seeds, mlperf_seeds, tmp_path) -> None:
-    outcomes = _compare(own_seeds | _without_weights(mlperf_seeds), "4.0.0", tmp_path, 15_000, 100_000)
-    outcomes += _compare(mlperf_seeds, "2.1.0", tmp_path, 2_000, 200_000)
-    for start, ruleset in enumerate(("0.7.0", "1.0.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"), 3):
-        outcomes += _compare(own_seeds | mlperf_seeds, ruleset, tmp_path, 500, 100_000 * start)
-    print(outcomes)
+@pytest.mark.parametrize("ruleset", ["0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0"])
+def test_2000_altered_logs_of_every_ruleset(own_seeds, mlperf_seeds, tmp_path, ruleset: str) -> None:
+    named = mlperf_seeds if "1.1.0" <= ruleset <= "2.1.0" else _without_weights(mlperf_seeds)
+    hrnet = ("hrnet", "hrnet closed") if ruleset != "4.0.0" else ()
+    own = {name: text for name, text in own_seeds.items() if name not in hrnet}
+    outcomes = _compare(own | named, ruleset, tmp_path, 2_000, 100_000)
     assert {name for name in outcomes if name.startswith("by ")} >= {
         f"by {rule}"
         for rule in (
-            *("exactly-once", "value-type", "after-run-stop", "time-order", "run-time", "epoch-order", "block-order"),
-            *("eval-order", "eval-schedule", "closed-data", "target-status", "run-status", "throughput-agrees"),
-            *("line-several-events", "line-nul", "line-encoding", "line-json", "line-fields", "event-type"),
+            *("own-log", "value-type", "time-order", "run-time", "epoch-order", "eval-order"),
+            *("target-status", "throughput-agrees", "line-several-events", "line-nul"),
         )
     }
 

@@ -16,18 +16,13 @@ from compliance.__main__ import main
 from compliance.submission import package
 from compliance.submission.system import FIELDS
 from compliance.submission.verify import verify
-from tests import make_log
+from tests import jobs, make_log
 from tests.compliance.altered import Altered
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def commit() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    return jobs.run(["git", "rev-parse", "HEAD"]).stdout.strip()
 
 
 def description(folder: Path, **changes: str) -> Path:
@@ -395,10 +390,7 @@ CODE = "benchmarks/resnet/implementations/paddle"
         (lambda p: (p / "results/CPU" / os.fsdecode(b"\xff.txt")).write_text("x"), "is a name that no package holds"),
         (_folder_for_a_log, "result_2.txt is an empty folder"),
         (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "differs from the report that the logs give"),
-        (
-            lambda p: (p / "submission.json").write_bytes(b"[" * 2**21),
-            "no system description: over 1 MiB",
-        ),
+        (lambda p: (p / "submission.json").write_bytes(b"[" * 2**21), "no system description: over 1 MiB"),
         (lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21), "CPU.json: no system description: over 1 MiB"),
     ],
 )

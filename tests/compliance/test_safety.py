@@ -2,18 +2,18 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests import make_log
+from tests import jobs, make_log
 from tests.compliance import fuzz
 
 HERE = Path(__file__).parent
+STEADY = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": [*HealthCheck]}
 CORPUS = sorted((HERE / "corpus").iterdir())
 
 json_values = st.recursive(
@@ -41,19 +41,19 @@ line = event.map(lambda fields: f":::MLLOG {json.dumps(fields)}".encode()) | st.
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, **STEADY)
 def test_any_bytes(data: bytes) -> None:
     fuzz.run_one(data)
 
 
 @given(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, **STEADY)
 def test_any_events_in_any_order(lines: list[bytes], end: bytes) -> None:
     fuzz.run_one(end.join(lines))
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, **STEADY)
 def test_a_good_log_with_bytes_replaced(data: st.DataObject) -> None:
     text = bytearray(make_log.run(epochs=1).encode())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -76,14 +76,15 @@ def test_the_corpus_reaches_a_pass_and_many_rules(tmp_path: Path) -> None:
     broken: set[str] = set()
     passed = 0
     ruleset = rules.load("4.0.0")
-    for path in CORPUS:
+    for path in reversed(CORPUS):  # the whole logs first
         data = path.read_bytes()
         (tmp_path / "log").write_bytes(fuzz.fragments(data[1:]) if data.startswith(fuzz.FRAGMENTS) else data)
         found, _ = check_file(tmp_path / "log", ruleset)
         broken |= {finding.rule for finding in found if finding.severity != "info"}
         passed += not any(finding.official for finding in found)
-    assert passed >= 3
-    assert len(broken) > 50
+        if passed >= 3 and len(broken) > 50:
+            return
+    pytest.fail(f"{passed} pass, {len(broken)} rules are broken")
 
 
 def _fuzz(runs: int, inputs: list[Path], tmp_path: Path) -> None:
@@ -100,18 +101,18 @@ def _fuzz(runs: int, inputs: list[Path], tmp_path: Path) -> None:
         str(tmp_path / "known"),
     ]
     command = [sys.executable, str(HERE / "fuzz.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = jobs.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "INFO: Instrumenting compliance.check" in done.stderr
 
 
 def test_the_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path) -> None:
-    _fuzz(200, [path for path in CORPUS if path.stat().st_size < 300], tmp_path)
+    _fuzz(60, [path for path in CORPUS if path.stat().st_size < 300], tmp_path)
 
 
 @pytest.mark.slow
 def test_the_fuzzer_finds_nothing_in_a_long_run(tmp_path: Path) -> None:
-    _fuzz(5_000, CORPUS, tmp_path)
+    _fuzz(2_000, CORPUS, tmp_path)
 
 
 def _check(path: Path) -> tuple[int, float]:
@@ -122,7 +123,7 @@ def _check(path: Path) -> tuple[int, float]:
         "print(int(peak) / 1024, file=sys.stderr); sys.exit(status)"
     )
     command = [sys.executable, "-c", code, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parents[1], timeout=120)
+    done = jobs.run(command)
     return done.returncode, float(done.stderr)
 
 

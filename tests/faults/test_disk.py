@@ -88,7 +88,7 @@ def test_a_log_folder_that_is_removed_ends_the_run(tmp_path, standing_in):
     job = start(logdir, tmp_path, cwd=standing_in, MODE="throughput", MEASURED_STEPS=100_000)
     jobs.until(lambda: jobs.trains(logdir / "CPU/rn50/result_0.txt"), job)
     shutil.rmtree(logdir)
-    _, said = job.communicate(timeout=60)
+    _, said = job.communicate(timeout=jobs.LIMIT_S)
     assert job.returncode == 1
     assert said == f"error: {logdir}/CPU/rn50 was removed during the run\n"
     assert jobs.processes(logdir) == [] and not logdir.exists()

@@ -70,9 +70,9 @@ def test_kill_9(tmp_path, standing_in, phase, victim, trains):
     job = start(logdir, small.data_set(tmp_path / "data"), cwd=checkout, **settings)
     jobs.until(lambda: PHASES[phase](log), job, every_s=0.005)
     kill(victim, logdir)
-    _, said = job.communicate(timeout=60)
+    _, said = job.communicate(timeout=jobs.LIMIT_S)
 
-    jobs.until(lambda: not jobs.processes(logdir), within_s=30, why=lambda: jobs.processes(logdir))  # no orphan
+    jobs.until(lambda: not jobs.processes(logdir), why=lambda: jobs.processes(logdir))  # no orphan
     assert job.returncode == (-9 if victim == "node" else 1)
     if victim != "node":
         assert said.startswith("error: ") and said.count("\n") == 1, said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from pathlib import Path
 
 import psutil
@@ -40,12 +39,9 @@ def test_nothing_stays_of_a_job_when_one_process_is_killed(standing_in: Path, tm
     segments = [Path(m.path) for m in jobs.rank_of(tmp_path, 0).memory_maps() if m.path.startswith("/dev/shm/")]
     assert segments and all(path.exists() for path in segments)
     tree[[role_of(process) for process in tree].index(role)].send_signal(signal.SIGKILL)
-    job.communicate(timeout=30)
+    job.communicate(timeout=jobs.LIMIT_S)
     assert job.returncode != 0
-    deadline = time.monotonic() + 10
-    while jobs.processes(tmp_path):
-        assert time.monotonic() < deadline, [process.cmdline() for process in jobs.processes(tmp_path)]
-        time.sleep(0.1)
+    jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
     assert re.fullmatch(TREE[role], aborted(tmp_path))
     segments += [path.parent for path in segments if path.parent.name.startswith("ranks.")]
     assert [path for path in (*tmp_path.iterdir(), *segments) if path.exists() and path.name != "CPU"] == []

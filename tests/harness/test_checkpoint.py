@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -324,7 +323,7 @@ def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
     goes, write = threading.Event(), checkpoint.write
 
     def slow(*arguments: Any) -> None:
-        assert goes.wait(60)
+        assert goes.wait(jobs.LIMIT_S)
         write(*arguments)
 
     monkeypatch.setattr(checkpoint, "write", slow)
@@ -347,14 +346,6 @@ def test_half_files_of_a_killed_run_are_cleared_away(tmp_path, one_rank):
 
 
 # ---- runs
-
-
-def wait_for(condition, process: subprocess.Popen[str], timeout_s: float = 150) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert process.poll() is None, process.communicate()[1][-3000:]
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.05)
 
 
 def steps_of(log: Path) -> list[int]:
@@ -385,7 +376,7 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
     process = small.start(first, data, CHECKPOINT_EPOCHS=1)
     folder = tmp_path / "killed" / "result_0.checkpoints"
-    wait_for(lambda: len(whole_losses(first)) >= 12 and checkpoint._newest_first(folder), process)
+    jobs.until(lambda: len(whole_losses(first)) >= 12 and checkpoint._newest_first(folder), process)
     small.kill_all(process)
     assert [p.name for p in checkpoint._newest_first(folder)] == ["step_000000010.safetensors"]
     done = small.train(second, data, RESUME="auto", SEED=-1)
@@ -405,9 +396,9 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     data = small.data_set(tmp_path / "data")
     first, second, third = (tmp_path / name / "result_0.txt" for name in ("stopped", "same", "fewer"))
     process = small.start(first, data)
-    wait_for(lambda: len(whole_losses(first)) >= 13, process)
+    jobs.until(lambda: len(whole_losses(first)) >= 13, process)
     process.send_signal(signal.SIGUSR1)  # as launch/trials.sh does
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=jobs.LIMIT_S)
     (saved,) = checkpoint._newest_first(first.with_name("result_0.checkpoints"))
     step = len(jobs.losses(first))
     assert process.returncode != 0 and saved.name == f"step_{step:09d}.safetensors"

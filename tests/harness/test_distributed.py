@@ -15,7 +15,7 @@ def test_two_ranks_broadcast_and_average() -> None:
 
 
 @pytest.mark.xdist_group("ranks")
-def test_another_number_of_ranks_than_the_environment_says_is_refused() -> None:
-    done = jobs.on_ranks(2, "-m", "harness", DGXNNODES=2, HOSTS="a,b")
+def test_another_number_of_ranks_than_the_environment_says_is_refused(standing_in: Path) -> None:
+    done = jobs.on_ranks(2, "-m", "harness", cwd=standing_in, DGXNNODES=2, HOSTS="a,b")
     assert done.returncode == 2
     assert "2 ranks were started, but DGXNNODES=2 x DGXNGPU=2 is 4" in done.stderr

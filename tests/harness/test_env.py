@@ -16,14 +16,11 @@ from tests import jobs
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("BATCHSIZE", "0", "must be at least 1"),
         ("BATCHSIZE", "many", "must be a whole number"),
         ("BATCHSIZE", "1e3", "must be a whole number"),
         ("BATCHSIZE", "9" * 40, "must be a whole number"),
-        ("PRECISION", "fp8", "must be one of fp32, tf32"),
         ("MODE", "fast", "must be one of train, throughput"),
         ("NODE_RANK", "1", "must be below DGXNNODES=1"),
-        ("PRECISION", "amp_o2", "a CPU has no kernels for it"),
         ("LOSS_SCALE", "128", "only FP16's loss is scaled"),
         ("HOSTS", "a,b", "names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
         ("LOGDIR", "", "is empty: set it to the folder of the results, or unset it"),
@@ -36,11 +33,11 @@ def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("scale", "least"), [("1", 102), ("101", 102), ("102", 0)])
+@pytest.mark.parametrize(("scale", "least"), [("1", 204), ("203", 204), ("204", 0)])
 def test_a_loss_scale_at_which_fp16_loses_gradients_is_refused(scale: str, least: int) -> None:
     job = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408", "LOSS_SCALE": scale}
     if not least:
-        assert env.read(job)[0].loss_scale == 102
+        assert env.read(job)[0].loss_scale == 204
         return
     with pytest.raises(ValueError, match=f"^LOSS_SCALE={scale}: FP16 cannot hold .* 3264 images: .* at least {least}$"):
         env.read(job)
@@ -141,7 +138,7 @@ def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
     libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
     secrets = {"NCCL_API_KEY": "x", "SECRET": "x"}
     given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", **libraries, **secrets)
-    assert {env.variable(f.name) for f in dataclasses.fields(env.Job)} < given.keys()
+    assert {f.name.upper() for f in dataclasses.fields(env.Job)} < given.keys()
     assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
     forwarded = given["JOB_FORWARDED"].split()
     assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", "NCCL_DEBUG", "NCCL_IB_HCA"} < set(forwarded)
@@ -163,15 +160,9 @@ def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
     }
 
 
-def test_only_one_file_of_the_training_half_reads_the_environment(repository: Path) -> None:
-    readers = subprocess.run(
-        ["git", "grep", "-lE", r"os\.(environ|getenv)", "--", "program", "harness", "paddle_*"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert readers == ["harness/env.py"]
+def test_only_one_file_of_the_training_half_reads_the_environment() -> None:
+    found = jobs.run(["git", "grep", "-lE", r"os\.(environ|getenv)", "--", "program", "harness", "paddle_*"])
+    assert found.stdout.split() == ["harness/env.py"]
 
 
 def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
@@ -185,7 +176,7 @@ def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
         + (repository / "run_and_time.sh").read_text()
     )
     for f in dataclasses.fields(env.Job):
-        name = env.variable(f.name)
+        name = f.name.upper()
         read_in_python = re.search(rf"\b(job|self)\.{f.name}\b", code)
         read_in_shell = re.search(rf"\$\{{{name}\b|\(\(.*\b{name}\b", code)
         assert read_in_python or read_in_shell, f"nothing reads {name}"

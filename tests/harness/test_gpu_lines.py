@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pkgutil
+import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,9 +25,21 @@ from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
 from paddle_rn50.config import Augmentation
 from runlog import schema
+from tests import jobs
 from tests.harness.recorded import A100, A100_TOPOLOGY, H100, V100, recorded_nvml
 
 STREAM = 12345
+NAME = r"(?:harness|program|paddle_rn50|paddle_hrnet|tools|compliance)\.[\w.]+"
+
+
+def test_what_the_list_names_is_there() -> None:
+    page = (jobs.REPOSITORY / "docs" / "program.md").read_text()
+    listed = page.split("| line | what a GPU alone does there")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(listed) > 20
+    for row in listed:
+        names = re.findall(f"`({NAME})`", row.split(" | ")[0])
+        assert names, row
+        assert all(pkgutil.resolve_name(name) for name in names)
 
 
 def on_gpu(values: np.ndarray) -> Any:

@@ -15,6 +15,7 @@ from harness import nvidia
 from harness.hooks import telemetry
 from harness.hooks.telemetry import Sampler
 from harness.progress import Timing
+from tests import jobs
 from tests.harness.recorded import A100, NO_ECC, V100, recorded_nvml
 
 GPU_FIELDS = {
@@ -29,10 +30,7 @@ def lines(path):
 
 
 def wait_for_lines(path, count):
-    until = time.monotonic() + 20
-    while not path.exists() or len(path.read_text().splitlines()) < count:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    jobs.until(lambda: path.exists() and len(path.read_text().splitlines()) >= count, every_s=0.01)
 
 
 def test_samples_of_this_machine(tmp_path):
@@ -112,11 +110,11 @@ def test_energy_that_one_gpu_does_not_say_is_not_measured(tmp_path):
 
 def test_a_file_that_cannot_be_written_ends_the_sampling_and_not_the_run(tmp_path, capfd):
     with recorded_nvml(absent=True), Sampler(Path("/dev/full/a.jsonl"), every_s=0.01, job_gpus=0) as sampler:
-        time.sleep(0.1)
+        pass
     assert sampler.summary()["error"] and "warning: telemetry ends" in capfd.readouterr().err
     (tmp_path / "old.jsonl").write_text("a result\n")
     with recorded_nvml(absent=True), Sampler(tmp_path / "old.jsonl", every_s=0.01, job_gpus=0) as sampler:
-        time.sleep(0.1)
+        pass
     assert (tmp_path / "old.jsonl").read_text() == "a result\n", "nothing is overwritten"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -15,23 +14,14 @@ START = """
 import sys, threading, time, ctypes
 from harness.hooks.watchdog import WATCHDOG
 from harness.hooks import watchdog
-watchdog.GRACE_S, watchdog.TICK_S = 0.5, 0.1
+watchdog.GRACE_S, watchdog.TICK_S = 2, 0.1
 WATCHDOG.beat("computing step 3")
 WATCHDOG.start({limit}, rank=5, node="node7")
 """
 
 
-def run(body: str, *, limit: float = 0.5) -> tuple[subprocess.CompletedProcess[str], float]:
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", START.format(limit=limit) + body],
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done, time.monotonic() - began
+def run(body: str, *, limit: int = 1) -> subprocess.CompletedProcess[str]:
+    return jobs.run([sys.executable, "-c", START.format(limit=limit) + body])
 
 
 def test_a_hang_ends_with_the_stacks_of_all_threads():
@@ -41,35 +31,32 @@ threading.Thread(target=reader_that_hangs, daemon=True).start()
 def wait_for_the_reader(): threading.Event().wait()
 wait_for_the_reader()
 """
-    done, _ = run(body)
+    done = run(body)
     assert done.returncode == 1
     first, *rest = done.stderr.splitlines()
-    assert first == "error: rank 5 on node7 hangs: no progress for 0.5 s while computing step 3"
+    assert first == "error: rank 5 on node7 hangs: no progress for 1 s while computing step 3"
     assert all(line.startswith("[rank 5] ") for line in rest)
     assert "in reader_that_hangs" in done.stderr and "in wait_for_the_reader" in done.stderr
 
 
 def test_a_hang_that_keeps_the_interpreter_ends_too():
     """PyDLL calls keep the GIL: no Python thread runs any more."""
-    done, _ = run("def stuck(): ctypes.PyDLL(None).sleep(30)\nstuck()")
+    done = run("def stuck(): ctypes.PyDLL(None).sleep(600)\nstuck()")
     assert done.returncode == 1 and "Timeout (" in done.stderr and "in stuck" in done.stderr
 
 
 def test_progress_keeps_it_quiet():
-    done, took_s = run("for i in range(15):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')")
-    assert (done.returncode, done.stderr) == (0, "") and took_s > 1.5
+    done = run("for i in range(20):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_may_take_longer_is_given_longer_once():
-    done, took_s = run(
-        "WATCHDOG.beat('warming up', extra_s=1.5)\ntime.sleep(1.2)\nWATCHDOG.beat('step')\ntime.sleep(9)"
-    )
-    assert done.returncode == 1 and "no progress for 0.5 s while step" in done.stderr
-    assert took_s > 1.7
+    done = run("WATCHDOG.beat('warming up', extra_s=60)\ntime.sleep(1.5)\nWATCHDOG.beat('step')\ntime.sleep(600)")
+    assert done.returncode == 1 and "no progress for 1 s while step" in done.stderr
 
 
 def test_no_limit_watches_nothing():
-    done, _ = run("assert threading.active_count() == 1\ntime.sleep(0.3)", limit=0)
+    done = run("assert threading.active_count() == 1", limit=0)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -24,15 +24,7 @@ print("whole")
 @pytest.mark.parametrize("first", ["harness", "tools.inspect"])
 def test_paddle_before_all_else_breaks_nothing(first: str) -> None:
     """In a process of its own, as pytest has zlib already; PNG and MPI were what crashed."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import {first}\nimport paddle\n{USE}"],
-        cwd=jobs.REPOSITORY,
-        env=jobs.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = jobs.run([sys.executable, "-c", f"import {first}\nimport paddle\n{USE}"])
     assert done.stdout.endswith("whole\n"), done.stderr[-1500:]
 
 

@@ -56,12 +56,8 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     assert report["source"]["lock_sha256"]
     # The figure of the minute stands in a log that the scorer reads.
     (log,) = (tmp_path / "acceptance").glob("*/fp32.txt")
-    score = subprocess.run(
-        [sys.executable, "-m", "scoring", "score", str(log), "--protocol", "window", "--runs", "1", "--json"],
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        check=True,
-    )
+    command = [sys.executable, "-m", "scoring", "score", str(log), "--protocol", "window", "--runs", "1", "--json"]
+    score = jobs.run(command)
     assert json.loads(score.stdout)["value"] == pytest.approx(throughput["figures"]["images_per_s"], rel=0.2)
 
 
@@ -86,13 +82,7 @@ def test_each_job_of_a_gpu_has_its_throughput_whatever_fails_before_it(tmp_path:
 
 def checkout(copy: Path) -> Path:
     """A copy of this checkout for a test to change."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    listed = jobs.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"])
     for name in listed.stdout.split():
         if not name.startswith("tests/") and (jobs.REPOSITORY / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -138,10 +128,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     report = written(tmp_path)
     assert report["verdict"] == "2 ok, 2 fatal, 24 unknown, in the short form"
     found = statuses(report)
-    assert {key for key, status in found.items() if status == FATAL} == {
-        ("losses", "fp32"),
-        ("evaluation", "fp32"),
-    }
+    assert {key for key, status in found.items() if status == FATAL} == {("losses", "fp32"), ("evaluation", "fp32")}
     assert found["all-reduce", "fp32"] == UNKNOWN  # one rank
 
 
@@ -185,14 +172,8 @@ def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> N
 
 
 def reported(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tools.acceptance", *arguments, *(["--report", str(folder)] if folder.name else [])],
-        env=jobs.environment(**variables),
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    report = ["--report", str(folder)] if folder.name else []
+    return jobs.run([sys.executable, "-m", "tools.acceptance", *arguments, *report], **variables)
 
 
 def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> None:

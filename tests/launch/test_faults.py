@@ -34,10 +34,10 @@ def aborted(logdir: Path) -> str:
     return jobs.abort_reason(logdir / "CPU/rn50/result_0.txt")
 
 
-def ended(job: subprocess.Popen[str], logdir: Path, within_s: float) -> str:
-    """What a job that was hurt said on stderr; it has ended, and all its processes, within the time."""
-    stderr = job.communicate(timeout=within_s)[1]
-    jobs.until(lambda: not jobs.processes(logdir), within_s=within_s, why=lambda: jobs.processes(logdir))
+def ended(job: subprocess.Popen[str], logdir: Path) -> str:
+    """What a job that was hurt said on stderr; it has ended, and all its processes."""
+    stderr = job.communicate(timeout=jobs.LIMIT_S)[1]
+    jobs.until(lambda: not jobs.processes(logdir), why=lambda: jobs.processes(logdir))
     assert stderr.count("\n") == 1, stderr
     return stderr
 
@@ -57,7 +57,7 @@ def checkout(request: pytest.FixtureRequest, standing_in: Path) -> Path:
 def test_a_signal_ends_the_job(checkout: Path, tmp_path: Path, sent: signal.Signals, status: int) -> None:
     job = start(checkout, tmp_path)
     job.send_signal(sent)
-    stderr = ended(job, tmp_path, within_s=30)
+    stderr = ended(job, tmp_path)
     assert job.returncode == status
     assert "stopped by signal" in stderr
     assert "stopped by signal" in aborted(tmp_path)
@@ -72,7 +72,7 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
     settings = {**small.TRAINING, "DGXNGPU": 1, "DATADIR": data}
     job = start(small.checkout(), logdir, **settings)
     job.send_signal(signal.SIGTERM)
-    ended(job, logdir, within_s=60)
+    ended(job, logdir)
     assert "RESUME=auto goes on" in aborted(logdir)
     done = jobs.run_and_time(cwd=small.checkout(), **settings, LOGDIR=str(logdir), RESUME="auto")
     resumed = logdir / "CPU/rn50/result_0.resumed_1.txt"
@@ -102,15 +102,8 @@ def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
     """The log's folder is a file system of 24 KiB: the header fits, the windows soon do not."""
     script = f"mount -t tmpfs -o size=24k none {tmp_path} && exec {standing_in}/run_and_time.sh"
-    done = subprocess.run(
-        [*in_namespaces("--mount"), "bash", "-c", script],
-        env=jobs.environment(LOGDIR=str(tmp_path), **ENDLESS),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    isolated = [*in_namespaces("--mount"), "bash", "-c", script]
+    done = jobs.run(isolated, LOGDIR=tmp_path, **ENDLESS)
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
     assert not jobs.processes(tmp_path)

@@ -68,7 +68,7 @@ def test_the_urls_are_pinned_and_the_digests_are_those_of_the_scorers_table() ->
 
 
 def test_a_run_ends_with_what_was_skipped_and_how_to_have_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-k", "fetched_once or not_kept", __file__]
+    command = [sys.executable, "-m", "pytest", "-n", "1", "-k", "fetched_once or not_kept", __file__]
     done = jobs.run(command, PUBLISHED_LOGS=str(tmp_path / "none"), TESTS_MUST_NOT_SKIP=0)
     last = done.stdout.splitlines()[-1]
     assert last.startswith("skipped: ") and last.endswith("none is absent: tests/fetch_logs.sh fetches the logs)"), last

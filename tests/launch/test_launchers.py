@@ -31,7 +31,7 @@ def launch(*command: str, **environment: str) -> subprocess.CompletedProcess[str
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=jobs.LIMIT_S,
         check=False,
     )
 
@@ -51,10 +51,7 @@ def resolved(stdout: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("command", "environment"),
-    [
-        (("launch/mpirun.sh", "--hosts", "a,b", "--dry-run"), {}),
-        (("launch/slurm.sub", "--dry-run"), {"HOSTS": "a,b"}),
-    ],
+    [(("launch/mpirun.sh", "--hosts", "a,b", "--dry-run"), {}), (("launch/slurm.sub", "--dry-run"), {"HOSTS": "a,b"})],
     ids=["mpirun", "slurm"],
 )
 def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
@@ -128,25 +125,28 @@ def test_a_path_that_no_mount_can_name_is_refused(engine: str) -> None:
         assert done.stderr.startswith("error: /data,2012: a path with a comma or a ")
 
 
+INSTEAD = (" --check", " --fleet", " --acceptance --short")
+
+
 @pytest.mark.parametrize(
-    ("command", "variables", "lines"),
+    ("command", "variables", "lines", "asked"),
     [
-        (("launch/container_node.sh",), {"CONT": "img"}, 1),
-        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, 2),
-        (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, 2),
-        (("launch/slurm.sub",), {"CONT": "img", "DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 2),
-        (("launch/slurm.sub",), {"DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 1),
+        (("launch/container_node.sh",), {"CONT": "img"}, 1, ("", *INSTEAD)),
+        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, 2, ("", *INSTEAD)),
+        (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, 2, INSTEAD[2:]),
+        (("launch/slurm.sub",), {"CONT": "img", "DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 2, ("", *INSTEAD)),
+        (("launch/slurm.sub",), {"DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 1, INSTEAD[2:]),
     ],
     ids=["docker", "mpirun", "bare", "slurm", "slurm-bare"],
 )
 def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
-    command: tuple[str, ...], variables: dict[str, str], lines: int
+    command: tuple[str, ...], variables: dict[str, str], lines: int, asked: tuple[str, ...]
 ) -> None:
-    for instead in ("", " --check", " --fleet", " --acceptance --short"):
+    for instead in asked:
         done = launch(*command, *instead.split(), "--dry-run", **variables)
         assert done.returncode == 0, done.stderr
         ends = [line.rstrip() for line in done.stdout.splitlines() if "run_and_time.sh" in line]
-        for words in (" --check", " --fleet", " --acceptance --short"):
+        for words in INSTEAD:
             assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), done.stdout
 
 

@@ -31,7 +31,7 @@ class Pair:
         jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
         self.variables: dict[str, str] = {
             **{"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost", "JOB_KEY": str(key)},
-            **{"SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1", "NODE_WAIT_S": "30"},
+            **{"SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1", "NODE_WAIT_S": "300"},
         }
         self.processes: list[subprocess.Popen[str]] = []
 
@@ -40,14 +40,14 @@ class Pair:
         self.processes.append(process)
         return process
 
-    def both(self, *command: str, second: str = "") -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-        """The first node, which leads `command`, and the second, with the job's key or that of `second`."""
+    def both(self, *command: str, second: str = "", **more: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+        """The first node, which leads `command`, and the second, with the job's key or that of `second`, and `more`."""
         checkout = 'exec 8<. && mount -t tmpfs t /tmp && mkdir -p "$PWD" && mount -c --bind /proc/self/fd/8 "$PWD"'
         checkout += ' && cd "$PWD"'
         private = f'{checkout} && cp /dev/fd/9 /tmp/key && exec "$@"'  # also of a checkout in /tmp
         key = second or self.variables["JOB_KEY"]
         script = f'exec 9<"$0"; exec unshare --mount bash -c {private!r} _ .venv/bin/python -m launch.nodes serve'
-        serve = self.start("bash", "-c", script, key, NODE_RANK="1", JOB_KEY="/tmp/key")
+        serve = self.start("bash", "-c", script, key, NODE_RANK="1", JOB_KEY="/tmp/key", **more)
         lead = self.start(*NODES, "lead", "--", *command, NODE_RANK="0")
         return lead, serve
 
@@ -55,9 +55,7 @@ class Pair:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     sshd = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/usr/local/sbin")
-    private = subprocess.run(
-        ["unshare", "--mount", "mount", "-t", "tmpfs", "t", "/mnt"], capture_output=True, check=False
-    )
+    private = jobs.run(["unshare", "--mount", "mount", "-t", "tmpfs", "t", "/mnt"])
     need(bool(sshd) and shutil.which("ssh") is not None, "openssh-client and openssh-server are absent")
     need(private.returncode == 0, "this user cannot give a process a /tmp of its own: run as root")
     made = Pair(tmp_path)
@@ -73,7 +71,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def said(process: subprocess.Popen[str]) -> tuple[int, str]:
-    stderr = process.communicate(timeout=90)[1]
+    stderr = process.communicate(timeout=jobs.LIMIT_S)[1]
     return process.returncode, stderr
 
 
@@ -95,7 +93,7 @@ LOOP = 'trap "cat ${ABORT_REASON_FILE} >$0.reason; exit 1" TERM; touch "$0"; whi
 
 def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair) -> None:
     lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
-    jobs.until((tmp_path / "runs").exists, within_s=60)
+    jobs.until((tmp_path / "runs").exists)
     root = psutil.Process(serve.pid)
     jobs.kill_at_once(lambda: [root, *root.children(recursive=True)])
     status, stderr = said(lead)
@@ -106,7 +104,7 @@ def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair
 
 def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> None:
     lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
-    jobs.until((tmp_path / "runs").exists, within_s=60)
+    jobs.until((tmp_path / "runs").exists)
     lead.send_signal(signal.SIGTERM)
     assert said(lead)[0] == 143
     assert said(serve)[0] == 143
@@ -116,9 +114,8 @@ def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> Non
 def test_a_node_with_another_key_is_refused(tmp_path: Path, pair: Pair) -> None:
     other = tmp_path / "other"
     jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)])
-    pair.variables["NODE_WAIT_S"] = "10"
     for process, words in zip(
-        pair.both("true", second=str(other)),
+        pair.both("true", second=str(other), NODE_WAIT_S="10"),
         ("localhost (node 1): answers with another key than this job's", "did not come within 10 s"),
         strict=True,
     ):

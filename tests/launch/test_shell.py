@@ -22,24 +22,28 @@ def elsewhere(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def usual() -> str:
+    return jobs.run_and_time("--dry-run").stdout
+
+
 @pytest.mark.parametrize(
-    "variables",
+    ("command", "variables"),
     [
-        {"PYTHONPATH": "{}"},
-        {"PYTHONHOME": "/usr/nowhere"},
-        {"PYTHONSAFEPATH": "1"},
-        {"CDPATH": "{}"},
-        {"HOME": "/proc/nowhere"},
-        {"POSIXLY_CORRECT": "1"},
+        ("./go", {"PYTHONPATH": "{}"}),
+        ("./go", {"PYTHONHOME": "/usr/nowhere"}),
+        ("./go", {"PYTHONSAFEPATH": "1"}),
+        ("./go", {"CDPATH": "{}"}),
+        ("./go", {"HOME": "/proc/nowhere"}),
+        ("sh ./go", {"CDPATH": "{}"}),
+        ("sh ./go", {"POSIXLY_CORRECT": "1"}),
     ],
-    ids=lambda v: next(iter(v)),
 )
-@pytest.mark.parametrize("command", [("./go",), ("sh", "./go")], ids=" ".join)
-def test_a_job_is_the_same_from_any_shell(elsewhere: Path, command: tuple[str, ...], variables: dict[str, str]) -> None:
+def test_a_job_is_the_same_from_any_shell(elsewhere: Path, usual: str, command: str, variables: dict[str, str]) -> None:
     """Called through a link, from a folder that has a launch/ of its own."""
-    done = jobs.run([*command, "--dry-run"], cwd=elsewhere, **{k: v.format(elsewhere) for k, v in variables.items()})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == jobs.run_and_time("--dry-run").stdout
+    settings = {name: value.format(elsewhere) for name, value in variables.items()}
+    done = jobs.run([*command.split(), "--dry-run"], cwd=elsewhere, **settings)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", usual)
 
 
 def test_a_clusters_settings_of_its_own_mpi_are_not_the_jobs(standing_in: Path, tmp_path: Path) -> None:
@@ -64,5 +68,5 @@ def test_a_tool_needs_nothing_of_its_shell() -> None:
 @pytest.mark.parametrize("folder", ["/no/such/folder", "/etc/passwd"])
 def test_a_tmpdir_that_cannot_be_written_is_refused(folder: str) -> None:
     done = jobs.run_and_time("--dry-run", TMPDIR=folder)
-    said = f"error: TMPDIR={folder} is no folder that can be written: make it, or unset TMPDIR\n"
+    said = f"error: {folder} is no folder that can be written: set TMPDIR to one that is\n"
     assert (done.returncode, done.stderr) == (2, said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import yaml
 
@@ -13,13 +12,8 @@ LAUNCH = jobs.REPOSITORY / "launch"
 
 
 def table() -> dict[str, int]:
-    done = subprocess.run(
-        ["bash", "-c", 'source launch/common.sh; for name in $(compgen -v); do echo "${name}=${!name-}"; done'],
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    names = 'source launch/common.sh; for name in $(compgen -v); do echo "${name}=${!name-}"; done'
+    done = jobs.run(["bash", "-c", names])
     pairs = (line.partition("=")[::2] for line in done.stdout.splitlines())
     return {name: int(value) for name, value in pairs if re.search(r"_(S|COUNT)$", name) and value.isdigit()}
 

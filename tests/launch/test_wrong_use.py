@@ -22,10 +22,7 @@ def refused(logdir: Path, message: str, **variables: str | int) -> None:
         ({"RECIPE": "adam"}, "error: RECIPE='adam': must be one of digits_small"),
         ({"PRECISION": "fp8"}, "error: PRECISION='fp8': must be one of fp32"),
         ({"PRECISION": "amp_o2"}, "error: PRECISION=amp_o2: a CPU has no kernels for it"),
-        (
-            {"STRATEGY": "fuse_all=1"},
-            "error: STRATEGY='fuse_all=1': no knob 'fuse_all': use auto alone, or knob=",
-        ),
+        ({"STRATEGY": "fuse_all=1"}, "error: STRATEGY='fuse_all=1': no knob 'fuse_all': use auto alone, or knob="),
         ({"WORKLOAD": "bert"}, "error: WORKLOAD='bert': must be one of rn50"),
         ({"BATCHSIZE": 0}, "error: BATCHSIZE=0: must be at least 1"),
         ({"RECIPE": "mlperf_lars"}, "no reference convergence point for global batch 32"),

@@ -8,9 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness import nvidia
 from tests import jobs
 
 RUN = Path(__file__).with_name("run.sh")
+NODE = Path("/sys/devices/system/node/node0/cpulist")  # cores of this machine's first NUMA node
 BLOCKING = ", blocking"
 FEW = {  # a job of two steps an epoch: the first reads no loss, the second does
     "DGXSYSTEM": "DGXA100",
@@ -63,6 +65,8 @@ class Process:
     peak_bytes: int = 0  # of the device's memory that Paddle's allocator took
     communicators: int = 0  # of NCCL that it opened
     refused: int = 0  # allocations for which there was no room
+    devices: set[int] = field(default_factory=set)  # of whose memory it took some
+    cores: set[int] = field(default_factory=set)  # that it may run on
 
     @property
     def training(self) -> list[Step]:
@@ -100,6 +104,10 @@ def read(folder: Path) -> list[Process]:
             sums.append(Counter({(f[1], f[2]): int(f[3]) for f in lines if f[0] == "count"}))
             process.peak_bytes = max([process.peak_bytes, *(int(f[4]) for f in lines if f[1].startswith("device"))])
         events = _sections(path.with_name(path.name.replace("counts", "trace")))
+        for label, lines in events:
+            process.devices |= {int(line[1].split()[1]) for line in lines if line[0] == "alloc"}
+            if label.startswith("cores "):
+                process.cores = nvidia.cpu_list(label.removeprefix("cores "))
         starts = [n for n, (label, _) in enumerate(events) if label.startswith("run ")]
         ends = [*starts[1:], len(events) - 1] if starts else []  # a job that was refused ran nothing
         for start, end in zip(starts, ends, strict=True):
@@ -140,12 +148,15 @@ class Job:
         return f"{self.done.stdout[-1000:]}\n{self.done.stderr[-1000:]}\n{said}"
 
 
-def start(folder: Path, *, timeout_s: float = 1200, trial: str = "result_0", **variables: str) -> Job:
-    """./run_and_time.sh with `variables` on null GPUs, to its end; logs and counts are in `folder`."""
+def start(folder: Path, *before: str, timeout_s: float = 1200, trial: str = "result_0", **variables: str) -> Job:
+    """./run_and_time.sh with `variables` on null GPUs, to its end; logs and counts are in `folder`.
+
+    `before` is a command that runs it.
+    """
     counts = folder / f"{trial}.counts"
     counts.mkdir(parents=True)
     settings = {**FEW, "LOGDIR": str(folder / "logs"), "NULLGPU_OUT": str(counts), **variables}
-    done = jobs.run([str(RUN), "./run_and_time.sh"], timeout_s=timeout_s, **settings)
+    done = jobs.run([*before, str(RUN), "./run_and_time.sh"], timeout_s=timeout_s, **settings)
     log = folder / "logs" / settings["DGXSYSTEM"] / settings.get("WORKLOAD", "rn50") / f"{trial}.txt"
     return Job(done=done, log=log, ranks=read(counts))
 

@@ -32,6 +32,11 @@ def check_steps(job: Job, *, epochs: int) -> None:
         *_, before, captured = (step for step in process.steps if not step.fed)
         assert before.counts["graph", "capture"] == 1 and not captured.of("sync") and not captured.of("graph")
         assert captured.of("nccl work") and not captured.counts["copy", "host to device"]
+        assert process.communicators == 1 and process.devices == {process.rank}
+        assert [step.collectives for step in process.steps] == [step.collectives for step in job.ranks[0].steps]
+        # Issued where the step computes; its temporaries are of the graph's own pool, not of the common one.
+        assert len({stream for _, _, _, _, stream, _ in captured.collectives}) == 1
+        assert captured.counts["alloc", "device, of a graph"] > 0 and not captured.counts["alloc", "device"]
         assert len(process.replayed) == cases.STEPS * epochs
         for number, step in enumerate(process.replayed):
             assert step.counts["graph", "launch"] == 1 and not step.counts["graph", "stale copy"]

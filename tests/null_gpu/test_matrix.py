@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import paddle_hrnet.config
+from harness import nvidia
 from tests import jobs
 from tests.null_gpu import cases, door, expected
 from tests.null_gpu.cases import Case
@@ -36,7 +37,11 @@ def run(case: Case, folder: Path) -> list[Job]:
     """The job, and where it trains its resumption in the middle too; both have ended as they must."""
     data = case.write_data(folder / "data")
     settings = case.variables(data)
-    first = door.start(folder, **settings)
+    if binds(case):  # from one core, as RANK_NUMA alone may widen it
+        before, settings = ("taskset", "--cpu-list", str(min(node_cores()))), settings | {"RANK_NUMA": "0,0"}
+    else:
+        before = ()
+    first = door.start(folder, *before, **settings)
     if case.mode == "throughput":
         assert first.done.returncode == 0, first.explained
         return [first]
@@ -47,6 +52,16 @@ def run(case: Case, folder: Path) -> list[Job]:
     again = door.start(folder, timeout_s=600, trial="result_0.resumed_1", RESUME="auto", **settings)
     assert again.error.startswith(end), again.explained
     return [first, again]
+
+
+def binds(case: Case) -> bool:
+    """Whether the case's ranks are put on the cores of their GPU's NUMA node, here this machine's first."""
+    return (case.mode, case.ranks) == ("throughput", 2) and door.NODE.exists()
+
+
+def node_cores() -> set[int]:
+    """Cores of the first NUMA node."""
+    return nvidia.cpu_list(door.NODE.read_text())
 
 
 @pytest.mark.parametrize(
@@ -60,6 +75,13 @@ def test_a_gpu_is_asked_for_what_the_network_needs(case: Case, tmp_path: Path) -
             assert len(process.training) == 1 + cases.STEPS * left, "the warm-up and each step"
             assert len(process.evaluation) == ((1 + evaluations(case, left)) if case.mode == "train" else 0)
             assert not process.refused
+            assert process.devices == {process.rank}, "each rank has a GPU of its own"
+            assert process.communicators == (case.ranks > 1)
+            assert not binds(case) or process.cores == node_cores()
+            taken = [step.of("alloc") for step in process.training[1:]]
+            assert not any(name.startswith("device") for names in taken for name in names), (
+                "the warm-up took all memory"
+            )
             steady = process.training[1]  # the warm-up has built the program, and the loss is read after the next one
             check_layers(case, steady)
             check_host(case, steady)
@@ -207,16 +229,17 @@ def spans_ranks(case: Case) -> bool:
 def check_collectives(case: Case, job: Job, process: Process) -> None:
     """One sum of every gradient, the same on all ranks; and a normalization's two, where it spans them."""
     step = process.training[1]
-    assert [s.collectives for s in process.training] == [s.collectives for s in job.ranks[0].training]
+    assert [s.collectives for s in process.steps] == [s.collectives for s in job.ranks[0].steps]
     if case.ranks == 1:
         assert not step.collectives
         return
-    assert {name for name, *_ in step.collectives} == {"AllReduce"} and process.communicators == 1
+    assert {name for name, *_ in step.collectives} == {"AllReduce"}
     gradients = program_section(job)["all_reduces"]
     statistics = 2 * hrnet_w18(case) if spans_ranks(case) else 0
     assert len(step.collectives) == gradients + statistics
     assert all(place == "in place" for *_, place in step.collectives)
-    # A normalization sums on the stream that it computes on, gradients on one of their own.
+    # A normalization sums on the stream that it computes on, gradients on one of their own; there is no third.
+    assert sum(sum(s.of("stream").values()) for s in process.steps) == 2
     streams = Counter(stream for _, _, _, _, stream, _ in step.collectives)
     assert sorted(streams.values()) == sorted(n for n in (gradients, statistics) if n)
     if case.workload == "rn50":

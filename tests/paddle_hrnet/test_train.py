@@ -20,22 +20,11 @@ from paddle_hrnet import config, data, model, train
 from program import build, precision, strategy
 from scoring.__main__ import main as scoring
 from tests import jobs
-from tests.compliance import official_checker
-from tests.compliance.altered import Altered
+from tests.harness import small
 from tests.program import lower, programs
 
 SIDE = 32
-TRAINING = {
-    "WORKLOAD": "hrnet",
-    "IMAGE_SIZE": SIDE,
-    "BATCHSIZE": 2,
-    "PRINT_STEPS": 1,
-    "MAX_EPOCHS": 2,
-    "SEED": 7,
-    "THREADS": 1,
-    "CLEAR_CACHES": 0,
-    "PROGRESS": "plain",
-}
+TRAINING = {**small.TRAINING, "WORKLOAD": "hrnet", "IMAGE_SIZE": SIDE}
 
 
 def built(name: str, *, device: str, knobs: str = "") -> programs.Built:
@@ -110,10 +99,7 @@ def data_set(tmp_path: Path) -> Path:
             label = np.zeros((SIDE, SIDE), dtype=np.uint8)
             label[:, rng.integers(8, 24) :] = 1
             image = (label[:, :, None] * 150 + rng.integers(0, 50, (SIDE, SIDE, 3))).astype(np.uint8)
-            for kind, end, array in (
-                ("leftImg8bit", "leftImg8bit", image),
-                ("gtFine", "gtFine_labelTrainIds", label),
-            ):
+            for kind, end, array in (("leftImg8bit", "leftImg8bit", image), ("gtFine", "gtFine_labelTrainIds", label)):
                 path = root / kind / part / "a" / f"a_{i}_{end}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(array).save(path)
@@ -129,14 +115,6 @@ def good_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "CPU/hrnet/result_0.txt"
 
 
-# Events that the rules want at least once; without blocks the epochs must be there, so both go.
-REQUIRED = (
-    *("submission_org", "submission_platform", "submission_division", "submission_status", "submission_benchmark"),
-    *("cache_clear", "init_start", "init_stop", "run_start", "run_stop", "block_start epoch_start"),
-    *("block_stop epoch_stop", "eval_accuracy", "train_samples", "eval_samples"),
-)
-
-
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_the_log_of_the_default_job_passes_both_checkers(good_log: Path) -> None:
@@ -145,21 +123,6 @@ def test_the_log_of_the_default_job_passes_both_checkers(good_log: Path) -> None
     findings, _ = check_file(good_log, rules.load("4.0.0"))
     assert [finding for finding in findings if finding.severity == "error"] == []
     assert official.check_log(good_log, "4.0.0", "hrnet") == (True, [])
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-@pytest.mark.parametrize("keys", REQUIRED)
-def test_without_a_required_event_both_checkers_reject_it(good_log: Path, tmp_path: Path, keys: str) -> None:
-    log = Altered(good_log.read_text())
-    for key in keys.split():
-        assert log.at(key) >= 0
-        log.drop_all(key)
-    path = tmp_path / "result_0.txt"
-    path.write_text(log.text)
-    findings, _ = check_file(path, rules.load("4.0.0"))
-    assert any(finding.severity == "error" for finding in findings)
-    assert not official_checker.passes(path, config=str(official.config_of_ours("4.0.0", tmp_path)))
 
 
 @pytest.mark.slow
@@ -246,22 +209,6 @@ def test_the_reports_benchmark_as_a_user_starts_it(
             assert f"| {devices} | {published} |" in report
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-def test_a_bad_file_ends_the_run_as_aborted_and_keeps_the_log(tmp_path: Path, data_set: Path) -> None:
-    bad = data_set / "gtFine/train/a/a_3_gtFine_labelTrainIds.png"
-    bad.write_bytes(bad.read_bytes()[:-20])
-    log = tmp_path / "result_0.txt"
-    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, DATADIR=data_set, **TRAINING)
-    assert done.returncode == 1
-    said = f"{bad}: is truncated ("
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [said in reason for reason in jobs.values(log, "abort_reason")] == [True]
-    (stopped,) = (e for e in jobs.mllog(log) if e["key"] == "run_stop")
-    assert stopped["metadata"]["status"] == "aborted"
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -272,13 +219,3 @@ def test_a_bad_file_ends_the_run_as_aborted_and_keeps_the_log(tmp_path: Path, da
 def test_what_the_workload_does_not_have_is_refused(changed: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         workload.of_job(env.Job(workload="hrnet", **changed))  # type: ignore[arg-type]
-
-
-@pytest.mark.xdist_group("ranks")
-def test_wrong_use_is_said_in_one_line_before_a_log_is_begun(tmp_path: Path) -> None:
-    log = tmp_path / "result_0.txt"
-    done = jobs.on_ranks(1, "-m", "harness", RESULT_FILE=log, DATADIR="/nowhere", **TRAINING)
-    assert done.returncode == 2
-    assert "error: /nowhere: has neither train.txt nor images" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not log.exists()

@@ -10,22 +10,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import static
+from paddle.static.nn.common import PyFuncRegistry
 
 from program.ops import BACKWARD, CONVOLUTIONS, LOSS, OPTIMIZE, PRODUCTS
-from program.passes.edit import Step, insert, insert_all
+from program.passes.edit import insert
 
 HALF = (paddle.float16, paddle.bfloat16)
 BN_ATTRIBUTES = ("epsilon", "momentum")
+KEPT = ".kept"
 BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistics": False}
 
 
-def lower(main: static.Program, startup: static.Program, *, ranks: int, rounded: str = "", tf32: bool = False) -> None:
+def lower(
+    main: static.Program,
+    startup: static.Program,
+    *,
+    ranks: int,
+    rounded: str = "",
+    tf32: bool = False,
+    counts: Any = None,
+) -> None:
     """Rewrites both programs.
 
     With `rounded` what lay in half precision is rounded to its type where it is written, FP16's subnormals included:
-    the `gradients`, or `all` values with parameters and input too. With `tf32` products round what they read, likewise.
+    the `gradients`, or all `values` with parameters and input too. With `tf32` products round what they read, likewise.
+    `counts` gets how many of the gradients' values there were, and how many became 0.
     """
     block = main.global_block()
     half = {v.name: v.dtype for v in block.vars.values() if v.dtype in HALF} if rounded else {}
@@ -35,11 +47,10 @@ def lower(main: static.Program, startup: static.Program, *, ranks: int, rounded:
         _drop(program, ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_comm_stream", "c_sync_calc_stream"))
     _drop(startup, ("c_allreduce_sum",))  # fleet's first contact of the ranks
     _Lowering(main, ranks).run()
-    _round(block, half, gradients=rounded == "gradients")
-    if rounded == "all":
-        for name in given:
-            _round_one(block, 0, name, half[name], 0)
-    if tf32:
+    _round(block, half, counts, gradients=rounded == "gradients")
+    for name in given if rounded == "values" else ():
+        _round_one(block, 0, name, half[name], 0)
+    if rounded and tf32:
         _round_products(block, gradients=rounded == "gradients")
     block._sync_with_cpp()
 
@@ -63,7 +74,7 @@ def _widen(program: static.Program) -> None:
                 op.desc._set_attr(name, int(paddle.float32))
 
 
-def _round(block: Any, half: dict[str, Any], *, gradients: bool) -> None:
+def _round(block: Any, half: dict[str, Any], counts: Any, *, gradients: bool) -> None:
     for index in reversed(range(len(block.ops))):
         op = block.ops[index]
         role = op.attr("op_role")
@@ -71,41 +82,38 @@ def _round(block: Any, half: dict[str, Any], *, gradients: bool) -> None:
             continue
         slots = (slot for slot in op.output_names if slot not in ("ReserveSpace", "XShape"))
         for name in half.keys() & {name for slot in slots for name in op.output(slot)}:
-            _round_one(block, index + 1, name, half[name], role)
+            _round_one(block, index + 1, name, half[name], role, counts=counts if role & BACKWARD else None)
 
 
-# Veltkamp's splitting: c x - (c x - x) of c = 2^(24 - bits) + 1 is x rounded to so many of FP32's 24 bits. Paddle's
-# casts on a CPU cut bits off instead; what is rounded before, they leave as it is.
-SPLIT = {paddle.float16: 2.0**13 + 1, paddle.bfloat16: 2.0**16 + 1, paddle.float32: 2.0**13 + 1}  # the last: TF32
-SUBNORMAL = 0.75  # in FP32 its neighbours are 2^-24 away, as those of FP16's subnormals are
-
-
-def _rounding(block: Any, x: str, dtype: Any, into: str) -> list[Step]:
-    """Operators that round `x` to nearest."""
-    shape = block.var(x).shape
-    large, rest = (block.create_var(name=f"{into}.{n}", shape=shape, dtype="float32").name for n in ("large", "rest"))
-    steps: list[Step] = []
+def nearest(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """`x` rounded to nearest, ties to even: to FP16 (subnormals and infinities too), bfloat16, or TF32 for FP32."""
     if dtype == paddle.float16:
-        steps += [
-            ("scale", {"X": [x]}, {"Out": [into]}, {"scale": 1.0, "bias": SUBNORMAL}),
-            ("scale", {"X": [into]}, {"Out": [into]}, {"scale": 1.0, "bias": -SUBNORMAL}),
-        ]
-        x = into
-    return [
-        *steps,
-        ("scale", {"X": [x]}, {"Out": [large]}, {"scale": SPLIT[dtype]}),
-        ("elementwise_sub", {"X": [large], "Y": [x]}, {"Out": [rest]}, {"axis": -1}),
-        ("elementwise_sub", {"X": [large], "Y": [rest]}, {"Out": [into]}, {"axis": -1}),
-    ]
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).astype(np.float32)
+    dropped = np.uint32(16 if dtype == paddle.bfloat16 else 13)
+    bits, one = x.view(np.uint32), np.uint32(1)
+    return (bits + (one << dropped - one) - one + (bits >> dropped & one) >> dropped << dropped).view(np.float32)
 
 
-def _round_one(block: Any, index: int, name: str, dtype: Any, role: int) -> None:
-    """Rounds a variable in place before the operator at `index`; what is too large for its type becomes infinite."""
-    made = [f"{name}.rounded"]
-    block.create_var(name=made[0], shape=block.var(name).shape, dtype=dtype)
-    there: Step = ("cast", {"X": [name]}, {"Out": made}, {"in_dtype": paddle.float32, "out_dtype": dtype})
-    back: Step = ("cast", {"X": made}, {"Out": [name]}, {"in_dtype": dtype, "out_dtype": paddle.float32})
-    insert_all(block, index, [*_rounding(block, name, dtype, name), there, back], op_role=role)
+def _round_one(block: Any, index: int, name: str, dtype: Any, role: int, *, into: str = "", counts: Any = None) -> None:
+    """Rounds a variable, in place unless `into` another, before the operator at `index`.
+
+    `counts` gets how many values there were, and how many became 0.
+    """
+
+    def rounded(x: Any) -> np.ndarray:
+        exact = np.array(x)
+        found = nearest(exact, dtype)
+        if counts is not None:
+            there = np.count_nonzero(exact)
+            counts[:] += exact.size, there - np.count_nonzero(found)
+        return found
+
+    near = into or block.create_var(name=f"{name}.{index}.near", shape=block.var(name).shape, dtype="float32").name
+    if not into:  # where it lies: a gradient is a slice of its bucket
+        insert(block, index, "assign", {"X": [near]}, {"Out": [name]}, op_role=role)
+    callables = {"forward_callable_id": PyFuncRegistry(rounded).id, "backward_callable_id": -1}
+    insert(block, index, "py_func", {"X": [name]}, {"Out": [near]}, **callables, op_role=role)
 
 
 def _round_products(block: Any, *, gradients: bool) -> None:
@@ -118,7 +126,30 @@ def _round_products(block: Any, *, gradients: bool) -> None:
             (x,) = op.input(slot)
             near = block.create_var(name=f"{x}.{index}.tf32", shape=block.var(x).shape, dtype="float32").name
             op.desc.set_input(slot, [near])
-            insert_all(block, index, _rounding(block, x, paddle.float32, near), op_role=op.attr("op_role"))
+            _round_one(block, index, x, paddle.float32, op.attr("op_role"), into=near)
+
+
+def choices(main: static.Program, part: int, *, kept: bool) -> None:
+    """Writes what says where gradients pass, a relu's output and what the largest was taken of, to `part`'s variables.
+
+    Or reads it from there, where a run of the same program without rounding has `kept` it.
+    """
+    block = main.global_block()
+    for index in reversed(range(len(block.ops))):
+        op = block.ops[index]
+        slots = {"relu_grad": ("Out",), "pool2d_grad": ("X", "Out")}.get(op.type, ())
+        if op.type == "pool2d_grad" and op.attr("pooling_type") != "max":
+            continue
+        for slot in slots:
+            (name,) = op.input(slot)
+            own = f"{name}{KEPT}{part}"
+            if not block.has_var(own):
+                block.create_var(name=own, shape=block.var(name).shape, dtype="float32", persistable=True)
+            if kept:
+                op.desc.set_input(slot, [own])
+            else:
+                insert(block, index, "assign", {"X": [name]}, {"Out": [own]}, op_role=op.attr("op_role"))
+    block._sync_with_cpp()
 
 
 Variables = dict[str, list[str]]
@@ -200,6 +231,12 @@ class _Lowering:
         dz = op.output("Z@GRAD")
         self.add("relu_grad", {"Out": op.input("Y"), "Out@GRAD": op.input("Y@GRAD")}, {"X@GRAD": dz}, 1)
         self.batch_norm_grad(op, dz[0])
+
+    def lower_sync_batch_norm(self, op: Any) -> None:
+        self.batch_norm(op, op.input("X")[0], op.output("Y")[0])
+
+    def lower_sync_batch_norm_grad(self, op: Any) -> None:
+        self.batch_norm_grad(op, op.input("Y@GRAD")[0])
 
     # ---- units
 

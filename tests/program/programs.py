@@ -67,9 +67,11 @@ def fresh(
     knobs: str = "",
     layout: str = "",
     batch: int = BATCH,
-    recipe: config.Recipe = RECIPE,
+    recipe: Any = RECIPE,
     stages: Any = STAGES,
     loss_scale: float = 0.0,
+    schedule: Schedule = SCHEDULE,
+    workload: Any = train.ResNet50,
 ) -> Built:
     """The training program of rank 0 of `ranks`, as train.py builds it."""
     paddle.enable_static()
@@ -84,7 +86,7 @@ def fresh(
     )
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():
-        built = train.ResNet50(recipe, plan, batch=batch).training_program(SCHEDULE, seed=1)
+        built = workload(recipe, plan, batch=batch).training_program(schedule, seed=1)
     return Built(**vars(built), otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
 
 

@@ -89,10 +89,7 @@ def test_an_operator_on_the_host_and_an_input_that_is_fed_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("knobs", "device", "said"),
-    [
-        ("gradient_merge=2", "gpu", "gradient_merge has two"),
-        ("merged_lars=1", "cpu", "a CPU has no CUDA graphs"),
-    ],
+    [("gradient_merge=2", "gpu", "gradient_merge has two"), ("merged_lars=1", "cpu", "a CPU has no CUDA graphs")],
 )
 def test_what_does_not_go_with_it_is_refused(knobs: str, device: str, said: str) -> None:
     asked = strategy.parse(f"cuda_graph=1,{knobs}" if device == "gpu" else "cuda_graph=1")

@@ -48,14 +48,7 @@ def test_the_loss_scale_moves_as_the_reference_does() -> None:
         }
         (out,), found = check_finite_and_unscale([gradient], state["scale"], name="check")
         update_loss_scaling(
-            [out],
-            found,
-            *state.values(),
-            3,
-            precision.BAD_STEPS,
-            precision.GROWTH,
-            precision.BACKOFF,
-            name="update",
+            [out], found, *state.values(), 3, precision.BAD_STEPS, precision.GROWTH, precision.BACKOFF, name="update"
         )
     executor, reference = static.Executor(paddle.CPUPlace()), Reference(1024.0)
     rng = np.random.default_rng(0)

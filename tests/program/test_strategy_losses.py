@@ -11,13 +11,7 @@ from tests import jobs
 
 pytestmark = pytest.mark.xdist_group("ranks")
 STEPS = 10
-JOB = {
-    **jobs.TINY,
-    "RECIPE": "nvidia_cosine",
-    "WARMUP_STEPS": 1,
-    "MEASURED_STEPS": STEPS - 1,
-    "THREADS": 1,
-}
+JOB = {**jobs.TINY, "RECIPE": "nvidia_cosine", "WARMUP_STEPS": 1, "MEASURED_STEPS": STEPS - 1, "THREADS": 1}
 
 
 def losses(log: Path, ranks: int, batch: int, strategy: str) -> np.ndarray:
@@ -39,11 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "batch", "strategy"),
-    [
-        (2, 8, "fuse_grad_size_in_MB=1"),
-        (2, 8, "fuse_elewise_add_act_ops=0"),
-        (1, 16, "gradient_merge=2"),
-    ],
+    [(2, 8, "fuse_grad_size_in_MB=1"), (2, 8, "fuse_elewise_add_act_ops=0"), (1, 16, "gradient_merge=2")],
 )
 def test_the_losses_are_those_of_the_default(
     ranks: int, batch: int, strategy: str, base: np.ndarray, tmp_path: Path

@@ -1,5 +1,6 @@
 """Batch normalization over all ranks: what GPUs are given, and its equivalent on two CPU ranks."""
 
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from paddle import static
 
 from program.passes import sync_bn
 from tests import jobs
+from tests.needs import need
 
 NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
 NORMALIZATIONS = 4  # of two_ranks_null_gpu_bn.py
@@ -41,6 +43,7 @@ def test_the_operators_are_in_the_program() -> None:
 
 
 def on_null_gpus(out: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    need(shutil.which("gcc") is not None, "gcc, which makes the libraries that answer")
     script = str(Path(__file__).with_name("two_ranks_null_gpu_bn.py"))
     command = [NULL_GPU, *jobs.mpirun(2, script)]
     more = {"PYTHONPATH": str(jobs.REPOSITORY), "DEVICE": "gpu", "WORKLOAD": "hrnet", "DGXNGPU": "2", "THREADS": "1"}

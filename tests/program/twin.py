@@ -1,16 +1,21 @@
-"""The arithmetic twin: what rounding to the types of a GPU program does to ResNet-50's gradients, on a CPU.
+"""The arithmetic twin: what rounding to the types of a GPU program does to a step's gradients, on a CPU.
 
-python -m tests.program.twin [WORD...]   prints the rows whose name has a WORD; without one all of them, which it then
-                                         writes to docs/program.md (half an hour on two cores)
+python -m tests.program.twin [WORD...]   computes the rows whose name has a WORD, without one all of them, prints them,
+                                         and writes them to docs/program.md (minutes to an hour on two cores)
 
-Each program is that of the public door at 224 pixels and 1,000 classes. It is lowered to FP32 (lower.py) and computes
-one step at the first weights of MLPerf's recipe on crops of two photographs, in which each image has the share in the
-mean that it has in the global batch. Compared, parameter by parameter, is the gradient as the optimizer reads it:
+Each program is that of the public door at the size and the number of classes of its data set. It is lowered to FP32
+(lower.py) and computes one step on crops of two photographs, in which each image has the share in the mean that it has
+in the global batch. Every value that the GPU program stores in half precision is rounded, forward and backward, and in
+TF32 what a product reads. Compared, parameter by parameter, is the gradient as the optimizer reads it:
 
-- `gradients`: the forward pass is FP32's, and every gradient is rounded where the GPU program stores it (the loss scale
-  decides what is left of it), or in TF32 where a product reads it.
-- `all`: values of the forward pass too. Batch norm makes of their roundings a noise of its own, in any framework, the
-  more the smaller the batch: it is shown, and bound to nothing.
+- `gradients`: the forward pass is FP32's, and every gradient is rounded where the GPU program stores it, or in TF32
+  where a product reads it. This is what the loss scale decides.
+- `values`: those of the forward pass too, parameters and images with them. Relus and the largest of a pool let
+  gradients pass where they do in FP32. bfloat16's 8 bits do not keep the bounds here: its rows are shown.
+- `relus too`: relus follow the rounded values, and turn over where FP32's input is a rounding away from 0, in any
+  framework and in TF32 too. It is shown.
+
+Weights are the first ones of the recipe, and those after the warm-up of a training on the same crops, and late in it.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -28,24 +34,26 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from harness import loop
-from paddle_rn50 import config, data, model
+from paddle_hrnet import config as hrnet_config
+from paddle_hrnet import train as hrnet_train
+from paddle_rn50 import config, data, model, train
 from program import capture, count, precision
 from program.optimizers import OptimizerConfig
-from program.passes import resnet_unit
+from program.passes import edit, resnet_unit
+from program.schedules import Schedule
 from tests.program import lower, programs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "program.md"
-SIDE, CLASSES = 224, 1000
-BATCH = {"gradients": 4, "all": 32}  # images of the step
-GLOBAL = {"8 x 408": 3264, "8 x 256": 2048}
 HEAD = """\
-| rounded | job | loss scale | least cosine | median | ratio of the norms | flushed to 0 | infinite |
-|---|---|---|---|---|---|---|---|
+| rounded | weights | job | loss | its scale | least cosine | median | ratio of the norms | flushed to 0 | infinite |
+|---|---|---|---|---|---|---|---|---|---|
 """
 MARKS = "<!-- twin: {} -->\n"
 LEAST_COSINE, LEAST_NORM, MOST_NORM, MOST_FLUSHED = 0.999, 0.99, 1.01, 0.01
-# The gradients alone: no decay, and of MLPerf's recipe, as with gammas of 0 most gradients of a first step are 0.
-RECIPE = replace(config.mlperf_lars(3264), optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.0))
+TRAINING = Schedule(kind="piecewise", base=0.004, warmup_steps=10, total_steps=17)
+WEIGHTS = {"first": 0, "warm": 10, "late": 16}  # of this training
+# The gradients alone are compared: no decay, and the velocities of a first step are the gradients.
+PLAIN = OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +64,23 @@ class Case:
     knobs: str = ""
     loss_scale: int = 0
     layout: str = ""
-    batch: str = "8 x 408"
+    recipe: str = "mlperf_lars"
+    batch: int = 408  # of a device, of eight
+    weights: str = "first"
+    rounded: str = "gradients"  # or values, or relus too
+    images: int = 4  # of the step
 
     @property
     def name(self) -> str:
         """As a user would write it."""
         more = [f"STRATEGY={self.knobs}" if self.knobs else "", f"LAYOUT={self.layout}" if self.layout else ""]
         more.append(f"LOSS_SCALE={self.loss_scale}" if self.loss_scale else "")
-        return " ".join([self.precision, *filter(None, more), f"at {self.batch}"])
+        return " ".join([self.recipe, f"8 x {self.batch}", self.precision, *filter(None, more)])
+
+    @property
+    def cells(self) -> str:
+        """The row's first ones."""
+        return f"| {self.rounded} | {self.weights} | `{self.name}` |"
 
     @property
     def scale(self) -> float:
@@ -74,14 +91,46 @@ class Case:
         return self.loss_scale or captured
 
     @property
-    def parts(self) -> int:
-        """Micro-steps of the update."""
-        return 2 if "gradient_merge=2" in self.knobs else 1
+    def is_hrnet(self) -> bool:
+        """Whether its recipe is HRNet's."""
+        return self.recipe in hrnet_config.RECIPES
+
+    @property
+    def ranks(self) -> int:
+        """By which an image has the share in the mean that it has in the global batch."""
+        return 8 * self.batch // self.images
+
+    @property
+    def plain(self) -> Case:
+        """The same recipe in FP32 on a CPU."""
+        return Case(recipe=self.recipe, batch=self.batch, weights=self.weights, images=self.images, precision="fp32")
+
+    def built(self, *, device: str, schedule: Schedule = programs.SCHEDULE) -> programs.Built:
+        """Its program for a GPU; for a CPU the plain one in FP32 of one rank."""
+        recipe = (hrnet_config if self.is_hrnet else config).recipe(self.recipe, global_batch=8 * self.batch)
+        shared: dict[str, Any] = {
+            "batch": self.images,
+            "recipe": replace(recipe, optimizer=PLAIN),
+            "stages": model.STAGES,
+            "schedule": schedule,
+            "workload": (hrnet_train if self.is_hrnet else train).WORKLOAD,
+        }
+        if device == "cpu":
+            return programs.fresh(knobs=self.knobs, layout=self.layout or "NCHW", **shared)
+        return programs.fresh(
+            name=self.precision,
+            device="gpu",
+            ranks=self.ranks,
+            knobs=self.knobs,
+            layout="NCHW" if self.is_hrnet else self.layout,
+            loss_scale=float(self.loss_scale),
+            **shared,
+        )
 
 
+TRAINED: dict[str, Any] = {"recipe": "paddleclas_piecewise", "batch": 256}  # without label smoothing: p - y gets least
 CASES = (
-    Case(precision="tf32"),
-    Case(precision="tf32", knobs="gradient_merge=2"),
+    *(Case(precision="tf32", knobs=knobs) for knobs in ("", "gradient_merge=2")),
     *(
         Case(precision=precision, **way)
         for precision in ("amp_o2", "amp_o1")
@@ -91,108 +140,145 @@ CASES = (
             {"knobs": "gradient_merge=2"},
             {"knobs": "resnet_unit=1"},
             {"layout": "NCHW"},
-            {"loss_scale": 102},  # the least that is taken at this batch
         )
     ),
+    Case(precision="amp_o2", loss_scale=204),  # the least that is taken at this batch
     Case(precision="amp_o2", knobs="fuse_bn_act_ops=0,fuse_bn_add_act_ops=0"),
     Case(precision="amp_o2", knobs="enable_addto=0"),
-    Case(precision="amp_o2", batch="8 x 256"),
-    Case(precision="amp_o2", knobs="cuda_graph=1", batch="8 x 256"),
-    Case(precision="bf16"),
-    Case(precision="bf16", knobs="gradient_merge=2"),
+    *(Case(precision="bf16", knobs=knobs) for knobs in ("", "gradient_merge=2")),
+    Case(rounded="values", precision="tf32"),
+    *(Case(rounded="values", precision="amp_o2", knobs=knobs) for knobs in ("cuda_graph=1", "resnet_unit=1")),
+    Case(precision="amp_o2", recipe="cityscapes_benchmark", batch=8, images=1),
+)
+SHOWN = (  # and bound to nothing
+    *(
+        Case(rounded="values", precision="amp_o2", knobs="cuda_graph=1", weights=weights, **TRAINED)
+        for weights in ("warm", "late")
+    ),
+    Case(rounded="values", precision="bf16"),
+    *(Case(rounded="relus too", precision=p, images=32) for p in ("tf32", "amp_o2", "amp_o1", "bf16")),
 )
 
 
 @functools.cache
-def photographs(batch: int) -> dict[str, np.ndarray]:
-    """Crops of scikit-learn's two photographs as the recipe draws them, normalized, NHWC, with a channel of zeros."""
+def photographs(batch: int, width: int, height: int) -> np.ndarray:
+    """Crops of scikit-learn's two photographs as the recipe draws them, normalized, NHWC."""
     rng, images = np.random.default_rng(0), []
     for _ in range(batch):
         photograph = Image.fromarray(load_sample_images().images[rng.integers(2)])
-        share, aspect = rng.uniform(0.05, 1.0), np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+        share, aspect = rng.uniform(0.05, 1.0), np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))) * width / height
         area = share * photograph.width * photograph.height
-        width, height = (
+        sides = [
             min(side, most)
             for side, most in zip((np.sqrt(area * aspect), np.sqrt(area / aspect)), photograph.size, strict=True)
-        )
-        left, top = rng.uniform(0, photograph.width - width), rng.uniform(0, photograph.height - height)
-        crop = photograph.resize((SIDE, SIDE), Image.Resampling.BILINEAR, (left, top, left + width, top + height))
+        ]
+        left, top = (rng.uniform(0, most - side) for side, most in zip(sides, photograph.size, strict=True))
+        box = (left, top, left + sides[0], top + sides[1])
+        crop = photograph.resize((width, height), Image.Resampling.BILINEAR, box)
         pixels = np.asarray(crop, dtype=np.float32)[:, :: rng.choice([-1, 1])]
         images.append((pixels - np.float32(data.MEAN)) / np.float32(data.STD))
-    image = np.pad(np.stack(images), ((0, 0), (0, 0), (0, 0), (0, 1)))
-    return {"image": image, "label": rng.integers(0, CLASSES, (batch, 1))}
+    return np.stack(images)
 
 
-def _built(case: Case, batch: int, *, device: str) -> programs.Built:
-    return programs.fresh(
-        name=case.precision,
-        device=device,
-        ranks=GLOBAL[case.batch] // batch,
-        knobs=case.knobs,
-        layout=case.layout,
-        batch=batch,
-        recipe=RECIPE,
-        stages=model.STAGES,
-        loss_scale=float(case.loss_scale),
-    )
+def feed(case: Case, built: programs.Built) -> dict[str, np.ndarray]:
+    """What the program takes: photographs and a class each, or for HRNet one by the brightness of each pixel."""
+    block = built.main.global_block()
+    shape = block.var("image").shape
+    last = shape[3] in (3, 4)
+    height, width = shape[1:3] if last else shape[2:]
+    image = photographs(case.images, width, height)
+    if case.is_hrnet:
+        levels = image.mean(axis=3)
+        classes = np.argsort(np.argsort(levels, axis=None)).reshape(levels.shape) * 19 // levels.size
+    else:
+        classes = np.random.default_rng(1).integers(0, 1000, (case.images, 1))
+    image = np.pad(image, ((0, 0), (0, 0), (0, 0), (0, shape[3 if last else 1] - 3)))
+    image = image if last else np.ascontiguousarray(image.transpose(0, 3, 1, 2))
+    return {"image": image, "label": classes.astype("uint8" if case.is_hrnet else "int64")}
+
+
+@functools.cache
+def weights_of(case: Case) -> tuple[dict[str, np.ndarray], str]:
+    """{parameter: its value} after WEIGHTS' steps of the plain program, and the loss with them."""
+    built, values = case.built(device="cpu", schedule=TRAINING), {}
+    executor, scope, fed = static.Executor(paddle.CPUPlace()), static.Scope(), feed(case, built)
+    names = [p.name for p in built.main.all_parameters() if p.trainable]
+    with static.scope_guard(scope):
+        executor.run(built.startup)
+        for _ in range(WEIGHTS[case.weights] + 1):
+            values = {name: np.array(scope.find_var(name).get_tensor()) for name in names}
+            built.schedule.send(executor.place)
+            (loss,) = executor.run(built.main, feed=fed, fetch_list=[built.loss.name])
+            built.schedule.step()
+    return values, f"{float(loss):.3g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a step computed."""
+
+    gradients: dict[str, np.ndarray]  # as the optimizer reads them: its velocities, which begin at zero
+    kept: dict[str, np.ndarray]  # where they pass (lower.choices)
+
+
+def _set(built: programs.Built, scope: Any, weights: dict[str, np.ndarray], loss_scale: float) -> None:
+    """Weights, FP32 masters, the rate, and the dynamic loss scale where it stands."""
+    block, place = built.main.global_block(), paddle.CPUPlace()
+    for name in block.vars:
+        of = re.sub(r"_fp32_master_\d+$", "", name)
+        if of not in weights:
+            continue
+        tensor, value = scope.find_var(name).get_tensor(), weights[of]
+        if tensor.shape()[1:2] == [4] and value.ndim == 4:
+            value = np.pad(value, ((0, 0), (0, 4 - value.shape[1]), (0, 0), (0, 0)))
+        tensor.set(resnet_unit.stored(value) if of in built.otherwise else value, place)
+    built.schedule.send(place)
+    for op in block.ops if loss_scale else ():
+        if op.type == "update_loss_scaling":
+            tensor = scope.find_var(op.input("PrevLossScaling")[0]).get_tensor()
+            tensor.set(np.full(tensor.shape(), loss_scale, np.float32), place)
+    if block.has_var(capture.STEP):
+        scope.var(capture.RATES).get_tensor().set(built.schedule.ahead(capture.RATES_AT_ONCE), place)
+        scope.var(capture.STEP).get_tensor().set(np.zeros((), np.int64), place)
 
 
 def _step(
-    built: programs.Built, batch: int, weights: dict[str, np.ndarray], *, loss_scale: float = 0.0
-) -> dict[str, np.ndarray]:
-    """{parameter: its gradient} of one step: the optimizer's velocities, which begin at zero.
-
-    It begins with these weights; of those that are not there with the first ones, which it leaves there. `loss_scale`
-    is where the dynamic one stands.
-    """
-    fed, image = photographs(batch), built.main.global_block().var("image")
-    channels = 4 if 4 in (image.shape[1], image.shape[3]) else 3
-    pixels = fed["image"][..., :channels]
-    pixels = pixels if image.shape[3] == channels else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-    feed = {"image": pixels, "label": fed["label"]}
+    built: programs.Built,
+    fed: dict[str, np.ndarray],
+    weights: dict[str, np.ndarray],
+    *,
+    loss_scale: float = 0.0,
+    kept: dict[str, np.ndarray] | None = None,
+) -> Step:
+    """One step that begins with these weights, and with the gradients' ways that were `kept`."""
     # In the order of the program: no other shows that a bucket and the gradients that lie in it are one memory.
     paddle.set_flags({"FLAGS_new_executor_serial_run": True})
     executor, scope, found = static.Executor(paddle.CPUPlace()), static.Scope(), {}
-    parameters = {p.name: p.name in built.otherwise for p in built.main.all_parameters() if p.trainable}
     with static.scope_guard(scope):
         executor.run(built.startup)
-        for name in built.main.global_block().vars:
-            of = re.sub(r"_fp32_master_\d+$", "", name)
-            if of not in parameters:
-                continue
-            tensor = scope.find_var(name).get_tensor()
-            value = weights.setdefault(of, np.array(tensor))
-            if tensor.shape()[1:2] == [4] and value.ndim == 4:
-                value = np.pad(value, ((0, 0), (0, 1), (0, 0), (0, 0)))
-            tensor.set(resnet_unit.stored(value) if parameters[of] else value, paddle.CPUPlace())
-        built.schedule.send(executor.place)
-        for op in built.main.global_block().ops if loss_scale else ():
-            if op.type == "update_loss_scaling":
-                tensor = scope.find_var(op.input("PrevLossScaling")[0]).get_tensor()
-                tensor.set(np.full(tensor.shape(), loss_scale, np.float32), executor.place)
-        if built.main.global_block().has_var(capture.STEP):
-            scope.var(capture.RATES).get_tensor().set(built.schedule.ahead(capture.RATES_AT_ONCE), executor.place)
-            scope.var(capture.STEP).get_tensor().set(np.zeros((), np.int64), executor.place)
-        for main, part in zip(built.update, loop.parts(feed, len(built.update)), strict=True):
+        _set(built, scope, weights, loss_scale)
+        for name, value in (kept or {}).items():
+            scope.var(name).get_tensor().set(value, executor.place)
+        for main, part in zip(built.update, loop.parts(fed, len(built.update)), strict=True):
             executor.run(main, feed=part, fetch_list=[])
+        names = {name for main in built.update for name in main.global_block().vars if lower.KEPT in name}
+        ways = {name: np.array(scope.find_var(name).get_tensor()) for name in names}
         for op in built.main.global_block().ops:
             for name in op.input("Velocity") if op.type in ("momentum", "merged_momentum") else ():
                 of = name.partition("_fp32_master")[0].partition("_velocity")[0]
                 value = np.array(scope.find_var(name).get_tensor())
-                value = resnet_unit.plain(value) if parameters[of] else value
+                value = resnet_unit.plain(value) if of in built.otherwise else value
                 found[of] = value[:, :3] if of == "stem.conv.w" else value
-    return found
+    return Step(gradients=found, kept=ways)
 
 
 @functools.cache
-def _exact(parts: int, batch: int, layout: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Gradients in FP32 and the first weights, in the same layout: in another one relus whose input is a rounding away
-    from 0 would turn over.
+def _exact(plain: Case) -> dict[str, np.ndarray]:
+    """Gradients of the plain program in the same layout: in another one relus whose input is a rounding away from 0
+    would turn over.
     """
-    weights: dict[str, np.ndarray] = {}
-    knobs = "gradient_merge=2" if parts == 2 else ""
-    built = programs.fresh(knobs=knobs, batch=batch, layout=layout, recipe=RECIPE, stages=model.STAGES)
-    return _step(built, batch, weights), weights
+    built = plain.built(device="cpu")
+    return _step(built, feed(plain, built), weights_of(replace(plain, knobs="", layout=""))[0]).gradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,9 +288,11 @@ class Row:
     cosine: float
     of: str  # whose cosine it is
     median: float  # of the cosines
+    loss: str  # with these weights
     scale: float  # of the loss
     least_norm: float  # over FP32's
     most_norm: float
+    stored: float  # share of the values of all gradients that are stored in half precision, which becomes 0
     flushed: float  # share of elements that are 0, and not in FP32
     over: float  # share that is infinite or no number
 
@@ -212,28 +300,48 @@ class Row:
     def is_sound(self) -> bool:
         """Whether it keeps every bound."""
         within = self.least_norm >= LEAST_NORM and self.most_norm <= MOST_NORM
-        return self.cosine >= LEAST_COSINE and within and self.flushed <= MOST_FLUSHED and not self.over
+        flushed = max(self.stored, self.flushed)
+        return self.cosine >= LEAST_COSINE and within and flushed <= MOST_FLUSHED and not self.over
 
     def __str__(self) -> str:
         norms = f"{self.least_norm:.4f} to {self.most_norm:.4f}"
-        shares = f"{100 * self.flushed:.2f} % | {100 * self.over:.0f} %"
-        return f"{self.scale:g} | {self.cosine:.5f} (`{self.of}`) | {self.median:.5f} | {norms} | {shares}"
+        shares = f"{100 * self.stored:.2f} %, {100 * self.flushed:.2f} % | {100 * self.over:.0f} %"
+        return (
+            f"{self.loss} | {self.scale:g} | {self.cosine:.5f} (`{self.of}`) | {self.median:.5f} | {norms} | {shares}"
+        )
 
 
-def row(case: Case, *, rounded: str = "gradients", batch: int = 0) -> Row:
+def row(case: Case) -> Row:
     """The twin of a case beside FP32."""
-    batch = batch or BATCH[rounded]
-    ranks = GLOBAL[case.batch] // batch
-    built = _built(case, batch, device="gpu")
-    exact, weights = _exact(case.parts, batch, count.layout(built.main))
-    for main in set(built.update):
-        lower.lower(main, built.startup, ranks=ranks, rounded=rounded, tf32=case.precision == "tf32")
+    built, counts, kept = case.built(device="gpu"), np.zeros(2), None
+    fed = feed(case, built)
+    weights, loss = weights_of(case.plain)
+    merged = "gradient_merge=2" if len(built.update) == 2 else ""
+    exact = _exact(replace(case.plain, knobs=merged, layout=count.layout(built.main)))
+    if case.rounded == "values":
+        kept = _step(_lowered(case, built.copy(), rounded=""), fed, weights, loss_scale=case.scale).kept
+    _lowered(case, built, rounded=case.rounded, counts=counts)
     scale = case.scale
-    found = _step(built, batch, weights, loss_scale=scale)
+    found = _step(built, fed, weights, loss_scale=scale, kept=kept).gradients
     while not any(value.any() for value in found.values()):  # a step that is left out, after which the scale falls
-        scale /= 2
-        found = _step(built, batch, weights, loss_scale=scale)
+        scale, counts[:] = scale / 2, 0
+        found = _step(built, fed, weights, loss_scale=scale, kept=kept).gradients
     assert found.keys() == exact.keys()
+    return _compared(found, exact, loss=loss, scale=scale, stored=counts[1] / max(1, counts[0]))
+
+
+def _lowered(case: Case, built: programs.Built, *, rounded: str, counts: Any = None) -> programs.Built:
+    """The programs of its update, in place."""
+    for part, main in enumerate(dict.fromkeys(built.update)):
+        edit.remove(main, lambda op: op.type == "depend")  # they order, and the executor's memory grows by their square
+        mode, tf32 = rounded.replace("relus too", "values"), case.precision == "tf32"
+        lower.lower(main, built.startup, ranks=case.ranks, rounded=mode, tf32=tf32, counts=counts)
+        if case.rounded == "values":
+            lower.choices(main, part, kept=bool(rounded))
+    return built
+
+
+def _compared(found: dict[str, np.ndarray], exact: dict[str, np.ndarray], **more: Any) -> Row:
     cosines, norms, flushed, over = {}, [], [], []
     for name, true in exact.items():
         a, b = found[name].ravel().astype(np.float64), true.ravel().astype(np.float64)
@@ -245,27 +353,28 @@ def row(case: Case, *, rounded: str = "gradients", batch: int = 0) -> Row:
         cosine=min(cosines.values()),
         of=min(cosines, key=cosines.__getitem__),
         median=float(np.median(list(cosines.values()))),
-        scale=scale,
         least_norm=min(norms),
         most_norm=max(norms),
         flushed=max(flushed),
         over=max(over),
+        **more,
     )
 
 
 def main() -> None:
-    """Prints the rows, and writes them where all were asked for."""
-    words, lines = sys.argv[1:], []
-    cases = [("gradients", case) for case in CASES]
-    cases += [("all", Case(precision=precision)) for precision in ("tf32", "amp_o2", "amp_o1", "bf16")]
-    for rounded, case in cases:
-        if not words or any(word in f"{rounded} {case.name}" for word in words):
-            lines.append(f"| {rounded} | `{case.name}` | {row(case, rounded=rounded)} |\n")
-            print(lines[-1], end="", flush=True)
-    if not words:
-        begin, end = (MARKS.format(word) for word in ("begin", "end"))
+    """Prints the rows that are asked for, and puts them on the page beside those that are there."""
+    words = sys.argv[1:]
+    begin, end = (MARKS.format(word) for word in ("begin", "end"))
+    for case in (*CASES, *SHOWN):
+        if words and not any(word in case.cells for word in words):
+            continue
+        line = f"{case.cells} {row(case)} |\n"
+        print(line, end="", flush=True)
         before, _, rest = PAGE.read_text().partition(begin)
-        PAGE.write_text(before + begin + HEAD + "".join(lines) + end + rest.partition(end)[2])
+        there, _, after = rest.partition(end)
+        lines = [*there.splitlines(keepends=True)[2:], line]
+        known = {c.cells: text for c in (*CASES, *SHOWN) for text in lines if text.startswith(c.cells)}
+        PAGE.write_text(before + begin + HEAD + "".join(known.values()) + end + after)
 
 
 if __name__ == "__main__":

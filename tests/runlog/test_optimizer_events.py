@@ -48,7 +48,7 @@ def test_a_run_with_lars_writes_its_hyperparameters(tmp_path: Path) -> None:
     process = jobs.begin_on_ranks(1, "-m", "harness", BATCHSIZE=1632, **(jobs.TINY | settings))
     jobs.until(lambda: '"key": "lars_epsilon"' in jobs.text(log), process)
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=jobs.LIMIT_S)
     assert jobs.values(log, "lars_epsilon") == [0.0], errors
     assert jobs.values(log, "lars_opt_learning_rate_warmup_epochs") == [2]
     assert jobs.values(log, "lars_opt_base_learning_rate") == [7.4]

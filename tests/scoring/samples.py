@@ -348,10 +348,7 @@ def nvidia_json(run: Run) -> str:
     lines = [line("PARAMETER", arch="resnet50", batch_size=run.batch, amp=True, world_size=run.devices)]
     for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
         elapsed += time
-        rates = {
-            "train__compute_ips": run.global_batch / (time - wait),
-            "train__total_ips": run.global_batch / time,
-        }
+        rates = {"train__compute_ips": run.global_batch / (time - wait), "train__total_ips": run.global_batch / time}
         lines.append(line([0, index], train__loss=7.08354, **rates, train__lr=0.1))
     lines.append(line([0], train__loss=6.1, train__total_ips=782.08, val__top1=71.234))
     lines.append(line([], train__total_ips=_mean_rate(run, 1)))
@@ -509,7 +506,4 @@ WRITERS: dict[str, Callable[[Run], str]] = {
     "mmcv_json": mmcv_json,
 }
 # What a format does not say of the job and must be told.
-OPTIONS = {
-    "paddle18": {"devices": 8, "batch_per_device": 32},
-    "nvidia_paddle": {"devices": 8, "batch_per_device": 32},
-}
+OPTIONS = {"paddle18": {"devices": 8, "batch_per_device": 32}, "nvidia_paddle": {"devices": 8, "batch_per_device": 32}}

@@ -43,28 +43,6 @@ def test_a_few_windows_are_covered_rather_too_often() -> None:
     assert share(found) >= LEAST
 
 
-def skewed(draw: random.Random) -> float:
-    """A run about 1 % from 100, with a tail of slow ones: skewness 1."""
-    return 100 + (4 - draw.gammavariate(4, 1)) / 2
-
-
-@pytest.mark.parametrize("count", [3, 5, 7])
-def test_the_interval_of_a_mean_of_runs_holds(count: int) -> None:
-    draw = random.Random(1)
-    for run in (lambda: draw.gauss(100, 1), lambda: skewed(draw)):
-        estimates = [spread.mean_of([run() for _ in range(count)]) for _ in range(5 * REPEATS)]
-        assert 0.925 <= share([estimate.interval_95 for estimate in estimates if estimate]) <= 0.965
-
-
-@pytest.mark.parametrize("count", [5, 7, 12])
-def test_the_interval_of_a_median_of_runs_holds(count: int) -> None:
-    draw = random.Random(1)
-    truth = statistics.median(skewed(draw) for _ in range(100_001))
-    for run, middle in ((lambda: draw.gauss(100, 1), 100.0), (lambda: skewed(draw), truth)):
-        found = [spread.median_interval([run() for _ in range(count)]) for _ in range(5 * REPEATS)]
-        assert 0.925 <= share(found, middle) <= 0.965
-
-
 @pytest.mark.parametrize("count", [5, 7])
 def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blamed(count: int) -> None:
     draw = random.Random(1)

@@ -361,28 +361,10 @@ def test_a_run_that_never_trained_counts_as_the_worst(tmp_path: Path, capsys: py
     assert code == 2 and "nothing was measured" in error
 
 
-def test_of_more_runs_than_asked_for_the_median_set_is_the_score(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """MLPerf's rule for M > N runs: of the sets of N that follow one another, that of the median score."""
-    logs = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")
-    _, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf", "--runs", 3)
-    assert len(logs) == 5 and "olympic mean of 3 runs" in result["protocol_rule"]
-    assert "of 5 in the order of their start, the median of 3 sets of 3" in result["protocol_rule"]
-
-
 def test_runs_of_two_global_batches_are_no_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = mlperf(tmp_path, "v2.1/Dell/results/XE8545x4A100-SXM-40GB/resnet")
     code, _, error = scored(capsys, "score", *logs, "--protocol", "mlperf")
     assert code == 2 and "runs of different global_batch (1024 in " in error and ", 816 in " in error
-
-
-def test_fp32_against_amp_has_no_efficiency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs"
-    logs = [log(tmp_path, f"{place}/pytorch_gpu1_{name}.txt") for name in ("fp32_bs256", "amp_bs128")]
-    code, result, _ = scored(capsys, "compare", *logs, "--protocol", "window")
-    assert code == 0 and result["rows"][1]["efficiency"] is None and result["rows"][1]["speedup"] > 1.5
-    assert "mixed_precision" in [warning["rule"] for warning in result["warnings"]]
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "MXNet"])

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from scoring.__main__ import main
 from scoring.figure import protocols
-from scoring.figure.score import TooFewRunsError, score
+from scoring.figure.score import score
 from scoring.importers import FORMATS, jsonable, read_record, record_lines
-from scoring.record import InputError
+from scoring.record import InputError, TooFewRunsError
 from tests.scoring import samples
 
 SETTINGS = settings(

@@ -88,16 +88,6 @@ def test_prefixes_and_colours_change_nothing(name: str, rule: str, prefix: str, 
     assert figure(changed, rule, name) == figure(text, rule, name)
 
 
-def test_a_prefix_before_every_line_changes_nothing(tmp_path: Path) -> None:
-    """mpirun's tag on each line: the same windows as without it."""
-    path = tmp_path / "a.log"
-    bare = made("nvidia_mxnet", every=1).replace("[1,0]<stdout>:", "").replace("[1,0]<stderr>:", "")
-    path.write_text(bare)
-    clean = read_record(path)
-    path.write_text("".join(f"[1,0]<stdout>:{line}\n" for line in bare.splitlines()))
-    assert read_record(path).windows == clean.windows
-
-
 @given(name=NAMES, rule=RULES, factor=st.sampled_from([0.25, 0.5, 2.0, 4.0, 10.0]), seconds=st.floats(0.3, 3.0))
 @SETTINGS
 def test_k_times_the_time_is_a_kth_of_the_figure(name: str, rule: str, factor: float, seconds: float) -> None:

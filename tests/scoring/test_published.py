@@ -41,8 +41,7 @@ def test_dlperf_rows_are_those_of_the_report(published_reports: Path) -> None:
         printed[int(nodes), int(nodes) * int(gpus), "throughput_run", int(run), "paddle"] = value
     assert len(printed) == 36
     for nodes, gpus, speed, speedup in re.findall(
-        r"'(\d)n(\d)g': \{'average_speed': ([\d.]+),\s+'batch_size_per_device': 128,\s+'speedup': ([\d.]+)\}",
-        text,
+        r"'(\d)n(\d)g': \{'average_speed': ([\d.]+),\s+'batch_size_per_device': 128,\s+'speedup': ([\d.]+)\}", text
     ):
         printed[int(nodes), int(nodes) * int(gpus), "throughput", None, "paddle"] = speed
         printed[int(nodes), int(nodes) * int(gpus), "speedup", None, "paddle"] = speedup
@@ -94,12 +93,7 @@ def test_perf_rn50_rows_are_those_of_the_report(published_reports: Path) -> None
             assert printed[card, True, int(gpus), "Paddle"] == fp32
             assert printed[card, False, int(gpus), "Paddle"] == fp16
     held = {
-        (
-            card,
-            not precision.startswith("amp"),
-            devices,
-            next(name for name in frameworks if name in framework),
-        ): value
+        (card, not precision.startswith("amp"), devices, next(name for name in frameworks if name in framework)): value
         for (card, precision, devices, framework), value in _held(
             "perf_rn50", "accelerator", "precision", "devices", "framework"
         ).items()
@@ -122,12 +116,7 @@ def test_fleetx_rows_are_those_of_the_report(published_reports: Path) -> None:
                         printed[mode, int(cells[0]), nodes, 1 if position == 0 else 8 * nodes] = value
     assert len(printed) == 6 + 12 + 8
     held = {
-        (
-            "auto" if strategy == "auto" else "amp" if precision == "amp_o1" else precision,
-            batch,
-            nodes,
-            devices,
-        ): value
+        ("auto" if strategy == "auto" else "amp" if precision == "amp_o1" else precision, batch, nodes, devices): value
         for (strategy, precision, batch, nodes, devices), value in _held(
             "fleetx", "strategy", "precision", "batch_per_device", "nodes", "devices"
         ).items()
@@ -171,10 +160,7 @@ OTHERS = {
     ("nvidia_paddle", "throughput"): r"TF32 (1024) / (8013), AMP (2897) / (23874) images/s on 1 / 8 GPUs "
     r"\(their sparsity table gives (2711) / (20267) for the same AMP baseline\)",
     ("mlperf_v2.1", "throughput"): r"MLPerf v2\.1 MXNet on DGX A100 \(8 GPUs\): about (26,700) images/s",
-    (
-        "quality",
-        "top1",
-    ): r"PaddleClas ResNet50 \|.*\| (76\.50) \|\n\| PaddleClas AMP O2 ultra \|.*\| (76\.23) \|\n"
+    ("quality", "top1"): r"PaddleClas ResNet50 \|.*\| (76\.50) \|\n\| PaddleClas AMP O2 ultra \|.*\| (76\.23) \|\n"
     r"\| NVIDIA Paddle \|.*\| (76\.93) \+- 0\.14",
     ("quality", "miou"): r"mIoU (78\.97) \(flip (79\.49), multi-scale and flip (80\.04)\)",
 }

@@ -25,6 +25,7 @@ import pytest
 from harness import nvidia
 from scoring.__main__ import main
 from scoring.report.text import markdown, number
+from tests import jobs
 from tests.needs import need
 from tests.scoring import samples
 from tests.scoring.test_fuzz import mutated
@@ -548,8 +549,7 @@ def test_commands_to_reproduce(tmp_path: Path) -> None:
     assert "DGXSYSTEM=CPU BATCHSIZE=16 SUBMISSION_ORG=resnet50_v1.5 SEED=42 ./run_and_time.sh" in part
     command = next(line for line in part.splitlines() if "scoring score" in line)
     command = command[command.index("python -m scoring score") :].split("Write this")[0]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    done = jobs.run(["bash", "-c", command], cwd=tmp_path, PYTHONPATH=str(jobs.REPOSITORY))
     assert done.returncode == 0, done.stderr
     assert "images/s" in done.stdout
 
@@ -742,9 +742,7 @@ def test_plots_are_paid_for_by_the_page_alone(tmp_path: Path) -> None:
     code = (
         f"import sys; from scoring.__main__ import main; main(['report', {str(log)!r}, '--json']); print(*sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
-    )
+    done = jobs.run([sys.executable, "-c", code])
     modules = done.stdout.splitlines()[-1].split()
     assert "scoring.report" in modules
     assert "matplotlib" not in modules
@@ -753,8 +751,7 @@ def test_plots_are_paid_for_by_the_page_alone(tmp_path: Path) -> None:
 def test_a_home_that_cannot_be_written_is_not_complained_of(tmp_path: Path) -> None:
     log, page = write_log(tmp_path / "a.txt"), tmp_path / "a.html"
     command = (sys.executable, "-m", "scoring", "report", str(log), "--html", str(page))
-    environ = {**os.environ, "HOME": "/proc", "MPLCONFIGDIR": ""}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = jobs.run(command, HOME="/proc", MPLCONFIGDIR="")
     assert (done.returncode, done.stderr) == (0, "") and "<svg" in page.read_text()
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from scoring.figure import protocols
 from scoring.published import reproduce
-from scoring.published.table import Figure, read_published
+from scoring.published.table import Figure, read_published, read_rows
 from scoring.record import InputError
 from tests.scoring.command import Done, scoring
 
 ROWS = read_published()
-RULES = reproduce.read_rules()
+RULES = read_rows(reproduce.LOGS_CSV, reproduce.Rule)
 
 
 def command(*arguments: object) -> Done:
@@ -99,7 +99,7 @@ def test_a_figure_that_is_wrong_by_up_to_1_percent_is_named(published_logs: Path
     for share in (-0.003, 0.001, 0.01):
         wrong = dataclasses.replace(right, value=Figure(f"{right.value * (1 + share):.{right.digits}f}"))
         found = reproduce.reproduction_of(dataclasses.replace(rule, rule=kind), [path], wrong)
-        assert found.borne_out is False, (share, found.notes)
+        assert found["borne_out"] is False, (share, found["notes"])
 
 
 def test_no_other_rule_than_that_of_its_report_acquits_a_figure(published_logs: Path) -> None:
@@ -109,10 +109,9 @@ def test_no_other_rule_than_that_of_its_report_acquits_a_figure(published_logs: 
     assert rule
     figure = reproduce.published_of(rule, ROWS)
     other = reproduce.reproduction_of(dataclasses.replace(rule, skip=9), [path], figure)
-    assert other.recomputed
-    wrong = dataclasses.replace(figure, value=Figure(f"{other.recomputed:.3f}"))
+    wrong = dataclasses.replace(figure, value=Figure(f"{other['recomputed']:.3f}"))
     found = reproduce.reproduction_of(dataclasses.replace(rule, rule="assumed"), [path], wrong)
-    assert found.borne_out is False and found.notes[0].startswith("the publisher does not say how many windows")
+    assert found["borne_out"] is False and found["notes"][0].startswith("the publisher does not say how many windows")
 
 
 def test_a_truncated_log_is_not_recomputed_and_says_why(published_logs: Path, tmp_path: Path) -> None:
@@ -128,9 +127,8 @@ def test_a_truncated_log_is_not_recomputed_and_says_why(published_logs: Path, tm
 
 def test_a_log_is_known_by_its_content_under_any_name(published_logs: Path, tmp_path: Path) -> None:
     shutil.copyfile(published_logs / "paddleseg_v100_gpu1_fp32_bs8.log", tmp_path / "gpu32_bs512.txt")
-    verdicts, unknown = reproduce.reproduce(tmp_path, RULES, ROWS)
-    assert not unknown and len(verdicts) == 1
-    assert verdicts[0].published and verdicts[0].published.printed == "19.428" and verdicts[0].borne_out
+    [(published, found)], unknown = reproduce.reproduce(tmp_path, RULES, ROWS)
+    assert not unknown and published.printed == "19.428" and found["borne_out"]
 
 
 def test_an_unknown_log_is_listed_and_nothing_is_guessed_from_its_name(published_logs: Path, tmp_path: Path) -> None:
@@ -163,7 +161,7 @@ def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "map.csv"
     broken.write_text(reproduce.LOGS_CSV.read_text().replace(",assumed\n", ",perhaps\n", 1))
     with pytest.raises(InputError, match=r"map\.csv:2: rule is 'perhaps'"):
-        reproduce.read_rules(broken)
+        read_rows(broken, reproduce.Rule)
     broken.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"map\.csv:1: want the columns"):
-        reproduce.read_rules(broken)
+        read_rows(broken, reproduce.Rule)

@@ -49,13 +49,6 @@ def base(images_per_s: float = 2000.0) -> scale.Point:
     return scale.Point(nodes=1, devices_per_node=8, images_per_s=images_per_s, relative_error=None)
 
 
-def test_scaling_time_scales_throughput_inversely() -> None:
-    loss = Loss(mean=0.08, spread=0.03, tables=10)
-    once, thrice = (scale.predict(base(rate), loss, nodes=4, batch_per_device=64) for rate in (2000, 6000))
-    assert thrice["images_per_s"] == pytest.approx(3 * once["images_per_s"])
-    assert once["step_time_s"] == pytest.approx(4 * 8 * 64 / once["images_per_s"])
-
-
 def test_a_slow_input_bounds_the_throughput() -> None:
     loss = Loss(mean=0.08, spread=0.03, tables=10)
     found = scale.predict(base(), loss, nodes=4, batch_per_device=64, input_images_per_s_node=1000)
@@ -69,11 +62,11 @@ def test_a_slow_input_bounds_the_throughput() -> None:
 def test_every_published_table_of_several_nodes_is_back_tested() -> None:
     results = scale_model.back_test(TABLES)
     reports = [table.report for table in TABLES]
-    assert {result.table for result in results} == {table.name for table in TABLES}
+    assert {result["table"] for result in results} == {table.name for table in TABLES}
     assert {report: reports.count(report) for report in reports} == {
         "dlperf": 1, "perf_rn50": 6, "fleetx": 10, "perf_hrnet": 4, "oneflow": 2
     }  # fmt: skip
-    assert {result.nodes for result in results} == {2, 4, 8}
+    assert {result["nodes"] for result in results} == {2, 4, 8}
 
 
 def test_the_model_beats_its_baselines_on_reports_that_it_did_not_see() -> None:
@@ -83,8 +76,8 @@ def test_the_model_beats_its_baselines_on_reports_that_it_did_not_see() -> None:
 
 def test_back_test_intervals_hold_the_published_figures() -> None:
     results = scale_model.back_test(TABLES)
-    assert sum(result.covered for result in results) / len(results) >= 0.9
-    assert all(result.high / result.low < 1.6 for result in results), "so wide that nothing could leave it"
+    assert sum(result["covered"] for result in results) / len(results) >= 0.9
+    assert all(result["high"] / result["low"] < 1.6 for result in results), "so wide that nothing could leave it"
 
 
 def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
@@ -96,7 +89,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
         for table in TABLES
     ]
     before, after = (
-        [result.predicted for result in scale_model.back_test(tables) if result.report == "oneflow"]
+        [result["predicted"] for result in scale_model.back_test(tables) if result["report"] == "oneflow"]
         for tables in (TABLES, doubled)
     )
     assert before == after and len(before) == 4
@@ -121,18 +114,11 @@ def test_reference_epochs_are_mlperfs(batch: int, epochs: float) -> None:
     assert scale_model.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
 
 
-def test_reference_epochs_are_not_invented_past_the_last_point() -> None:
-    assert scale_model.reference_epochs(67841) is None
-    halfway = scale_model.reference_epochs((1632 + 3264) // 2)
-    assert halfway is not None and 35.0 < halfway < 35.16
-
-
 def imagenet(**changes: object) -> scale_model.Training:
     values: dict = {
         "epochs": None,
         "train_samples": 1_281_167,
         "eval_samples": 50_000,
-        "epochs_per_eval": 4,
         "eval_images_per_s_device": 3000.0,
         "imagenet": True,
     }
@@ -144,14 +130,6 @@ def test_time_to_train_is_steps_and_evaluations() -> None:
     steps = math.ceil(1_281_167 / 2048) * 90
     assert epochs == 90
     assert seconds == pytest.approx(steps * 0.1 + 23 * 6250 / 3000)
-
-
-def test_time_to_train_says_when_it_is_not_known() -> None:
-    seconds, _, why = scale_model.time_to_train_s(imagenet(), devices=8192, global_batch=2_097_152, step_time_s=0.1)
-    assert seconds is None and "give --epochs" in why
-    other = imagenet(imagenet=False)
-    seconds, _, why = scale_model.time_to_train_s(other, devices=8, global_batch=256, step_time_s=0.1)
-    assert seconds is None and "give --epochs" in why
 
 
 # ------------------------------------------------------------------------------------------------- command
@@ -291,4 +269,4 @@ def test_the_documented_errors_are_those_of_the_back_test(repository: Path) -> N
     errors = scale_model.median_errors(results)
     documented = dict(re.findall(r"^\| `?(.*?)`? \| ([\d.]+) % \| [\d.]+ % \|", text, re.MULTILINE))
     assert documented == {name: f"{100 * error:.2f}" for name, error in errors.items()}
-    assert f"holds {sum(result.covered for result in results)} of {len(results)}" in text
+    assert f"holds {sum(result['covered'] for result in results)} of {len(results)}" in text

@@ -57,7 +57,7 @@ if sys.argv[2] == "stuck":
 for name, check in checks.items():
     me = replace(root, comm=root.comm.Dup())
     try:
-        lines.run(name, functools.partial(acceptance.on_all, root, check, leave_s=1.0))
+        lines.run(name, functools.partial(acceptance.on_all, root, check, leave_s=1.0 if "waits" in checks else 300.0))
     except Exception as error:  # noqa: BLE001 - as harness.__main__ does
         print(f"error: {error}", file=sys.stderr, flush=True)
         root.comm.Abort(1)

@@ -29,7 +29,7 @@ def test_each_check_fails_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("ranks")
 def test_a_rank_that_waits_for_one_that_failed_ends_with_the_job(tmp_path: Path) -> None:
-    done = jobs.on_ranks(2, RANK, str(tmp_path / "fp32.txt"), "stuck", timeout_s=60)
+    done = jobs.on_ranks(2, RANK, str(tmp_path / "fp32.txt"), "stuck")
     assert done.returncode != 0
     assert "error: rank 1: alone; another rank has not left this check 1 s later" in done.stderr
     assert not (tmp_path / "fp32.lines").exists()

@@ -33,15 +33,7 @@ LOADED = dict.fromkeys(doctor_node.CUDA_LIBRARIES, "loads") | {"libnccl.so.2": "
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The command as a user starts it."""
-    return subprocess.run(
-        [sys.executable, "-m", "tools.doctor", *arguments],
-        env=jobs.environment(**variables),
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return jobs.run([sys.executable, "-m", "tools.doctor", *arguments], **variables)
 
 
 def by_check(results: list[Verdict], check: str) -> list[Verdict]:
@@ -128,7 +120,7 @@ def test_nodes_are_gathered_over_mpi():
     done = jobs.on_ranks(2, "-m", "tools.doctor", "--json")
     results = {r["check"]: r for r in json.loads(done.stdout)}
     assert done.returncode == 0 and results["mpi.ranks"]["status"] == "ok", done.stdout + done.stderr
-    assert results["clock.difference"]["found"] == "at most 0.0000 s"
+    assert results["clock.difference"]["status"] == "ok"
     assert results["python.paddle"]["found"] == results["python.dali"]["found"] == "imported"
     done = jobs.on_ranks(2, "-m", "tools.doctor", "--json", DGXNNODES=2)
     assert done.returncode != 0
@@ -431,15 +423,6 @@ def test_folder_of_the_logs(tmp_path):
     if os.geteuid():
         tmp_path.chmod(0o500)
         assert not doctor_node._disk(tmp_path / "a")["writable"]
-
-
-def test_nvml_that_is_absent_or_answers_little():
-    with recorded_nvml(absent=True), nvidia.opened() as (handles, why):
-        assert handles == [] and why == "NVML Shared Library Not Found"
-    with recorded_nvml(NO_ECC), nvidia.opened() as (handles, why):
-        described, sampled = nvidia.gpu_of(handles[0]), nvidia.sample(handles[0])
-    assert described.ecc_uncorrected is None and described.capability == 61
-    assert sampled["energy_j"] is None and sampled["nvlink_tx_kib"] is None and sampled["power_w"] == 43.125
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,7 @@ def source(tmp_path: Path) -> Path:
 def run(*arguments: object, limit_kib: str = "unlimited") -> tuple[int, str]:
     """Status and all output of the command, whose files may not be longer than this."""
     command = [sys.executable, "-m", "tools.pack", *map(str, arguments)]
-    done = jobs.run(["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "-", *command], timeout_s=120)
+    done = jobs.run(["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "-", *command])
     return done.returncode, done.stdout + done.stderr
 
 
@@ -71,9 +70,7 @@ def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
     process = jobs.begin([sys.executable, "-m", "tools.pack", str(source), str(target)])
     journal = target / "train.rec.journal"
     try:
-        until = time.monotonic() + 120
-        while time.monotonic() < until and not (journal.exists() and journal.read_text().count("\n") == 1 + 12 * 64):
-            time.sleep(0.05)
+        jobs.until(lambda: jobs.text(journal).count("\n") == 1 + 12 * 64, process)
         status, said = run(source, target)
         assert status == 2 and "train.rec.partial: another tools.pack writes it: wait for its end" in said
     finally:

@@ -42,14 +42,7 @@ PREAMBLE = (
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tools.watch", *arguments],
-        cwd=jobs.REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return jobs.run([sys.executable, "-m", "tools.watch", *arguments])
 
 
 def text(view: watch.View, now_s: float) -> str:
@@ -137,7 +130,7 @@ def test_a_log_that_lies(tmp_path):
     )
     done = command(str(tmp_path), "--once")
     assert done.returncode == 0, done.stderr
-    assert "[red]?]0;title??[2J[/red]" in done.stdout and "\x1b" not in done.stdout
+    assert r"[red]\x1b]0;title\x07\x1b[2J[/red]" in done.stdout and "\x1b" not in done.stdout
     assert "step        - of -" in done.stdout and "quality     - (target -)" in done.stdout
 
 

@@ -42,9 +42,9 @@ def gather(folder: Path) -> tuple[list[Verdict], list[dict[str, Any]]]:
         refused = env.refusal(PRECISION=precision)
         reason = folder / f"{precision}.failed"  # launch/trials.sh wrote why the job ended
         ended = reason.read_text(encoding="utf-8").strip() if reason.is_file() else "its job did not run it"
-        status, said = (UNKNOWN, refused) if refused else (FATAL, f"not run: {ended}")
+        status, why = (UNKNOWN, refused) if refused else (FATAL, f"not run: {ended}")
         found += [
-            noted.get(check) or Verdict(check=check, status=status, found=said, where=precision) for check in checks
+            noted.get(check) or Verdict(check=check, status=status, found=why, where=precision) for check in checks
         ]
     return found, nodes
 
@@ -54,11 +54,11 @@ def report(folder: Path, *, short: bool) -> int:
     job, _ = env.read()
     lines, nodes = gather(folder)
     counts = Counter(line.status for line in lines)
-    said = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
-    said += ", in the short form" if short else ""
+    verdict = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
+    verdict += ", in the short form" if short else ""
     path = folder.with_suffix(".json")
     document = FORMAT | {
-        "verdict": said,
+        "verdict": verdict,
         "short": short,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "system": job.dgxsystem,
@@ -69,7 +69,7 @@ def report(folder: Path, *, short: bool) -> int:
         "lines": [line.as_dict() for line in lines],
     }
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{as_text(lines)}\nverdict   {said}\nreport    {path}\nlogs      {folder}")
+    print(f"\n{as_text(lines)}\nverdict   {verdict}\nreport    {path}\nlogs      {folder}")
     return int(worst(lines) == FATAL)
 
 

@@ -91,11 +91,11 @@ def on_all(me: Ranks, check: Callable[[], Verdict], *, leave_s: float = LEAVE_S)
         if error and time.monotonic() > until:
             raise RunError(f"rank {me.rank}: {error}; another rank has not left this check {leave_s:g} s later")
         time.sleep(0.01)
-    errors = {rank: said for rank, said in enumerate(me.gather(error)) if said}
-    missing = [said for said in me.gather(lacks) if said]
+    errors = {rank: text for rank, text in enumerate(me.gather(error)) if text}
+    missing = [text for text in me.gather(lacks) if text]
     if errors:
-        rank, said = next(iter(errors.items()))
-        raise CheckFailed(said if len(errors) == me.size else f"rank {rank}: {said}")
+        rank, text = next(iter(errors.items()))
+        raise CheckFailed(text if len(errors) == me.size else f"rank {rank}: {text}")
     if missing or verdict is None:
         raise NotPossible(missing[0])
     return verdict

@@ -105,17 +105,17 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float | Non
     published = figures_of(card, model=env.MODELS[job.workload], precision=job.precision) if card else []
     beside = nearest(published, batch=job.batchsize, devices=size)
     if beside is None or beside.devices is None or job.hyperparameters.image_size != PUBLISHED_SIZE:
-        said = f"{found}; none published for this card, precision and image size"
-        return Verdict(check="throughput", status=UNKNOWN, found=said, figures=figures)
+        unpublished = f"{found}; none published for this card, precision and image size"
+        return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
     least = LEAST_OF_PUBLISHED * beside.value / beside.devices * size
     figures["published"] = [inspect.quoted(beside)]
-    said = "; ".join(filter(None, (beside.source, note(beside))))
+    source = "; ".join(filter(None, (beside.source, note(beside))))
     return judged(
         "throughput",
         rate >= least,
         found,
         f"{least:.1f} images/s: {LEAST_OF_PUBLISHED:.0%} of the nearest published figure a device, {beside.printed} at "
-        f"batch {beside.batch_per_device} x {beside.devices} ({said})",
+        f"batch {beside.batch_per_device} x {beside.devices} ({source})",
         "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch",
         figures=figures,
     )

@@ -55,8 +55,8 @@ def alone(job: env.Job) -> list[Verdict]:
         return judge_all([probe(job)], job) + judge_start(str(error), job)
     verdicts = judge_all([probe(job)], job)
     try:
-        said = started.communicate(timeout=max(1.0, until_s - time.monotonic()))[1]
-        failed = " ".join(said.split())[:300] or "mpirun failed" if started.returncode else ""
+        stderr = started.communicate(timeout=max(1.0, until_s - time.monotonic()))[1]
+        failed = " ".join(stderr.split())[:300] or "mpirun failed" if started.returncode else ""
     except subprocess.TimeoutExpired:
         started.terminate()
         failed = f"no answer in {MPIRUN_S:g} s"

@@ -1,10 +1,13 @@
-"""The doctor's checks as rows, and those of a node but its GPUs: cores, memory, limits, disks, network, data."""
+"""A check by its row of checks.yaml, and those of a node but its GPUs: cores, memory, limits, disks, network, data."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from harness import env
 from runlog.verdict import FATAL, WARNING, Verdict, judged
@@ -16,124 +19,14 @@ LOG_GIB = 0.1
 OPEN_FILES = 4096
 CLOCK_S = 0.5  # between two nodes
 CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: NVIDIA_DRIVER_CAPABILITIES of the image
-START = "start it by ./run_and_time.sh --check on every node"
-
-
-class Row(NamedTuple):
-    """What a check wants; `wanted` and `fix` may hold {job.FIELD} and what the check gives beside what it found."""
-
-    bad: str  # the status where it is not so
-    wanted: str
-    fix: str
-
-
-ROWS = {
-    # ---- of a node's GPUs
-    "gpu.count": Row(
-        FATAL,
-        "at least DGXNGPU={job.dgxngpu}",
-        "install the NVIDIA driver, start the container with --gpus all, or set DGXNGPU or CUDA_VISIBLE_DEVICES",
-    ),
-    "gpu.compute_capability": Row(
-        FATAL,
-        "one of {codes}",
-        "this Paddle has no code for it: use V100 (70), T4 (75) or A100 (80); H100 (90) needs "
-        "Paddle's build for CUDA 12: launch/lock.sh cuda12 --index URL, then CUDA=12 launch/setup.sh",
-    ),
-    "gpu.driver": Row(FATAL, "520.61.05 (CUDA 11.8), at least 450.80.02", "upgrade the driver to 520.61.05 or later"),
-    "gpu.ecc": Row(
-        WARNING,
-        "ECC on, no errors since the driver was loaded",
-        "reset the GPU (nvidia-smi --gpu-reset) or replace it",
-    ),
-    "gpu.throttling": Row(
-        WARNING,
-        "none before the run",
-        "look at power limit, cooling and power supply (nvidia-smi -q -d PERFORMANCE)",
-    ),
-    "gpu.processes": Row(WARNING, "no process, under {most} MiB in use", "end the other processes on this GPU"),
-    "gpu.persistence": Row(
-        WARNING,
-        "on",
-        "nvidia-smi -pm 1, or start nvidia-persistenced: else the first step pays for loading the driver",
-    ),
-    "gpu.memory": Row(WARNING, "{need}", "lower BATCHSIZE, set {limit} to less MiB, or STRATEGY=gradient_merge=N"),
-    "gpu.topology": Row(
-        WARNING, "NVLink to every GPU, or to none", "look at nvidia-smi nvlink --status: a link is down"
-    ),
-    "cpu.binding": Row(
-        WARNING,
-        "cores next to each rank's GPU: {near}",
-        "set RANK_NUMA={numa}, or to nothing and start the job without a binding (docker --cpuset-cpus, srun "
-        "--cpu-bind=none)",
-    ),
-    # ---- libraries
-    "cuda": Row(FATAL, "loads", "use the image, whose CUDA 11.8 libraries are locks/cuda.lock"),
-    "nccl.version": Row(FATAL, "2.8 or later (locks/cuda.lock: 2.21.5)", "use the image's NCCL"),
-    "python": Row(FATAL, "can be imported", "{package}"),
-    # ---- of a node
-    "cpu.cores": Row(WARNING, "one for each of {job.dgxngpu} ranks", "lower DGXNGPU, or give the job more cores"),
-    "memory.free": Row(
-        WARNING,
-        f"{MEMORY_PER_RANK_GIB} GiB for each of {{job.dgxngpu}} ranks",
-        "end other work on the node, or lower DGXNGPU",
-    ),
-    "memory.shared": Row(
-        WARNING,
-        f"{SHM_PER_RANK_MIB} MiB for each of {{job.dgxngpu}} ranks",
-        "docker run --ipc=host, or a larger --shm-size",
-    ),
-    "limits.open_files": Row(
-        WARNING, f"{OPEN_FILES} or more", f"ulimit -n {OPEN_FILES}, docker run --ulimit nofile={OPEN_FILES}"
-    ),
-    "limits.locked_memory": Row(
-        FATAL, "unlimited, as InfiniBand pins its buffers", "ulimit -l unlimited, docker run --ulimit memlock=-1"
-    ),
-    "disk.logs": Row(
-        FATAL,
-        "writable, {need:.2g} GiB free",
-        "set LOGDIR to a folder that this user may write, or free the disk",
-    ),
-    "disk.checkpoints": Row(
-        WARNING,
-        "writable, {need:.2g} GiB free",
-        "set CHECKPOINT_DIR to a larger disk, or CHECKPOINT_KEEP to less",
-    ),
-    "network.interfaces": Row(FATAL, "{wanted}", "bring an interface up, docker run --network=host"),
-    "network.name": Row(
-        FATAL,
-        "the host's own name resolves",
-        "add it to /etc/hosts, with 127.0.0.1 if the job has one node (docker run --add-host)",
-    ),
-    "network.infiniband": Row(
-        WARNING, "{wanted}", "without InfiniBand the all-reduce goes over TCP: expect another scaling"
-    ),
-    # ---- of the data set
-    "data.page_cache": Row(
-        WARNING,
-        "{wanted}",
-        "run as root, let the launcher flush it outside, or set CLEAR_CACHES=0 for a run that is not timed",
-    ),
-    "data.lists": Row(FATAL, "every listed file is there", "restore the absent files or take them off the list"),
-    "data.decode": Row(FATAL, "samples that can be decoded", "replace the file"),
-    # ---- between nodes
-    "code.commit": Row(FATAL, "the same on {nodes} nodes", "check out the same commit on every node"),
-    "code.files": Row(FATAL, "the same on {nodes} nodes", "copy the same files to every node, or use the image"),
-    "code.lock": Row(FATAL, "the same on {nodes} nodes", "use the same locks/run.lock on every node"),
-    "code.image": Row(FATAL, "the same on {nodes} nodes", "pull the same image on every node"),
-    "code.clean": Row(WARNING, "as committed", "commit the changes: a log of changed code may not be published"),
-    "data.same": Row(FATAL, "the same on {nodes} nodes", "copy the same list files to every node"),
-    "mpi.ranks": Row(FATAL, "DGXNNODES={job.dgxnnodes} x DGXNGPU={job.dgxngpu} ranks", START),
-    "mpi.start": Row(FATAL, "mpirun starts ranks here", "launch/setup.sh run installs Open MPI"),
-    "clock.difference": Row(WARNING, f"under {CLOCK_S} s between nodes", "let chrony or ntpd set the clocks"),
-}
+ROWS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def row(job: env.Job, check: str, good: bool, found: str, *, bad: str = "", fix: str = "", **given: Any) -> Verdict:
     """A check's verdict by its row, or its group's; `bad` and `fix` where this fault has others."""
     of = ROWS.get(check) or ROWS[check.partition(".")[0]]
-    wanted, advice = (text.format(job=job, **given) for text in (of.wanted, fix or of.fix))
-    return judged(check, good, found, wanted, advice, bad=bad or of.bad)
+    wanted, advice = (text.format(job=job, **given) for text in (of["wanted"], fix or of["fix"]))
+    return judged(check, good, found, wanted, advice, bad=bad or of["bad"])
 
 
 def ranges(cores: list[int]) -> str:
@@ -153,12 +46,14 @@ def judge_machine(facts: dict[str, Any], job: env.Job) -> Iterator[Verdict]:
     cores = sorted(set().union(*facts["rank_cores"]))
     yield row(job, "cpu.cores", len(cores) >= ranks, f"{len(cores)} ({ranges(cores)}; NUMA {numa})")
     free_gib, shared_mib = facts["memory_gib"], facts["shm_mib"]
-    yield row(job, "memory.free", free_gib >= MEMORY_PER_RANK_GIB * ranks, f"{free_gib:.1f} GiB")
+    enough = free_gib >= MEMORY_PER_RANK_GIB * ranks
+    yield row(job, "memory.free", enough, f"{free_gib:.1f} GiB", each=MEMORY_PER_RANK_GIB)
     enough, bad = shared_mib >= SHM_PER_RANK_MIB * ranks, FATAL if shared_mib < 16 * ranks else WARNING
-    yield row(job, "memory.shared", enough, f"{shared_mib:.0f} MiB free in /dev/shm", bad=bad)
+    found = f"{shared_mib:.0f} MiB free in /dev/shm"
+    yield row(job, "memory.shared", enough, found, bad=bad, each=SHM_PER_RANK_MIB)
     files, locked, unlimited = facts["open_files"], facts["locked_memory"], resource.RLIM_INFINITY
     enough, bad = files == unlimited or files >= OPEN_FILES, FATAL if files < 256 else WARNING
-    yield row(job, "limits.open_files", enough, str(files), bad=bad)
+    yield row(job, "limits.open_files", enough, str(files), bad=bad, least=OPEN_FILES)
     if facts["infiniband"]:
         pinned = "unlimited" if locked == unlimited else f"{locked // 1024} KiB"
         yield row(job, "limits.locked_memory", locked == unlimited, pinned)

@@ -123,8 +123,8 @@ def _judge_binding(topology: nvidia.Topology, facts: dict[str, Any], job: env.Jo
             far.append(f"rank {rank}'s far from GPU{gpu.index}")
     if len({tuple(cores) for cores in facts["rank_cores"]}) == 1:
         found = [f"all ranks {ranges(facts['rank_cores'][0])}"]
-    said = ", ".join(found) + "".join(f"; {text}" for text in far)
-    return row(job, "cpu.binding", not far, said, near=", ".join(near), numa=",".join(nodes))
+    bindings = ", ".join(found) + "".join(f"; {text}" for text in far)
+    return row(job, "cpu.binding", not far, bindings, near=", ".join(near), numa=",".join(nodes))
 
 
 def judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:

@@ -75,7 +75,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, 
         "infiniband": _infiniband(Path("/sys/class/infiniband")),
         "drop_caches": os.access(DROP, os.W_OK),
         "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
-        "imports": {name: (said := _imported(process), package_of(said)) for name, process in importing.items()},
+        "imports": {name: (why := _imported(process), package_of(why)) for name, process in importing.items()},
     }
 
 
@@ -93,14 +93,14 @@ def _importing(name: str) -> subprocess.Popen[str]:
 def _imported(process: subprocess.Popen[str]) -> str:
     """Why the package cannot be imported; empty if it can."""
     try:
-        said = process.communicate(timeout=IMPORT_S)[1].strip()
+        stderr = process.communicate(timeout=IMPORT_S)[1].strip()
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
         return f"not done in {IMPORT_S:g} s"
     if process.returncode < 0:
         return f"ended by signal {-process.returncode}"
-    return said.rpartition("\n")[2] if process.returncode else ""
+    return stderr.rpartition("\n")[2] if process.returncode else ""
 
 
 def package_of(error: str) -> str:

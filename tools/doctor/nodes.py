@@ -58,7 +58,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     found, apart_s = ", ".join(f"{host} {count}" for host, count in counts.items()), max(map(abs, offsets_s))
     return [
         row(job, "mpi.ranks", len(hosts) == job.world_size, found),
-        row(job, "clock.difference", apart_s <= CLOCK_S, f"at most {apart_s:.4f} s"),
+        row(job, "clock.difference", apart_s <= CLOCK_S, f"at most {apart_s:.4f} s", most_s=CLOCK_S),
     ]
 
 

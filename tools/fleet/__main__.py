@@ -64,7 +64,7 @@ def text(judged: Judged, then: Mapping[str, Any] | None) -> str:
             f"since     {host}: {change.metric}: {by:.1%} slower beside itself" for host, by in change.slower.items()
         ]
     lines += as_text(judged.bad).splitlines()
-    lines += [f"doubt     {said}" for said in doubts(verdicts)]
+    lines += [f"doubt     {doubt}" for doubt in doubts(verdicts)]
     taken = judged.good
     lines += [f"left out  {', '.join(h for h in statuses if h not in taken) or 'none'}", f"good      {','.join(taken)}"]
     return "\n".join(lines)

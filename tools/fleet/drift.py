@@ -92,7 +92,7 @@ def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "firmware of the NIC": _each("class/infiniband/*/fw_ver"),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }
-    libraries = {f"library {name}": said for name, said in probed["libraries"].items()}
+    libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
     settings = {n: v for n, v in env.libraries().items() if n.startswith(("NCCL_", "UCX_", "OMPI_"))}
     return {name: value or "none" for name, value in (found | libraries | settings).items()}
 

@@ -132,14 +132,7 @@ class Alone:
         images = model.find_data(root, "train", model.recipe.classes)
         batch = min(job.batchsize, len(images))
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
-        reader = loader.ReaderConfig(
-            batch=batch,
-            image=model.image,
-            device=job.device,
-            device_id=me.local_rank,
-            threads=job.data_threads_per_rank,
-            seed=SEED,
-        )
+        reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=batch, seed=SEED)
         source = model.batches(images, order, reader)
         try:
             batches: Iterator[Any] = iter(source)

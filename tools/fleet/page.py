@@ -90,19 +90,19 @@ def html(judged: Judged) -> str:
     """The page."""
     record, statuses, verdicts, named = judged.record, judged.statuses, judged.verdicts, judged.bad
     nodes, links = ([v.where for v in named if (v.where in statuses) == is_node] for is_node in (True, False))
-    state, said = OK, "No node and no link is named."
+    state, sentence = OK, "No node and no link is named."
     if named:
         texts = (", ".join(dict.fromkeys(names)) or "none" for names in (nodes, links))
-        state, said = FATAL, "Nodes left out: {}. Links named: {}.".format(*texts)
+        state, sentence = FATAL, "Nodes left out: {}. Links named: {}.".format(*texts)
     elif set(statuses.values()) == {UNKNOWN}:
-        state, said = UNKNOWN, "Nobody could be told from the others here."
+        state, sentence = UNKNOWN, "Nobody could be told from the others here."
     doubtful = doubts(verdicts)
     if doubtful:
-        state, said = state if named else UNKNOWN, " ".join([said, *(f"Doubt: {doubt}." for doubt in doubtful)])
+        state, sentence = state if named else UNKNOWN, " ".join([sentence, *(f"Doubt: {doubt}." for doubt in doubtful)])
     tables = [_differences(record), _nodes(statuses, verdicts), _links(record)]
     page = {
         "record": record,
-        "said": said,
+        "sentence": sentence,
         "state": state,
         "mark": brief.STATUSES[state][0],
         "named": [_named(named)] if named else [],

@@ -83,5 +83,5 @@ def comparable(path: Path, now: Mapping[str, Any], then: Mapping[str, Any]) -> N
     jobs = [record.get("job", {}) for record in (then, now)]
     other = [name for name in {**jobs[0], **jobs[1]} if jobs[0].get(name) != jobs[1].get(name)]
     if other:
-        said = ", ".join(f"{name} {jobs[0].get(name)} then, {jobs[1].get(name)} now" for name in other)
-        raise ValueError(f"{path}: is of another job ({said}): give an earlier record of the same job")
+        differences = ", ".join(f"{name} {jobs[0].get(name)} then, {jobs[1].get(name)} now" for name in other)
+        raise ValueError(f"{path}: is of another job ({differences}): give an earlier record of the same job")

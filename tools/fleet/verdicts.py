@@ -141,10 +141,10 @@ def judge_metric(
     for i, name in enumerate(names):
         logs = relative[i]
         if logs is None or len(there) < LEAST_NODES:
-            said = reasons.get(i) or few
-            status = FATAL if i in reasons and not said.startswith(NOT_POSSIBLE) else UNKNOWN
-            said = said.removeprefix(f"{NOT_POSSIBLE}: ")
-            found.append(Verdict(check=metric, where=name, status=status, found=said))
+            reason = reasons.get(i) or few
+            status = FATAL if i in reasons and not reason.startswith(NOT_POSSIBLE) else UNKNOWN
+            reason = reason.removeprefix(f"{NOT_POSSIBLE}: ")
+            found.append(Verdict(check=metric, where=name, status=status, found=reason))
             continue
         interval = spread.median_interval(logs)
         low, high = (math.expm1(places[i] + (end - places[i]) * widened - centre) for end in interval or (0.0, 0.0))
@@ -205,8 +205,8 @@ def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[V
         slower = cost[i] / usual - 1
         named = chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER
         verdict = compared(hosts[i], "stalls", slower, named=named)
-        said = f"{verdict.found}; {stalled[i]} of {len(turns)} turns have a stall"
-        found.append(dataclasses.replace(verdict, found=said))
+        text = f"{verdict.found}; {stalled[i]} of {len(turns)} turns have a stall"
+        found.append(dataclasses.replace(verdict, found=text))
     return found
 
 
@@ -221,7 +221,7 @@ def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) 
             title,
             metrics[metric]["series"],
             alpha=ALPHA / 2 if metric == STEP else OTHERS_ALPHA,
-            reasons={int(i): said for i, said in metrics[metric]["reasons"].items()},
+            reasons={int(i): why for i, why in metrics[metric]["reasons"].items()},
         )
     ]
     return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
@@ -253,9 +253,9 @@ def judge_record(record: Mapping[str, Any]) -> Judged:
     by_node, by_link = judge_links(hosts, record["links"])
     verdicts = judge_nodes(hosts, record["metrics"]) + by_node
     verdicts += [
-        Verdict(check="doctor", where=host, status=FATAL, found=said)
+        Verdict(check="doctor", where=host, status=FATAL, found=failure)
         for host, node in zip(hosts, record["nodes"], strict=True)
-        for said in node["failed"]
+        for failure in node["failed"]
     ]
     statuses = {}
     for host in hosts:  # what could not be measured says nothing against a node

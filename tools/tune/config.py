@@ -31,7 +31,7 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     source = record.header["source"]
     steps = f"{job.warmup_steps} + {job.measured_steps} steps"
     names = ("workload", "recipe", "precision", "batchsize", "dgxnnodes", "dgxngpu", "data", "image_size", "strategy")
-    base = {env.variable(name): value for name in names if (value := getattr(job, name)) not in ("", 0)}
+    base = {name.upper(): value for name in names if (value := getattr(job, name)) not in ("", 0)}
     return [
         f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
         + (", with changes" if source["dirty"] else ""),

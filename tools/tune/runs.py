@@ -88,16 +88,16 @@ class Runner:
                 if way.name in failed or (way.name == CONTROL and turn > 1):
                     continue
                 label = f"{title}_{turn}"
-                record, said = self.run(self.command(way, label))
+                record, outcome = self.run(self.command(way, label))
                 if record is None:
                     if way.name == BASE:
-                        raise RunError(f"the base does not run: {said}")
-                    failed[way.name] = said
+                        raise RunError(f"the base does not run: {outcome}")
+                    failed[way.name] = outcome
                 else:
                     self.records.append(record)
                     found[way].append(measured(record))
-                    said = f"{found[way][-1].images_per_s:.2f} images/s"
-                print(f"{label} {way.name}: {said}", file=sys.stderr, flush=True)
+                    outcome = f"{found[way][-1].images_per_s:.2f} images/s"
+                print(f"{label} {way.name}: {outcome}", file=sys.stderr, flush=True)
         return {way: runs for way, runs in found.items() if way.name not in failed}, failed
 
 

@@ -49,12 +49,12 @@ def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured
     ]
     excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)  # max may pass over a NaN
     if excess > 1:
-        status, said = FATAL, f"refused: its losses differ by {excess:.3g} times what is allowed"
+        status, verdict = FATAL, f"refused: its losses differ by {excess:.3g} times what is allowed"
     elif low > 1:
-        status, said = OK, "faster"
+        status, verdict = OK, "faster"
     else:
-        status, said = (WARNING, "slower") if high < 1 else (UNKNOWN, "no difference shown")
-    found = f"{shown(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base; loss {excess:.2g}: {said}"
+        status, verdict = (WARNING, "slower") if high < 1 else (UNKNOWN, "no difference shown")
+    found = f"{shown(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base; loss {excess:.2g}: {verdict}"
     figures = {"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess}
     return Verdict(check=name, status=status, found=found, figures=figures)
 

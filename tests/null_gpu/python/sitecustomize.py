@@ -27,11 +27,14 @@ def refuse_result():
 
 
 def mark_runs(executor):
-    """Marks the counters before each run: `run <number of the program, as they come> <what it is fed>`."""
+    """Marks the counters before each run: `run <number of the program, as they come> <what it is fed>`; and once at the
+    beginning the cores that the process may use.
+    """
     import numpy as np
 
     library, numbers, count = ctypes.CDLL(None), {}, itertools.count()
     run = executor.Executor.run
+    library.nullgpu_mark(f"cores {','.join(map(str, sorted(os.sched_getaffinity(0))))}".encode())
 
     def marked(self, program=None, feed=None, *args, **kwargs):
         number = numbers.setdefault(id(program), next(count) if id(program) not in numbers else 0)

@@ -1,4 +1,4 @@
-"""Ends every process that this one started, also those whose own parent is gone."""
+"""Ends processes with those that started them: by Linux as a parent dies, or all that this one started."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
 
 def adopt_orphans() -> None:
     """Makes this process the parent of every descendant that loses its own: none escapes end_descendants."""
-    pr_set_child_subreaper = 36  # linux/prctl.h
-    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(number: signal.Signals) -> None:
     """Has Linux send this process a signal when its parent dies, whatever it dies of; kept over an exec."""
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, int(number), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    _prctl(PR_SET_PDEATHSIG, number)
 
 
 def parent_of(pid: int) -> int:

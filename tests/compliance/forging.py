@@ -1,0 +1,326 @@
+"""Ways to forge a log: each alters it, beside another of its submission, and returns it."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tests import make_log
+from tests.compliance.altered import TOKEN, Altered
+
+Fields = dict[str, Any]
+
+
+def each(log: Altered, key: str, change: Callable[[Fields], object]) -> Altered:
+    """Changes each event of `key`; of all keys where it is empty."""
+    for index in log.events():
+        fields = log.fields(index)
+        if key in ("", fields["key"]):
+            change(fields)
+            log.write(index, fields)
+    return log
+
+
+def clock(log: Altered, new_ms: Callable[[float], float], first: str = "run_start", number: int = 0) -> Altered:
+    """Another time for each event from the one of a key on."""
+    for index in log.events()[log.events().index(log.at(first, number)) :]:
+        fields = log.fields(index)
+        log.write(index, fields | {"time_ms": new_ms(fields["time_ms"])})
+    return log
+
+
+def rates(log: Altered, factor: float) -> Altered:
+    """Each figure but the clock that tells of time, for a run in so much of its time."""
+
+    def change(fields: Fields) -> None:
+        value = fields["value"]
+        if fields["key"] == "throughput":
+            fields["value"] /= factor
+        for name, by in (
+            ("time_s", factor),
+            ("data_wait_s", factor),
+            ("images_per_s", 1 / factor),
+            ("imgs_sec", 1 / factor),
+        ):
+            if isinstance(value, dict) and name in value:
+                value[name] *= by
+        if fields["key"] == "telemetry_summary":
+            value["samples"] = int(value["samples"] * factor)
+
+    return each(log, "", change)
+
+
+def scaled(log: Altered, factor: float) -> Altered:
+    """The clock runs so much slower."""
+    start = log.fields(log.at("run_start"))["time_ms"]
+    return clock(log, lambda ms: round(start + (ms - start) * factor))
+
+
+def by_clock(log: Altered) -> Altered:
+    """The rates that others log, by the clock."""
+    samples, start, took = log.fields(log.at("train_samples"))["value"], 0.0, 1.0
+    for index in log.events():
+        fields = log.fields(index)
+        start = fields["time_ms"] if fields["key"] == "epoch_start" else start
+        took = fields["time_ms"] - start if fields["key"] == "epoch_stop" else took
+        if fields["key"] == "throughput":
+            log.write(index, fields | {"value": samples / took * 1000})
+        elif fields["key"] == "tracked_stats":
+            log.write(index, fields | {"value": {"imgs_sec": samples / took * 1000}})
+    return log
+
+
+def intervals(log: Altered, change: Callable[[list[float]], list[float]], kind: str = "epoch") -> Altered:
+    """Other times of the epochs, or evaluations; what lies between keeps its own."""
+    bounds = [log.fields(log.at(f"{kind}_{end}", n))["time_ms"]
+              for n in range(log.text.count(f'"{kind}_start"')) for end in ("start", "stop")]  # fmt: skip
+    took = [stop - start for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
+    moved = 0.0
+    for number, (old, new) in enumerate(zip(took, change(took), strict=True)):
+        moved = new - old
+        clock(log, lambda ms, by=moved: ms + by, f"{kind}_stop", number)
+    return by_clock(log)
+
+
+def accuracies(log: Altered) -> list[float]:
+    return [log.fields(index)["value"] for index in log.events() if '"eval_accuracy"' in log.lines[index]]
+
+
+def curve(change: Callable[[list[float]], list[float]]) -> Callable[[Altered, Altered], Altered]:
+    def forge(log: Altered, _: Altered) -> Altered:
+        for number, value in enumerate(change(accuracies(log))):
+            log.value("eval_accuracy", value, number)
+        return log
+
+    return forge
+
+
+def more_images(added: Callable[[int], int]) -> Callable[[Altered, Altered], Altered]:
+    """The other run's accuracies with some images more at each evaluation."""
+    return lambda log, other: curve(
+        lambda _: [(round(value * 50_000) + added(i)) / 50_000 for i, value in enumerate(accuracies(other))]
+    )(log, other)
+
+
+def block_at(log: Altered, first: int) -> int:
+    """Line of the block_start of an epoch."""
+    return next(
+        i for i in log.events() if '"block_start"' in log.lines[i] and f'"first_epoch_num": {first},' in log.lines[i]
+    )
+
+
+def without(log: Altered, start: int, stop: int, *, renumbered: bool) -> Altered:
+    """The run without the blocks from one to another; what follows moves up in time, and in number if asked."""
+    lines = block_at(log, start), block_at(log, stop)
+    first_ms, after_ms = (log.fields(line)["time_ms"] for line in lines)
+    steps = [fields["metadata"]["step"] for line in log.lines[lines[0] : lines[1]] if '"step_window"' in line
+             for fields in [json.loads(line.partition(TOKEN)[2])]]  # fmt: skip
+    del log.lines[lines[0] : lines[1]]
+
+    def change(fields: Fields) -> None:
+        where = fields["metadata"]
+        if fields["time_ms"] >= after_ms:
+            fields["time_ms"] -= after_ms - first_ms
+            for name in ("epoch_num", "first_epoch_num") if renumbered else ():
+                where |= {name: where[name] - stop + start} if name in where else {}
+            if renumbered and fields["key"] == "step_window":
+                where["step"] -= len(steps) // 2 * 44
+
+    return each(log, "", change)
+
+
+def copied(change: Callable[[Altered], Altered]) -> Callable[[Altered, Altered], Altered]:
+    """The other run a day later, by this one's seed and accuracies, and changed."""
+
+    def forge(log: Altered, other: Altered) -> Altered:
+        seed, own = log.fields(log.at("seed"))["value"], accuracies(log)
+        log.lines = list(other.lines)
+        each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 86_400_000))
+        return curve(lambda _: own)(change(log.seed(seed)), other)
+
+    return forge
+
+
+def halves(log: Altered, other: Altered, block: int) -> Altered:
+    """The start of the other run and the end of this one, as one."""
+    lines = block_at(other, block), block_at(log, block)
+    moved = other.fields(lines[0])["time_ms"] - log.fields(lines[1])["time_ms"]
+    end = each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + moved)).lines[lines[1] :]
+    seed = log.fields(log.at("seed"))["value"]
+    log.lines = other.lines[: lines[0]] + end
+    return each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 86_400_000)).seed(seed)
+
+
+def replaced(log: Altered, *changes: tuple[str, str]) -> Altered:
+    """Texts of the log replaced; each stands in it."""
+    text = log.text
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    log.lines = text.splitlines()
+    return log
+
+
+def in_line(log: Altered, key: str, old: str, new: str, number: int = 0) -> Altered:
+    assert old in log.lines[log.at(key, number)]
+    return log.line(key, lambda line: line.replace(old, new), number)
+
+
+def settings(log: Altered, **values: Any) -> Altered:
+    """Other values of the header's settings; a name's first _ is a dot."""
+    at = next(i for i, line in enumerate(log.lines) if line.startswith('# {"config"'))
+    section = json.loads(log.lines[at][2:])
+    for name, value in values.items():
+        section["config"][re.sub("^RECIPE_", "RECIPE.", name)] = {"value": value, "origin": "environment"}
+    log.lines[at] = f"# {json.dumps(section)}"
+    return log
+
+
+def summary(log: Altered, **fields: Any) -> Altered:
+    return log.change("run_summary", lambda event: event["value"].update(fields))
+
+
+# --- of a published log, and of ours ---
+
+
+def start_late(log: Altered, _: Altered) -> Altered:
+    line = log.lines.pop(log.at("run_start"))
+    stop = log.at("epoch_stop", 2)
+    log.lines.insert(stop + 1, line)
+    return log.change("run_start", lambda fields: fields.update(time_ms=log.fields(stop)["time_ms"]))
+
+
+def one_epoch_less(log: Altered, _: Altered) -> Altered:
+    """The clock starts in the middle of the first epoch."""
+    for key in ("run_start", "train_samples", "eval_samples", "block_start", "epoch_start"):
+        log.later(key, 25_000)
+    return by_clock(log)
+
+
+def early(log: Altered, _: Altered) -> Altered:
+    """The last block is cut off, and the evaluation before it reaches the target."""
+    stop = log.fields(log.at("block_stop", -2))["time_ms"]
+    end = log.lines[log.at("run_stop")]
+    log.lines = [*log.lines[: log.at("block_stop", -2) + 1], end]
+    log.change("run_stop", lambda fields: fields.update(time_ms=stop + 1))
+    return log.value("eval_accuracy", 0.759, -1)
+
+
+def one_more_evaluation(log: Altered, _: Altered) -> Altered:
+    lines = [log.lines[log.at(key, -2)] for key in ("eval_start", "eval_stop", "eval_accuracy")]
+    epoch = log.at("epoch_stop", -3)
+    number, ms = log.fields(epoch)["metadata"]["epoch_num"], log.fields(epoch)["time_ms"]
+    log.lines[epoch + 1 : epoch + 1] = lines
+    for offset in (1, 2, 3):
+        fields = log.fields(epoch + offset)
+        fields["metadata"]["epoch_num"] = number
+        log.write(epoch + offset, fields | {"time_ms": ms + min(offset, 2) - 1})
+    return log
+
+
+def twice(log: Altered, first: str, last: str, number: int) -> Altered:
+    """The events from one to another once more behind it, later by what they take."""
+    lines = log.lines[log.at(first, number) : log.at(last, number) + 1]
+    copied = Altered("\n".join(line for line in lines if TOKEN in line))
+    times = [copied.fields(index)["time_ms"] for index in copied.events()]
+    took = times[-1] - times[0] + 1
+    clock(log, lambda ms: ms + took, last, number)
+    log.change(last, lambda fields: fields.update(time_ms=fields["time_ms"] - took), number)
+    each(copied, "", lambda fields: fields.update(time_ms=fields["time_ms"] + took))
+    at = log.at(last, number) + 1
+    log.lines[at:at] = copied.lines
+    return log
+
+
+def evaluation_earlier(log: Altered, _: Altered) -> Altered:
+    """The last evaluation stands two epochs further up, at the time of the epoch's end there."""
+    lines = [log.lines.pop(log.at(key, -1)) for key in ("eval_start", "eval_stop", "eval_accuracy")]
+    stop = log.at("epoch_stop", -3)
+    ms = log.fields(stop)["time_ms"]
+    log.lines[stop + 1 : stop + 1] = lines
+    for offset in (1, 2, 3):
+        log.write(stop + offset, log.fields(stop + offset) | {"time_ms": ms + min(offset, 2) - 1})
+    return log
+
+
+def warmed(log: Altered, _: Altered) -> Altered:
+    """Before run_start an epoch has filled the caches."""
+    lines = [log.lines[log.at(key)] for key in ("epoch_start", "epoch_stop")]
+    start = log.at("run_start")
+    ms = log.fields(start)["time_ms"]
+    log.lines[start:start] = lines
+    for offset in (0, 1):
+        fields = log.fields(start + offset)
+        fields["metadata"]["epoch_num"] = 0
+        log.write(start + offset, fields | {"time_ms": ms - 60_000 + offset * 50_000})
+    return log
+
+
+def same_time(log: Altered, key: str, other: str, behind_ms: float) -> Altered:
+    """An event so long behind another, below which it does not stand."""
+    ms = log.fields(log.at(other))["time_ms"] + behind_ms
+    return log.change(key, lambda fields: fields.update(time_ms=ms))
+
+
+def shuffled_header(log: Altered) -> Altered:
+    """The hyperparameters in another order, as of a run with a log of its own."""
+    places = [i for i in log.events() if any(f'"key": "{name}_' in log.lines[i] for name in ("lars", "sgd", "opt"))]
+    for place, line in zip(places, [log.lines[i] for i in places][::-1], strict=True):
+        log.lines[place] = line
+    return log
+
+
+def cut_and_joined(log: Altered, other: Altered) -> Altered:
+    """The first ten blocks of a run, and what the other has from its thirteenth on, moved to that time."""
+    cut, start = log.at("block_stop", 4) + 1, other.at("block_start", 7)
+    moved = log.fields(cut - 1)["time_ms"] - other.fields(start)["time_ms"] + 1
+    tail = each(Altered("\n".join(other.lines[start:])), "", lambda f: f.update(time_ms=f["time_ms"] + moved))
+    log.lines[cut:] = tail.lines
+    return log
+
+
+def two_ranks(log: Altered, _: Altered) -> Altered:
+    """Each event of training stands there twice, as of two ranks of a launcher."""
+    log.lines = [out for line in log.lines for out in ([f"0: {line}", f"1: {line}"] if '"epoch_' in line else [line])]
+    return log
+
+
+def with_loss(number: int, loss: float | None) -> Callable[[Altered, Altered], Altered]:
+    return lambda log, _: log.change("step_window", lambda fields: fields["value"].update(loss=loss), number)
+
+
+def rank_times(**changes: Any) -> Callable[[Altered, Altered], Altered]:
+    """The ranks' times of a window, as a run of two ranks logs them."""
+    value = {f"{kind}_{name}_s": s for kind in ("data_wait", "compute")
+             for name, s in (("least", 0.01), ("median", 0.02), ("most", 0.03))}  # fmt: skip
+    value |= {
+        f"{kind}_{name}": at for kind in ("data_wait", "compute") for name, at in (("rank", 1), ("host", "node0"))
+    }
+
+    def forge(log: Altered, _: Altered) -> Altered:
+        index = log.at("step_window")
+        fields = log.fields(index) | {"key": "rank_times", "value": value | changes}
+        log.lines.insert(index, TOKEN + json.dumps(fields | {"metadata": {"step": 22}}))
+        return log
+
+    return forge
+
+
+def summed(log: Altered, **fields: Any) -> Altered:
+    return log.change("telemetry_summary", lambda event: event["value"].update(fields))
+
+
+def hidden_by_a_checkpoint(log: Altered, _: Altered) -> Altered:
+    """Windows a sixth shorter, and in each epoch a checkpoint that took the rest."""
+    rates(log, 5 / 6)
+    for number in range(3):
+        stop = log.at("epoch_stop", number)
+        fields = log.fields(stop) | {"key": "checkpoint", "metadata": {}, "event_type": "POINT_IN_TIME"}
+        fields["value"] = {"step": number * 44 + 22, "file": "x", "mib": 100.0, "blocked_s": 6.0, "write_s": 1.0}
+        log.lines.insert(stop, TOKEN + json.dumps(fields))
+    return summed(log, samples=114)
+
+
+def synthetic(log: Altered, _: Altered) -> Altered:
+    log.lines = make_log.run(seed=2, summary={"data": "synthetic"}).splitlines()
+    return summary(log, data="real")
