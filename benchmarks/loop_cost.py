@@ -1,12 +1,14 @@
 """What the training loop itself costs: harness.loop.Trainer against a bare `exe.run` loop over the same program.
 
-One rank, synthetic data, 64 x 64, batch 16; the loop logs and prints a window every 5 steps, as by default.
-    python benchmarks/loop_cost.py [--repeats N] [--short]
+Synthetic data, 64 x 64, batch 16 a rank; the loop logs and prints a window every 5 steps, as by default. Several ranks
+also gather their own times in each window (rank_times); rank 0 prints.
+    [mpirun -n RANKS] python benchmarks/loop_cost.py [--repeats N] [--short]
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import tempfile
 import time
@@ -17,7 +19,8 @@ import ratios
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import env
 
-JOB = env.Job(mode="throughput", data="synthetic", dgxngpu=1, dgxsystem="CPU")
+RANKS = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+JOB = env.Job(mode="throughput", data="synthetic", dgxngpu=RANKS, dgxsystem="CPU")
 env.export(env.runtime(JOB))
 
 import paddle  # noqa: E402 - reads the environment when it is loaded
@@ -58,16 +61,17 @@ def main() -> None:
         def ours() -> float:
             start = time.perf_counter()
             trainer.run(itertools.repeat(batch), steps=steps, epoch=1, done=0, phase="measured")
-            return steps * JOB.batchsize / (time.perf_counter() - start)
+            return steps * JOB.global_batch / (time.perf_counter() - start)
 
         def bare() -> float:
             start = time.perf_counter()
             for _ in range(steps):
                 executor.run(training.main, feed=feed, fetch_list=[])
-            return steps * JOB.batchsize / (time.perf_counter() - start)
+            return steps * JOB.global_batch / (time.perf_counter() - start)
 
         rates = ratios.take_turns({"loop": ours, "bare exe.run": bare}, 1 if args.short else args.repeats)
-    ratios.report(rates, "loop", {"bare exe.run": 0.99}, "images/s")
+    if me.is_first:
+        ratios.report(rates, "loop", {"bare exe.run": 0.99}, "images/s")
 
 
 if __name__ == "__main__":

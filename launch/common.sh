@@ -21,9 +21,10 @@ readonly SEE_LOSS_S=5 ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPT
 set +o posix # of `sh SCRIPT`, where sh is bash
 unset CDPATH PYTHONHOME PYTHONSAFEPATH
 export HOME=${HOME:-/} # Open MPI does not start without one
-for fd in 0 1 2; do # a closed one would be given to the next file that is opened
-  [[ -e /proc/self/fd/${fd} ]] || eval "exec ${fd}<>/dev/null"
-done
+# A closed stdin, stdout or stderr would be given to the next file that is opened.
+[[ -e /proc/self/fd/0 ]] || exec </dev/null
+[[ -e /proc/self/fd/1 ]] || exec >/dev/null
+[[ -e /proc/self/fd/2 ]] || exec 2>/dev/null
 [[ -n ${NULL_GPU:-} ]] || unset PYTHONPATH # tests/null_gpu has its stand-ins there
 
 refuse() { echo "error: $1" >&2; exit 2; }

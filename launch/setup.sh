@@ -75,7 +75,7 @@ make_venv() {
   # Beside its place, so that a venv that is there is whole. Its scripts name the place.
   rm -rf "${VENV}" "${VENV}.new"
   "${PYTHON}" -m venv "${VENV}.new" || fail "${PYTHON} -m venv ${VENV}.new failed: see above"
-  grep -rlI "${PWD}/${VENV}.new" "${VENV}.new/bin" "${VENV}.new/pyvenv.cfg" | xargs sed -i "s|${PWD}/${VENV}.new|${PWD}/${VENV}|g"
+  grep -rlI "/${VENV}.new" "${VENV}.new/bin" "${VENV}.new/pyvenv.cfg" | xargs sed -i "s|/${VENV}.new|/${VENV}|g"
   mv -T "${VENV}.new" "${VENV}"
 }
 

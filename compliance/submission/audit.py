@@ -139,11 +139,11 @@ class _Header(tarfile.TarInfo):
     """A damaged header is an error: tarfile takes one that is not the first for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Header":  # Debian's 3.11.2 calls no frombuf
         try:
-            return super().frombuf(buf, encoding, errors)
+            return super().fromtarfile(tarfile_)
         except tarfile.HeaderError as error:
-            if buf and not any(buf):
+            if type(error).__name__ == "EOFHeaderError":
                 raise  # the regular end
             raise tarfile.ReadError(str(error)) from None
 

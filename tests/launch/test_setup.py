@@ -29,7 +29,7 @@ RETRYING = "WARNING: Retrying (Retry(total=4)) after connection broken by "
 @pytest.fixture
 def checkout(tmp_path: Path, repository: Path) -> Path:
     """A checkout that is not set up, and a PATH with the usual tools but no Python."""
-    folder = tmp_path / "checkout"
+    folder = tmp_path / "a&check|out"  # as sed reads them, no plain letters
     (folder / "launch").mkdir(parents=True)
     shutil.copy(repository / "launch/setup.sh", folder / "launch")
     shutil.copytree(repository / "locks", folder / "locks")
@@ -202,7 +202,7 @@ def own_wheels(checkout: Path) -> dict[str, str]:
         "python3.11",
         f'[[ "$*" == "-m venv .venv.new" ]] || exec {sys.executable} "$@"\n'
         f"{sys.executable} -m venv --without-pip .venv.new || exit\n"
-        f"for folder in .venv.new/lib/*/site-packages; do echo {checkout} >$folder/pip.pth; done",
+        f"for folder in .venv.new/lib/*/site-packages; do echo '{checkout}' >$folder/pip.pth; done",
     )
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull, "HOME": str(checkout)}
 

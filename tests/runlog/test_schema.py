@@ -131,11 +131,13 @@ def test_a_field_that_is_missing_or_of_another_type_is_found(log: Path, printed:
     for line in {name(line): line for line in values(log)}.values():
         free = "config" in line or "environment" in line or "packages" in line  # tables of any names
         optional = line.get("key") == "cache_clear"
+        own = printed.evolve(schema={"$ref": f"#/$defs/{'event' if 'key' in line else 'section'} {name(line)}"})
+        assert own.is_valid(line)  # all others ask for another name: to try them takes a second a line
         for what, changed in altered(line):
             if (free and what.endswith("changed") and "another" not in what) or (optional and "reason" in what):
                 continue
             tried += 1
-            assert not printed.is_valid(changed), (line, what)
+            assert not own.is_valid(changed), (line, what)
     assert tried > 500
 
 
