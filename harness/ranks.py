@@ -16,6 +16,7 @@ from http.server import HTTPServer
 from typing import Any
 
 import numpy as np
+import psutil
 
 from harness import env
 from harness.hooks.watchdog import WATCHDOG
@@ -172,30 +173,35 @@ def _address(job: env.Job, ranks: Ranks) -> str:
 LOOPBACK = "127."
 
 
-def _check_name(job: env.Job) -> None:
-    """Fails if this host's own name does not resolve to an address that the other ranks reach: gloo listens there."""
-    name = socket.gethostname()
-    try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
-    except OSError as error:
-        address = "127.0.0.1" if job.dgxnnodes == 1 else "ADDRESS"
-        raise RunError(
-            f"this host's own name, {name}, does not resolve: add the line '{address} {name}' to /etc/hosts "
-            f"(docker run --add-host {name}:{address})"
-        ) from error
-    if job.dgxnnodes > 1 and all(address.startswith((LOOPBACK, "::1")) for address in found):
-        raise RunError(
-            f"this host's own name, {name}, resolves to {', '.join(sorted(found))}, where gloo would listen and no "
-            "other node reaches it: give it this node's address in /etc/hosts"
-        )
+def _listen_on(own: str, meeting: str) -> None:
+    """Has gloo listen on the interface of the address `own`, and Paddle's server for the rendezvous on `meeting` alone.
 
+    By itself gloo takes the address of the host's own name, which may have none or the loopback's, and the server every
+    interface.
 
-def _meet_at(host: str) -> None:
-    """Has Paddle's server for the rendezvous listen on `host` alone; its own code takes every interface."""
+    Raises:
+        RunError: no interface has the address.
+    """
+    from paddle.base import core
     from paddle.distributed.fleet.utils import http_server
 
+    having = [name for name, found in psutil.net_if_addrs().items() if own in {one.address for one in found}]
+    if not having:
+        raise RunError(
+            f"no network interface of {socket.gethostname()} has the address {own}, where other ranks would reach it: "
+            "name the nodes in HOSTS as they know each other (one node: ip link set lo up)"
+        )
+    make = core.GlooParallelStrategy
+
+    def strategy() -> core.GlooParallelStrategy:
+        made = make()
+        made.iface = having[0]
+        return made
+
+    core.GlooParallelStrategy = strategy
+
     def bind(server: HTTPServer) -> None:
-        server.server_address = (host, server.server_address[1])
+        server.server_address = (meeting, server.server_address[1])
         HTTPServer.server_bind(server)
 
     http_server.KVHTTPServer.server_bind = bind
@@ -212,9 +218,8 @@ def connect(job: env.Job, ranks: Ranks) -> None:
             _check_free(job.gloo_port)
         port = ranks.broadcast(job.gloo_port or _hold_port())
         host = endpoints[0].rpartition(":")[0]
-        _check_name(job)
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
         os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))
         with contexts.elsewhere():
-            _meet_at(host)
+            _listen_on(endpoints[ranks.rank].rpartition(":")[0], host)
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

@@ -74,8 +74,7 @@ else
   host=${CONT_HOST:-${name}}
   case ${network} in
     host) ;; # the container has its node's name already
-    none) run+=(--hostname "${host}" --add-host "${host}:127.0.0.1") ;;
-    bridge) run+=(--hostname "${host}") ;; # docker's own, which has no aliases
+    none | bridge) run+=(--hostname "${host}") ;; # bridge: docker's own, which has no aliases
     *) run+=(--hostname "${host}" --network-alias "${host}") ;;
   esac
   [[ -z ${CONT_SHM_SIZE:-} ]] || run+=(--shm-size "${CONT_SHM_SIZE}")

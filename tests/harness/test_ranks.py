@@ -6,12 +6,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from unittest import mock
+from pathlib import Path
 
 import pytest
 
-from harness import env, ranks
+from harness import ranks
+from program import contexts
 from runlog.errors import RunError
+from tests import jobs
+from tests.harness import small
 from tests.needs import in_namespaces, need
 
 NETWORK = """
@@ -49,23 +52,18 @@ def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> 
     assert (done.returncode == 0) == said.startswith("192"), done.stderr
 
 
-def test_gloo_is_not_begun_where_no_other_node_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for addresses, refused in ((["127.0.1.1"], True), (["127.0.1.1", "192.0.2.1"], False), (["192.0.2.1"], False)):
-        found = [(None, None, None, "", (address, 0)) for address in addresses]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda name, port, found=found: found)
-        ranks._check_name(env.Job())  # one node has no others
-        if not refused:
-            ranks._check_name(env.Job(dgxnnodes=2, dgxngpu=1))
-            continue
-        with pytest.raises(RunError, match=r"resolves to 127\.0\.1\.1, where gloo would listen"):
-            ranks._check_name(env.Job(dgxnnodes=2, dgxngpu=1))
+@pytest.mark.xdist_group("ranks")
+def test_ranks_meet_on_a_host_whose_own_name_does_not_resolve(tmp_path: Path) -> None:
+    naming = ["sh", "-c", 'echo no-such-host.invalid >/proc/sys/kernel/hostname; exec "$@"', "sh"]
+    job = [*in_namespaces("--uts"), *naming, *jobs.mpirun(2, "-m", "harness")]
+    done = jobs.run(job, cwd=small.checkout(), DGXNGPU=2, RESULT_FILE=tmp_path / "log.txt", **jobs.TINY)
+    assert done.returncode == 0, done.stderr
+    assert jobs.values(tmp_path / "log.txt", "run_summary")[0]["devices"] == 2
 
 
-def test_a_host_whose_name_does_not_resolve_is_told_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
-    monkeypatch.setattr(socket, "getaddrinfo", mock.Mock(side_effect=socket.gaierror(-2, "Name or service not known")))
-    with pytest.raises(RunError, match=r"add the line '127\.0\.0\.1 no-such-host\.invalid' to /etc/hosts"):
-        ranks._check_name(env.Job())
+def test_an_address_that_no_interface_has_is_refused() -> None:
+    with contexts.elsewhere(), pytest.raises(RunError, match=r"no network interface .* 192\.0\.2\.77"):
+        ranks._listen_on("192.0.2.77", "127.0.0.1")
 
 
 @pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT], ids=["stores", "NCCL's id"])

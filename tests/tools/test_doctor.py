@@ -76,7 +76,6 @@ def machine(*gpus: dict[str, Any], topology: nvidia.Topology | None = None, **ch
         "logs": {"folder": "results", "free_gib": 900.0, "writable": True},
         "checkpoints": {"folder": "results", "free_gib": 900.0, "writable": True},
         "interfaces": {"eth0": "10.0.0.1 25000 Mbit/s"},
-        "own_addresses": "10.0.0.1",
         "infiniband": {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"},
         "drop_caches": True,
         "data": None,
@@ -297,14 +296,6 @@ def test_what_is_not_in_order(gpu: dict[str, Any], facts: dict[str, Any], check:
     (bad, *_) = [verdict for verdict in found if verdict.status == wanted]
     assert wanted == "ok" or bad.fix
     assert gpu == A100 or wanted == "ok" or bad.found.startswith("GPU7")
-
-
-def test_ranks_on_cpus_need_the_hosts_own_name():
-    job = env.Job(device="cpu", dgxngpu=2)
-    for addresses, wanted in (("127.0.1.1", "ok"), ("", "fatal")):
-        assert status(doctor.judge_all([machine(own_addresses=addresses)], job), "network.name") == wanted
-    alone = doctor.judge_all([machine(own_addresses="")], dataclasses.replace(job, dgxngpu=1))
-    assert "network.name" not in {result.check for result in alone}
 
 
 def test_the_jobs_gpus_are_those_that_cuda_shows(monkeypatch):

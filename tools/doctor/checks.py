@@ -70,9 +70,6 @@ def judge_network(facts: dict[str, Any], job: env.Job) -> Iterator[Verdict]:
     found = ", ".join(f"{name} {what}" for name, what in interfaces.items()) or "none up"
     wanted = "one that the other nodes reach" if many else "none needed by one node"
     yield row(job, "network.interfaces", bool(interfaces) or not many, found, wanted=wanted)
-    if job.device == "cpu" and job.world_size > 1:  # by gloo
-        own = facts["own_addresses"]
-        yield row(job, "network.name", bool(own), f"{facts['host']}: {own or 'no address'}")
     down = [name for name, state in ports.items() if not state.startswith("ACTIVE")]
     found = ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
     wanted = "every port ACTIVE" if many or ports else "none needed by one node"

@@ -71,7 +71,6 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, 
         "logs": _disk(Path(job.logdir)),
         "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
         "interfaces": _interfaces(),
-        "own_addresses": _own_addresses(),
         "infiniband": _infiniband(Path("/sys/class/infiniband")),
         "drop_caches": os.access(DROP, os.W_OK),
         "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
@@ -179,14 +178,6 @@ def _interfaces() -> dict[str, str]:
             speed = f" {stats[name].speed} Mbit/s" if stats[name].speed else ""
             up[name] = f"{ips[0]}{speed}"
     return up
-
-
-def _own_addresses() -> str:
-    """Those of this host's own name, where gloo would listen; empty if it does not resolve."""
-    try:
-        return ", ".join(sorted({str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)}))
-    except OSError:
-        return ""
 
 
 def _infiniband(root: Path) -> dict[str, str]:
