@@ -54,8 +54,8 @@ def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> 
 
 @pytest.mark.xdist_group("ranks")
 def test_ranks_meet_on_a_host_whose_own_name_does_not_resolve(tmp_path: Path) -> None:
-    naming = ["sh", "-c", 'echo no-such-host.invalid >/proc/sys/kernel/hostname; exec "$@"', "sh"]
-    job = [*in_namespaces("--uts"), *naming, *jobs.mpirun(2, "-m", "harness")]
+    naming = 'import os, socket, sys; socket.sethostname("no-such-host.invalid"); os.execvp(sys.argv[1], sys.argv[1:])'
+    job = [*in_namespaces("--uts"), sys.executable, "-c", naming, *jobs.mpirun(2, "-m", "harness")]
     done = jobs.run(job, cwd=small.checkout(), DGXNGPU=2, RESULT_FILE=tmp_path / "log.txt", **jobs.TINY)
     assert done.returncode == 0, done.stderr
     assert jobs.values(tmp_path / "log.txt", "run_summary")[0]["devices"] == 2

@@ -23,6 +23,7 @@ TOOLS = (
     *("sed", "sha256sum", "sleep", "tail", "uname", "xargs"),
 )
 NO_WHEEL = "ERROR: Could not find a version that satisfies the requirement absl-py (from versions: none)"
+VENV = f"python3.{sys.version_info.minor}-venv"  # Debian's package, for the Python that the stand-ins are
 RETRYING = "WARNING: Retrying (Retry(total=4)) after connection broken by "
 
 
@@ -100,13 +101,13 @@ def test_a_newer_python_trains_not_but_checks(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("without", "packager", "message"),
     [
-        ("ensurepip", "apt-get", "python3.11 has no venv module, and Paddle needs it: apt-get install python3.11-venv"),
+        ("ensurepip", "apt-get", f"python3.11 has no venv module, and Paddle needs it: apt-get install {VENV}"),
         ("libgomp", "apt-get", "libgomp.so.1 is not here, and Paddle needs it: apt-get install libgomp1"),
         ("libgomp", "dnf", "libgomp.so.1 is not here, and Paddle needs it: dnf install libgomp"),
         ("libgomp", "zypper", "libgomp.so.1 is not here, and Paddle needs it: zypper install libgomp1"),
         ("libgomp", "pacman", "libgomp.so.1 is not here, and Paddle needs it: pacman -S gcc-libs"),
         ("libgomp", "true", "your system's package manager (Debian's names: libgomp1)"),
-        ("import", "apt-get", "apt-get install python3.11-venv libgomp1"),
+        ("import", "apt-get", f"apt-get install {VENV} libgomp1"),
     ],
 )
 def test_a_missing_package_is_named_before_the_download(
@@ -257,20 +258,23 @@ def test_a_start_that_is_cut_anywhere(checkout: Path) -> None:
     assert setup(checkout, **variables).returncode == 0
     whole_s = time.monotonic() - begin
     cut = 0
-    for moment, number in zip(range(CUTS), itertools.cycle((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))):
+    numbers = itertools.cycle((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
+    while cut < CUTS:
         shutil.rmtree(checkout / ".venv")
         command = ["env", "--default-signal=INT", "bash", "launch/setup.sh"]
         environment = {"PATH": f"{checkout}/bin"} | variables
         child = subprocess.Popen(command, cwd=checkout, env=environment, start_new_session=True)
-        time.sleep((moment + random.random()) / CUTS * whole_s)
+        time.sleep((cut + random.random()) / CUTS * whole_s)
         if child.poll() is None:  # Ctrl-C goes to all that it started, the others to it alone
+            number = next(numbers)
             (os.killpg if number == signal.SIGINT else os.kill)(child.pid, number)
             cut += 1
+        else:
+            whole_s *= 0.8  # the first start took longer
         child.wait()
         again = setup(checkout, **variables)
-        assert again.returncode == 0, (moment, number, again.stderr)
-        assert works(checkout), (moment, number)
-    assert cut > CUTS // 2
+        assert again.returncode == 0, (cut, again.stderr)
+        assert works(checkout), cut
 
 
 def test_a_set_up_checkout_is_left_alone(checkout: Path) -> None:
