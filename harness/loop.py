@@ -119,8 +119,7 @@ class Trainer:
         for hook in self.hooks:
             hook.run_begins()
         total, window = Timing(), Timing()
-        place = self.step.executor.place
-        started, busy_s = time.perf_counter(), _busy_s(place)
+        started, busy_s = time.perf_counter(), self._busy_s()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"reading the input of step {done + step}")
             for hook in self.hooks:
@@ -139,7 +138,7 @@ class Trainer:
             window.steps += 1
             window.images += self.global_batch
             if due:
-                own_s = _busy_s(place) - busy_s
+                own_s = self._busy_s() - busy_s
                 loss = self.ranks.mean(loss)
                 now = time.perf_counter()
                 window.time_s, started = now - started, now
@@ -148,7 +147,7 @@ class Trainer:
                 for hook in self.hooks:
                     started += hook.window_ends(self.program.main, window, step=done + step, epoch=epoch)
                 total.add(window)
-                window, busy_s = Timing(), _busy_s(place)
+                window, busy_s = Timing(), self._busy_s()
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
@@ -190,19 +189,19 @@ class Trainer:
                 fields[f"{kind}_{name}"] = value if measured else None
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
+    def _busy_s(self) -> float:
+        """Seconds that this thread computed or was ready to: CPU time and its wait for a core, not its wait for others.
 
-def _busy_s(place: Any) -> float:
-    """Seconds that this thread computed or was ready to: its CPU time and its wait for a core, not its wait for others.
-
-    By Linux's /proc/PID/schedstat; nan without it, and where a GPU computes: its host's thread spins while it waits.
-    """
-    if not isinstance(place, paddle.CPUPlace):
-        return math.nan
-    try:
-        cpu_ns, queued_ns, _ = map(int, SCHEDULED.read_text().split())
-    except (OSError, ValueError):
-        return math.nan
-    return (cpu_ns + queued_ns) / 1e9
+        By Linux's /proc/PID/schedstat; nan without it, for a lone rank, whom nobody asks, and where a GPU computes: its
+        host's thread spins while it waits.
+        """
+        if self.ranks.size == 1 or not isinstance(self.step.executor.place, paddle.CPUPlace):
+            return math.nan
+        try:
+            cpu_ns, queued_ns, _ = map(int, SCHEDULED.read_text().split())
+        except (OSError, ValueError):
+            return math.nan
+        return (cpu_ns + queued_ns) / 1e9
 
 
 def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:
