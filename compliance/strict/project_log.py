@@ -55,7 +55,7 @@ def lacks(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> I
             yield None, f"no header section {name}"
         elif not fits(section.value, headers[name]):
             yield None, f"the header section {name} is not as the schema has it: {printable(headers[name])}"
-    summary = values.of(schema.RUN_SUMMARY)
+    configured, summary = settings_of(headers.get(schema.CONFIG.name)), values.of(schema.RUN_SUMMARY)
     for once in (schema.RUN_SUMMARY, schema.SEED):
         if (state := values.of(once)).count > 1:
             yield state.line, f"{state.count} {once.key}; a run writes one"
@@ -66,16 +66,18 @@ def lacks(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> I
     if summary.count and not fits(schema.RunSummary, summary.value):
         yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
     elif summary.count and all(name in headers and fits(s.value, headers[name]) for name, s in schema.SECTIONS.items()):
-        yield from _contradictions(headers, values, schema.RunSummary(**summary.value))
-    yield from _recipe(values, auto=settings_of(headers.get(schema.CONFIG.name)).get("STRATEGY") == "auto")
-    yield from _ending(values, order, settings_of(headers.get(schema.CONFIG.name)).get("TELEMETRY_S"))
+        yield from _contradictions(headers, configured, values, schema.RunSummary(**summary.value))
+    yield from _recipe(values, auto=configured.get("STRATEGY") == "auto")
+    yield from _ending(values, order, configured.get("TELEMETRY_S"))
     yield from order.windows.faults
-    yield from _impossible(headers, values, order)
+    yield from _impossible(headers, configured, values, order)
 
 
-def _impossible(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> Iterator[tuple[int | None, str]]:
+def _impossible(
+    headers: Mapping[str, Any], configured: Mapping[str, Any], values: FirstValues, order: RunOrder
+) -> Iterator[tuple[int | None, str]]:
     """What the machine, the recipe or the sampler of such a run cannot give."""
-    configured, hardware = settings_of(headers.get(schema.CONFIG.name)), headers.get(schema.HARDWARE.name)
+    hardware = headers.get(schema.HARDWARE.name)
     rate, line = order.windows.fastest
     pixels = configured.get("RECIPE.image_size")
     nodes = hardware["nodes"] if isinstance(hardware, dict) and fits(schema.Hardware, hardware) else []
@@ -146,13 +148,13 @@ def _ending(values: FirstValues, order: RunOrder, telemetry_s: Any) -> Iterator[
 
 
 def _contradictions(
-    headers: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
+    headers: Mapping[str, Any], configured: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
 ) -> Iterator[tuple[int | None, str]]:
     """What the log says in two places, and differently."""
     for name, form in _SOURCE.items():
         if (text := headers[schema.SOURCE.name][name]) is not None and not re.fullmatch(form, text):
             yield None, f"source's {name} is {printable(text)}"
-    configured, at_line = settings_of(headers.get(schema.CONFIG.name)), values.of(schema.RUN_SUMMARY).line
+    at_line = values.of(schema.RUN_SUMMARY).line
     wanted = _SETTINGS | ({"RECIPE.image_size"} if configured.get("WORKLOAD") == "rn50" else set())
     if missing := sorted(wanted - configured.keys()):
         yield None, f"the header section config lacks {', '.join(missing)}"
