@@ -603,7 +603,9 @@ def description(**changes: object) -> dict[str, object]:
         ({}, True),
         ({"submitter": "Other"}, False),
         ({"division": "closed"}, False),
-        ({"status": "research"}, False),
+        ({"status": "research"}, True),  # the log's own word
+        ({"status": "research, development, or internal (RDI)"}, True),
+        ({"status": "Preview"}, False),
         ({"status": "Available cloud"}, False),
         ({"number_of_nodes": "2"}, False),
         ({"accelerators_per_node": "8"}, False),
