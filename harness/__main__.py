@@ -51,7 +51,7 @@ def _check_gpus(job: env.Job) -> float:
         return min(nvidia.gpu_of(handle).memory_gib or math.inf for handle in handles[: job.dgxngpu])
 
 
-AMPERE = 80  # compute capability: the first with TF32 and bfloat16
+AMPERE = 80  # compute capability: the first with TF32
 HOPPER = 90  # has cuDNN's fused operations no more
 
 
@@ -61,7 +61,7 @@ def _check_precision(job: env.Job) -> None:
     Raises ValueError where a GPU of this node lacks the job's precision.
     """
     fused = job.knobs.resnet_unit
-    if job.device == "cpu" or not (fused or job.precision in ("tf32", "bf16")):
+    if job.device == "cpu" or not (fused or job.precision == "tf32"):
         return
     with nvidia.opened() as (handles, _):
         for gpu in map(nvidia.gpu_of, handles[: job.dgxngpu]):
@@ -70,10 +70,9 @@ def _check_precision(job: env.Job) -> None:
                     f"STRATEGY: resnet_unit=1: {gpu.name} of {socket.gethostname()} has compute capability "
                     f"{gpu.capability / 10:.1f}, its kernel takes 8.0 to 8.9: leave it out"
                 )
-            if job.precision in ("tf32", "bf16") and gpu.capability is not None and gpu.capability < AMPERE:
+            if job.precision == "tf32" and gpu.capability is not None and gpu.capability < AMPERE:
                 raise ValueError(
-                    f"PRECISION={job.precision}: {gpu.name} of {socket.gethostname()} does not have it: set fp32, "
-                    "amp_o1 or amp_o2"
+                    f"PRECISION=tf32: {gpu.name} of {socket.gethostname()} does not have it: set fp32, amp_o1 or amp_o2"
                 )
 
 

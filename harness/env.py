@@ -28,7 +28,7 @@ from program.strategy import Strategy, parse
 
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published/published.csv names them
-PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2", "bf16")
+PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2")
 
 Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
 

@@ -16,7 +16,6 @@ from program.ops import LOSS_VALUE, MERGED
 from program.passes import resnet_unit
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
-_BF16 = paddle.base.core.VarDesc.VarType.BF16
 
 
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
@@ -68,12 +67,6 @@ def padded(value: np.ndarray, shape: Any) -> np.ndarray:
     return np.pad(value, [(0, 0), (0, shape[1] - value.shape[1]), (0, 0), (0, 0)]) if value.ndim == 4 else value
 
 
-def _bfloat16(value: np.ndarray) -> np.ndarray:
-    """FP32 rounded to bfloat16, whose bits Paddle takes as uint16: NumPy has no such type."""
-    bits = np.ascontiguousarray(value, dtype=np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # to nearest, ties to even
-
-
 def set_weights(main: static.Program, weights: dict[str, np.ndarray]) -> None:
     """Gives a training program these FP32 weights, in the type of each parameter, and to its FP32 master alike."""
     left, otherwise = set(weights), resnet_unit.stored_otherwise(main)
@@ -82,7 +75,7 @@ def set_weights(main: static.Program, weights: dict[str, np.ndarray]) -> None:
         if of in weights:
             value = weights[of]
             value = resnet_unit.stored(value) if name in otherwise else padded(value, tensor.shape())
-            assign(tensor, _bfloat16(value) if tensor._dtype() == _BF16 else value.astype(np.array(tensor).dtype))
+            assign(tensor, value.astype(np.array(tensor).dtype))
             left.discard(of)
     assert not left, f"the program has no {sorted(left)}"
 

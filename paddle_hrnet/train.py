@@ -61,7 +61,7 @@ class HRNet(Workload):
     @property
     def image(self) -> data.ImageFormat:
         """The training crop."""
-        half = self.plan.precision.input_dtype == "float16"
+        half = self.plan.precision.is_half
         return data.ImageFormat(height=self.recipe.image_height, width=self.recipe.image_width, half=half)
 
     def eval_input(self, samples: data.PairList) -> tuple[data.ImageFormat, int]:

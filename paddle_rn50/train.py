@@ -45,7 +45,7 @@ class ResNet50(Workload):
             size=self.recipe.image_size,
             layout=self.plan.layout,
             channels=self.model.input_channels,
-            half=self.plan.precision.input_dtype == "float16",
+            half=self.plan.precision.is_half,
         )
 
     def eval_input(self, samples: data.Images) -> tuple[data.ImageFormat, int]:

@@ -211,14 +211,8 @@ def _optimizer_of(
     main: static.Program, optimizer: OptimizerConfig, schedule: Schedule, knobs: Strategy, plan: Plan
 ) -> Any:
     """The recipe's optimizer as Paddle has it, with the loss scaling and casts of the plan's precision."""
-    merged = bool(knobs.merged_optimizer) and not _by_masters(plan)
-    inner = _optimizer(optimizer, schedule, main, merged=merged)
+    inner = _optimizer(optimizer, schedule, main, merged=bool(knobs.merged_optimizer))
     return inner if knobs.auto else precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
-
-
-def _by_masters(plan: Plan) -> bool:
-    """Whether `updates.update_masters` makes the update: Paddle has no kernel of it."""
-    return plan.precision.dtype == "bfloat16"
 
 
 def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, knobs: Strategy, plan: Plan) -> None:
@@ -248,8 +242,6 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
     gradients.spread_mean(main)
     if plan.fixed_scale not in (0.0, 1.0):
         updates.scale_loss(main, plan.fixed_scale)
-    if _by_masters(plan) and not knobs.auto:
-        updates.update_masters(main, merged=bool(knobs.merged_optimizer))
     if knobs.merged_lars:
         updates.merge_lars(main)
     programs = [main]  # of an update, each once

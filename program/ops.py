@@ -23,7 +23,6 @@ BYTES = {  # of an element
     "int32": 4,
     "int64": 8,
     "float16": 2,
-    "bfloat16": 2,
     "float32": 4,
     "float64": 8,
 }

@@ -145,11 +145,10 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         device == "gpu" and dtype == "float16" and layout == "NHWC",
         f"Paddle has its kernel for GPUs, in FP16 and NHWC: {_WHERE_NHWC}, DEVICE=gpu",
     )
-    not_bf16 = (dtype != "bfloat16", "this Paddle has no bfloat16 kernel of it: set PRECISION=amp_o2")
     can = {
         "fuse_bn_act_ops": bn,
         "fuse_bn_add_act_ops": bn,
-        "fuse_elewise_add_act_ops": not_bf16,
+        "fuse_elewise_add_act_ops": (True, ""),
         "enable_addto": (
             device == "gpu",
             "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu",

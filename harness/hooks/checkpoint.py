@@ -49,7 +49,6 @@ _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
-    "BF16": "<u2",  # numpy has no such type: Paddle gives its bits
     "I64": "<i8",
     "I32": "<i4",
     "I16": "<i2",

@@ -7,7 +7,7 @@ from paddle import static
 
 from program.passes.edit import Step, insert_all
 
-ROUNDING = {paddle.float32: 2.0**-23, paddle.float16: 2.0**-10, paddle.bfloat16: 2.0**-7}  # of 1.0
+ROUNDING = {paddle.float32: 2.0**-23, paddle.float16: 2.0**-10}  # of 1.0
 
 
 def perturb_input(main: static.Program) -> int:

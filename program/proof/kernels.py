@@ -14,7 +14,6 @@ from program.ops import ALL_UPDATES, CONVOLUTIONS, EMPTY, NORMALIZATIONS, Refuse
 NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
 _TYPE_NAMES = {
     "float16": "::paddle::platform::float16",
-    "bfloat16": "::paddle::platform::bfloat16",
     "float32": "float",
     "float64": "double",
     "int32": "int",
@@ -24,7 +23,7 @@ _TYPE_NAMES = {
     "int8": "int8_t",
     "int16": "int16_t",
 }
-_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+_FLOATS = {"float16", "float32", "float64"}
 # Operators whose kernels take operands of two types: those that are FP32 whatever the kernel's own type is.
 _STATISTICS = {
     *("Scale", "Bias", "Mean", "Variance", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace"),

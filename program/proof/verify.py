@@ -100,7 +100,6 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
     slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
     summed: set[str] = set()
     used: dict[str, Gradient] = {}
-    of_masters = _of_masters(main)
     merges: dict[str, tuple[str, Gradient]] = {}
     for op in block.ops:
         role, kind = op.attr("op_role"), op.type
@@ -118,7 +117,7 @@ def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
         elif kind in ("c_reduce_sum", "c_broadcast") and role & BACKWARD:
             raise Refused(f"{op.input('X')[0]} goes through {kind}: this is not an all-reduce")
         elif kind in ALL_UPDATES:
-            _use(op, values, used, of_masters)
+            _use(op, values, used)
         elif kind == "check_finite_and_unscale":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 values[name] = _unscaled(source, values, ranks)
@@ -185,13 +184,6 @@ def _pass_on(
         values[name] = value
 
 
-def _of_masters(main: Any) -> dict[str, str]:
-    """{FP32 master: the half-precision parameter that is rounded from it after the update}."""
-    parameters = {p.name for p in main.all_parameters()}
-    casts = (op for op in main.global_block().ops if op.type == "cast" and op.attr("op_role") & OPTIMIZE)
-    return {op.input("X")[0]: op.output("Out")[0] for op in casts if op.output("Out")[0] in parameters}
-
-
 def _merge(op: Any, values: dict[str, Gradient], merges: dict[str, tuple[str, Gradient]], summed: set[str]) -> None:
     name, total = op.input("X")[0], op.input("Y")[0]
     if total in merges or name not in values or name in summed:
@@ -199,9 +191,8 @@ def _merge(op: Any, values: dict[str, Gradient], merges: dict[str, tuple[str, Gr
     merges[total] = (name, values[name])
 
 
-def _use(op: Any, values: dict[str, Gradient], used: dict[str, Gradient], of_masters: dict[str, str]) -> None:
-    for updated, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
-        parameter = of_masters.get(updated, updated)
+def _use(op: Any, values: dict[str, Gradient], used: dict[str, Gradient]) -> None:
+    for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
         if gradient not in values:
             raise Refused(f"the optimizer reads {gradient}, which no gradient of the loss reaches")
         if parameter in used:
@@ -229,11 +220,10 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
     Raises Refused for another optimizer, momentum or decay, or a half-precision parameter without an FP32 master.
     """
     found: dict[str, int] = {}
-    of_masters = _of_masters(main)
     for op in main.global_block().ops:
         if op.type not in ALL_UPDATES:
             continue
-        names = [of_masters.get(name, name) for name in op.input("Param")]
+        names = op.input("Param")
         found[op.type] = found.get(op.type, 0) + len(names)
         if op.type not in UPDATES[config.kind]:
             raise Refused(f"the recipe asks for {config.kind}, the program updates {names[0]} by {op.type}")
@@ -246,7 +236,7 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
             wanted = config.weight_decay if config.decays(name) else 0.0
             if abs(decay - wanted) > 1e-6 * max(wanted, 1e-3):
                 raise Refused(f"weight decay of {name} is {decay:g}, not {wanted:g}")
-        if any(str(main.global_block().var(n).dtype).endswith("16") for n in op.input("Param")):
+        if any(str(main.global_block().var(n).dtype).endswith("16") for n in names):
             masters = op.input("MasterParam")
             if len(masters) != len(names) or not op.attr("multi_precision"):
                 raise Refused(f"{names[0]} is in half precision and has no FP32 master")

@@ -16,7 +16,7 @@ NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
 UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
 
 ARITHMETIC = {  # of a precision's products
-    **{"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"},
+    **{"fp32": "float32", "tf32": "tf32"},
     **dict.fromkeys(("amp_o1", "amp_o2"), "float16"),
 }
 
@@ -30,7 +30,6 @@ class Card:
     float32: float
     tf32: float | None
     float16: float | None
-    bfloat16: float | None
     memory_bytes_per_s: float
     # Registers, shared memory and L2 cache: by NVIDIA's white papers on V100 (WP-08608-001) and A100, the tables that
     # compare the GPUs of each generation; V100 80 x (256 + 96) + 6144, A100 108 x (256 + 164) + 40960.
@@ -47,7 +46,7 @@ class Card:
     @property
     def flops_per_s(self) -> dict[str, float]:
         """Peak of each arithmetic that it has."""
-        kinds = ("float32", "tf32", "float16", "bfloat16")
+        kinds = ("float32", "tf32", "float16")
         return {kind: peak for kind in kinds if (peak := getattr(self, kind)) is not None}
 
     def peak(self, precision: str | None) -> float | None:

@@ -16,7 +16,7 @@ import paddle_rn50.config
 from harness import env
 
 RECIPES = {"rn50": paddle_rn50.config.RECIPES, "hrnet": paddle_hrnet.config.RECIPES}
-LAYOUTS = {  # beside the precision's own; FCN-HRNetW18 has one, and so has bfloat16
+LAYOUTS = {  # beside the precision's own; FCN-HRNetW18 has one
     ("rn50", "fp32"): "NHWC",
     ("rn50", "tf32"): "NHWC",
     ("rn50", "amp_o1"): "NCHW",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-TYPES = {"fp32": "float", "tf32": "float", "amp_o1": "half", "amp_o2": "half", "bf16": "bfloat16"}  # cuDNN's words
-WIDTHS = {"float": 4, "half": 2, "bfloat16": 2}  # bytes
+TYPES = {"fp32": "float", "tf32": "float", "amp_o1": "half", "amp_o2": "half"}  # cuDNN's words
+WIDTHS = {"float": 4, "half": 2}  # bytes
 ALIGNMENT = 256  # bytes: where each gradient of a joined all-reduce begins (Paddle's allocator on GPUs)
 
 

@@ -47,7 +47,7 @@ def check_steps(job: Job, *, epochs: int) -> None:
                 assert asked == {("graph", "launch"): 1}
 
 
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("amp_o1", "fp32", "bf16")]
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("amp_o1", "fp32")]
 
 
 @pytest.mark.parametrize("precision", [CASE.precision, *OTHERS])
@@ -79,8 +79,7 @@ def test_a_training_is_captured_evaluated_saved_and_resumed(precision: str, tmp_
     [
         ("amp_o2", ""),
         pytest.param("amp_o1", "", marks=pytest.mark.slow),
-        ("bf16", ""),
-        pytest.param("fp32", "", marks=pytest.mark.slow),
+        ("fp32", ""),
         pytest.param("amp_o2", "resnet_unit=1", marks=pytest.mark.slow),
         pytest.param("amp_o2", "perturb_input=1", marks=pytest.mark.slow),
     ],

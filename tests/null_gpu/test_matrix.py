@@ -149,8 +149,7 @@ def evaluated_convolutions(case: Case) -> int:
 def merged_updates(case: Case, network: expected.Network) -> int:
     """Calls of LARS's kernel, each for up to 59 parameters of one type: normalizations stay in FP32."""
     norms = 2 * len(network.normalized)
-    half = case.precision in ("amp_o2", "bf16")
-    of_a_type = (parameters(network) - norms, norms) if half else (parameters(network),)
+    of_a_type = (parameters(network) - norms, norms) if case.precision == "amp_o2" else (parameters(network),)
     return sum(math.ceil(count / 59) for count in of_a_type)
 
 
@@ -168,10 +167,7 @@ def check_layers(case: Case, step: Step) -> None:
         normalized, count = len(network.normalized), network.convolutions
         # The mean at the end is a pooling or a reduction, as the program has it.
         pooled = {key[1:]: n for key, n in work.items() if key[0] == "cudnnPoolingForward"}
-        if about[0] == "bfloat16":
-            assert not pooled, "this Paddle pools bfloat16 by a kernel of its own"
-        else:
-            assert set(pooled) == {(about[0], layout(case))} and sum(pooled.values()) in (1, 2)
+        assert set(pooled) == {(about[0], layout(case))} and sum(pooled.values()) in (1, 2)
         assert sum(step.of("cublas work").values()) == network.products
         updates = merged_updates(case, network) if case.strategy == "merged_lars=1" else parameters(network)
         assert step.of("kernel")["lars_momentum"] == (updates if case.recipe == "mlperf_lars" else 0)

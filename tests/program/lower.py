@@ -18,7 +18,6 @@ from paddle.static.nn.common import PyFuncRegistry
 from program.ops import BACKWARD, CONVOLUTIONS, LOSS, OPTIMIZE, PRODUCTS
 from program.passes.edit import insert
 
-HALF = (paddle.float16, paddle.bfloat16)
 BN_ATTRIBUTES = ("epsilon", "momentum")
 KEPT = ".kept"
 BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistics": False}
@@ -40,7 +39,7 @@ def lower(
     `counts` gets how many of the gradients' values there were, and how many became 0.
     """
     block = main.global_block()
-    half = {v.name: v.dtype for v in block.vars.values() if v.dtype in HALF} if rounded else {}
+    half = {v.name: v.dtype for v in block.vars.values() if v.dtype == paddle.float16} if rounded else {}
     given = [v.name for v in main.list_vars() if v.name in half and (v.is_data or v.is_parameter)]
     for program in (main, startup):
         _widen(program)
@@ -66,11 +65,11 @@ def _drop(program: static.Program, kinds: tuple[str, ...]) -> None:
 def _widen(program: static.Program) -> None:
     block = program.global_block()
     for variable in block.vars.values():
-        if variable.type == paddle.base.core.VarDesc.VarType.LOD_TENSOR and variable.dtype in HALF:
+        if variable.type == paddle.base.core.VarDesc.VarType.LOD_TENSOR and variable.dtype == paddle.float16:
             variable.desc.set_dtype(paddle.float32)
     for op in block.ops:
         for name in ("dtype", "in_dtype", "out_dtype"):
-            if op.has_attr(name) and op.attr(name) in [int(h) for h in HALF]:
+            if op.has_attr(name) and op.attr(name) == int(paddle.float16):
                 op.desc._set_attr(name, int(paddle.float32))
 
 
@@ -86,12 +85,11 @@ def _round(block: Any, half: dict[str, Any], counts: Any, *, gradients: bool) ->
 
 
 def nearest(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """`x` rounded to nearest, ties to even: to FP16 (subnormals and infinities too), bfloat16, or TF32 for FP32."""
+    """`x` rounded to nearest, ties to even: to FP16 (subnormals and infinities too), or TF32 for FP32."""
     if dtype == paddle.float16:
         with np.errstate(over="ignore"):
             return x.astype(np.float16).astype(np.float32)
-    dropped = np.uint32(16 if dtype == paddle.bfloat16 else 13)
-    bits, one = x.view(np.uint32), np.uint32(1)
+    bits, one, dropped = x.view(np.uint32), np.uint32(1), np.uint32(13)
     return (bits + (one << dropped - one) - one + (bits >> dropped & one) >> dropped << dropped).view(np.float32)
 
 

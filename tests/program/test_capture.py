@@ -42,7 +42,7 @@ def test_a_captured_step_has_a_fixed_loss_scale_without_an_operator_of_its_own()
     assert "a fixed loss scale of 4096 taken off by the update" in built().verified
     for knobs in ("cuda_graph=1", "cuda_graph=1,merged_optimizer=0"):
         scaled = programs.build(name="amp_o2", device="gpu", knobs=knobs)
-        single = programs.build(name="bf16", device="gpu", knobs=knobs)  # which needs no scale
+        single = programs.build(name="fp32", device="gpu", knobs=knobs)  # which needs no scale
         kinds = ("check_finite_and_unscale", "update_loss_scaling", "scale", "elementwise_mul")
         assert scaled.kinds(*kinds) == single.kinds(*kinds)
 

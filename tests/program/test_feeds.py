@@ -151,24 +151,3 @@ def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
         kernels.check(evaluation, "gpu")
     with pytest.raises(ValueError, match=r"the evaluation has .* the training as"):
         kernels.evaluation(rn50("nvidia_cosine", plan_of("fp32", "NHWC"))[1], training.main, "gpu")
-
-
-@pytest.mark.parametrize(("recipe", "kind"), [("nvidia_cosine", "merged_momentum"), ("mlperf_lars", "lars_momentum")])
-def test_a_bfloat16_parameter_has_no_kernel_of_its_update_and_its_master_has(recipe: str, kind: str) -> None:
-    training, _, _ = rn50(recipe, plan_of("bf16", "NCHW"))
-    block = training.main.global_block()
-    updates = [op for op in block.ops if op.type == kind]
-    masters = {name for op in updates for name in op.input("Param")}
-    assert {dtype_of(block.var(name)) for name in masters} == {"float32"}
-    rounded = [op for op in block.ops if op.type == "cast" and op.input("X")[0] in masters]
-    assert {dtype_of(block.var(op.output("Out")[0])) for op in rounded} == {"bfloat16"}
-    assert len(rounded) == sum(p.trainable and p.dtype == paddle.bfloat16 for p in training.main.all_parameters())
-    update = next(op for op in updates if rounded[0].input("X")[0] in op.input("Param"))
-    update.desc.set_input("Param", [rounded[0].output("Out")[0], *update.input("Param")])
-    with pytest.raises(ValueError, match=f"no gpu kernel of {kind} for bfloat16"):
-        kernels.check(training.main, "gpu")
-
-
-def test_bfloat16_is_built_where_its_normalizations_need_no_transposes() -> None:
-    assert precision.PRECISIONS["bf16"].layout == "NCHW"
-    assert {replace(precision.PRECISIONS[name]).layout for name in ("amp_o1", "amp_o2")} == {"NHWC"}

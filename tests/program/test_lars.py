@@ -35,7 +35,7 @@ def checked(main: Any, knobs: str) -> list[str]:
     return knobs_of.check(main, on, asked=asked, ranks=RANKS)
 
 
-@pytest.mark.parametrize("name", ["fp32", "amp_o2", "bf16"])
+@pytest.mark.parametrize("name", ["fp32", "amp_o2"])
 def test_merged_lars_updates_every_parameter_as_single_operators_do(name: str) -> None:
     found, layout = {}, "NHWC" if name == "amp_o2" else "NCHW"
     for knobs in ("merged_lars=1", ""):

@@ -158,7 +158,6 @@ def test_an_evaluation_has_units_on_the_training_programs_state() -> None:
     ("where", "reason"),
     [
         ({"device": "cpu", "name": "fp32"}, "resnet_unit=1: Paddle has its kernel for GPUs, in FP16 and NHWC"),
-        ({"name": "bf16"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
         ({"layout": "NCHW"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
         ({"stages": ((4, 1),)}, "resnet_unit is on and the program has no resnet_unit: the pass found nothing"),
     ],

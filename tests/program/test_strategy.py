@@ -120,7 +120,7 @@ def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
     ("knobs", "precision", "device", "reason"),
     [
         ("fuse_bn_act_ops=1", "fp32", "gpu", "takes FP16 in NHWC only"),
-        ("fuse_bn_add_act_ops=1", "bf16", "gpu", "takes FP16 in NHWC only: leave it out, or .* without LAYOUT=NCHW$"),
+        ("fuse_bn_add_act_ops=1", "tf32", "gpu", "takes FP16 in NHWC only: leave it out, or .* without LAYOUT=NCHW$"),
         ("enable_addto=1", "fp32", "cpu", "the gradients would be wrong"),
         ("conv_workspace_size_limit=512", "fp32", "cpu", "conv_workspace_size_limit: a CPU computes without cuDNN"),
         ("cudnn_exhaustive_search=0", "fp32", "cpu", "cudnn_exhaustive_search: a CPU computes without cuDNN"),

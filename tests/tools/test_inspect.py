@@ -268,7 +268,7 @@ def test_wrong_use_ends_in_one_line(
 
 def test_transposes_inside_a_kernel_are_counted() -> None:
     """Of NHWC images in another type than FP16: two of a normalization and of a convolution, three of each gradient."""
-    for name, layout in (("fp32", "NHWC"), ("bf16", "NHWC"), ("bf16", "NCHW"), ("amp_o2", "NHWC")):
+    for name, layout in (("fp32", "NHWC"), ("fp32", "NCHW"), ("amp_o2", "NHWC")):
         main = programs.build(name=name, device="gpu", layout=layout).main
         found = {w.kind: w for w in count.works(main)}
         turned = layout == "NHWC" and name != "amp_o2"

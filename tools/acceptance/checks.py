@@ -96,7 +96,7 @@ def layout(machine: Machine) -> Verdict:
 def pooling(machine: Machine) -> Verdict:
     """Gradient of the last pooling, which `gradients.spread_mean` makes a pooling of 7 x 7 with padding 6."""
     plan = machine.plan()
-    dtype, side, channels = plan.precision.input_dtype, 7, 2048
+    dtype, side, channels = plan.precision.dtype, 7, 2048
     whole = [BATCH, channels, side, side] if plan.layout == "NCHW" else [BATCH, side, side, channels]
     mean = [1 if n == side else n for n in whole]
     main = static.Program()

@@ -53,7 +53,7 @@ def candidates(job: env.Job) -> list[Candidate]:
     knobs.append("merged_lars=1" if "lars" in job.recipe else "merged_optimizer=0")
     if nhwc:
         knobs += ["fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"]
-    elif job.precision != "bf16":
+    else:
         knobs.append("fuse_elewise_add_act_ops=0")
     if ranks > 1:
         knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]

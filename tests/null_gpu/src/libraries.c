@@ -19,7 +19,7 @@ typedef void *out;
   }
 
 /* ---- cuDNN: a descriptor remembers its type and layout */
-enum { FLOAT, DOUBLE, HALF, BFLOAT16 = 9 };      /* cudnnDataType_t */
+enum { FLOAT, DOUBLE, HALF };                    /* cudnnDataType_t */
 enum { NCHW, NHWC };                             /* cudnnTensorFormat_t */
 struct descriptor { int type, format, dims, dim[8], stride[8]; };
 MAKE("cudnn", cudnnCreate)
@@ -37,7 +37,7 @@ const char *cudnnGetErrorString(int status) { return "an error of the null cuDNN
 
 static const char *type_name(int type) {
   static const char *const names[] = {"float", "double", "half", "int8", "int32"};
-  return type >= 0 && type < 5 ? names[type] : type == BFLOAT16 ? "bfloat16" : "other";
+  return type >= 0 && type < 5 ? names[type] : "other";
 }
 static void describe(char *text, size_t room, const struct descriptor *d) {
   size_t used = snprintf(text, room, "%s", type_name(d->type));
@@ -163,9 +163,9 @@ MAKE("cublas", cublasCreate_v2)
 MAKE("cublas", cublasLtCreate)
 int cublasGetVersion_v2(in handle, int *version) { return *version = 111103, 0; }
 int cublasGetMathMode(in handle, int *mode) { return *mode = 0, 0; }
-static int product(const char *call, int m, int n, int k, int type) { /* cudaDataType: 0 float, 2 half, 14 bfloat16 */
+static int product(const char *call, int m, int n, int k, int type) { /* cudaDataType: 0 float, 2 half */
   ng_hit(ng_counter("cublas work", call), 0);
-  ng_trace("cublas\t%s\t%s\t%dx%dx%d", call, type == 0 ? "float" : type == 2 ? "half" : type == 14 ? "bfloat16" : "other", m, n, k);
+  ng_trace("cublas\t%s\t%s\t%dx%dx%d", call, type == 0 ? "float" : type == 2 ? "half" : "other", m, n, k);
   return 0;
 }
 int cublasGemmEx(in h, int ta, int tb, int m, int n, int k, in alpha, in a, int type) { return product(__func__, m, n, k, type); }
