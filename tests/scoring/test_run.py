@@ -245,7 +245,7 @@ def test_one_epoch_whose_clock_leapt_is_held_to_the_printed_rates(tmp_path: Path
     [leap] = [at for at, line in enumerate(lines) if '"epoch_start"' in line and '"epoch_num": 14}' in line]
     later = re.sub(r'(?<="time_ms": )\d+', lambda found: str(int(found[0]) + 3_600_000), "".join(lines[leap + 1 :]))
     record = read(tmp_path, "".join(lines[: leap + 1]) + later)
-    with pytest.raises(InputError, match="two ways to it contradict each other: rate: .* the printed rates, "):
+    with pytest.raises(InputError, match=r"two ways to it contradict each other: rate: .* the printed rates, "):
         score([record], protocols.find("window"))
 
 
