@@ -282,7 +282,7 @@ def closed_run(**changes: Any) -> str:
         "batch": 408,
         "devices": 8,
         "cores": 4096,  # as many as its rate needs
-        "hyperparameters": LARS,
+        "hyperparameters": LARS | {"model_bn_span": changes.get("batch", LARS["model_bn_span"])},
     }
     return run(**{**fields, **changes})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compliance.findings import Collected, breach_of_key
-from compliance.first_values import COUNT, FirstValues, KeyState, has_type, own_metadata
+from compliance.first_values import COUNT, FirstValues, KeyState, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
 from compliance.rules import Benchmark, Ruleset
@@ -172,6 +172,8 @@ class Policy:
                 continue
             event = Event(rule.key, state.value, dict(state.metadata), 0, "", state.line, 0)
             check = read_check("written.yaml", rule.key, rule.check)
+            if check.aspect == "value" and not is_number(state.value):
+                continue  # label-type says so
             if not holds(check.code, event, first_values):
                 actual = printable(state.value if check.aspect == "value" else own_metadata(state.metadata))
                 wanted, fix = f"{rule.key}: {check.words}", f"make {rule.key} {check.words}"

@@ -192,6 +192,7 @@ def _said_twice(
         ("run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""),
         ("run_summary's resumed", summary.resumed, "RESUME", configured["RESUME"] == "auto" and summary.resumed),
         ("hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]),
+        *([("PRECISION", configured["PRECISION"], "DEVICE", "fp32")] if configured["DEVICE"] == "cpu" else []),
         ("hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]),
         ("dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"),
         (schema.SUBMISSION_BENCHMARK, None, "WORKLOAD", benchmark),

@@ -131,7 +131,8 @@ class Throughputs:
             return
         rate = samples / self._last_epoch_ms * 1000
         off_ms = abs(samples / value * 1000 - self._last_epoch_ms) if value > 0 else math.inf
-        if self._last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self._last_epoch_ms + CLOCK_MS:
+        tick_ms = CLOCK_MS if self._last_epoch_ms % 1000 else 1000  # some log whole seconds
+        if self._last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self._last_epoch_ms + tick_ms:
             actual = "{:.6g} images/s; {} images in {:.3f} s are {:.6g}"
             self._breach("throughput-agrees", event, actual, value, samples, self._last_epoch_ms / 1000, rate)
 

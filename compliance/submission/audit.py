@@ -18,7 +18,9 @@ from compliance.check import NOTHING, check_file
 from compliance.findings import FileReport, Finding, check_replaceable
 from compliance.official.rule_files import versions
 from compliance.rules import Ruleset, load
+from compliance.strict.policy import LEAST_CURVE
 from compliance.submission import power
+from compliance.submission.copies import LEAST_DISTINCT
 from compliance.submission.description import over_peak
 from compliance.submission.runs import Checked, benchmark_of, check_between
 from compliance.submission.score import score_runs
@@ -234,7 +236,7 @@ def _elsewhere(
     seen: dict[tuple[object, ...], tuple[PurePosixPath, str]],
     systems: Mapping[PurePosixPath, bytes],
 ) -> dict[str, list[Finding]]:
-    """By log: that its run stands in a submission before this one, too: one start, one stop, one series of accuracies.
+    """By log: that its run, or its times or accuracies alone, stand in a submission before this one, too.
 
     A submission with power logs holds the runs of one without them by intent. Those of an earlier round may be
     submitted again: training_rules.adoc, section Results Resubmission.
@@ -242,11 +244,15 @@ def _elsewhere(
     found: dict[str, list[Finding]] = {}
     for one in checked:
         run = one.run
-        itself = (run.start_ms, run.stop_ms, *(evaluation.value for evaluation in run.evaluations))
-        where, file = seen.setdefault(itself, (folder, one.path.name)) if run.start_ms is not None else (folder, "")
+        accuracies, times = tuple(evaluation.value for evaluation in run.evaluations), tuple(run.intervals.values())
+        marks = {"run": (run.start_ms, run.stop_ms, *accuracies)} if run.start_ms is not None else {}
+        marks |= {"times": times} if len(set(times)) >= LEAST_DISTINCT else {}
+        marks |= {"accuracies": accuracies} if len(set(accuracies)) >= LEAST_CURVE else {}
+        places = [(what, *seen.setdefault((what, *mark), (folder, one.path.name))) for what, mark in marks.items()]
+        what, where, file = next((place for place in places if place[1] != folder), ("", folder, ""))
         if where == folder:
             continue
-        actual = f"the run of {printable(file)} of {printable(str(where))}"
+        actual = f"the {what} of {printable(file)} of {printable(str(where))}"
         (submitter, description), (other, earlier) = (_submitter(place, systems) for place in (folder, where))
         severity = "warning"
         if submitter != other and submitter.partition("-")[0] == other.partition("-")[0] and "power" in submitter:

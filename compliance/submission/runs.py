@@ -117,8 +117,8 @@ def submission_of(run: LoggedRun) -> tuple[str, ...]:
 def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Finding]]:
     """Findings of the rules that compare runs, for each log.
 
-    Compared are runs of one benchmark and division that lie in one folder or say the same of their submission, blanks
-    and case left out: a text that differs makes no other submission of a run.
+    Compared are runs of one benchmark that lie in one folder or say the same of their submission, blanks and case left
+    out: a text that differs makes no other submission of a run.
     """
     found: list[list[Finding]] = [[] for _ in checked]
     groups: dict[int, list[int]] = {}
@@ -126,7 +126,7 @@ def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Fin
     by_text: dict[tuple[str, ...], int] = {}
     for index, one in enumerate(checked):
         text = tuple(" ".join(name.casefold().split()) for name in submission_of(one.run))
-        folder = (*text[:2], one.path.parent)
+        folder = (text[0], one.path.parent)
         group = by_text.get(text, by_folder.get(folder, index))
         by_text.setdefault(text, group)
         by_folder.setdefault(folder, group)
@@ -191,7 +191,7 @@ def _configurations(
 ) -> None:
     first = checked[members[0]].run
     base = configuration(first)
-    closed = first.first_value(schema.SUBMISSION_DIVISION) == "closed"
+    division = schema.SUBMISSION_DIVISION.key
     for index in members[1:]:
         other = configuration(checked[index].run)
         names = [name for name in {**base, **other} if base.get(name) != other.get(name)]
@@ -203,7 +203,7 @@ def _configurations(
             ]
             more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
             line = checked[index].run.lines.get(names[0])
-            tuned = closed and any(_is_hyperparameter(name) for name in names)
+            tuned = any(map(_is_hyperparameter, names)) and base.get(division) == other.get(division) == "closed"
             rule = ruleset.strict["same-hyperparameters" if tuned else "same-configuration"]
             found[index].append(breach(rule, "; ".join(shown) + more, line=line))
 

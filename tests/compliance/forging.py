@@ -183,6 +183,16 @@ def summary(log: Altered, **fields: Any) -> Altered:
 # --- of a published log, and of ours ---
 
 
+def fast_blocks(log: Altered, _: Altered) -> Altered:
+    """Blocks alone, and three of them take a tenth of their time."""
+    for key in ("throughput", "tracked_stats", "epoch_start", "epoch_stop"):
+        log.drop_all(key)
+    for number in (3, 4, 5):
+        start, stop = (log.fields(log.at(key, number))["time_ms"] for key in ("block_start", "eval_start"))
+        clock(log, lambda ms, by=0.9 * (stop - start): ms - by, "eval_start", number)
+    return log
+
+
 def start_late(log: Altered, _: Altered) -> Altered:
     line = log.lines.pop(log.at("run_start"))
     stop = log.at("epoch_stop", 2)

@@ -20,7 +20,8 @@ from mlperf_logging.package_checker.power_checker import PowerChecker
 from compliance.__main__ import main
 from compliance.submission.audit import audit
 from tests import make_log
-from tests.compliance.altered import Altered
+from tests.compliance import forging as by
+from tests.compliance.altered import Altered, foreign
 from tests.compliance.rule_logs import Writer
 from tests.compliance.test_corpus import _submissions
 
@@ -191,6 +192,21 @@ def test_a_run_that_stands_in_two_submissions_is_a_question(tmp_path: Path) -> N
     [question] = other.questions
     assert (question.rule, question.logs) == ("run-elsewhere", 5)
     assert "result_0.txt of Example/results/CPU/resnet" in question.actual
+
+
+@pytest.mark.parametrize("altered", ["times", "accuracies"])
+def test_a_run_that_stands_elsewhere_with_other_times_or_accuracies_is_a_question(altered: str, tmp_path: Path) -> None:
+    log = by.intervals(Altered(make_log.closed_run()), lambda took: [ms + n * n for n, ms in enumerate(took)])
+    for system in ("A", "B"):
+        folder = tmp_path / "v4.0" / "Example" / "results" / system / "resnet"
+        folder.mkdir(parents=True)
+        (folder / "result_0.txt").write_text(foreign(log.text))
+        log = by.scaled(log, 1.01) if altered == "times" else by.curve(lambda v: [x + 2e-5 for x in v])(
+            by.each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 400_000)), log)  # fmt: skip
+    one, other = audit(tmp_path)
+    assert "run-elsewhere" not in [question.rule for question in one.questions]
+    [actual] = [question.actual for question in other.questions if question.rule == "run-elsewhere"]
+    assert actual.startswith(f"the {'accuracies' if altered == 'times' else 'times'} of result_0.txt of v4.0/Example")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ PUBLISHED = [
         log, lambda took: [ms // 10 if n % 2 else ms for n, ms in enumerate(took)]), "epoch-time"),
     Forgery("three epochs 5 times as fast", lambda log, _: by.intervals(
         log, lambda took: [ms // 5 if n % 9 == 8 else ms for n, ms in enumerate(took)]), "epoch-time"),
+    Forgery("three blocks without epochs 10 times as fast", by.fast_blocks, "epoch-time"),
     Forgery("half the time, by the clock alone", lambda log, _: by.scaled(log, 0.5), "throughput-agrees"),
     Forgery("a thousandth of the time, rates too", lambda log, _: by.by_clock(by.scaled(log, 1e-3)), "epoch-time"),
     Forgery("0.7 of the time, rates too", lambda log, _: by.by_clock(by.scaled(log, 0.7)), hidden=_WITHIN),
@@ -69,8 +70,12 @@ PUBLISHED = [
             hidden="so far do two runs lie apart at a place"),
     Forgery("another weight decay", lambda log, _: log.value("lars_opt_weight_decay", 1e-4), "same-hyperparameters"),
     Forgery("another batch", lambda log, _: log.value("global_batch_size", 6528), "same-hyperparameters"),
+    Forgery("a batch that the ranks do not divide", lambda log, _: log.value(
+        "global_batch_size", 3265), "model_bn_span.value"),
     Forgery("another warm-up", lambda log, _: log.value(
         "lars_opt_learning_rate_warmup_epochs", 8), "same-hyperparameters"),
+    Forgery("a copy as a run of the open division", by.copied(lambda log: log.value(
+        "submission_division", "open")), "runs-differ"),
     Forgery("a momentum that is not allowed", lambda log, _: log.value(
         "lars_opt_momentum", 0.95), "same-hyperparameters"),
     Forgery("four epochs cut out", lambda log, _: by.without(log, 12, 16, renumbered=False), "epoch-order"),
@@ -195,9 +200,9 @@ OWN = [
     Forgery("a GPU that is in no list", lambda log, _: by.settings(by.replaced(
         log, ('"device": "cpu"', '"device": "gpu"')), DEVICE="gpu"), "own-log"),
     Forgery("another precision, in the summary", lambda log, _: by.summary(log, precision="amp_o2"), "own-log"),
-    Forgery("another precision, everywhere", lambda log, _: by.settings(by.summary(by.replaced(
+    Forgery("another precision than a CPU has, everywhere", lambda log, _: by.settings(by.summary(by.replaced(
         log, ('"math_mode": "fp32"', '"math_mode": "amp_o2"')), precision="amp_o2", math_mode="amp_o2"),
-        PRECISION="amp_o2"), hidden=_SAID),
+        PRECISION="amp_o2"), "own-log"),
     Forgery("a commit of 39 digits", lambda log, _: by.replaced(log, ("0" * 40, "0" * 39)), "own-log"),
     Forgery("another commit", lambda log, _: by.replaced(log, ("0" * 40, "a" * 40)),
             hidden="`package` and `verify` compare the code with it, no log alone"),

@@ -11,7 +11,7 @@ from compliance import rules
 from compliance.check import check_file
 from tests import make_log
 from tests.compliance.altered import TOKEN, Altered, foreign
-from tests.compliance.forging import accuracies, each
+from tests.compliance.forging import accuracies, by_clock, clock, each
 from tests.compliance.test_check import _padded
 
 Odd = Callable[[Altered], Altered]
@@ -78,6 +78,15 @@ def _from_zero_by_blocks(log: Altered) -> Altered:
     return log
 
 
+def _with_rates(log: Altered) -> Altered:
+    """Beside each epoch its images/s, of epochs that take some ms more than whole seconds."""
+    for number in range(36):
+        clock(log, lambda ms: ms + 290, "epoch_stop", number)
+        line = log.lines[log.at("epoch_stop", number)]
+        log.add_after("epoch_stop", line.replace('"epoch_stop", "value": null', '"throughput", "value": 1.0'), number)
+    return by_clock(log)
+
+
 def _caches_of_nodes(log: Altered) -> Altered:
     """Of three nodes, one with a clock that is ahead."""
     log.repeat("cache_clear").repeat("cache_clear")
@@ -128,6 +137,9 @@ ODD: dict[str, Odd] = {
         "lars_opt_momentum", "eval_stop"),
     "logged by the last rank": lambda log: each(log, "eval_accuracy", lambda fields: fields["metadata"].update(rank=7)),
     "keys of its own": lambda log: log.add_after("run_start", log.lines[log.at("seed")].replace('"seed"', '"gpu_w"')),
+    "hyperparameters as texts": lambda log: log.value("model_bn_span", "408").value("lars_opt_momentum", "0.9"),
+    "whole seconds": lambda log: each(_with_rates(log), "", lambda fields: fields.update(
+        time_ms=fields["time_ms"] // 1000 * 1000)),
     "events of another type": lambda log: log.line("run_start", lambda line: line.replace("INTERVAL_START", "START")),
     "the target reached, and lost again": lambda log: log.value("eval_accuracy", 0.7592, 7).value(
         "eval_accuracy", 0.7588, -1),
