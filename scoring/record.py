@@ -146,6 +146,18 @@ class Record:
             return self.sha256
         return self.run_start_s, self.windows[0].end_s if self.windows else None
 
+    def goes_on_from(self, other: Record) -> bool:
+        """Whether this log lacks its start, and its rows count on within one row of where the other's end."""
+        if not self.windows or not other.windows or self.format != other.format:
+            return False
+        first, before = self.windows[0], other.windows[-1]
+        lacks_start = self.run_start_s is None if self.format == "mllog" else first.steps is None
+        if not lacks_start or (other.format == "mllog" and other.run_stop_s is not None):
+            return False
+        if first.step is None or before.step is None or first.epoch != before.epoch:
+            return first.step is None and 0 <= (first.epoch or 0) - (before.epoch or 0) <= 1
+        return 0 < first.step - before.step <= (before.steps or 0)
+
     @property
     def run_time_s(self) -> float | None:
         """From run_start to run_stop, in seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -268,12 +269,18 @@ def _same_system(records: Sequence[Record]) -> None:
 
 
 def once(records: Sequence[Record]) -> None:
-    """Raises InputError where two logs are of the same run."""
+    """Raises InputError where two logs are of the same run, or the parts of a log that was rotated."""
     files: dict[object, str] = {}
     for record in records:
         if record.run_id in files:
             raise InputError(f"{record.file} and {files[record.run_id]} are of the same run: one run counts once")
         files[record.run_id] = record.file
+    for one, other in itertools.permutations(records, 2):
+        if other.goes_on_from(one):
+            raise InputError(
+                f"{other.file} goes on, on line {other.windows[0].line}, where {one.file} ends: parts of one run are "
+                "no repeats; join them with `cat`"
+            )
 
 
 def _of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> _Interval:

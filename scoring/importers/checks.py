@@ -138,7 +138,7 @@ def _pauses(record: Record) -> Compared | None:
 
 
 def _run(record: Record) -> Compared | None:
-    """Rows of whole epochs against the time from the first's start to the last's end, evaluations included.
+    """Rows of whole epochs against the run's time, from run_start to run_stop where the log has both.
 
     Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
     for at an evaluation: MLPerf's largest runs print 5.8 times the images/s that their time makes. A row may be of
@@ -150,14 +150,16 @@ def _run(record: Record) -> Compared | None:
         return None
     numbers = [row.epoch or 0 for row in rows]
     first, last = rows[0], rows[-1]
-    run_s = (last.end_s or 0.0) - ((first.end_s or 0.0) - (first.seconds or 0.0))
+    what, run_s = "run_start to run_stop", record.run_time_s
+    if run_s is None:
+        what, run_s = "first to last epoch", (last.end_s or 0.0) - ((first.end_s or 0.0) - (first.seconds or 0.0))
     if run_s <= 0 or numbers != sorted(set(numbers)):  # the clock was set, which is said by itself; or a number twice
         return None
     epochs = numbers[-1] - numbers[0] + (first.images or 0.0) / samples
     rows_s, images = math.fsum(row.seconds or 0.0 for row in rows), math.fsum(row.images or 0.0 for row in rows)
     run_rate, rows_rate = epochs * samples / run_s, images / rows_s
     return Compared(
-        f"{_lines(rows)}: first to last epoch, {run_s:.6g} s, which is {run_rate:.6g} images/s",
+        f"{_lines(rows)}: {what}, {run_s:.6g} s, which is {run_rate:.6g} images/s",
         f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rows_rate:.6g} images/s",
         rows_rate / run_rate,
     )
@@ -199,11 +201,13 @@ def _printed(record: Record) -> Compared | None:
     rows = [w for w in record.windows if w.printed_rate and w.images and w.seconds]
     if record.rate_scope != "global" or not rows:
         return None
-    ratio = statistics.median(w.images / w.seconds / w.printed_rate for w in rows)  # type: ignore[operator]
+    images = math.fsum(w.images or 0.0 for w in rows)
+    printed = images / math.fsum((w.images or 0.0) / (w.printed_rate or 1.0) for w in rows)
+    made = images / math.fsum(w.seconds or 0.0 for w in rows)
     return Compared(
-        f"line {rows[0].line} and {len(rows) - 1} more: the printed rate, {rows[0].printed_rate:.6g} images/s",
-        f"images / time, {rows[0].images_per_s:.6g} images/s; {ratio:.4g} times the printed ones at the median",
-        ratio,
+        f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {printed:.6g} images/s",
+        f"images / time, {made:.6g} images/s, {made / printed:.4g} times the printed ones",
+        made / printed,
     )
 
 

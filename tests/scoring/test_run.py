@@ -181,8 +181,13 @@ def test_counts_are_bounded(text: str) -> None:
         count(text)
 
 
-def epochs_log(path: Path, *, own_ms: int, evaluation_ms: int, last: int = 8, every: int = 1) -> Path:
-    """An MLPerf log of epochs 1 to `last` by their own stamps, evaluated after each second one."""
+def epochs_log(
+    path: Path, *, own_ms: int, evaluation_ms: int, last: int = 8, every: int = 1, idle_ms: int | None = None
+) -> Path:
+    """An MLPerf log of epochs 1 to `last` by their own stamps, evaluated after each second one.
+
+    With `idle_ms` the run stops, and stood still that long before the first epoch.
+    """
 
     def event(key: str, time_ms: int, kind: str = "POINT_IN_TIME", **fields: object) -> str:
         value = {"value": None, "metadata": {"file": "a", "lineno": 1}} | fields
@@ -191,12 +196,14 @@ def epochs_log(path: Path, *, own_ms: int, evaluation_ms: int, last: int = 8, ev
     now = 1_600_000_000_000
     lines = [event("train_samples", now, value=1_281_167), event("global_batch_size", now, value=4096)]
     lines += [event("run_start", now, "INTERVAL_START")]
+    now += idle_ms or 0
     for epoch in range(1, last + 1, every):
         number = {"metadata": {"file": "a", "lineno": 1, "epoch_num": epoch}}
         lines.append(event("epoch_start", now, "INTERVAL_START", **number))
         now += own_ms
         lines.append(event("epoch_stop", now, "INTERVAL_END", **number))
         now += evaluation_ms * (epoch % 2 == 0) + own_ms * (every - 1)
+    lines += [event("run_stop", now, "INTERVAL_END")] * (idle_ms is not None)
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -207,6 +214,7 @@ def epochs_log(path: Path, *, own_ms: int, evaluation_ms: int, last: int = 8, ev
         ({"own_ms": 1000, "evaluation_ms": 60}, True, False),  # 2 % of the run
         ({"own_ms": 1000, "evaluation_ms": 300}, False, False),
         ({"own_ms": 1000, "evaluation_ms": 1400}, False, True),  # the epochs were only launched
+        ({"own_ms": 1000, "evaluation_ms": 60, "idle_ms": 1000}, False, False),  # 12 % of run_start to run_stop
     ],
 )
 def test_epochs_are_set_against_the_runs_time(tmp_path: Path, sizes: dict, agree: bool, refused: bool) -> None:
@@ -228,3 +236,27 @@ def test_epochs_that_the_log_leaves_out_are_not_taken_for_lost_time(tmp_path: Pa
     assert result.one_clock == [] and result.value == pytest.approx(1_281_167)
     [check] = [check for check in record.checks if check.what == "epochs against the run's time"]
     assert check.agree and "first to last epoch, 29 s, which is 1.28117e+06 images/s" in str(check)
+
+
+def test_one_epoch_whose_clock_leapt_is_held_to_the_printed_rates(tmp_path: Path, published_logs: Path) -> None:
+    """An hour within one of 35 epochs: the figure would be a third, and most rates agree with their time."""
+    text = (published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt").read_text()
+    lines = text.splitlines(keepends=True)
+    [leap] = [at for at, line in enumerate(lines) if '"epoch_start"' in line and '"epoch_num": 14}' in line]
+    later = re.sub(r'(?<="time_ms": )\d+', lambda found: str(int(found[0]) + 3_600_000), "".join(lines[leap + 1 :]))
+    record = read(tmp_path, "".join(lines[: leap + 1]) + later)
+    with pytest.raises(InputError, match=r"two ways to it contradict each other: rate: .* the printed rates, "):
+        score([record], protocols.find("window"))
+
+
+@pytest.mark.parametrize("name", ["paddleseg_v100_gpu1_fp32_bs8.log", "mlperf_v2.1_dgxa100_resnet/result_0.txt"])
+def test_the_parts_of_a_rotated_log_are_no_repeats(tmp_path: Path, published_logs: Path, name: str) -> None:
+    lines = (published_logs / name).read_text().splitlines(keepends=True)
+    rows = [at for at, line in enumerate(lines, 1) if "[TRAIN]" in line or '"epoch_stop"' in line]
+    parts = [tmp_path / "log.1", tmp_path / "log"]
+    for path, part in zip(parts, (lines[: rows[12]], lines[rows[12] :]), strict=True):
+        path.write_text("".join(part))
+    records = [read_record(path, devices=1, batch_per_device=8) for path in parts]
+    for order in (records, records[::-1]):
+        with pytest.raises(InputError, match=r"log goes on, on line \d+, where .*log\.1 ends: .*`cat`"):
+            score(order, protocols.find("perf-seg"))
