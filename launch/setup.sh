@@ -140,5 +140,6 @@ for lock in "${locks[@]}"; do
     --no-user --target= --prefix="${PWD}/${VENV}" --root=/ --require-hashes --requirement "locks/${lock}.lock" >"${log}" 2>&1 &
   child=$!
   wait "${child}" || explain "${lock}" "${log}"
+  rm -rf .venv.tmp # before the stamp, as no start cleans up after it
   sha256sum <"locks/${lock}.lock" >"${VENV}/${lock}.sha256"
 done

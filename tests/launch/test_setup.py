@@ -262,6 +262,15 @@ def test_the_next_start_mends_what_a_cut_one_left(checkout: Path) -> None:
     assert works(checkout) and not (packages / "~mall0").exists()
 
 
+def test_a_start_that_is_killed_when_all_is_installed_leaves_nothing(checkout: Path) -> None:
+    """The next one finds all installed, and cleans nothing up."""
+    variables = own_wheels(checkout)
+    program(checkout, "rm", f'[[ -e .venv/run.sha256 ]] || exec {shutil.which("rm")} "$@"; kill -9 $PPID')
+    assert setup(checkout, **variables).returncode == -signal.SIGKILL
+    assert setup(checkout, **variables).returncode == 0
+    assert works(checkout)
+
+
 @pytest.mark.parametrize("option", ["user = true", "target = {}/x", "prefix = {}/x", "root = {}/x"])
 def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path, option: str) -> None:
     variables = own_wheels(checkout)
