@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.env import Job
 from program import strategy
 from program.build import Plan
-from program.precision import PRECISIONS
+from program.precision import PRECISIONS, captured_loss_scale
 
 
 def _check_auto(job: Job) -> None:
@@ -27,6 +27,23 @@ def _check_auto(job: Job) -> None:
         )
 
 
+MOST_PIXELS = 64 * 1024 * 512  # of a mean whose gradients FP16 was shown to hold (docs/program.md)
+
+
+def _check_pixels(job: Job) -> None:
+    """Whether FP16 holds the gradients of HRNet's loss, a mean over pixels too; a rate is measured all the same.
+
+    Raises ValueError where it does not.
+    """
+    recipe = job.hyperparameters
+    most = MOST_PIXELS // (recipe.image_width * recipe.image_height)
+    if job.global_batch > most:
+        raise ValueError(
+            f"BATCHSIZE={job.batchsize}: at no loss scale does FP16 hold gradients of {job.global_batch} such crops: "
+            f"train {most} at most over all ranks, or set PRECISION=fp32 or tf32"
+        )
+
+
 def of_job(job: Job) -> Plan:
     """The plan that a job's environment describes.
 
@@ -39,10 +56,13 @@ def of_job(job: Job) -> Plan:
         _check_auto(job)
     if knobs.perturb_input and job.mode == "train":
         raise ValueError("STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput")
+    if job.workload == "hrnet" and chosen.is_half and job.mode == "train":
+        _check_pixels(job)
+    by_capture = captured_loss_scale(job.global_batch) if knobs.cuda_graph else 0.0
     return Plan(
         device=job.device,
         precision=chosen,
         strategy=knobs,
         layout=job.layout or chosen.layout,
-        loss_scale=float(job.loss_scale),
+        loss_scale=job.loss_scale or by_capture,
     )

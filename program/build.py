@@ -115,7 +115,7 @@ class Plan:
     precision: Precision = precisions.PRECISIONS["fp32"]
     strategy: Strategy = field(default_factory=Strategy)
     layout: str = "NCHW"
-    loss_scale: float = 0.0  # of FP16; 0: dynamic, and a fixed one of a captured step
+    loss_scale: float = 0.0  # of FP16; 0: dynamic
     ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
 
     @property
@@ -123,7 +123,7 @@ class Plan:
         """Where the gradients start, which the update takes off again; 0: the loss scale is dynamic."""
         if self.strategy.auto or self.precision.dtype != "float16":
             return 1.0
-        return self.loss_scale or (precisions.CAPTURED_LOSS_SCALE if self.strategy.cuda_graph else 0.0)
+        return self.loss_scale
 
     def micro_batch(self, batch: int) -> int:
         """Images that a device computes at once, of `batch` for one update."""

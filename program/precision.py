@@ -24,10 +24,6 @@ from program.passes.edit import insert
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
 # 0.8 after two steps with a gradient that is not finite.
 FIRST_LOSS_SCALE = 32768.0
-# A captured step cannot look for infinities. With this fixed scale the logits' gradients are (p - y) x 1.25 at a global
-# batch of 3,264, where Baidu's runs of MLPerf v1.1 have (p - y): their loss is summed over batch and ranks, which is a
-# scale of 3,264. A power of two, so that it rounds nothing.
-CAPTURED_LOSS_SCALE = 4096.0
 GOOD_STEPS, BAD_STEPS, GROWTH, BACKOFF = 1000, 2, 2.0, 0.8
 WHITE_LIST = {"concat"}  # of branches of which O1 would take one FP32 source as a reason to cast all to FP32
 BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduce_mean", "reduce_sum"}
@@ -65,6 +61,14 @@ PRECISIONS = {
         Precision(name="amp_o2", level="O2"),
     )
 }
+
+
+def captured_loss_scale(global_batch: int) -> float:
+    """Of a captured step, which cannot look for infinities: the logits' gradients are 1 to 2 times p - y.
+
+    Baidu's runs of MLPerf v1.1 have p - y, as their loss is summed over batch and ranks. A power of two rounds nothing.
+    """
+    return float(1 << (global_batch - 1).bit_length())
 
 
 def half_region() -> Any:

@@ -13,14 +13,21 @@ from scoring.importers import MOST, count, read_record
 from scoring.record import InputError, Record
 
 
-def _logs_of(place: str) -> list[Path]:
+def _logs_of(place: str, pattern: str = "*") -> list[Path]:
     """The logs of one system: a file, or the `*.txt` and `*.log` files of a folder."""
     path = Path(place)
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.suffix in (".txt", ".log") and file.is_file())
+    return sorted(file for file in path.glob(pattern) if file.suffix in (".txt", ".log") and file.is_file())
+
+
+def _systems_of(place: str) -> list[str]:
+    """The place; of a folder without logs, as a submission's `results`, its SYSTEM or SYSTEM/BENCHMARK folders."""
+    if _logs_of(place):
+        return [place]
+    found = sorted({str(log.parent) for pattern in ("*/*", "*/*/*") for log in _logs_of(place, pattern)})
     if not found:
-        raise InputError(f"{place}: no *.txt or *.log in the folder")
+        raise InputError(f"{place}: no *.txt or *.log in the folder, nor in its systems' folders")
     return found
 
 
@@ -40,6 +47,7 @@ def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str)
 
 def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[str, list[Record]]]:
     """The runs of each system, which is a log or a folder of them, as the options of `add_log_options` say."""
+    places = [system for place in places for system in _systems_of(place)]
     devices = _for_each(places, args.devices, "--devices")
     batches = _for_each(places, args.batch, "--batch")
     return [

@@ -268,7 +268,8 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     line = log.at("run_start") + 1
     told = f"exactly-once line {line}: 2 run_start, all with the same value\n"
-    assert f"FAIL, 1 error\n  official pass, strict fail; strict counts\n  error: own-log line {line}: " in done.stdout
+    head = "FAIL, 1 error by the strict rules\n  official pass, strict fail; strict counts\n"
+    assert f"{head}  error: own-log line {line}: " in done.stdout
     assert f"  warning: {told}" in done.stdout
     assert "      do: log on rank 0 only, and each such key once\n" in done.stdout
 

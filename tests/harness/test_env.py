@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import config_file, env, libraries
+from harness import config_file, env, libraries, plan
 from tests import jobs
 
 
@@ -33,14 +33,51 @@ def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("scale", "least"), [("1", 204), ("203", 204), ("204", 0)])
-def test_a_loss_scale_at_which_fp16_loses_gradients_is_refused(scale: str, least: int) -> None:
-    job = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408", "LOSS_SCALE": scale}
-    if not least:
-        assert env.read(job)[0].loss_scale == 204
+FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
+
+
+@pytest.mark.parametrize("scale", [1, 203, 204, 13056, 13057, 10**9])
+def test_a_loss_scale_at_which_fp16_loses_gradients_is_refused(scale: int) -> None:
+    """Small ones, and those that overflow: nothing looks for infinities."""
+    job = FP16 | {"LOSS_SCALE": str(scale)}
+    if 204 <= scale <= 13056:
+        assert env.read(job)[0].loss_scale == scale
         return
-    with pytest.raises(ValueError, match=f"^LOSS_SCALE={scale}: FP16 cannot hold .* 3264 images: .* at least {least}$"):
+    said = f"LOSS_SCALE={scale}: FP16 cannot hold .* of a mean over 3264 images: set 0, or 204 to 13056"
+    with pytest.raises(ValueError, match=f"^{said}$"):
         env.read(job)
+
+
+def test_a_fixed_loss_scale_is_resnet50s_alone() -> None:
+    """HRNet's loss is a mean over pixels too: 64, which its 64 images would allow, flushes its gradients to 0."""
+    with pytest.raises(ValueError, match=r"^LOSS_SCALE=64: .* was shown to hold for ResNet-50 alone: set 0$"):
+        env.read(FP16 | {"WORKLOAD": "hrnet", "BATCHSIZE": "8", "LOSS_SCALE": "64"})
+
+
+@pytest.mark.parametrize(("batch", "scale"), [("408", 4096), ("2", 16), ("8480", 131072)])
+def test_a_captured_step_scales_its_loss_by_its_global_batch(batch: str, scale: int) -> None:
+    """A scale of 4,096 whatever the batch would overflow at 256 images, and be too little at 67,840."""
+    job = env.read(FP16 | {"BATCHSIZE": batch, "STRATEGY": "cuda_graph=1"})[0]
+    assert plan.of_job(job).fixed_scale == scale
+    launched = env.read(FP16 | {"BATCHSIZE": batch})[0]
+    assert plan.of_job(launched).fixed_scale == 0, "dynamic"
+
+
+def test_a_gpu_gets_the_kernels_that_a_run_takes_alone_and_the_log_says_so() -> None:
+    settings = {device: libraries.settings_of(env.Job(device=device), gpu="0") for device in ("cpu", "gpu")}
+    assert libraries.logged(settings["gpu"])["CUDA_MODULE_LOADING"] == "LAZY"
+    assert "CUDA_MODULE_LOADING" not in settings["cpu"]
+
+
+def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
+    """At 256 crops the twin's cosine is 0.955 at 32,768, and twice that overflows; rates are measured all the same."""
+    job = FP16 | {"WORKLOAD": "hrnet", "RECIPE": "cityscapes_80k", "BATCHSIZE": "8"}
+    said = "^BATCHSIZE=8: at no loss scale .* of 256 such crops: train 64 at most over all ranks, or set PRECISION=fp32"
+    with pytest.raises(ValueError, match=said):
+        plan.of_job(env.read(job | {"DGXNNODES": "4"})[0])
+    for way in ({}, {"DGXNNODES": "4", "MODE": "throughput"}, {"DGXNNODES": "4", "PRECISION": "tf32"}):
+        plan.of_job(env.read(job | way)[0])
+    plan.of_job(env.read(job | {"DGXNNODES": "4", "RECIPE": "scenes_small"})[0])
 
 
 @pytest.mark.parametrize(

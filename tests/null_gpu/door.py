@@ -67,6 +67,7 @@ class Process:
     refused: int = 0  # allocations for which there was no room
     devices: set[int] = field(default_factory=set)  # of whose memory it took some
     cores: set[int] = field(default_factory=set)  # that it may run on
+    computes_on: set[str] = field(default_factory=set)  # streams of cuDNN's calls
 
     @property
     def training(self) -> list[Step]:
@@ -106,6 +107,7 @@ def read(folder: Path) -> list[Process]:
         events = _sections(path.with_name(path.name.replace("counts", "trace")))
         for label, lines in events:
             process.devices |= {int(line[1].split()[1]) for line in lines if line[0] == "alloc"}
+            process.computes_on |= {line[1] for line in lines if line[0] == "computes"}
             if label.startswith("cores "):
                 process.cores = nvidia.cpu_list(label.removeprefix("cores "))
         starts = [n for n, (label, _) in enumerate(events) if label.startswith("run ")]

@@ -35,7 +35,7 @@ def check_steps(job: Job, *, epochs: int) -> None:
         assert process.communicators == 1 and process.devices == {process.rank}
         assert [step.collectives for step in process.steps] == [step.collectives for step in job.ranks[0].steps]
         # Issued where the step computes; its temporaries are of the graph's own pool, not of the common one.
-        assert len({stream for _, _, _, _, stream, _ in captured.collectives}) == 1
+        assert {stream for _, _, _, _, stream, _ in captured.collectives} == process.computes_on
         assert captured.counts["alloc", "device, of a graph"] > 0 and not captured.counts["alloc", "device"]
         assert len(process.replayed) == cases.STEPS * epochs
         for number, step in enumerate(process.replayed):

@@ -81,7 +81,7 @@ def fresh(
         precision=chosen,
         strategy=strategy.parse(knobs),
         layout=layout or chosen.layout,
-        loss_scale=loss_scale,
+        loss_scale=loss_scale or (precision.captured_loss_scale(ranks * batch) if "cuda_graph=1" in knobs else 0.0),
         ranks_listen=False,
     )
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])

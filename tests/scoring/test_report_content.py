@@ -198,6 +198,7 @@ def test_a_submission_s_systems_have_an_efficiency(
     values = values_of(capsys, *places, *options)
     assert [row["efficiency"] for row in values["scaling"][0]] == pytest.approx([1, 1])
     assert [run["devices"] for group in values["groups"] for run in group["runs"]] == [8, 32]
+    assert values_of(capsys, tmp_path / "Lab" / "results", *options)["scaling"] == values["scaling"]
     page = page_of(tmp_path, *places, *options)
     title, text = "".join(page.text).partition("Benchmark report")[2][:200], (tmp_path / "report.html").read_text()
     assert "8 devices" in title and "32 devices" in title and "a100_n1" in text and str(tmp_path) not in text
