@@ -182,7 +182,7 @@ def as_text(reports: Iterable[FileReport]) -> str:
     lines: list[str] = []
     for report in reports:
         errors = sum(map(report.fails, report.findings))
-        verdict = "PASS" if report.passed else f"FAIL, {errors} error{'s' * (errors != 1)}"
+        verdict = "PASS" if report.passed else f"FAIL, {errors} error{'s' * (errors != 1)} by the {report.by} rules"
         both = f"official {_verdict(report.official)}, strict {_verdict(report.strict)}"
         lines += [f"{printable(report.file, 4096)}: {verdict}", f"  {both}; {report.by} counts"]
         for finding in report.findings:
@@ -192,7 +192,7 @@ def as_text(reports: Iterable[FileReport]) -> str:
                 lines.append(f"      expected: {finding.expected}")
                 lines.append(f"      do: {finding.fix}")
         if report.mlperf_logging is not None:
-            lines.append(f"  official checker: {report.mlperf_logging['verdict']}")
+            lines.append(f"  mlperf-logging's checker: {report.mlperf_logging['verdict']}")
             lines.extend(f"      {line}" for line in report.mlperf_logging["messages"])
     return "\n".join(lines) + "\n"
 

@@ -27,8 +27,11 @@ def is_for_cuda_12() -> bool:
 
 
 def _git(*args: str) -> str | None:
+    """What git says of this checkout, whoever owns it and whichever repository the shell's GIT_DIR names."""
+    command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), *args]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(["git", "-C", str(REPOSITORY), *args], capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -43,8 +46,10 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
     commit: str | None = image_commit.removesuffix("-dirty")
     dirty: bool | None = image_commit.endswith("-dirty")
     if not image_commit:
-        commit = _git("rev-parse", "HEAD")
-        changes = _git("status", "--porcelain", "--untracked-files=no")
+        # Unpacked from an archive, this may lie below another repository, of which git would speak.
+        ours = _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None
+        commit = _git("rev-parse", "HEAD") if ours else None
+        changes = _git("status", "--porcelain", "--untracked-files=no") if ours else None
         dirty = None if changes is None else bool(changes)
     return schema.Source(
         commit=commit,

@@ -17,15 +17,18 @@ readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_EN
 # shellcheck disable=SC2034
 readonly SEE_LOSS_S=5 ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
 
-## The shell's own Python is not the job's: a module of PYTHONPATH would go before the hashed packages
+## The shell's own Python is not the job's: a module of PYTHONPATH would go before the hashed packages, PYTHONOPTIMIZE drop
+## the asserts. tests/null_gpu has its stand-ins in PYTHONPATH.
 set +o posix # of `sh SCRIPT`, where sh is bash
-unset CDPATH PYTHONHOME PYTHONSAFEPATH
+unset CDPATH
+for variable in "${!PYTHON@}"; do
+  [[ ${variable} == PYTHONDONTWRITEBYTECODE || ${NULL_GPU:+${variable}} == PYTHONPATH ]] || unset "${variable}"
+done
 export HOME=${HOME:-/} # Open MPI does not start without one
 # A closed stdin, stdout or stderr would be given to the next file that is opened.
 [[ -e /proc/self/fd/0 ]] || exec </dev/null
 [[ -e /proc/self/fd/1 ]] || exec >/dev/null
 [[ -e /proc/self/fd/2 ]] || exec 2>/dev/null
-[[ -n ${NULL_GPU:-} ]] || unset PYTHONPATH # tests/null_gpu has its stand-ins there
 
 refuse() { echo "error: $1" >&2; exit 2; }
 [[ -d ${TMPDIR:-/tmp} && -w ${TMPDIR:-/tmp} ]] || refuse "${TMPDIR:-/tmp} is no folder that can be written: set TMPDIR to one that is"

@@ -67,8 +67,10 @@ if [[ ${ENGINE} == apptainer ]]; then
 else
   run=("${ENGINE}" run --rm --init --name "${name}" --network "${network}" --user "$(id -u):$(id -g)"
     --read-only --tmpfs /tmp:exec --security-opt no-new-privileges)
-  # Root needs no more of a container than to read and write its files; sshd, between nodes, needs more.
-  [[ $(id -u) != 0 || ${DGXNNODES} -gt 1 ]] || run+=(--cap-drop ALL --cap-add DAC_OVERRIDE)
+  # Root needs no more of a container than to read and write its files; between nodes sshd, until it knows who asks, is
+  # another user in a folder of its own.
+  [[ $(id -u) != 0 ]] || run+=(--cap-drop ALL --cap-add DAC_OVERRIDE)
+  [[ $(id -u) != 0 || ${DGXNNODES} == 1 ]] || run+=(--cap-add SETUID --cap-add SETGID --cap-add SYS_CHROOT)
   # Rootless: the caller keeps its number inside, so that files are read and written as on the host.
   [[ ${ENGINE} != podman || $(id -u) == 0 ]] || run+=(--userns keep-id)
   host=${CONT_HOST:-${name}}

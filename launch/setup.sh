@@ -4,7 +4,7 @@
 # A start that was cut leaves nothing that the next one does not mend; of two at once the second waits.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-unset PYTHONPATH PYTHONHOME PYTHONSAFEPATH
+unset "${!PYTHON@}"
 
 VENV=.venv
 NEEDED_GB=7 # packages and pip's temporary files
@@ -58,6 +58,10 @@ make_venv() {
   [[ "$(uname -s)-$(uname -m)" == Linux-x86_64 ]] ||
     fail "$(uname -s) on $(uname -m): Paddle's wheel exists for Linux on x86_64 only"
   find_python
+  "${PYTHON}" -c 'import platform; libc, version = platform.libc_ver()
+exit(libc != "glibc" or tuple(map(int, version.split("."))) < (2, 28))' ||
+    fail "Paddle and its packages need glibc 2.28 or newer, which this system does not have (Alpine's is musl): train" \
+      "in a container (docs/launch.md). To check and score logs any system will do: pip install . into a venv"
   local version missing=() debian=() fedora=() suse=() arch=() free_kb
   version="$("${PYTHON}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
   if ! "${PYTHON}" -c 'import venv, ensurepip' 2>/dev/null; then
@@ -83,7 +87,9 @@ make_venv() {
 explain() { # LOCK LOG
   local index="${PIP_INDEX_URL:-of pip}" said
   said="$(grep -m 1 ERROR "$2" || tail -n 1 "$2")"
-  if grep -q "CERTIFICATE_VERIFY_FAILED\|SSLError" "$2"; then
+  if grep -q "certificate is not yet valid\|certificate has expired" "$2"; then
+    said="the package index's certificate is not valid today, which is $(printf '%(%F)T') by this machine's clock: set the clock"
+  elif grep -q "CERTIFICATE_VERIFY_FAILED\|SSLError" "$2"; then
     said="the certificate of the package index is not trusted here, as behind a proxy: set PIP_CERT to the site's CA file"
   elif grep -qi "ProxyError\|Cannot connect to proxy" "$2"; then
     said="the proxy ${HTTPS_PROXY:-${https_proxy:-}} does not answer: set HTTPS_PROXY to the right one, or unset it"
@@ -107,6 +113,11 @@ if [[ "${CUDA:-}" == 12 || -f "${VENV}/run12.sha256" ]]; then
 fi
 [[ -x "${VENV}/bin/python" ]] && all_installed "${locks[@]}" && exit
 
+for tool in flock:util-linux setpriv:util-linux xargs:findutils; do # that a container's base may lack
+  package="${tool#*:}"
+  command -v "${tool%:*}" >/dev/null || fail "${tool%:*} is not here, and set-up needs it:" \
+    "$(system_install "${package}" "${package}" "${package}" "${package}")"
+done
 exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"
 flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
 child=""
@@ -124,8 +135,9 @@ for lock in "${locks[@]}"; do
   echo "setup: installing locks/${lock}.lock into ${VENV}, once"
   log="${VENV}/${lock}.log"
   rm -rf .venv.tmp && mkdir .venv.tmp # where there is room, as was asked; /tmp may be small
+  # --no-user to --root: what the user's own pip does elsewhere. What it says of indices and certificates holds.
   TMPDIR="${PWD}/.venv.tmp" "${VENV}/bin/python" -m pip install --disable-pip-version-check --no-deps --only-binary :all: \
-    --require-hashes --requirement "locks/${lock}.lock" >"${log}" 2>&1 &
+    --no-user --target= --prefix="${PWD}/${VENV}" --root=/ --require-hashes --requirement "locks/${lock}.lock" >"${log}" 2>&1 &
   child=$!
   wait "${child}" || explain "${lock}" "${log}"
   sha256sum <"locks/${lock}.lock" >"${VENV}/${lock}.sha256"

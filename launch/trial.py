@@ -35,6 +35,7 @@ LOST_PEER = re.compile(
     r"|nccl.*(remote|unhandled system) error|gloo.*(timed? ?out|enforce)",
     re.IGNORECASE,
 )
+NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
 ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)")
 OF_A_LOSS = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # signals by which such a rank may end
 
@@ -183,8 +184,11 @@ class Trial:
             )
         if ended and number not in OF_A_LOSS:
             return ended[0] + (": no room in /dev/shm (--shm-size)?" if number == signal.SIGBUS else "")
+        advice = ""
+        if NO_MORE_PROCESSES.search(self.messages()):
+            advice = ": raise the limit on processes (ulimit -u, or a container's --pids-limit)"
         if own := [line for line in errors if not LOST_PEER.search(line)] or ([ended[0]] if ended else errors):
-            return own[0]
+            return own[0] + advice
         if 128 < status < 192:
             return f"mpirun was ended by signal {status - 128}"
         if "unable to find network interfaces" in self.messages():
@@ -193,7 +197,7 @@ class Trial:
             return f"a rank was lost, of which another one heard before mpirun did; what it said is in {self.stderr}"
         if self.args.nodes > 1 and not self.messages():
             return f"mpirun ended with status {status}, and no rank said why: it may have lost its connection to a node"
-        return f"a rank ended with status {status}; what it said is in {self.stderr}"
+        return f"a rank ended with status {status}; what it said is in {self.stderr}{advice}"
 
     def done(self, status: int) -> bool:
         """Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says

@@ -37,7 +37,7 @@ def alike(run: LoggedRun, other: LoggedRun) -> str:
         counts = [[round(value * samples) for value in values] for values in zip(*pairs, strict=True)]
         rises = [[after - before for before, after in itertools.pairwise(series)] for series in counts]
         for off, how in ((0, ""), (MOST_OFF, f", to {MOST_OFF} images,")):
-            for (mine, others), what in ((counts, "counts of right images"), (rises, "rises of that count")):
+            for (mine, others), what in ((counts, "counts of right images"), (rises, "rises of right images")):
                 same = {one for one, two in zip(mine, others, strict=True) if abs(one - two) <= off}
                 if variance > 1 and len(same) >= _most_by_chance(len(mine), (2 * off + 1) * variance**-0.5):
                     return f"{len(same)} of {len(mine)} {what}{how} are those of"

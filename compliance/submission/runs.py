@@ -51,7 +51,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = list(path.glob("result_*.txt"))
             if not inside:
-                raise ValueError(f"{path}: no result_*.txt in this folder")
+                raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
             logs += sorted(inside, key=lambda log: (len(log.name), log.name))
         elif path.exists() or path.is_symlink():
             logs.append(path)
@@ -198,8 +198,9 @@ def _configurations(
         if names:
             where = printable(checked[members[0]].path.name)
             shown = [
-                f"{printable(name)} is {printable(other.get(name), 60)}, in {where} {printable(base.get(name), 60)}"
+                f"{printable(name)} is {one}, in {where} {two}"
                 for name in names[:3]
+                for one, two in [[printable(json.dumps(of.get(name)), 60) for of in (other, base)]]  # blanks show
             ]
             more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
             line = checked[index].run.lines.get(names[0])

@@ -1,5 +1,6 @@
 """The launchers without a cluster: what --dry-run prints, wrong use, and the manifest against the operator's schema."""
 
+import itertools
 import json
 import os
 import re
@@ -92,6 +93,22 @@ def test_a_container_has_the_network_that_its_job_needs(variables: dict[str, str
     done = launch("launch/container_node.sh", "--dry-run", CONT="img", **variables)
     assert done.returncode == 0 and options in done.stdout
     assert ("--network-alias a" in done.stdout) == (options == "--network jobs")
+
+
+SSHDS = ["SETUID", "SETGID", "SYS_CHROOT"]
+
+
+@pytest.mark.parametrize(
+    ("uid", "system", "kept"),
+    [(0, "CPU", ["DAC_OVERRIDE"]), (0, "2xCPU", ["DAC_OVERRIDE", *SSHDS]), (1000, "2xCPU", [])],
+)
+def test_root_keeps_the_capabilities_that_its_job_needs(tmp_path: Path, uid: int, system: str, kept: list[str]) -> None:
+    """That a job of several nodes runs with these, tests/cluster/test_mpirun.py shows."""
+    jobs.script(tmp_path / "id", f"#!/bin/sh\necho {uid}\n")
+    job = {"CONT": "img", "DGXSYSTEM": system, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = printed("launch/container_node.sh", "--dry-run", **job).split()
+    assert ("--cap-drop ALL" in " ".join(words)) == (uid == 0)
+    assert [after for word, after in itertools.pairwise(words) if word == "--cap-add"] == kept
 
 
 @pytest.mark.parametrize(

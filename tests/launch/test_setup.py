@@ -20,7 +20,7 @@ import pytest
 
 TOOLS = (
     *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
-    *("sed", "sha256sum", "sleep", "tail", "uname", "xargs"),
+    *("sed", "setpriv", "sha256sum", "sleep", "tail", "uname", "xargs"),
 )
 NO_WHEEL = "ERROR: Could not find a version that satisfies the requirement absl-py (from versions: none)"
 VENV = f"python3.{sys.version_info.minor}-venv"  # Debian's package, for the Python that the stand-ins are
@@ -116,7 +116,8 @@ def test_a_missing_package_is_named_before_the_download(
     program(
         checkout,
         "python3.11",
-        f'[[ "$2" == *{without}* && "$2" != *version_info* ]] && exit 1; exec {sys.executable} "$@"',
+        f'[[ "$2" == *{without}* && "$2" != *version_info* && "$2" != *libc_ver* ]] && exit 1\n'
+        f'exec {sys.executable} "$@"',
     )
     program(checkout, packager, "")
     refused(setup(checkout), message)
@@ -126,6 +127,27 @@ def test_a_missing_package_is_named_before_the_download(
 def test_another_platform(checkout: Path) -> None:
     program(checkout, "uname", '[[ "$1" == -m ]] && echo aarch64 || echo Linux')
     refused(setup(checkout), "Linux on aarch64: Paddle's wheel exists for Linux on x86_64 only")
+
+
+@pytest.mark.parametrize("libc", ["('', '')", "('glibc', '2.27')"])
+def test_another_c_library(checkout: Path, libc: str) -> None:
+    program(
+        checkout,
+        "python3.11",
+        f'[[ "$2" != *libc_ver* ]] || set -- -c "import platform; platform.libc_ver = lambda: {libc}\n$2"\n'
+        f'exec {sys.executable} "$@"',
+    )
+    refused(setup(checkout), "Paddle and its packages need glibc 2.28 or newer")
+
+
+@pytest.mark.parametrize(
+    ("tool", "package"), [("flock", "util-linux"), ("setpriv", "util-linux"), ("xargs", "findutils")]
+)
+def test_a_missing_tool(checkout: Path, tool: str, package: str) -> None:
+    (checkout / "bin" / tool).unlink()
+    python(checkout)
+    program(checkout, "apt-get", "")
+    refused(setup(checkout), f"{tool} is not here, and set-up needs it: apt-get install {package}")
 
 
 def test_a_full_disk(checkout: Path) -> None:
@@ -164,6 +186,10 @@ def pip_says(checkout: Path, *lines: str) -> None:
         (
             [f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED)", NO_WHEEL],
             "is not trusted here, as behind a proxy: set PIP_C",
+        ),
+        (
+            [f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED: certificate is not yet valid)", NO_WHEEL],
+            "certificate is not valid today, which is ",
         ),
         ([NO_WHEEL], "the package index of pip has no absl-py: set PIP_INDEX_URL to one that has"),
         (["ERROR: [Errno 28] No space left on device"], "7 GB are needed for .venv: free some or clone elsewhere"),
@@ -234,6 +260,15 @@ def test_the_next_start_mends_what_a_cut_one_left(checkout: Path) -> None:
     (checkout / ".venv/run.sha256").unlink()
     assert setup(checkout, **variables).returncode == 0
     assert works(checkout) and not (packages / "~mall0").exists()
+
+
+@pytest.mark.parametrize("option", ["user = true", "target = {}/x", "prefix = {}/x", "root = {}/x"])
+def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path, option: str) -> None:
+    variables = own_wheels(checkout)
+    (checkout / "pip.conf").write_text(f"[install]\n{option.format(checkout)}\n[global]\nrequire-virtualenv = true\n")
+    done = setup(checkout, **variables | {"PIP_CONFIG_FILE": str(checkout / "pip.conf")})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert works(checkout) and not (checkout / "x").exists()
 
 
 def test_of_two_first_starts_the_second_waits(checkout: Path) -> None:

@@ -33,6 +33,7 @@ def usual() -> str:
         ("./go", {"PYTHONPATH": "{}"}),
         ("./go", {"PYTHONHOME": "/usr/nowhere"}),
         ("./go", {"PYTHONSAFEPATH": "1"}),
+        ("./go", {"PYTHONINSPECT": "1", "PYTHONPROFILEIMPORTTIME": "1"}),
         ("./go", {"CDPATH": "{}"}),
         ("./go", {"HOME": "/proc/nowhere"}),
         ("sh ./go", {"CDPATH": "{}"}),
