@@ -164,6 +164,7 @@ CASES = (
 )
 SHOWN = (  # and bound to nothing
     Case(weights="by heart", **TRAINED),
+    Case(weights="late", **{**TRAINED, "loss_scale": 0, "recipe": "nvidia_cosine"}),
     *(Case(rounded="relus too", precision=p, images=32) for p in ("tf32", "amp_o2", "amp_o1")),
 )
 
