@@ -259,7 +259,9 @@ class Policy:
         order, previous = self.order, None
         counted = [one.trained for one in order.evaluations if one.trained]
         steps = {after - before for before, after in itertools.pairwise(counted)}
-        if steps == {period} and counted[0] <= period and order.epochs_counted - counted[-1] < period:
+        gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(order.evaluations)]
+        whole = steps == {period} and counted[0] <= period and order.epochs_counted - counted[-1] < period
+        if whole and max(gaps) <= period:
             return
         for evaluation in order.evaluations:
             if not (epoch := evaluation.epoch):

@@ -51,7 +51,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = list(path.glob("result_*.txt"))
             if not inside:
-                raise ValueError(f"{path}: no result_*.txt in this folder")
+                raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
             logs += sorted(inside, key=lambda log: (len(log.name), log.name))
         elif path.exists() or path.is_symlink():
             logs.append(path)

@@ -137,32 +137,45 @@ def _pauses(record: Record) -> Compared | None:
     )
 
 
-def _run(record: Record) -> Compared | None:
-    """Rows of whole epochs against the run's time, from run_start to run_stop where the log has both.
-
-    Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
-    for at an evaluation: MLPerf's largest runs print 5.8 times the images/s that their time makes. A row may be of
-    several epochs, and epochs between two rows may have none.
-    """
+def _epoch_rows(record: Record) -> list[Window]:
+    """The rows of a log of whole epochs, each once and in order; empty for any other log."""
     rows = [w for w in record.windows if w.step is None and w.images and w.end_s and w.seconds and w.epoch is not None]
-    samples = record.train_samples
-    if len(rows) < max(2, len(record.windows)) or not samples:
-        return None
     numbers = [row.epoch or 0 for row in rows]
+    whole = len(rows) >= max(2, len(record.windows)) and numbers == sorted(set(numbers))
+    return rows if whole and record.train_samples else []
+
+
+def run_rate(record: Record) -> tuple[str, float] | None:
+    """Images/s by the run's time, in words and as a number: from run_start to run_stop where the log has both.
+
+    A row may be of several epochs, and epochs between two rows may have none.
+    """
+    rows, samples = _epoch_rows(record), record.train_samples
+    if not rows or not samples:
+        return None
     first, last = rows[0], rows[-1]
     what, run_s = "run_start to run_stop", record.run_time_s
     if run_s is None:
         what, run_s = "first to last epoch", (last.end_s or 0.0) - ((first.end_s or 0.0) - (first.seconds or 0.0))
-    if run_s <= 0 or numbers != sorted(set(numbers)):  # the clock was set, which is said by itself; or a number twice
+    if run_s <= 0:  # the clock was set, which is said by itself
         return None
-    epochs = numbers[-1] - numbers[0] + (first.images or 0.0) / samples
-    rows_s, images = math.fsum(row.seconds or 0.0 for row in rows), math.fsum(row.images or 0.0 for row in rows)
-    run_rate, rows_rate = epochs * samples / run_s, images / rows_s
-    return Compared(
-        f"{_lines(rows)}: {what}, {run_s:.6g} s, which is {run_rate:.6g} images/s",
-        f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rows_rate:.6g} images/s",
-        rows_rate / run_rate,
-    )
+    rate = ((last.epoch or 0) - (first.epoch or 0) + (first.images or 0.0) / samples) * samples / run_s
+    return f"{_lines(rows)}: {what}, {run_s:.6g} s, which is {rate:.6g} images/s", rate
+
+
+def _run(record: Record) -> Compared | None:
+    """Rows of whole epochs against the run's time, evaluations included.
+
+    Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
+    for at an evaluation: MLPerf's largest runs print 5.8 times the images/s that their time makes.
+    """
+    run, rows = run_rate(record), _epoch_rows(record)
+    if run is None:
+        return None
+    rows_s = math.fsum(row.seconds or 0.0 for row in rows)
+    rate = math.fsum(row.images or 0.0 for row in rows) / rows_s
+    second = f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rate:.6g} images/s"
+    return Compared(run[0], second, rate / run[1])
 
 
 def _epoch_timer(record: Record) -> Compared | None:

@@ -20,7 +20,7 @@ from scoring.report.content import Group, Report, ReportedRun, timeline
 from scoring.report.text import interval, number
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
-MOST_NAMED = 3  # systems in the title
+MOST_NAMED = 8  # systems in the title
 # What each status looks like: a mark that is told apart without colour, and its word.
 STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "open")}
 

@@ -183,6 +183,13 @@ def summary(log: Altered, **fields: Any) -> Altered:
 # --- of a published log, and of ours ---
 
 
+def block_left_out(log: Altered, _: Altered) -> Altered:
+    """Blocks alone, and without one of them and its evaluation."""
+    for key in ("throughput", "tracked_stats", "epoch_start", "epoch_stop", "eval_start", "eval_stop"):
+        log.drop_all(key)
+    return log.drop("block_start", 3).drop("eval_accuracy", 3).drop("block_stop", 3)
+
+
 def fast_blocks(log: Altered, _: Altered) -> Altered:
     """Blocks alone, and three of them take a tenth of their time."""
     for key in ("throughput", "tracked_stats", "epoch_start", "epoch_stop"):

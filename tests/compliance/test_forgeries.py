@@ -40,6 +40,7 @@ PUBLISHED = [
         log, lambda took: [ms // 10 if n % 2 else ms for n, ms in enumerate(took)]), "epoch-time"),
     Forgery("three epochs 5 times as fast", lambda log, _: by.intervals(
         log, lambda took: [ms // 5 if n % 9 == 8 else ms for n, ms in enumerate(took)]), "epoch-time"),
+    Forgery("blocks without epochs, and without one of them", by.block_left_out, "eval-schedule"),
     Forgery("three blocks without epochs 10 times as fast", by.fast_blocks, "epoch-time"),
     Forgery("half the time, by the clock alone", lambda log, _: by.scaled(log, 0.5), "throughput-agrees"),
     Forgery("a thousandth of the time, rates too", lambda log, _: by.by_clock(by.scaled(log, 1e-3)), "epoch-time"),

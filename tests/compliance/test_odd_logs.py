@@ -11,8 +11,8 @@ from compliance import rules
 from compliance.check import check_file
 from tests import make_log
 from tests.compliance.altered import TOKEN, Altered, foreign
+from tests.compliance.breaches import padded
 from tests.compliance.forging import accuracies, by_clock, clock, each
-from tests.compliance.test_check import _padded
 
 Odd = Callable[[Altered], Altered]
 SGD = make_log.SGD | {"opt_learning_rate_warmup_epochs": 3}
@@ -126,7 +126,7 @@ ODD: dict[str, Odd] = {
     "caches cleared the day before": lambda log: log.later("cache_clear", -86_400_000),
     "the number of batches as eval_samples": lambda log: log.value("eval_samples", 3125),
     "eval_samples with padding": lambda log: log.value("eval_samples", 50_016),
-    "padding that counts": lambda log: _padded(log),
+    "padding that counts": lambda log: padded(log),
     "accuracies of single precision": _values(_single),
     "accuracies of five digits": _values(lambda value: round(value, 5)),
     "means over 7 workers": _values(lambda value: round(value * 50_000 * 7 + 1) / 350_000),

@@ -49,8 +49,7 @@ def five(folder: Path, commit: str, make: Callable[..., str] = make_log.run, **c
 
 def build(logs: Path | list[Path], system: Path, out: Path, *more: str) -> int:
     named = [logs] if isinstance(logs, Path) else logs
-    arguments = ["--org", "Example", "--system", str(system), "--out", str(out), *more]
-    return main(["package", *arguments, *map(str, named)])
+    return main(["package", "--org", "Example", "--system", str(system), "--out", str(out), *more, *map(str, named)])
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 
 from compliance.__main__ import main
 from compliance.submission import package
+from tests.browser import Browser, browser  # noqa: F401
 from tests.compliance.test_package import build, built, commit, description, five  # noqa: F401
-from tests.scoring.test_report import Browser, browser  # noqa: F401
 
 
 @pytest.fixture(scope="module")

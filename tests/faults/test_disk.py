@@ -14,7 +14,7 @@ from tests import jobs
 from tests.faults.test_kill import start
 from tests.harness import small
 from tests.needs import in_namespaces, need
-from tests.scoring.test_report import write_log
+from tests.scoring.pages import write_log
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
 

@@ -2,9 +2,12 @@
 
 import contextlib
 import io
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from scoring.__main__ import main
+
+Command = Callable[..., tuple[int, dict[str, Any], str]]  # exit code, parsed output, standard error
 
 
 class Done(NamedTuple):

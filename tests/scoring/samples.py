@@ -7,74 +7,13 @@ prints), so that the tests hold an importer to the tool and not to itself.
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from runlog import schema
-from tests import make_log
-
-STARTS_MS = itertools.count(1_690_530_600_000, 3_600_000)  # no two logs are of the same run
-START = datetime.datetime(2023, 7, 28, 7, 50, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What really happened: seconds of each step, the wait for data inside it, and the size of the job."""
-
-    times: Sequence[float]
-    waits: Sequence[float]
-    devices: int = 8
-    batch: int = 32
-    every: int = 10
-    epoch_steps: int | None = None  # None: one epoch
-
-    @property
-    def global_batch(self) -> int:
-        return self.devices * self.batch
-
-    def epochs(self) -> list[tuple[int, list[tuple[float, float]]]]:
-        """(epoch from 0, its steps as (time, wait))."""
-        steps = list(zip(self.times, self.waits, strict=True))
-        size = self.epoch_steps or len(steps)
-        return [(at // size, steps[at : at + size]) for at in range(0, len(steps), size)]
-
-
-def run_of(times: Sequence[float], *, share: float = 0.02, **size: int) -> Run:
-    """A run of these step times, `share` of each waiting for data."""
-    return Run(times=list(times), waits=[time * share for time in times], **size)  # type: ignore[arg-type]
-
-
-def steady(steps: int = 120, seconds: float = 0.5, *, jitter: float = 0.01) -> list[float]:
-    """Step times around `seconds` that repeat in no short pattern; the first one is slow, as first steps are."""
-    return [seconds * (3 if step == 0 else 1 + jitter * math.sin(step * step)) for step in range(steps)]
-
-
-def _mean_rate(run: Run, every: int | None = None) -> float:
-    """What the tools close with: the mean of the printed rates."""
-    size = every or run.every
-    totals = [sum(run.times[at : at + size]) for at in range(0, len(run.times) - size + 1, size)]
-    return sum(size * run.global_batch / total for total in totals) / max(1, len(totals))
-
-
-def rows(run: Run, steps: Sequence[tuple[float, float]] | None = None) -> Iterator[tuple[int, float, float, float]]:
-    """At each printed row of `steps` (default: all): steps and seconds so far, seconds and wait since the last row."""
-    elapsed = total = waited = 0.0
-    for index, (time, wait) in enumerate(steps or zip(run.times, run.waits, strict=True), 1):
-        total, waited, elapsed = total + time, waited + wait, elapsed + time
-        if index % run.every == 0:
-            yield index, elapsed, total, waited
-            total = waited = 0.0
-
-
-def _stamp(elapsed: float, form: str) -> str:
-    return (START + datetime.timedelta(seconds=elapsed)).strftime(form)
-
-
-def _dll(elapsed: float) -> str:
-    return f"DLL {_stamp(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - "
+from tests.scoring.sample_run import START, Run, dll, mean_rate, mllog, rows, run_of, stamped, steady  # noqa: F401
 
 
 def paddleclas_static(run: Run) -> str:
@@ -106,12 +45,12 @@ def paddleclas_static(run: Run) -> str:
             count, total, waited, elapsed = count + 1, total + time, waited + wait, elapsed + time
             if index % run.every == 0:
                 lines.append(
-                    f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: epoch:{epoch:<3d} train step:{index:<4d} "
+                    f"[{stamped(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: epoch:{epoch:<3d} train step:{index:<4d} "
                     f"lr: 0.100000, loss:  6.9950 top1:  0.0039 top5:  0.0078 batch_cost: {total / count:.5f} s, "
                     f"reader_cost: {waited / count:.5f} s, ips: {run.batch / (total / count):.5f} samples/sec."
                 )
         lines.append(
-            f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: END epoch:{epoch:<3d} train  loss:  6.9075 "
+            f"[{stamped(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: END epoch:{epoch:<3d} train  loss:  6.9075 "
             f"top1:  0.0035 top5:  0.0155 batch_cost: {total / count:.5f} s, reader_cost: {waited / count:.5f} s, "
             f"batch_cost_sum: {total:.5f} s,"
         )
@@ -142,14 +81,14 @@ def paddleclas_dygraph(run: Run) -> str:
             count, total, waited, elapsed = count + 1, total + time, waited + wait, elapsed + time
             if index % run.every == 0:
                 lines.append(
-                    f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: [Train][Epoch {epoch + 1}/{of}]"
+                    f"[{stamped(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: [Train][Epoch {epoch + 1}/{of}]"
                     f"[Iter: {index}/{len(steps)}]lr(PiecewiseDecay): 0.10000000, top1: 0.00391, CELoss: 6.99, "
                     f"loss: 6.99500, batch_cost: {total / count:.5f}s, reader_cost: {waited / count:.5f}, "
                     f"ips: {run.batch / (total / count):.5f} samples/s, eta: 0:04:20"
                 )
                 count, total, waited = 0, 0.0, 0.0
         lines.append(
-            f"[{_stamp(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: [Train][Epoch {epoch + 1}/{of}][Avg]loss: 6.9"
+            f"[{stamped(elapsed, '%Y/%m/%d %H:%M:%S')}] ppcls INFO: [Train][Epoch {epoch + 1}/{of}][Avg]loss: 6.9"
         )
         lines.append(f"[..] ppcls INFO: [Eval][Epoch {epoch + 1}][Avg]CELoss: 1.2, loss: 1.2, top1: 0.71234, top5: 0.9")
     return "\n".join(lines) + "\n"
@@ -172,7 +111,7 @@ def paddleseg(run: Run) -> str:
     ]
     for index, elapsed, total, waited in rows(run):
         lines.append(
-            f"{_stamp(elapsed, '%Y-%m-%d %H:%M:%S')} [INFO]\t[TRAIN] epoch: 1, iter: {index}/{len(run.times)}, "
+            f"{stamped(elapsed, '%Y-%m-%d %H:%M:%S')} [INFO]\t[TRAIN] epoch: 1, iter: {index}/{len(run.times)}, "
             f"loss: 2.2142, lr: 0.009684, batch_cost: {total / run.every:.4f}, reader_cost: {waited / run.every:.5f}, "
             f"ips: {run.every * run.batch / total:.4f} samples/sec | ETA 00:04:20"
         )
@@ -190,7 +129,7 @@ def mmseg(run: Run) -> str:
         f"2023-08-03 02:17:59,035 - mmseg - INFO - workflow: [('train', 1)], max: {len(run.times)} iters",
     ]
     for index, elapsed, total, waited in rows(run):
-        stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S")
+        stamp = stamped(elapsed, "%Y-%m-%d %H:%M:%S")
         lines.append(
             f"{stamp},649 - mmseg - INFO - Iter [{index}/{len(run.times)}]\tlr: 9.851e-03, eta: 0:15:52, "
             f"time: {total / run.every:.3f}, data_time: {waited / run.every:.3f}, memory: 13479, "
@@ -211,7 +150,7 @@ def paddle18(run: Run) -> str:
     for epoch, steps in run.epochs():
         for index, (time, _) in enumerate(steps):
             elapsed += time
-            stamp = _stamp(elapsed, "%Y-%m-%d %H:%M:%S,%f")[:-3]
+            stamp = stamped(elapsed, "%Y-%m-%d %H:%M:%S,%f")[:-3]
             lines.append(
                 f"{stamp}-INFO: [Pass {epoch}, train batch {index}] \tloss 6.99500, acc1 0.00391, acc5 0.00781, "
                 f"lr 0.10000, elapse {time:2.4f} sec"
@@ -246,15 +185,15 @@ def nvidia_pytorch(run: Run) -> str:
     for index, (time, wait) in enumerate(zip(run.times, run.waits, strict=True), 1):
         elapsed += time
         lines.append(
-            f"{_dll(elapsed)}Epoch: 0 Iteration: {index}  train.loss : 7.08354 None "
+            f"{dll(elapsed)}Epoch: 0 Iteration: {index}  train.loss : 7.08354 None "
             f"train.compute_ips : {run.global_batch / (time - wait):.2f} images/s "
             f"train.total_ips : {run.global_batch / time:.2f} images/s train.lr : 0.1 "
         )
     lines.append(
-        f"{_dll(elapsed)}Epoch: 0  train.loss : 6.1 None train.total_ips : 782.08 "
+        f"{dll(elapsed)}Epoch: 0  train.loss : 6.1 None train.total_ips : 782.08 "
         "images/s val.top1 : 71.234 % val.top5 : None %"
     )
-    lines.append(f"{_dll(elapsed)}Summary: train.total_ips : {_mean_rate(run, 1):.2f} images/s")
+    lines.append(f"{dll(elapsed)}Summary: train.total_ips : {mean_rate(run, 1):.2f} images/s")
     return "\n".join(lines) + "\n"
 
 
@@ -267,9 +206,9 @@ def nvidia_tensorflow(run: Run) -> str:
         f"Per-GPU Batch Size {run.batch}",
     ]
     for index, elapsed, total, _ in rows(run):
-        lines.append(f"{_dll(elapsed)}(0, {index - 1}) total_ips : {run.every * run.global_batch / total!r} ")
+        lines.append(f"{dll(elapsed)}(0, {index - 1}) total_ips : {run.every * run.global_batch / total!r} ")
     lines.append("Ending Model Training ...")
-    lines.append(f"{_dll(sum(run.times))}() train_throughput : {_mean_rate(run)!r} images/s")
+    lines.append(f"{dll(sum(run.times))}() train_throughput : {mean_rate(run)!r} images/s")
     return "\n".join(lines) + "\n"
 
 
@@ -290,17 +229,17 @@ def nvidia_mxnet(run: Run) -> str:
             durations.append(time)
             if (index + 1) % run.every == 0:
                 lines.append(
-                    f"{tag}{_dll(elapsed)}Epoch: {epoch} Iteration: {index}  "
+                    f"{tag}{dll(elapsed)}Epoch: {epoch} Iteration: {index}  "
                     f"train.loss : 7.100936794281006  train.ips : {run.every * run.global_batch / total!r} images/s "
                     "train.lr : 0.0019456 "
                 )
                 total = 0.0
         kept = durations[min(len(durations) // 10, 100) :]
         lines.append(
-            f"{tag}{_dll(elapsed)}Epoch: {epoch}  train.loss : 6.82  "
+            f"{tag}{dll(elapsed)}Epoch: {epoch}  train.loss : 6.82  "
             f"train.ips : {run.global_batch * len(kept) / sum(kept)!r} images/s"
         )
-    lines.append(f"{tag}{_dll(elapsed)}Summary: train.ips : {_mean_rate(run)!r} images/s")
+    lines.append(f"{tag}{dll(elapsed)}Summary: train.ips : {mean_rate(run)!r} images/s")
     lines += ["train.ips", f"           |{str(run.batch).center(11)}|", "-" * 24]
     lines += [f"{str(run.devices).center(11)}|{'389.54'.center(11)}|", ""]
     return "\n".join(lines) + "\n"
@@ -315,17 +254,17 @@ def nvidia_paddle(run: Run) -> str:
             elapsed += time
             if index % run.every == 0:
                 lines.append(
-                    f"{_dll(elapsed)}Epoch: {epoch} Iteration: {index}  "
+                    f"{dll(elapsed)}Epoch: {epoch} Iteration: {index}  "
                     f"train.loss : 6.9  train.top1 : 0.004  train.top5 : 0.008  train.data_time : {wait!r}  "
                     f"train.compute_time : {time - wait!r}  train.batch_time : {time!r}  "
                     f"train.ips : {run.global_batch / time!r}  train.lr : 0.256 "
                 )
         total = sum(time for time, _ in steps)
         lines.append(
-            f"{_dll(elapsed)}Epoch: {epoch}  train.loss : 6.9  "
+            f"{dll(elapsed)}Epoch: {epoch}  train.loss : 6.9  "
             f"train.epoch_time : {total!r}  train.ips : {run.global_batch * len(steps) / total!r} "
         )
-    lines.append(f"{_dll(elapsed)}Summary: train.loss : 6.9  train.ips : {_mean_rate(run)!r} ")
+    lines.append(f"{dll(elapsed)}Summary: train.loss : 6.9  train.ips : {mean_rate(run)!r} ")
     return "\n".join(lines) + "\n"
 
 
@@ -351,7 +290,7 @@ def nvidia_json(run: Run) -> str:
         rates = {"train__compute_ips": run.global_batch / (time - wait), "train__total_ips": run.global_batch / time}
         lines.append(line([0, index], train__loss=7.08354, **rates, train__lr=0.1))
     lines.append(line([0], train__loss=6.1, train__total_ips=782.08, val__top1=71.234))
-    lines.append(line([], train__total_ips=_mean_rate(run, 1)))
+    lines.append(line([], train__total_ips=mean_rate(run, 1)))
     return "\n".join(lines) + "\n"
 
 
@@ -367,7 +306,7 @@ def nvidia_nvlog(run: Run) -> str:
         lines.append(f"{head}:59) iteration: {index - 1}")
         lines.append(f"{head}:60) total_ips: {run.every * run.global_batch / total!r}")
     lines.append(
-        ":::NVLOGv0.2.3 resnet 1621940211.382129908 (benchmark_hooks.py:66) Average total_ips: " + repr(_mean_rate(run))
+        ":::NVLOGv0.2.3 resnet 1621940211.382129908 (benchmark_hooks.py:66) Average total_ips: " + repr(mean_rate(run))
     )
     return "\n".join(lines) + "\n"
 
@@ -404,7 +343,7 @@ def nvidia_mxnet_speed(run: Run) -> str:
             span = f"Batch [{index - run.every}-{index - 1}]"
             row = f"Epoch[{epoch}] {span}\tSpeed: {run.every * run.global_batch / total!r}"
             for rank in (1, 0):
-                stamp = _stamp(elapsed + of_epoch, "%Y-%m-%d %H:%M:%S,%f")[:-3]
+                stamp = stamped(elapsed + of_epoch, "%Y-%m-%d %H:%M:%S,%f")[:-3]
                 lines.append(f"[1,{rank}]<stderr>:{stamp}:INFO: {row} samples/sec\tLR: 0.0039936\t")
         elapsed += sum(time for time, _ in steps)
     lines += ["[1,0]<stderr>:2023-07-28 08:49:59,467:INFO: Experiment took: 146.61724376678467 sec", "train.total_ips"]
@@ -452,40 +391,6 @@ def keras(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
-def mllog(run: Run, *, status: str = "success", mode: str = "train") -> str:
-    """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
-    log = make_log.Log(tick_ms=0)
-    log.now_ms = next(STARTS_MS)
-    log.section(schema.LOG, schema.Format())
-    log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"})
-    log.mllog.event("weights_initialization", metadata={"tensor": "conv0_weight"}, time_ms=int(log.now_ms))
-    log.event(schema.RUN_SUMMARY, make_log.run_summary(devices=run.devices, batch_per_device=run.batch, mode=mode))
-    log.mark(schema.RUN_START)
-    done = 0
-    for number, steps in run.epochs():
-        epoch = schema.InEpoch(epoch_num=number + 1)
-        log.mark(schema.EPOCH_START, epoch)
-        for at in range(0, len(steps) - run.every + 1, run.every):
-            part = steps[at : at + run.every]
-            seconds = sum(time for time, _ in part)
-            done += run.every
-            log.now_ms += seconds * 1000
-            window = make_log.window(
-                steps=run.every,
-                images=run.every * run.global_batch,
-                time_s=seconds,
-                data_wait_s=sum(wait for _, wait in part),
-                loss=6.9,
-            )
-            phase = "train" if mode == "train" else ("warmup" if done <= 2 * run.every else "measured")
-            log.window(window, step=done, epoch=number + 1, phase=phase)
-            log.say(f"step {done}: human line, ips: 12 samples/sec.")
-        log.mark(schema.EPOCH_STOP, epoch)
-        log.event(schema.EVAL_ACCURACY, 0.76, epoch)
-    log.mark(schema.RUN_STOP, schema.Ended(status=status))
-    return log.text.getvalue()
-
-
 WRITERS: dict[str, Callable[[Run], str]] = {
     "mllog": mllog,
     "paddleclas_static": paddleclas_static,
@@ -507,3 +412,22 @@ WRITERS: dict[str, Callable[[Run], str]] = {
 }
 # What a format does not say of the job and must be told.
 OPTIONS = {"paddle18": {"devices": 8, "batch_per_device": 32}, "nvidia_paddle": {"devices": 8, "batch_per_device": 32}}
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def steady_log(folder: Path, name: str, seconds: float = 0.5, writer: str = "mllog", **size: Any) -> Path:
+    run = run_of([seconds * (1 + 0.01 * math.sin(at * at)) for at in range(200)], **size)
+    return write(folder, name, WRITERS[writer](run))
+
+
+def folder_of(place: Path, name: str, factors: list[float], devices: int = 8) -> Path:
+    folder = place / name
+    folder.mkdir()
+    for at, factor in enumerate(factors):
+        steady_log(folder, f"result_{at}.txt", 0.5 * factor, devices=devices)
+    return folder

@@ -238,6 +238,22 @@ def test_epochs_that_the_log_leaves_out_are_not_taken_for_lost_time(tmp_path: Pa
     assert check.agree and "first to last epoch, 29 s, which is 1.28117e+06 images/s" in str(check)
 
 
+def test_a_figure_far_off_its_run_says_so_where_the_rows_agree(tmp_path: Path) -> None:
+    """The warm-up of two epochs of 16, which are five times as slow, is in the run's time and in the rows."""
+    path = epochs_log(tmp_path / "log.txt", own_ms=1000, evaluation_ms=0, last=16, idle_ms=0)
+    late = re.sub(
+        r'(?<="time_ms": )1600000(\d+)',
+        lambda found: str(1_600_000_000_000 + int(found[1]) + 4 * min(int(found[1]), 2000)),
+        path.read_text(),
+    )
+    path.write_text(late)
+    result = score([read_record(path, devices=8)], protocols.find("window").skipping(2))
+    [said] = [w.found for w in result.warnings if w.check == "ways_disagree"]
+    assert said.startswith(
+        "the figure, 1.28117e+06, is +50.0% off the whole run's: lines 5 to 35: run_start to run_stop"
+    )
+
+
 def test_one_epoch_whose_clock_leapt_is_held_to_the_printed_rates(tmp_path: Path, published_logs: Path) -> None:
     """An hour within one of 35 epochs: the figure would be a third, and most rates agree with their time."""
     text = (published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt").read_text()

@@ -4,45 +4,21 @@ import dataclasses
 import json
 import math
 import random
-import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from runlog.stats import olympic_mean, t_quantile
 from scoring.__main__ import main
-from scoring.figure import protocols, spread, warnings
-from scoring.figure.compare import between_runs_sd
+from scoring.figure import protocols, spread
 from scoring.figure.score import score
 from scoring.importers import read_record
-from scoring.record import InputError, Record, TooFewRunsError, Window
+from scoring.record import InputError, TooFewRunsError
 from tests.scoring import samples
-
-Command = Callable[..., tuple[int, dict[str, Any], str]]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `python -m scoring ... --json`: exit code, parsed output, standard error."""
-
-    def call(*arguments: object) -> tuple[int, dict[str, Any], str]:
-        code = main([*map(str, arguments), "--json"])
-        out, error = capsys.readouterr()
-        return code, json.loads(out) if out else {}, error
-
-    return call
-
-
-def write(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
-
+from tests.scoring.command import Command
+from tests.scoring.samples import folder_of, steady_log, write
 
 # Published logs: the file, what to ask, and the figure to all digits that its publisher's rule yields.
 FIGURES = [
@@ -147,11 +123,6 @@ def test_oneflow_example(tmp_path: Path, command: Command) -> None:
     rates = [385.628, 386.264, 385.723, 384.622, 385.367, 384.704, 384.927, 384.109, 384.517]
     assert code == 0 and result["value"] == pytest.approx(statistics.fmean(rates), rel=1e-12)
     assert result["windows"] == 9
-
-
-def steady_log(folder: Path, name: str, seconds: float = 0.5, writer: str = "mllog", **size: Any) -> Path:
-    run = samples.run_of([seconds * (1 + 0.01 * math.sin(at * at)) for at in range(200)], **size)
-    return write(folder, name, samples.WRITERS[writer](run))
 
 
 def test_throughput_run_counts_its_measured_windows_only(tmp_path: Path, command: Command) -> None:
@@ -359,194 +330,11 @@ def test_no_protocol_file(tmp_path: Path, text: str) -> None:
         protocols.load(write(tmp_path, "own.yaml", text))
 
 
-# Warnings: each where it belongs, and not where it does not.
-
-
-def record_of(times: list[float], **fields: Any) -> Record:
-    waits = fields.pop("waits", [0.0] * len(times))
-    powers = fields.pop("powers", [None] * len(times))
-    windows = tuple(
-        Window(line=at + 1, step=at + 1, steps=1, images=256, seconds=time, data_wait_s=wait, power_w=power)
-        for at, (time, wait, power) in enumerate(zip(times, waits, powers, strict=True))
-    )
-    values: dict[str, Any] = {"devices": 8, "batch_per_device": 32, "rate_scope": "global", **fields}
-    return Record(file="a.log", sha256="0", lines=len(times), format="mllog", windows=windows, **values)
-
-
-def noise(count: int, level: float = 0.5, share: float = 0.01) -> list[float]:
-    return [level * (1 + share * math.sin(at * at * 1.7)) for at in range(count)]
-
-
-def rules(record: Record, *, averages_rates: bool = False) -> set[str]:
-    return {warning.check for warning in warnings.of_windows(record, record.windows, averages_rates)}
-
-
-def test_steady_run_has_no_warning() -> None:
-    for count in (6, 20, 100, 1000):
-        assert rules(record_of(noise(count)), averages_rates=True) == set(), count
-
-
-def test_warm_up_not_over() -> None:
-    for slow in (1, 3, 15):
-        record = record_of(noise(slow, 0.6) + noise(60))
-        [warning] = warnings.of_windows(record, record.windows, False)
-        assert warning.check == "warm_up_not_over" and f"skip {slow} more" in warning.found
-    assert rules(record_of(noise(15, 0.502) + noise(60))) == set()  # less than the noise
-
-
-SLOWED, UNEVEN = noise(60) + noise(40, 0.56), noise(200, share=0.2)
-RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
-
-
-@pytest.mark.parametrize(
-    ("record", "averages_rates", "said", "unsaid"),
-    [
-        (record_of([*noise(20), 5.0, *noise(40)]), False, "outlying_window", "warm_up_not_over"),
-        (record_of([time * (1 + at / 1000) for at, time in enumerate(noise(100))]), False, "drift", "throttling"),
-        (record_of(SLOWED), False, "throttling", "drift"),
-        (record_of(SLOWED, waits=[0.005] * 60 + [0.065] * 40), False, "", "throttling"),
-        (record_of(noise(50), waits=[0.05] * 50), False, "data_stall", "throttling"),
-        (record_of(noise(50), waits=[0.01] * 50), False, "", "data_stall"),
-        (record_of([0.5, 0.5, 0.5, 2.0] * 10), True, "rates_averaged", ""),
-        (record_of([0.5, 0.5, 0.5, 2.0] * 10), False, "", "rates_averaged"),
-        (record_of(RUNNING), False, "cumulative_windows", ""),  # of which no format tells
-        (record_of(UNEVEN), False, "", "cumulative_windows"),
-        (record_of(UNEVEN, cumulative=True), True, "cumulative_windows", ""),
-    ],
-)
-def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool, said: str, unsaid: str) -> None:
-    found = rules(record, averages_rates=averages_rates)
-    assert {said} - {""} <= found and unsaid not in found
-
-
-def test_throttling_is_said_with_the_power_and_its_line() -> None:
-    record = record_of(SLOWED, powers=[300.0] * 60 + [210.0] * 40)
-    [warning] = warnings.of_windows(record, record.windows, False)
-    assert "300 W before, 210 W after" in warning.found and warning.where == "a.log:61"
-
-
-def test_mixed_software_and_math_modes(published_logs: Path, command: Command) -> None:
-    a = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
-    b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
-    found = {warning.check: warning.found for warning in warnings.of_mixture([a, b])}
-    assert found["mixed_math_mode"] == "math mode differs: fp32, tf32"
-    assert "cudnn 8.1 and 8.2" in found["mixed_software"]
-    assert not list(warnings.of_mixture([a, a]))
-    c = dataclasses.replace(a, framework="PaddlePaddle 2.5.0")
-    d = dataclasses.replace(a, framework="PaddlePaddle 2.6.2")
-    assert "PaddlePaddle 2.5.0 and 2.6.2" in next(warnings.of_mixture([c, d])).found
-    _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
-    assert "tf32" in [warning["rule"] for warning in result["warnings"]]
-
-
-def test_mixed_precision(tmp_path: Path, command: Command) -> None:
-    text = samples.paddleclas_dygraph(samples.run_of(noise(120)))
-    log, other = write(tmp_path, "a.log", text), write(tmp_path, "b.log", text.replace("level : O2", "level : O1"))
-    code, result, _ = command("compare", log, other, "--protocol", "window", "--skip", "1")
-    assert code == 0
-    assert {w["rule"]: w["message"] for w in result["warnings"]} == {
-        "mixed_precision": "precision differs: amp_o1, amp_o2"
-    }
-
-
-def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> None:
-    """An option that the log contradicts."""
-    log = write(tmp_path, "a.log", samples.paddleseg(samples.run_of([0.5] * 60)))
-    code, result, _ = command("score", log, "--protocol", "perf-seg", "--devices", 2)
-    assert code == 0
-    said = [(w["rule"], w["message"]) for w in result["warnings"]]
-    assert ("option_contradicts_log", "line 2: the log says devices 8, the options 2") in said
-
-
-def test_a_run_on_null_gpus_is_said_to_mean_nothing(tmp_path: Path, command: Command) -> None:
-    text = samples.mllog(samples.run_of([0.5] * 40), mode="throughput")
-    header = '# {"environment": {"NULL_GPU": "nothing is computed"}}\n'
-    log = write(tmp_path, "a.txt", header + text)
-    code, result, _ = command("score", log, "--protocol", "window", "--runs", "1")
-    assert code == 0
-    assert any("null GPUs, which compute nothing" in w["message"] for w in result["warnings"])
-
-
-def test_outlying_runs() -> None:
-    records = [record_of(noise(10)) for _ in range(6)]
-    for values, outlying in (
-        ([100, 101, 99, 100.5, 99.5, 80], True),
-        ([100, 101, 99, 100.5, 99.5, 98], False),
-        ([28.410, 28.639, 30.342, 28.748, 28.669], True),
-        ([100, 100, 100], False),
-        ([1, 2], False),
-    ):
-        found = [warning.check for warning in warnings.of_runs(records[: len(values)], values, "of any unit")]
-        assert found == ["outlying_run"] * outlying
-
-
-def test_truncated_log_is_scored_and_said(tmp_path: Path, command: Command) -> None:
-    text = samples.paddleseg(samples.run_of([0.5] * 200))
-    log = write(tmp_path, "a.log", text[: text.index("iter: 160/")] + "iter: 160/200, loss: 1")
-    code, result, _ = command("score", log, "--protocol", "perf-seg")
-    assert code == 0 and result["value"] == pytest.approx(512, rel=1e-3) and result["windows"] == 11
-    assert "truncated" in [warning["rule"] for warning in result["warnings"]]
-
-
-# Intervals, against values from printed tables.
-
-
 def test_another_skip_is_said(published_logs: Path) -> None:
     log = str(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
     command = [sys.executable, "-m", "scoring", "score", log, "--protocol", "perf", "--skip", "8"]
     shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     assert shown.startswith("3019.361 images/s   protocol perf: skip 8 windows, ")
-
-
-def test_t_quantile() -> None:
-    for freedom, value in ((1, 12.7062), (4, 2.7764), (30, 2.0423)):
-        assert t_quantile(freedom) == pytest.approx(value, abs=5e-5)
-    from scipy import stats
-
-    for freedom in (1, 1.5, 2, 2.7, 7, 31.4, 1000, 1e6):
-        for probability in (0.6, 0.75, 0.975, 0.9995):
-            expected = float(stats.t.ppf(probability, freedom))
-            assert t_quantile(freedom, probability) == pytest.approx(expected, rel=1e-9)
-
-
-def test_interval_of_an_olympic_mean_is_yuens() -> None:
-    assert olympic_mean([1, 2, 3, 4, math.inf]) == 3
-    values = [28.410, 28.639, 30.342, 28.748, 28.669]
-    found = spread.olympic_mean_of(values)
-    # Winsorized: 28.639, 28.639, 28.669, 28.748, 28.748; 0.0556 is their deviation, times the root of (n-1)/(h(h-1)).
-    assert found is not None and found.freedom == 2
-    assert found.error == pytest.approx(
-        statistics.stdev([28.639, 28.639, 28.669, 28.748, 28.748]) * math.sqrt(4 / 6), rel=1e-12
-    )
-    low, high = found.interval_95
-    assert low * high == pytest.approx(found.value**2)  # even on the scale of logarithms
-    assert math.log(high / found.value) == pytest.approx(4.3027 * found.error / found.value, rel=1e-4)
-    failed = spread.olympic_mean_of([28.410, 28.639, math.inf, 28.748, 28.669])
-    assert failed is not None and failed == found
-    assert spread.olympic_mean_of([1, 2, 3]) is None
-
-
-def test_interval_of_a_median_is_of_order_statistics() -> None:
-    values = [351.0, 352, 353, 354, 355, 356, 500]
-    low, high = spread.median_interval(values) or (0, 0)
-    # Between ranks 1 and 2: 98.44 and 87.5 %. Hettmansperger and Sheather's weight: I = 0.3143, 6 I / (1 + 5 I).
-    weight = 6 * 0.31429 / (1 + 5 * 0.31429)
-    assert low == pytest.approx(351 + weight, abs=1e-3) and high == pytest.approx(500 - 144 * weight, rel=1e-4)
-    assert spread.median_interval(values[:5]) == (351, 355)
-    assert spread.median_interval(values[:4]) is None
-
-
-def test_ratio_of_medians_is_mann_and_whitneys() -> None:
-    # 5 and 5 runs: U of at most 2 has 2 x 4 / 252 = 3.2 %, of at most 3 already 5.6 %; so the third quotient bounds it.
-    a, b = [100.0, 101, 102, 103, 104], [110.0, 111, 112, 113, 114]
-    quotients = sorted(y / x for x in a for y in b)
-    assert spread.median_ratio_interval(a, b) == (quotients[2], quotients[-3])
-    assert spread.median_ratio_interval(a[:3], b[:3]) is None
-
-
-def test_an_interval_of_rates_is_positive() -> None:
-    low, high = (spread.mean_of([2.0, 8.0, 14.0]) or pytest.fail("no estimate")).interval_95
-    assert 0 < low < 8 < high
 
 
 def test_how_many_more_runs_make_one_percent(tmp_path: Path, command: Command) -> None:
@@ -606,138 +394,6 @@ def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(
     for words in ([other, "--protocol", "perf-seg"], [digits, "--protocol", "window"]):
         assert main(["score", *map(str, words)]) == 0
         assert "erified" not in capsys.readouterr().out
-
-
-# Comparison.
-
-
-def folder_of(place: Path, name: str, factors: list[float], devices: int = 8) -> Path:
-    folder = place / name
-    folder.mkdir()
-    for at, factor in enumerate(factors):
-        steady_log(folder, f"result_{at}.txt", 0.5 * factor, devices=devices)
-    return folder
-
-
-def test_different_only_if_the_interval_says_so(tmp_path: Path, command: Command) -> None:
-    base = folder_of(tmp_path, "base", [1, 1.01, 0.99, 1.005, 0.995])
-    near = folder_of(tmp_path, "near", [1.002, 1.012, 0.99, 1.004, 0.999])
-    far = folder_of(tmp_path, "far", [0.95, 0.96, 0.94, 0.955, 0.945])
-    code, result, _ = command("compare", base, near, far, "--protocol", "window")
-    assert code == 0
-    _, a, b = result["rows"]
-    assert a["different"] is False and b["different"] is True
-    assert b["ratio"] == pytest.approx(1 / 0.95, rel=2e-3)
-    assert b["ratio_interval_95"][0] > 1 and a["ratio_interval_95"][0] < 1 < a["ratio_interval_95"][1]
-    assert a["basis"] == "Welch's t over 5 and 5 runs"
-
-
-def test_speedup_and_efficiency(tmp_path: Path, command: Command) -> None:
-    one = folder_of(tmp_path, "one", [1, 1.01, 0.99], devices=1)
-    eight = folder_of(tmp_path, "eight", [1.1, 1.11, 1.09], devices=8)
-    _, result, _ = command("compare", one, eight, "--protocol", "window")
-    row = result["rows"][1]
-    assert row["speedup"] == pytest.approx(8 / 1.1, rel=1e-3)
-    assert row["efficiency"] == pytest.approx(1 / 1.1, rel=1e-3) and not result["warnings"]
-
-
-@pytest.mark.parametrize(("step_s", "given"), [(0.8, 1.25), (0.5, None)])
-def test_more_a_device_among_many_is_said(tmp_path: Path, command: Command, step_s: float, given: float | None) -> None:
-    """From a factor of 1.5 on there is no efficiency but the bound."""
-    one, eight = folder_of(tmp_path, "one", [1], devices=1), folder_of(tmp_path, "eight", [step_s], devices=8)
-    _, result, _ = command("compare", one, eight, "--protocol", "window")
-    [warning] = [warning for warning in result["warnings"] if warning["rule"] == "over_linear"]
-    assert "times as much a device as the base" in warning["message"]
-    assert ("1 at most" in warning["message"]) is (given is None)
-    assert result["rows"][1]["efficiency"] == (given and pytest.approx(given, rel=1e-3))
-
-
-def test_single_runs_cannot_be_told(tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever their windows say: two repeats of one system may lie further apart."""
-    one, two = folder_of(tmp_path, "one", [1]), folder_of(tmp_path, "two", [1.1])
-    _, result, _ = command("compare", one, two, "--protocol", "window")
-    row = result["rows"][1]
-    assert row["different"] is None and row["ratio_interval_95"] is None and "unknown" in row["basis"]
-    assert main(["compare", str(one), str(two), "--protocol", "window"]) == 0
-    assert "cannot be told" in capsys.readouterr().out
-    for given, different in (("1/5", True), ("4/5", False)):  # 10 % against 5.3 and 21.2 %
-        _, result, _ = command("compare", one, two, "--protocol", "window", "--between-runs-sd", given)
-        row = result["rows"][1]
-        assert row["different"] is different
-        half = 3.7469 * float(given[0]) / 100 * math.sqrt(2)
-        assert row["ratio_interval_95"][1] / row["ratio"] == pytest.approx(math.exp(half), rel=1e-4)
-
-
-def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path, command: Command) -> None:
-    many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [2])
-    near, other = folder_of(tmp_path, "near", [1.02]), folder_of(tmp_path, "other", [1], devices=4)
-    _, result, _ = command("compare", many, one, near, other, "--protocol", "window")
-    assert [row["different"] for row in result["rows"]] == [None, True, False, None]
-    assert result["rows"][1]["basis"] == "one run against 3: the spread of 3 runs of this system"
-    _, result, _ = command("compare", near, one, many, "--protocol", "window")  # a third that has repeats
-    assert result["rows"][1]["different"] is True
-
-
-def test_systems_that_share_a_run_are_refused(tmp_path: Path, command: Command) -> None:
-    """Their means are not independent; a copy that was cut or commented on is the same run too."""
-    many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [1.02])
-    copy = one / "result_9.txt"
-    copy.write_text((many / "result_1.txt").read_text() + "the operator's remark\n")
-    code, _, err = command("compare", many, one, "--protocol", "window")
-    assert code == 2 and str(copy) in err and str(many / "result_1.txt") in err and "same run" in err
-
-
-def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path, command: Command) -> None:
-    seg, clas = (
-        published_logs / name for name in ("paddleseg_v100_gpu1_fp32_bs8.log", "paddleclas_v100_gpu8_fp32_bs256.log")
-    )
-    _, result, _ = command("compare", seg, clas, "--protocol", "window")
-    said = {warning["rule"]: warning["message"] for warning in result["warnings"]}
-    assert "ResNet50" in said["mixed_model"] and said["mixed_batch"] == "batch of one device differs: 8, 256"
-    assert result["rows"][1]["efficiency"] is None
-    one, half = steady_log(tmp_path, "one.txt", devices=1), steady_log(tmp_path, "half.txt", batch=16)
-    _, result, _ = command("compare", one, half, "--protocol", "window")
-    assert "mixed_batch" in [warning["rule"] for warning in result["warnings"]]
-    assert result["rows"][1]["efficiency"] is None
-    one, eight = (steady_log(tmp_path, f"{n}.log", writer="nvidia_pytorch", devices=n) for n in (1, 8))
-    flow = steady_log(tmp_path, "flow.log", writer="nvidia_tensorflow", devices=8)
-    flow.write_text(flow.read_text().replace(" amp : False ", " amp : True "))
-    _, result, _ = command("compare", one, eight, flow, "--protocol", "perf")
-    assert result["rows"][1]["efficiency"] is not None and result["rows"][2]["efficiency"] is None
-
-
-@pytest.mark.parametrize("given", ["1", "1/1", "0/5", "x/5", "1/5/2", "101/5", "0.8/99999999999999999999"])
-def test_a_spread_without_its_runs_is_refused(given: str) -> None:
-    with pytest.raises(ValueError):
-        between_runs_sd(given)
-
-
-def test_faster_to_train_is_a_speedup(published_logs: Path, tmp_path: Path, command: Command) -> None:
-    base = published_logs / "mlperf_v2.1_dgxa100_resnet"
-    fast = tmp_path / "fast"
-    fast.mkdir()
-    for log in base.iterdir():
-        text = log.read_text()
-        stamps = [int(stamp) for stamp in re.findall(r'"time_ms": (\d+)', text)]
-        for stamp in sorted(set(stamps)):
-            text = text.replace(f'"time_ms": {stamp},', f'"time_ms": {stamps[0] + (stamp - stamps[0]) // 2},')
-        (fast / log.name).write_text(text)
-    _, result, _ = command("compare", base, fast, "--protocol", "mlperf")
-    row = result["rows"][1]
-    assert row["ratio"] == pytest.approx(0.5, rel=1e-3) and row["speedup"] == pytest.approx(2, rel=1e-3)
-    assert row["different"] is True
-
-
-def test_compare_of_nothing(tmp_path: Path, command: Command) -> None:
-    code, _, error = command("compare", tmp_path, tmp_path, "--protocol", "window")
-    assert code == 2 and "no *.txt or *.log" in error
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "unsteady"), [(98.1, 101.9, False), (97.5, 102.6, True), (100.0, 100.0, False)]
-)
-def test_an_interval_of_over_two_percent_each_way_is_unsteady(low: float, high: float, unsteady: bool) -> None:
-    assert bool(list(warnings.of_interval(100.0, (low, high)))) == unsteady
 
 
 @pytest.mark.parametrize("text", ["", None])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.scoring.test_report import HOSTILE, TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
+from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
+from tests.scoring.pages import HOSTILE
 from tests.tools import fleet_simulation
 from tests.tools.test_fleet import report, whole
 

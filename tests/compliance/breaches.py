@@ -1,0 +1,293 @@
+"""Alterations of a log, each with the rule that it breaks and the line that is blamed."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests import make_log
+from tests.compliance.altered import TOKEN, Altered
+
+Alter = Callable[[Altered], Altered]
+
+
+# What breaks a rule of the official checker too: rule, start, alteration, key of the blamed line (None: no line).
+OFFICIAL: list[tuple[str, Callable[[], str], Alter, str | None]] = [
+    ("submission_org.count", make_log.run, lambda log: log.drop("submission_org"), None),
+    ("submission_org.value", make_log.run, lambda log: log.value("submission_org", ""), "submission_org"),
+    (
+        "submission_division.value",
+        make_log.run,
+        lambda log: log.value("submission_division", "x"),
+        "submission_division",
+    ),
+    ("submission_status.value", make_log.run, lambda log: log.value("submission_status", "x"), "submission_status"),
+    ("cache_clear.count", make_log.run, lambda log: log.drop("cache_clear"), None),
+    ("init_start.order", make_log.run, lambda log: log.move_after("init_start", "run_start"), "init_start"),
+    ("init_stop.order", make_log.run, lambda log: log.drop("init_start"), "init_stop"),
+    ("init_stop.time", make_log.closed_run, lambda log: log.later("init_start", -1.8e6), "init_stop"),
+    ("init_stop.time", make_log.run, lambda log: log.move_after("submission_division", "run_stop"), "init_stop"),
+    ("run_start.order", make_log.run, lambda log: log.move_after("init_stop", "run_start"), "run_start"),
+    ("run_stop.metadata", make_log.run, lambda log: log.without_metadata("run_stop", "status"), "run_stop"),
+    ("run_stop.count", make_log.run, lambda log: log.drop("run_stop"), None),
+    ("block_start.metadata", make_log.run, lambda log: log.metadata("block_start", epoch_count=0), "block_start"),
+    ("epoch_stop.metadata", make_log.run, lambda log: log.without_metadata("epoch_stop", "epoch_num"), "epoch_stop"),
+    ("epoch_start.count", make_log.run, lambda log: log.drop_all("epoch_start").drop_all("block_start"), None),
+    ("eval_accuracy.count", make_log.run, lambda log: log.drop_all("eval_accuracy"), None),
+    ("eval_accuracy.value", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.758, -1), "eval_accuracy"),
+    ("train_samples.count", make_log.run, lambda log: log.repeat("train_samples").value("train_samples", 1438), "*"),
+    ("global_batch_size.value", make_log.closed_run, lambda log: log.value("global_batch_size", 0), "*"),
+    (
+        "gradient_accumulation_steps.count",
+        make_log.closed_run,
+        lambda log: log.drop("gradient_accumulation_steps"),
+        None,
+    ),
+    ("opt_name.value", make_log.closed_run, lambda log: log.value("opt_name", "adam"), "opt_name"),
+    ("lars_epsilon.value", make_log.closed_run, lambda log: log.value("lars_epsilon", 1e-9), "lars_epsilon"),
+    (
+        "lars_opt_weight_decay.value",
+        make_log.closed_run,
+        lambda log: log.value("lars_opt_weight_decay", 6e-5),
+        "lars_opt_weight_decay",
+    ),
+    (
+        "sgd_opt_base_learning_rate.value",
+        lambda: make_log.closed_run(hyperparameters=make_log.SGD),
+        lambda log: log.value("sgd_opt_base_learning_rate", 0.1005),
+        "sgd_opt_base_learning_rate",
+    ),
+    (
+        "eval_accuracy.value",
+        make_log.closed_hrnet_run,
+        lambda log: log.value("eval_accuracy", 0.7896, -1),
+        "eval_accuracy",
+    ),
+]
+
+ONLY_WARNS = ("event-type", "line-encoding")
+# What only this checker rejects, or warns of.
+OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
+    ("line-json", make_log.run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
+    ("event-type", make_log.run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
+    ("line-fields", make_log.run, lambda log: log.line("seed", lambda line: line.replace('"key"', '"no"')), "*"),
+    ("line-duplicate-key", make_log.run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
+    ("line-encoding", make_log.run, lambda log: log.line("seed", _latin_1), "*"),
+    ("line-trailing-text", make_log.run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
+    ("line-several-events", make_log.run, lambda log: log.line("seed", lambda line: line * 2), "*"),
+    ("line-oversized", make_log.run, lambda log: log.value("seed", "1" * 2**20), "*"),
+    ("line-nul", make_log.run, lambda log: log.add_after("seed", "\0\0"), "*"),
+    ("exactly-once", make_log.run, lambda log: log.repeat("run_start"), "run_start"),
+    ("value-type", make_log.run, lambda log: log.value("train_samples", 1437.5), "train_samples"),
+    ("label-type", make_log.run, lambda log: log.value("submission_org", None), "submission_org"),
+    ("label-type", make_log.closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
+    ("event-type", make_log.run, lambda log: log.change("run_start", _point_in_time), "run_start"),
+    ("known-benchmark", make_log.run, lambda log: log.value("submission_benchmark", "vgg"), "submission_benchmark"),
+    ("after-run-stop", make_log.run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
+    ("after-run-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_accuracy"),
+    ("open-at-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
+    ("line-order", make_log.run, lambda log: log.later("eval_accuracy", -50, 1), "eval_accuracy"),
+    ("time-order", make_log.run, lambda log: log.later("epoch_start", -25_000, 1), "*"),
+    ("label-time", make_log.run, lambda log: log.move_after("seed", "run_start"), "seed"),
+    ("run-time", make_log.run, lambda log: log.later("run_stop", -1e6), "run_stop"),
+    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
+    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_stop", 1, epoch_num=1), "*"),
+    ("open-at-stop", make_log.run, lambda log: log.drop("epoch_stop", -1), "run_stop"),
+    ("epoch-order", make_log.run, lambda log: log.repeat("epoch_start", 1), "*"),
+    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
+    ("block-order", make_log.run, lambda log: log.drop("block_stop", -1), "run_stop"),
+    ("block-order", make_log.run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
+    ("block-order", make_log.run, lambda log: log.metadata("block_start", 1, epoch_count=2), "*"),
+    ("block-order", make_log.run, lambda log: log.drop("block_start", 1), "*"),
+    ("eval-order", make_log.run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
+    ("open-at-stop", make_log.run, lambda log: log.drop("eval_stop", -1), "run_stop"),
+    ("eval-order", make_log.run, lambda log: log.drop("eval_accuracy"), "*"),
+    ("eval-order", make_log.run, lambda log: log.repeat("eval_accuracy"), "*"),
+    ("eval-order", make_log.run, lambda log: _without_evaluations_and_blocks(log), "*"),
+    ("eval-schedule", make_log.closed_run, lambda log: _drop_evaluation(log, 2), "*"),
+    ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
+    ("eval-means", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
+    ("eval-means", make_log.run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
+    ("eval-samples", make_log.closed_run, lambda log: _of_samples(log, 49_500), "eval_accuracy"),
+    ("value-type", make_log.hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
+    ("value-type", make_log.run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
+    ("eval-late", make_log.closed_run, lambda log: _of_epoch(log, 34), "eval_start"),
+    ("accuracy-curve", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.4, 7), "eval_accuracy"),
+    ("eval-padding", make_log.closed_run, lambda log: padded(log), "eval_accuracy"),
+    ("closed-data", lambda: make_log.closed_run(samples=(1281000, 50_000)), lambda log: log, "train_samples"),
+    ("data-label", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
+    ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
+    ("target-status", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.7, -1), "*"),
+    ("target-status", lambda: make_log.run(target=0.97), lambda log: log, "*"),
+    ("target-status", lambda: make_log.run(status="aborted"), lambda log: log, "*"),
+    ("run-status", make_log.run, lambda log: log.metadata("run_stop", status="aborted"), "run_stop"),
+    ("rank-zero", make_log.run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
+    ("rank-zero", make_log.run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
+    ("cache-cleared", make_log.closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
+    ("cache-cleared", make_log.closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
+    ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _more("images_per_s", 1.02)), "*"),
+    ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _both_faster), "*"),
+    ("throughput-agrees", make_log.run, lambda log: log.value("epoch_throughput", {"images": 3}), "*"),
+    ("epoch-images", make_log.run, lambda log: log.change("epoch_throughput", _fewer_images), "*"),
+    ("before-run-start", make_log.run, lambda log: log.move_after("run_start", "epoch_start"), "*"),
+    ("epoch-time", make_log.run, lambda log: _in_no_time(log), "*"),
+    ("own-log", make_log.run, lambda log: log.drop("run_summary"), None),
+    ("own-log", make_log.run, lambda log: _without_resumed(log), "run_summary"),
+    *(
+        ("own-log", make_log.run, lambda log, key=key, value=value: log.value(key, value), key)
+        for key, value in (
+            *(("submission_org", "Other"), ("submission_platform", "DGX"), ("submission_status", "cloud")),
+            *(("submission_division", "closed"), ("global_batch_size", 64), ("train_samples", 1440), ("seed", 7)),
+            *(("eval_samples", 720), ("opt_name", "adam"), ("telemetry_summary", {"samples": 1})),
+        )
+    ),
+    *(
+        ("own-log", make_log.run, lambda log, old=old, new=new: _header(log, old, new), key)
+        for old, new, key in (
+            ('"WORKLOAD": {"value": "rn50"', '"WORKLOAD": {"value": "hrnet"', "submission_benchmark"),
+            ('"MODE": {"value": "train"', '"MODE": {"value": "throughput"', "run_summary"),
+            ('"DATA": {"value": "real"', '"DATA": {"value": "synthetic"', "run_summary"),
+            ('"PRECISION": {"value": "fp32"', '"PRECISION": {"value": "amp_o2"', "run_summary"),
+            ('"BATCHSIZE": {"value": 16', '"BATCHSIZE": {"value": 8', "run_summary"),
+            ('"DGXNNODES": {"value": 1', '"DGXNNODES": {"value": 2', "run_summary"),
+            ('"DGXNGPU": {"value": 2', '"DGXNGPU": {"value": [2]', "run_summary"),
+            ('"PROFILE": {"value": ""', '"PROFILE": {"value": "steps:1-2"', "run_summary"),
+            ('"TELEMETRY_S": {"value": 1', '"TELEMETRY_S": {"value": 0', "telemetry_summary"),
+            ('"PRINT_STEPS": {"value": 22', '"PRINT_STEPS": {"value": 11', "step_window"),
+            ('"SEED": {"value": 1', '"SEED": {"value": 2', "seed"),
+            ('"math_mode": "fp32"', '"math_mode": "tf32"', "run_summary"),
+            ('"device": "cpu"', '"device": "gpu"', "run_summary"),
+            ('"synthetic": false', '"synthetic": true', "run_summary"),
+            ('"commit": "0', '"commit": "g', None),
+            ('"image_digest": null', '"image_digest": "latest"', None),
+            ('"DGXSYSTEM": {', '"SYSTEM": {', None),
+        )
+    ),
+    *(
+        ("own-log", make_log.run, alter, key)
+        for alter, key in (
+            (lambda log: log.move_after("telemetry_summary", "run_start"), "telemetry_summary"),
+            (lambda log: log.change("run_summary", lambda fields: fields["value"].update(resumed=True)), "run_summary"),
+            (lambda log: log.change("run_summary", lambda fields: fields["value"].update(devices=0)), "*"),
+            (lambda log: _aborted_with_success(log), "abort_reason"),
+            (lambda log: _window(log, steps=44), "step_window"),
+            (lambda log: _window(log, images=700), "step_window"),
+            (lambda log: _window(log, time_s=17.9), "epoch_throughput"),
+            (lambda log: _window(log, time_s=-18.0), "step_window"),
+            (lambda log: _window(log, data_wait_s=18.1), "step_window"),
+            (lambda log: _window(log, data_wait_s=0.02), "epoch_throughput"),
+            (lambda log: _window(log, loss="low"), "step_window"),
+            (lambda log: log.metadata("step_window", 1, step=43), "step_window"),
+            (lambda log: log.metadata("step_window", 1, step="44"), "step_window"),
+            (lambda log: log.metadata("step_window", 1, epoch_num=2), "step_window"),
+            (lambda log: log.metadata("step_window", 1, phase="measured"), "step_window"),
+            (lambda log: log.later("step_window", -3000), "step_window"),
+            (lambda log: log.add_after("step_window", checkpoint(log, step=23), 0), "checkpoint"),
+        )
+    ),
+    ("cache-cleared", make_log.closed_run, lambda log: log.value("cache_clear", "no"), "cache_clear"),
+    ("cache-cleared", make_log.closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
+    ("cache-order", make_log.closed_run, lambda log: log.later("cache_clear", -3.7e6), "cache_clear"),
+    ("cache-order", make_log.closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
+    ("run-resumed", lambda: make_log.run(summary={"resumed": True}), lambda log: log, "run_summary"),
+    ("run-profiled", lambda: make_log.run(summary={"profiled": True}), lambda log: log, "run_summary"),
+    ("null-gpu", make_log.run, lambda log: _of_null_gpus(log), "*"),
+    ("run-mode", lambda: make_log.run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
+    ("run-mode", lambda: make_log.run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
+]  # fmt: skip
+
+
+def _of_epoch(log: Altered, epoch: int) -> Altered:
+    """The last evaluation is of this epoch."""
+    for key in ("eval_start", "eval_stop", "eval_accuracy"):
+        log.metadata(key, -1, epoch_num=epoch)
+    return log
+
+
+def _of_samples(log: Altered, samples: int) -> Altered:
+    """The accuracies are of fewer samples than the set has."""
+    for number in range(9):
+        log.change("eval_accuracy", lambda f: f.update(value=(round(f["value"] * samples) + 1) / samples), number)
+    return log
+
+
+def padded(log: Altered) -> Altered:
+    """1,200 images of padding count as right in each evaluation."""
+    for number in range(9):
+        log.change("eval_accuracy", lambda f: f.update(value=(round(f["value"] * 50_000) + 1200) / 51_200), number)
+    return log
+
+
+def _without_resumed(log: Altered) -> Altered:
+    return log.change("run_summary", lambda fields: fields["value"].pop("resumed"))
+
+
+def _header(log: Altered, old: str, new: str) -> Altered:
+    [index] = [index for index, line in enumerate(log.lines) if line.startswith("# {") and old in line]
+    log.lines[index] = log.lines[index].replace(old, new)
+    return log
+
+
+def _aborted_with_success(log: Altered) -> Altered:
+    return log.repeat("seed").change("seed", lambda fields: fields.update(key="abort_reason", value="killed"))
+
+
+def _window(log: Altered, **changed: Any) -> Altered:
+    """The second window with another value."""
+    return log.change("step_window", lambda fields: fields["value"].update(changed), 1)
+
+
+def checkpoint(log: Altered, *, step: int, number: int = 0) -> str:
+    """The event of one that took 1 s of the training, with the time of a window."""
+    value = {"step": step, "file": "x", "mib": 97.5, "blocked_s": 1.0, "write_s": 2.5}
+    fields = log.fields(log.at("step_window", number))
+    return TOKEN + json.dumps(fields | {"key": "checkpoint", "value": value})
+
+
+def _in_no_time(log: Altered) -> Altered:
+    """The first epoch ends when it starts; nothing else moves."""
+    start_ms = log.fields(log.at("epoch_start"))["time_ms"]
+    for index in log.events()[log.events().index(log.at("epoch_start")) : log.events().index(log.at("epoch_stop")) + 1]:
+        log.write(index, log.fields(index) | {"time_ms": start_ms})
+    return log
+
+
+def _without_evaluations_and_blocks(log: Altered) -> Altered:
+    for key in ("eval_start", "eval_stop", "block_start", "block_stop"):
+        log.drop_all(key)
+    return log
+
+
+def _of_null_gpus(log: Altered) -> Altered:
+    gpus = json.dumps([{"name": "Null GPU (nothing is computed)", "memory_gib": 40.0, "driver": "520.61.05"}])
+    log.lines = [line.replace('"gpus": []', f'"gpus": {gpus}') for line in log.lines]
+    return log
+
+
+def _latin_1(line: str) -> str:
+    return line.replace("make_log", "\udcff")  # the byte 0xff, by surrogateescape
+
+
+def _point_in_time(fields: dict[str, Any]) -> None:
+    fields["event_type"] = "POINT_IN_TIME"
+
+
+def _more(name: str, factor: float) -> Callable[[dict[str, Any]], None]:
+    def change(fields: dict[str, Any]) -> None:
+        fields["value"][name] *= factor
+
+    return change
+
+
+def _both_faster(fields: dict[str, Any]) -> None:
+    """A rate that agrees with its own time, which the clock of the log does not bear out."""
+    fields["value"]["time_s"] /= 1.02
+    fields["value"]["images_per_s"] *= 1.02
+
+
+def _fewer_images(fields: dict[str, Any]) -> None:
+    fields["value"]["images"] -= 64
+    fields["value"]["images_per_s"] = fields["value"]["images"] / fields["value"]["time_s"]
+
+
+def _drop_evaluation(log: Altered, number: int) -> Altered:
+    return log.drop("eval_start", number).drop("eval_stop", number).drop("eval_accuracy", number)

@@ -1,0 +1,173 @@
+"""Logs made for a report, and what its page holds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoring.__main__ import main
+
+HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+DGX1 = """
+        GPU0   GPU1   GPU2   GPU3   mlx5_0  CPU Affinity
+GPU0     X     NV1    NV2    SYS    PIX     0-19
+GPU1    NV1     X     NODE   NV2    PIX     0-19
+GPU2    NV2    NODE    X     NV1    PHB     0-19
+GPU3    SYS    NV2    NV1     X     PHB     20-39
+mlx5_0  PIX    PIX    PHB    PHB     X
+"""
+
+
+def event(key: str, value: Any, time_s: float, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:
+    """One MLLOG line."""
+    fields = {"namespace": "", "time_ms": int(time_s * 1000), "event_type": kind, "key": key, "value": value}
+    return f":::MLLOG {json.dumps(fields | {'metadata': metadata})}"
+
+
+STARTS = itertools.count(1000.0)  # no two logs are of the same run
+
+
+def write_log(
+    path: Path,
+    *,
+    devices: int = 2,
+    step_s: float = 0.5,
+    windows: int = 12,
+    text: str = "resnet50_v1.5",
+    device: str = "gpu",
+    telemetry: bool = False,
+    accuracy: float = 0.95,
+    seed: int = 7,
+    mode: str = "train",
+    status: str | None = "success",
+    topology: dict[str, Any] | None = None,
+) -> Path:
+    """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`."""
+    batch, start = 16, next(STARTS)
+    config = {
+        "DGXSYSTEM": {"value": "CPU", "origin": "environment"},
+        "BATCHSIZE": {"value": batch, "origin": "environment"},
+        "RECIPE.target_top1": {"value": 0.9, "origin": "paddle_rn50/config.py"},
+        "SUBMISSION_ORG": {"value": text, "origin": "environment"},
+    }
+    summary = {"devices": devices, "nodes": 1, "batch_per_device": batch, "precision": "fp32", "math_mode": "fp32"}
+    summary |= {"mode": mode, "framework": f"paddlepaddle {text}" if text != "resnet50_v1.5" else "paddlepaddle 2.6.2"}
+    gpus = [{"name": text, "memory_gib": 32.0}] * devices if text != "resnet50_v1.5" else []
+    nodes = [{"host": text, "cpu": text, "cores": 2, "gpus": gpus, "topology": topology}]
+    lines = [
+        '# {"log": {"format": "paddle-reference-log", "version": 1}}',
+        f"# {json.dumps({'source': {'commit': 'abc', 'dirty': False, 'lock_sha256': 'd' * 64, 'image_digest': None}})}",
+        f"# {json.dumps({'config': config})}",
+        f"# {json.dumps({'packages': {'paddlepaddle-gpu': text}})}",
+        f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}",
+        event("submission_benchmark", text, start),
+        event("submission_org", text, start),
+        event("submission_platform", text, start),
+        event("seed", seed, start),
+        event("train_samples", 1000, start),
+        event("global_batch_size", batch * devices, start),
+        event("run_summary", summary | {"model": text}, start),
+        event("run_start", None, start, "INTERVAL_START"),
+        f"a line for people: {text}",
+    ]
+    now = start
+    for window in range(1, windows + 1):
+        seconds = 5 * step_s * (1.02 if window % 2 else 1.0)
+        now += seconds
+        value = {"steps": 5, "images": 5 * batch * devices, "time_s": seconds, "data_wait_s": 0.04 * seconds}
+        value |= {"loss": 3.0 / window, "gpu_memory_mib": 1000.0 + window if telemetry else None}
+        value |= {"power_w": 200.0 if telemetry else None}
+        phase = "train" if mode == "train" else "warmup" if window <= 4 else "measured"
+        lines.append(event("step_window", value, now, step=5 * window, epoch_num=1, phase=phase))
+    if mode == "train":
+        lines.append(event("eval_accuracy", accuracy, now + 1, epoch_num=1))
+    if telemetry:
+        lines.append(event("telemetry_summary", {"peak_gpu_temperature_c": 71}, now + 1))
+    if status is not None:
+        lines.append(event("run_stop", None, now + 2, "INTERVAL_END", status=status))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+class Parsed(HTMLParser):
+    """What a page holds: elements with their attributes, ids, text, and whether every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.by_id: dict[str, str] = {}
+        self._open: list[tuple[str, str | None]] = []
+        self.feed(text)
+        self.close()
+        assert not self._open, f"not closed: {self._open}"
+        self.ids = [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+        self.hrefs = [attributes["href"] for name, attributes in self.elements if name == "a"]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        if tag not in VOID:
+            self._open.append((tag, attributes.get("id")))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        opened = self._open.pop()[0]
+        assert opened == tag, f"{opened} closed by {tag} at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+        for _, identity in self._open:
+            if identity:
+                self.by_id[identity] = self.by_id.get(identity, "") + data
+
+
+def page_of(tmp_path: Path, *arguments: object, code: int = 0) -> Parsed:
+    page = tmp_path / "report.html"
+    assert main(["report", *map(str, arguments), "--html", str(page)]) == code
+    return Parsed(page.read_text(encoding="utf-8"))
+
+
+def values_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["report", *map(str, arguments), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def assert_self_contained(page: Parsed) -> None:
+    """Every link resolves within the page, ids are unique, and nothing is run or fetched."""
+    twice = [identity for identity, count in Counter(page.ids).items() if count > 1]
+    assert not twice
+    assert page.hrefs
+    for href in page.hrefs:
+        assert href is not None
+        assert href.startswith("#")
+        assert href[1:] in set(page.ids), href
+    names = {name for name, _ in page.elements}
+    assert not names & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "foreignobject"}
+    for name, attributes in page.elements:
+        assert not {key for key in attributes if key.startswith("on")}
+        for key in ("src", "href", "xlink:href", "action", "data"):
+            value = attributes.get(key)
+            assert value is None or value.startswith("#"), (name, key, value)
+
+
+def findings_of(path: Path, verdicts: dict[Path, str]) -> Path:
+    error = {"rule": "r", "severity": "error", "line": 7, "expected": "e", "actual": "a", "fix": "f"}
+    files = [
+        {"file": str(log), "verdict": verdict, "findings": [error] if verdict == "fail" else []}
+        for log, verdict in verdicts.items()
+    ]
+    path.write_text(json.dumps({"files": files}))
+    return path

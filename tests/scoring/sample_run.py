@@ -1,0 +1,106 @@
+"""Step times that are known, as what really happened in a run."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runlog import schema
+from tests import make_log
+
+STARTS_MS = itertools.count(1_690_530_600_000, 3_600_000)  # no two logs are of the same run
+START = datetime.datetime(2023, 7, 28, 7, 50, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What really happened: seconds of each step, the wait for data inside it, and the size of the job."""
+
+    times: Sequence[float]
+    waits: Sequence[float]
+    devices: int = 8
+    batch: int = 32
+    every: int = 10
+    epoch_steps: int | None = None  # None: one epoch
+
+    @property
+    def global_batch(self) -> int:
+        return self.devices * self.batch
+
+    def epochs(self) -> list[tuple[int, list[tuple[float, float]]]]:
+        """(epoch from 0, its steps as (time, wait))."""
+        steps = list(zip(self.times, self.waits, strict=True))
+        size = self.epoch_steps or len(steps)
+        return [(at // size, steps[at : at + size]) for at in range(0, len(steps), size)]
+
+
+def run_of(times: Sequence[float], *, share: float = 0.02, **size: int) -> Run:
+    """A run of these step times, `share` of each waiting for data."""
+    return Run(times=list(times), waits=[time * share for time in times], **size)  # type: ignore[arg-type]
+
+
+def steady(steps: int = 120, seconds: float = 0.5, *, jitter: float = 0.01) -> list[float]:
+    """Step times around `seconds` that repeat in no short pattern; the first one is slow, as first steps are."""
+    return [seconds * (3 if step == 0 else 1 + jitter * math.sin(step * step)) for step in range(steps)]
+
+
+def mean_rate(run: Run, every: int | None = None) -> float:
+    """What the tools close with: the mean of the printed rates."""
+    size = every or run.every
+    totals = [sum(run.times[at : at + size]) for at in range(0, len(run.times) - size + 1, size)]
+    return sum(size * run.global_batch / total for total in totals) / max(1, len(totals))
+
+
+def rows(run: Run, steps: Sequence[tuple[float, float]] | None = None) -> Iterator[tuple[int, float, float, float]]:
+    """At each printed row of `steps` (default: all): steps and seconds so far, seconds and wait since the last row."""
+    elapsed = total = waited = 0.0
+    for index, (time, wait) in enumerate(steps or zip(run.times, run.waits, strict=True), 1):
+        total, waited, elapsed = total + time, waited + wait, elapsed + time
+        if index % run.every == 0:
+            yield index, elapsed, total, waited
+            total = waited = 0.0
+
+
+def stamped(elapsed: float, form: str) -> str:
+    return (START + datetime.timedelta(seconds=elapsed)).strftime(form)
+
+
+def dll(elapsed: float) -> str:
+    return f"DLL {stamped(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - "
+
+
+def mllog(run: Run, *, status: str = "success", mode: str = "train") -> str:
+    """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
+    log = make_log.Log(tick_ms=0)
+    log.now_ms = next(STARTS_MS)
+    log.section(schema.LOG, schema.Format())
+    log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"})
+    log.mllog.event("weights_initialization", metadata={"tensor": "conv0_weight"}, time_ms=int(log.now_ms))
+    log.event(schema.RUN_SUMMARY, make_log.run_summary(devices=run.devices, batch_per_device=run.batch, mode=mode))
+    log.mark(schema.RUN_START)
+    done = 0
+    for number, steps in run.epochs():
+        epoch = schema.InEpoch(epoch_num=number + 1)
+        log.mark(schema.EPOCH_START, epoch)
+        for at in range(0, len(steps) - run.every + 1, run.every):
+            part = steps[at : at + run.every]
+            seconds = sum(time for time, _ in part)
+            done += run.every
+            log.now_ms += seconds * 1000
+            window = make_log.window(
+                steps=run.every,
+                images=run.every * run.global_batch,
+                time_s=seconds,
+                data_wait_s=sum(wait for _, wait in part),
+                loss=6.9,
+            )
+            phase = "train" if mode == "train" else ("warmup" if done <= 2 * run.every else "measured")
+            log.window(window, step=done, epoch=number + 1, phase=phase)
+            log.say(f"step {done}: human line, ips: 12 samples/sec.")
+        log.mark(schema.EPOCH_STOP, epoch)
+        log.event(schema.EVAL_ACCURACY, 0.76, epoch)
+    log.mark(schema.RUN_STOP, schema.Ended(status=status))
+    return log.text.getvalue()

@@ -1,0 +1,166 @@
+"""What real logs are known for: other bytes, prefixes, rows that are cut or broken, no rows."""
+
+import gzip
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scoring.importers import read_record, recognise
+from scoring.record import InputError
+from tests.scoring import samples
+from tests.scoring.test_importers import read, run, same_rows
+
+OTHER_BYTES = b"\n\x00\xff\xfe W0802 device: \x00. caf\xe9\n"
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "other bytes between lines": lambda text: text.replace(b"\n", OTHER_BYTES),
+    "NUL bytes": lambda text: text.replace(b"loss", b"lo\x00ss"),
+    "two bytes a character, as Windows' shell redirects": lambda text: text.decode().encode("utf-16-le"),
+    "colours": lambda text: b"".join(b"\x1b[33m" + line + b"\x1b[0m\n" for line in text.splitlines()),
+    "CR LF": lambda text: text.replace(b"\n", b"\r\n"),
+    "CR CR LF": lambda text: text.replace(b"\n", b"\r\r\n"),
+    "each line twice": lambda text: b"".join(line + line for line in text.splitlines(keepends=True)),
+    "NaN losses": lambda text: re.sub(rb"(loss\"?\s?:?\s*)\d+\.\d+", rb"\1nan", text),
+}
+NO_JSON = {"NUL bytes", "two bytes a character, as Windows' shell redirects", "each line twice", "NaN losses"}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows_are_the_same_in_any_bytes(tmp_path: Path, name: str, change: str) -> None:
+    if name == "mllog" and change in NO_JSON:  # such an event is the checker's business
+        return
+    text = samples.WRITERS[name](run())
+    assert same_rows(read(tmp_path, text, name), read(tmp_path, CHANGES[change](text.encode()), name))
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[1,{}]<stdout>:", "[prterun-host-1@1,{}]<stdout>: ", "Mon Jul 31 09:00:37 2023[1,{}]<stdout>:"]
+)
+def test_mpirun_prefixes_and_ranks(tmp_path: Path, name: str, prefix: str) -> None:
+    """Only rank 0's rows count, whatever the other ranks print, and in whatever order."""
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, name)
+    tagged = []
+    for line in text.splitlines():
+        bare = line.replace("[1,0]<stdout>:", "").replace("[1,0]<stderr>:", "")
+        if name != "mllog":  # in an MLLOG log only rank 0 speaks
+            tagged.append(prefix.format(1) + bare.replace("ips : 5", "ips : 1").replace("ips: 6", "ips: 1"))
+        tagged.append(prefix.format(0) + bare)
+    assert same_rows(clean, read(tmp_path, "\n".join(tagged) + "\n", name))
+
+
+def test_prefix_inside_a_line(tmp_path: Path) -> None:
+    text = samples.nvidia_mxnet(run())
+    clean = read(tmp_path, text)
+    assert same_rows(clean, read(tmp_path, text.replace("train.loss", "train[1,0]<stdout>:.loss")))
+
+
+# An MLLOG event broken in two is no event: the checker reports it.
+@pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog"}))
+def test_warning_inside_a_row(tmp_path: Path, name: str) -> None:
+    """Another process writes into the middle of a row: the row's own fields still stand on one line or the next."""
+    text = samples.WRITERS[name](run())
+    clean = read(tmp_path, text, name)
+    lines = text.splitlines()
+    where = clean.windows[4].line - 1
+    if name in ("nvidia_nvlog", "nvidia_mxnet_speed", "gluoncv"):  # whose rows are of two lines, or of two fields
+        return
+    words = {"mmseg": "eta", "oneflow": "top_1", "paddle18": "acc1", "nvidia_tensorflow": "total_ips"}
+    words |= {"nvidia_json": '"data"', "mmcv_json": '"memory"', "keras": "between"}
+    word = words.get(name, "train.loss" if name.startswith("nvidia") else "l")
+    head, tail = lines[where].split(f" {word}", 1)
+    for broken in (
+        f"{head} W0602 16:17:19.169394  2674 fuse_pass.cc:76] Find all_reduce operators: 161.  {word}{tail}",
+        f"{head}W0602 16:17:19.169394  2674 fuse_pass.cc:76] Find all_reduce operators: 161.\n {word}{tail}",
+    ):
+        text = "\n".join([*lines[:where], broken, *lines[where + 1 :]]) + "\n"
+        assert same_rows(clean, read(tmp_path, text, name)), broken
+
+
+def test_two_rows_on_one_line(tmp_path: Path) -> None:
+    text = samples.paddleclas_static(run())
+    clean = read(tmp_path, text)
+    assert same_rows(clean, read(tmp_path, text.replace("samples/sec.\n", "samples/sec.")))
+
+
+def test_unusable_rates_are_no_rates(tmp_path: Path) -> None:
+    text = samples.oneflow(run()).splitlines()
+    text[6] = text[6].replace("samples/s: ", "samples/s: -1 was ")
+    text.append("train: epoch 0, iter 9999, loss: 1.0, top_1: 0, top_k: 0, samples/s: nan")
+    record = read(tmp_path, "\n".join(text))
+    assert 9999 not in [window.step for window in record.windows]
+    assert all(window.printed_rate and window.printed_rate > 0 for window in record.windows)
+
+
+def test_truncated_log_yields_what_it_holds(tmp_path: Path, name: str) -> None:
+    text = samples.WRITERS[name](run())
+    whole = read(tmp_path, text, name)
+    line = text.splitlines(keepends=True)
+    cut = "".join(line[: whole.windows[11].line - 1]) + line[whole.windows[11].line - 1][:-25]
+    part = read(tmp_path, cut, name)
+    assert part.truncated is not False
+    assert part.truncated is (None if name in ("paddle18", "oneflow", "mmcv_json") else True)
+    rows = [(w.step, w.epoch, w.printed_rate) for w in whole.windows]
+    assert [(w.step, w.epoch, w.printed_rate) for w in part.windows] in (rows[:11], rows[:12])
+
+
+def test_meters_reset_at_each_epoch(tmp_path: Path) -> None:
+    """Differences of running averages give the windows' own times, on both sides of an epoch's end."""
+    times = samples.steady(60, 0.5) + samples.steady(60, 0.25)
+    record = read(tmp_path, samples.paddleclas_static(samples.run_of(times, epoch_steps=60)))
+    assert [window.epoch for window in record.windows] == [0] * 6 + [1] * 6
+    assert [window.steps for window in record.windows] == [6, 10, 10, 10, 10, 10] * 2
+    for window, at in zip(record.windows[7:], range(70, 120, 10), strict=True):
+        assert window.seconds == pytest.approx(sum(times[at : at + 10]), rel=1e-3)
+
+
+def test_unknown_format(tmp_path: Path) -> None:
+    path = tmp_path / "resnet50_b128_fp32.log"
+    path.write_text("LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n")
+    with pytest.raises(InputError, match="no line of a known format in 3 lines"):
+        recognise(path)
+
+
+def test_few_rows_far_down_a_long_log_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    other = ("other text of a job\n" * 55_000).encode()
+    with path.open("wb") as out:
+        for _ in range(18):
+            out.write(other)
+        out.write(samples.paddleseg(run()).encode())
+        out.write(other * 2)
+    assert recognise(path) == "paddleseg"
+
+
+def test_ambiguous_format_names_the_lines(tmp_path: Path) -> None:
+    a, b = samples.paddleseg(run()), samples.oneflow(run())
+    path = tmp_path / "x.log"
+    path.write_text(a + b)
+    with pytest.raises(InputError, match=r"paddleseg \(line 12\), oneflow \(line 41\); say which one with --format"):
+        recognise(path)
+    assert read_record(path, format="oneflow").format == "oneflow"
+
+
+def test_log_without_a_row(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without one training row"):
+        read(tmp_path, "train: epoch 0, iter 20, samples/s: -1\n", format="oneflow")
+
+
+def test_gzip(tmp_path: Path, name: str) -> None:
+    text = samples.WRITERS[name](run())
+    packed = gzip.compress(text.encode())
+    plain, unpacked = read(tmp_path, text, name), read(tmp_path, packed, name)
+    assert (unpacked.format, unpacked.windows, unpacked.sha256) == (plain.format, plain.windows, plain.sha256)
+    for broken in (packed[:-30], packed[:40] + b"x" * 40 + packed[80:]):
+        with pytest.raises(InputError, match="a broken gzip file"):
+            read(tmp_path, broken, name)
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    for place in (tmp_path, fifo):
+        with pytest.raises((InputError, OSError)):
+            read_record(place)

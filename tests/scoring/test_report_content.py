@@ -1,0 +1,274 @@
+"""What `python -m scoring report` says of runs: scaling, systems, verdict, commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import nvidia
+from scoring.__main__ import main
+from scoring.report.text import markdown, number
+from tests import jobs
+from tests.scoring.pages import (
+    DGX1,
+    STARTS,
+    Parsed,
+    assert_self_contained,
+    event,
+    findings_of,
+    page_of,
+    values_of,
+    write_log,
+)
+
+
+def test_scaling_against_the_smallest_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = {1: 0.5, 2: 0.55, 4: 0.6}
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in steps.items()]
+    values = values_of(capsys, *logs)
+    (rows,) = values["scaling"]
+    assert [row["devices"] for row in rows] == [1, 2, 4]
+    for row in rows:
+        speedup = row["devices"] * steps[1] / steps[row["devices"]]
+        assert row["speedup"] == pytest.approx(speedup, rel=1e-6)
+        assert row["efficiency"] == pytest.approx(speedup / row["devices"], rel=1e-6)
+    assert values["headline"] == 2
+    page = page_of(tmp_path, *logs)
+    assert_self_contained(page)
+    assert "83.3%" in page.by_id["scaling"]
+
+
+def test_different_systems_share_no_scaling_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / "1.txt", devices=1), write_log(tmp_path / "2.txt", devices=2, text="other")]
+    assert values_of(capsys, *logs)["scaling"] == []
+
+
+def test_all_reduce_is_estimated_from_two_device_counts_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Ring traffic grows as (g-1)/g: t = 0.5 + 0.1 * (g-1)/g gives 0.05 s on 2 and 0.075 s on 4 devices.
+    steps = {1: 0.5, 2: 0.55, 4: 0.575}
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in steps.items()]
+    got = {group["runs"][0]["devices"]: group["step_time"] for group in values_of(capsys, *logs)["groups"]}
+    assert got[1]["all_reduce_s"] == 0
+    assert got[2]["all_reduce_s"] == pytest.approx(0.05 * 1.01, rel=0.01)
+    assert got[4]["all_reduce_s"] == pytest.approx(0.075 * 1.01, rel=0.01)
+    for step in got.values():
+        assert step["data_wait_s"] == pytest.approx(0.04 * step["total_s"], rel=1e-6)
+        assert step["rest_s"] + step["data_wait_s"] + step["all_reduce_s"] == pytest.approx(step["total_s"])
+    alone = values_of(capsys, logs[1])["groups"][0]["step_time"]
+    assert alone["all_reduce_s"] is None
+    assert "one device count" in alone["all_reduce_note"]
+    on_cpu = [write_log(tmp_path / f"cpu{n}.txt", devices=n, device="cpu") for n in (1, 2)]
+    assert values_of(capsys, *on_cpu)["groups"][1]["step_time"]["all_reduce_s"] is None
+
+
+def test_what_was_not_measured_says_so(tmp_path: Path) -> None:
+    bare = page_of(tmp_path, write_log(tmp_path / "bare.txt"))
+    assert bare.by_id["telemetry"].count("not measured") == 4
+    measured = page_of(tmp_path, write_log(tmp_path / "measured.txt", telemetry=True)).by_id["telemetry"]
+    assert "1,012.0 MiB" in measured  # the most of 1001 .. 1012
+    assert "200.00 W" in measured
+    assert "3.156 J" in measured  # 200 W over 20.2 s of 8 windows, by 1280 images
+    assert "71.00 °C" in measured
+    assert "not measured" not in measured
+
+
+def test_topology_is_drawn(tmp_path: Path) -> None:
+    bare = page_of(tmp_path, write_log(tmp_path / "bare.txt"))
+    assert "Topology of the GPUs: not measured" in bare.by_id["provenance"]
+    found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
+    drawn = page_of(tmp_path, write_log(tmp_path / "drawn.txt", topology=found)).by_id["provenance"]
+    assert "GPU0 to GPU1 NV1, GPU2 NV2, GPU3 SYS, mlx5_0 PIX" in drawn and "not measured" not in drawn
+    odd = found | {"links": [["X", "NV1"], ["NV1"]]}
+    page = page_of(tmp_path, write_log(tmp_path / "odd.txt", topology=odd))
+    assert "Topology of the GPUs: not measured" in page.by_id["provenance"]
+
+
+def test_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 1e4) for n in (1, 2, 3)]
+    passed = findings_of(tmp_path / "pass.json", dict.fromkeys(logs, "pass"))
+    partly = findings_of(tmp_path / "part.json", {logs[0]: "pass"})
+    failed = findings_of(tmp_path / "fail.json", {logs[0]: "pass", logs[1]: "fail", logs[2]: "pass"})
+    assert values_of(capsys, *logs, "--findings", passed)["verdict"]["status"] == "ok"
+    assert values_of(capsys, *logs, "--findings", partly)["verdict"]["status"] == "unknown"
+    assert values_of(capsys, *logs)["verdict"]["status"] == "unknown"
+    result = values_of(capsys, *logs, "--findings", failed)["verdict"]
+    assert result["status"] == "fatal"
+    assert "run 2 failed" in result["checks"][0]["found"]
+    page = page_of(tmp_path, *logs, "--findings", failed)
+    assert "#run-2-line-7" in page.hrefs
+    below = write_log(tmp_path / "low.txt", accuracy=0.5)
+    assert values_of(capsys, below, "--findings", findings_of(passed, {below: "pass"}))["verdict"]["status"] == "fatal"
+    cut = write_log(tmp_path / "cut.txt", status=None)
+    assert values_of(capsys, cut, "--findings", findings_of(passed, {cut: "pass"}))["verdict"]["status"] == "fatal"
+    aborted = write_log(tmp_path / "aborted.txt", status="aborted")
+    assert values_of(capsys, aborted)["verdict"]["status"] == "fatal"
+
+
+def test_first_screen_says_what_ran(tmp_path: Path) -> None:
+    page_of(tmp_path, write_log(tmp_path / "a.txt", text="Example Lab"))
+    first_screen = (tmp_path / "report.html").read_text().partition("<body>")[2].partition("<nav")[0]
+    head = Parsed(f"{first_screen}</main>")
+    said = "".join(head.text)
+    for fact in ("2 x Example Lab", "date1970-01-01", "organisationExample Lab", "commitabc", "window: skip 20 steps"):
+        assert fact in said
+    assert [name for name, _ in head.elements].count("svg") == 1
+
+
+@pytest.mark.parametrize("nodes", [3, [3, None], [{"gpus": 3}, {"gpus": [3]}], [{"cpu": None}], {}])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_hardware_of_any_shape_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: Any, device: str
+) -> None:
+    log = write_log(tmp_path / "a.txt", device=device)
+    head = f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}"
+    lines = [head if line.startswith('# {"hardware"') else line for line in log.read_text().splitlines()]
+    log.write_text("\n".join(lines))
+    assert main(["report", str(log)]) == 0
+    assert "- system: resnet50" in capsys.readouterr().out  # the platform
+
+
+def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, windows=30) for n in (1, 2)]
+    text = logs[0].read_text()
+    at = [line for line in text.splitlines() if "step_window" in line]
+    for line in at[10::3]:  # a third of the windows takes twice as long
+        slow = json.loads(line.removeprefix(":::MLLOG "))
+        slow["value"]["time_s"] *= 2
+        text = text.replace(line, f":::MLLOG {json.dumps(slow)}")
+    logs[0].write_text(text)
+    verdict = values_of(capsys, *logs, "--findings", findings_of(tmp_path / "f", dict.fromkeys(logs, "pass")))[
+        "verdict"
+    ]
+    assert verdict["status"] == "warning"
+    assert "not steady" in verdict["text"]
+    assert "stands" not in verdict["text"]
+    steadiness = next(check for check in verdict["checks"] if check["check"] == "steadiness")
+    assert "the 95 % interval is" in steadiness["found"]
+    doubts = " ".join(page_of(tmp_path, *logs).text)
+    assert "the slow windows take 2.04 times as long as the fast ones" in doubts
+    assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
+
+
+def test_a_folder_stands_for_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, devices in (("one.txt", 1), ("two.txt", 2)):
+        write_log(tmp_path / name, devices=devices)
+    assert values_of(capsys, tmp_path) == values_of(capsys, tmp_path / "one.txt", tmp_path / "two.txt")
+    assert main(["report", str(tmp_path)]) == 0
+    title = capsys.readouterr().out.partition("\n")[0]
+    assert "1 device," in title and "2 devices," in title and title.count("images/s") == 2
+
+
+def submission(folder: Path, systems: dict[str, int], *, described: bool) -> list[Path]:
+    """MLPerf logs as a submitter's repository has them, each epoch twice as fast on twice the devices."""
+    places = []
+    for name, devices in systems.items():
+        place = folder / "Lab" / "results" / name / "resnet"
+        place.mkdir(parents=True)
+        log, start = place / "result_0.txt", next(STARTS)
+        lines = [event("submission_benchmark", "resnet", start), event("submission_platform", name, start)]
+        lines += [event("train_samples", 1_281_167, start), event("global_batch_size", 4096, start)]
+        lines.append(event("run_start", None, start, "INTERVAL_START"))
+        for epoch in range(1, 9):
+            lines.append(event("epoch_start", None, start, "INTERVAL_START", epoch_num=epoch))
+            start += 480 / devices
+            lines.append(event("epoch_stop", None, start, "INTERVAL_END", epoch_num=epoch))
+        lines.append(event("run_stop", None, start, "INTERVAL_END", status="success"))
+        log.write_text("\n".join(lines) + "\n")
+        places.append(place)
+        if described:
+            (folder / "Lab" / "systems").mkdir(exist_ok=True)
+            fields = {"number_of_nodes": devices // 8, "accelerators_per_node": "8", "accelerator_model_name": "A100"}
+            (folder / "Lab" / "systems" / f"{name}.json").write_text(json.dumps(fields))
+    return places
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_a_submission_s_systems_have_an_efficiency(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], described: bool
+) -> None:
+    places = submission(tmp_path, {"a100_n1": 8, "a100_n4": 32}, described=described)
+    options = [] if described else ["--devices", "8,32"]
+    values = values_of(capsys, *places, *options)
+    assert [row["efficiency"] for row in values["scaling"][0]] == pytest.approx([1, 1])
+    assert [run["devices"] for group in values["groups"] for run in group["runs"]] == [8, 32]
+    assert values_of(capsys, tmp_path / "Lab" / "results", *options)["scaling"] == values["scaling"]
+    page = page_of(tmp_path, *places, *options)
+    title, text = "".join(page.text).partition("Benchmark report")[2][:200], (tmp_path / "report.html").read_text()
+    assert "8 devices" in title and "32 devices" in title and "a100_n1" in text and str(tmp_path) not in text
+    assert "100.0% on 32 devices" in "".join(page.text)
+    assert ("systems/a100_n4.json" in text) == described
+    for broken in ("[]", "{", '{"number_of_nodes": Infinity, "accelerators_per_node": 8}'):
+        if described:
+            (tmp_path / "Lab" / "systems" / "a100_n1.json").write_text(broken)
+            assert values_of(capsys, places[0])["groups"][0]["runs"][0]["devices"] is None
+    if not described:  # one number for all is neither
+        assert main(["report", *map(str, places), "--devices", "8,16,32"]) == 2
+        assert "gives 3 numbers for 2 systems" in capsys.readouterr().err
+        text = "".join(page_of(tmp_path, *places, "--devices", "8,16").text)  # four times the rate on twice of them
+        assert "no figure: at most 100 % on 16 devices" in text and "2.00 times as much a device as the base" in text
+
+
+def test_two_machines_are_two_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt") for n in range(4)]
+    for log in logs[:2]:
+        log.write_text(log.read_text().replace('"cpu": "resnet50_v1.5"', '"cpu": "EPYC"'))
+    values = values_of(capsys, *logs)
+    assert [len(group["runs"]) for group in values["groups"]] == [2, 2] and values["scaling"] == []
+    assert [group["problem"] for group in values["groups"]] == [None, None]
+    named = {group["name"].partition(", on ")[2] for group in values["groups"]}
+    assert named == {"EPYC, 2 cores", "resnet50_v1.5, 2 cores"}
+
+
+def test_cpu_runs_do_not_stand_beside_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = values_of(capsys, write_log(tmp_path / "a.txt", device="cpu"))
+    assert values["published"] == []
+    assert "CPU" in values["published_note"]
+
+
+def test_throughput_runs_need_no_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "a.txt", mode="throughput")
+    values = values_of(capsys, log)
+    assert "not applicable" in values["verdict"]["checks"][0]["found"]
+    assert values["groups"][0]["score"]["windows"] == 8  # the measured ones
+
+
+def test_markdown_and_csv_agree_with_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 100) for n in (1, 2, 3)]
+    values = values_of(capsys, *logs)
+    text, rows = tmp_path / "r.md", tmp_path / "r.csv"
+    assert main(["report", *map(str, logs), "--markdown", str(text), "--csv", str(rows)]) == 0
+    assert capsys.readouterr().out == ""
+    score = values["groups"][0]["score"]
+    assert f"# {number(score['value'])} images/s" in text.read_text()
+    by_run = list(csv.DictReader(rows.open()))
+    assert [float(row["value"]) for row in by_run] == [run["value"] for run in values["groups"][0]["runs"]]
+    assert [int(row["seed"]) for row in by_run] == [1, 2, 3]
+    for log in logs:
+        assert markdown(log.name) in text.read_text() and str(log) not in text.read_text()
+
+
+def test_commands_take_no_word_of_a_log_unquoted(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt")
+    log.write_text(log.read_text().replace('"BATCHSIZE"', '"A=1; touch pwned; B"').replace('"abc"', '"; touch pwned"'))
+    part = page_of(tmp_path, log).by_id["reproduce"]
+    assert "git checkout '; touch pwned'" in part
+    assert part.count("touch pwned") == 1
+
+
+def test_commands_to_reproduce(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "it's.txt", seed=42)
+    part = page_of(tmp_path, log).by_id["reproduce"]
+    assert "git checkout abc" in part
+    assert "DGXSYSTEM=CPU BATCHSIZE=16 SUBMISSION_ORG=resnet50_v1.5 SEED=42 ./run_and_time.sh" in part
+    command = next(line for line in part.splitlines() if "scoring score" in line)
+    command = command[command.index("python -m scoring score") :].split("Write this")[0]
+    done = jobs.run(["bash", "-c", command], cwd=tmp_path, PYTHONPATH=str(jobs.REPOSITORY))
+    assert done.returncode == 0, done.stderr
+    assert "images/s" in done.stdout
