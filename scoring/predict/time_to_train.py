@@ -11,9 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from scoring.importers import count
 from scoring.predict.scale import ASSUMED_EVALUATION_RATE, IMAGENET, node_counts
-from scoring.predict.scale_model import Point, Training, learn, predict, published_tables, reference_epochs
+from scoring.predict.scale_model import Point, Training, learn, predict, published_tables
 from scoring.published.table import Published, read_published, select
 from scoring.record import InputError
 
@@ -24,8 +23,6 @@ GLOBAL_BATCH = 3264  # of every published log of 1 to 8 nodes of 8 x A100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring time-to-train`."""
     parser.add_argument("--nodes", default="1,2,4,8", help="node counts (default: %(default)s)")
-    images = "images of a step (default: %(default)s)"
-    parser.add_argument("--global-batch", type=count, default=GLOBAL_BATCH, help=images)
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -35,11 +32,8 @@ def fastest(rows: Sequence[Published]) -> Published:
     return max((row for row in on_a_node if row.framework.startswith("Paddle")), key=lambda row: row.value)
 
 
-def predictions(rows: Sequence[Published], *, nodes: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
-    """Minutes to the target at each node count, each with the published ones of its size and batch."""
-    if reference_epochs(global_batch) is None:
-        past = "past the largest reference convergence point; give a smaller one"
-        raise InputError(f"--global-batch {global_batch}: {past}")
+def predictions(rows: Sequence[Published], *, nodes: Sequence[int]) -> list[dict[str, Any]]:
+    """Minutes to the target at each node count, each with the published ones of its size."""
     rate, loss = fastest(rows).value, learn(published_tables(rows))
     training = Training(
         epochs=None,
@@ -51,10 +45,9 @@ def predictions(rows: Sequence[Published], *, nodes: Sequence[int], global_batch
     one_node = Point(nodes=1, devices_per_node=DEVICES, images_per_s=rate, relative_error=None)
     found = []
     for number in nodes:
-        batch, left = divmod(global_batch, DEVICES * number)
+        batch, left = divmod(GLOBAL_BATCH, DEVICES * number)
         if left:
-            divides = f"the {DEVICES * number} devices of {number} nodes do not divide it"
-            raise InputError(f"--global-batch {global_batch}: {divides}")
+            raise InputError(f"--nodes {number}: {DEVICES * number} devices do not divide {GLOBAL_BATCH} images a step")
         row = predict(one_node, loss, nodes=number, batch_per_device=batch, training=training)
         row["interval_95"] = None  # the batch of a device shrinks: the model's scatter is of a constant one
         logged = select(rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number)
@@ -67,7 +60,6 @@ def predictions(rows: Sequence[Published], *, nodes: Sequence[int], global_batch
                 "error": row["time_to_train_min"] / minutes - 1,
             }
             for figure in logged
-            if (figure.batch_per_device or GLOBAL_BATCH // (DEVICES * number)) == batch
             for minutes in [figure.log_value or figure.value]  # that of the logs, before any convergence scaling
         ]
         found.append(row)
@@ -95,6 +87,6 @@ def text(found: Sequence[dict[str, Any]], base: Published) -> str:
 def main(args: argparse.Namespace) -> int:
     """Print the predictions. Returns 0."""
     rows = read_published()
-    found = predictions(rows, nodes=node_counts(args.nodes), global_batch=args.global_batch)
+    found = predictions(rows, nodes=node_counts(args.nodes))
     print(json.dumps(found, indent=1) if args.json else text(found, fastest(rows)))
     return 0

@@ -43,17 +43,11 @@ def test_the_text_has_each_error_and_says_that_nothing_was_measured(capsys: pyte
     assert "Predicted, not measured" in out and len(re.findall(r"error +[+-][\d.]+%", out)) == 12
 
 
-def test_another_batch_stands_beside_no_published_minutes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["time-to-train", "--nodes", "1,8", "--global-batch", "6528", "--json"]) == 0
-    assert [row["published"] for row in json.loads(capsys.readouterr().out)] == [[], []]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--nodes", "5"), "do not divide it"),
+        (("--nodes", "5"), "do not divide 3264"),
         (("--nodes", "1,x"), "is no list of node counts"),
-        (("--global-batch", "131072"), "reference convergence point; give a smaller one"),
     ],
 )
 def test_wrong_use_ends_in_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
@@ -63,7 +57,7 @@ def test_wrong_use_ends_in_one_line(capsys: pytest.CaptureFixture[str], argument
 
 def test_the_page_has_each_error(repository: Path) -> None:
     page = (repository / "docs" / "scale-model.md").read_text(encoding="utf-8")
-    for row in time_to_train.predictions(ROWS, nodes=[1, 2, 4, 8], global_batch=3264):
+    for row in time_to_train.predictions(ROWS, nodes=[1, 2, 4, 8]):
         for figure in row["published"]:
             assert (
                 f"| {figure['source'].removeprefix('MLPerf Training ').removesuffix(' ResNet')} | {row['nodes']} | "
