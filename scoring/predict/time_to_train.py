@@ -60,6 +60,7 @@ def predictions(rows: Sequence[Published], *, nodes: Sequence[int]) -> list[dict
                 "error": row["time_to_train_min"] / minutes - 1,
             }
             for figure in logged
+            if figure.batch_per_device in (None, batch)
             for minutes in [figure.log_value or figure.value]  # that of the logs, before any convergence scaling
         ]
         found.append(row)
