@@ -17,6 +17,9 @@ readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_EN
 # shellcheck disable=SC2034
 readonly SEE_LOSS_S=5 ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
 
+[[ ${OSTYPE} == linux* && -d /proc/self/fd ]] || # on macOS what follows would go on without a stdout and a stderr
+  { echo "error: a job needs Linux with /proc, this is ${OSTYPE}: to check and score logs, pip install . into a venv" >&2; exit 2; }
+
 ## The shell's own Python is not the job's: a module of PYTHONPATH would go before the hashed packages, PYTHONOPTIMIZE drop
 ## the asserts. tests/null_gpu has its stand-ins in PYTHONPATH.
 set +o posix # of `sh SCRIPT`, where sh is bash

@@ -26,6 +26,7 @@ def refused(logdir: Path, message: str, **variables: str | int) -> None:
         ({"WORKLOAD": "bert"}, "error: WORKLOAD='bert': must be one of rn50"),
         ({"BATCHSIZE": 0}, "error: BATCHSIZE=0: must be at least 1"),
         ({"RECIPE": "mlperf_lars"}, "no reference convergence point for global batch 32"),
+        ({"OSTYPE": "darwin22"}, "error: a job needs Linux with /proc, this is darwin22: "),  # as macOS' bash says it
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
 )
