@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compliance.rules import read_rules
 from scoring.published.table import Published, read_published, read_rows, select
 
 NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
@@ -29,7 +30,6 @@ class Card:
     memory_gib: int
     float32: float
     tf32: float | None
-    float16: float | None
     memory_bytes_per_s: float
     # Registers, shared memory and L2 cache: by NVIDIA's white papers on V100 (WP-08608-001) and A100, the tables that
     # compare the GPUs of each generation; V100 80 x (256 + 96) + 6144, A100 108 x (256 + 164) + 40960.
@@ -37,6 +37,11 @@ class Card:
     link_bytes_per_s: float  # NVLink in one direction
     source: str
     line: int
+
+    @property
+    def float16(self) -> float:
+        """Of the tensor cores, as the checker knows them."""
+        return 1e12 * float(read_rules("peaks.yaml")[self.name])
 
     @property
     def on_chip_bytes(self) -> int:

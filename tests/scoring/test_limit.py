@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from compliance.strict import machine
 from scoring.figure import limit
-from scoring.published.cards import card_of, read_cards
+from scoring.published.cards import card_of
 from scoring.record import Record
 from tests.jobs import REPOSITORY
 
@@ -99,9 +98,3 @@ def test_score_and_report_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"  limit          {said}\n" in capsys.readouterr().out
     assert main(["report", str(log), "--html", str(page)]) == 0
     assert said.replace("'", "&#39;") in page.read_text()
-
-
-def test_the_checkers_bound_knows_the_same_cards() -> None:
-    for card in read_cards():
-        most = machine.most_images_per_s([f"NVIDIA {card.name}-SXM-{card.memory_gib}GB"], 0)
-        assert most == pytest.approx(0.5 * (card.float16 or 0.0) / machine.TRAINING_FLOP)
