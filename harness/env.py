@@ -314,6 +314,11 @@ def of_system(**variables: str) -> Job:
 ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; what is near a shorter name (MODE, HOSTS) is MODEL or HOST
 
 
+def without(prefix: str) -> dict[str, str]:
+    """This process's environment but for the variables that begin with `prefix`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
+
+
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A warning for each variable that nobody reads and whose name is nearly that of one of the job's."""
     known = names()

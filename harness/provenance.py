@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from harness import nvidia
+from harness import env, nvidia
 from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -29,9 +29,8 @@ def is_for_cuda_12() -> bool:
 def _git(*args: str) -> str | None:
     """What git says of this checkout, whoever owns it and whichever repository the shell's GIT_DIR names."""
     command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), *args]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=env.without("GIT_"), capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
