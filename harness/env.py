@@ -311,12 +311,12 @@ def of_system(**variables: str) -> Job:
     return read(resolve({"PATH": os.defpath} | variables))[0]
 
 
-ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; what is near a shorter name (MODE, HOSTS) is MODEL or HOST
-
-
 def without(prefix: str) -> dict[str, str]:
     """This process's environment but for the variables that begin with `prefix`."""
     return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
+
+
+ALIKE, LEAST_LETTERS = 0.88, 6  # by difflib's ratio; what is near a shorter name (MODE, HOSTS) is MODEL or HOST
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:

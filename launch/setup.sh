@@ -61,7 +61,7 @@ make_venv() {
   "${PYTHON}" -c 'import platform; libc, version = platform.libc_ver()
 exit(libc != "glibc" or tuple(map(int, version.split("."))) < (2, 28))' ||
     fail "Paddle and its packages need glibc 2.28 or newer, which this system does not have (Alpine's is musl): train" \
-      "in a container (docs/launch.md). To check and score logs any system will do: pip install . into a venv"
+      "in a container (docs/launch.md). To check and score logs it is not needed: pip install . into a venv"
   local version missing=() debian=() fedora=() suse=() arch=() free_kb
   version="$("${PYTHON}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
   if ! "${PYTHON}" -c 'import venv, ensurepip' 2>/dev/null; then

@@ -13,9 +13,10 @@ _SHARE = 0.6  # of the cards' peak: twice what any of 84 published submissions t
 
 
 @functools.cache
-def _peaks() -> dict[str, float]:
-    peaks: dict[str, float] = read_rules("peaks.yaml")
-    return peaks
+def peaks() -> dict[str, float]:
+    """Dense peak in FP16 of each card that is known, in TFLOP/s."""
+    found: dict[str, float] = read_rules("peaks.yaml")
+    return found
 
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
@@ -23,5 +24,5 @@ def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> fl
     flop = TRAINING_FLOP * (pixels / 224) ** 2
     if not cards:
         return cores * CORE_FLOP_PER_S / flop if cores else None
-    peaks = [next((peak for name, peak in _peaks().items() if name in card), None) for card in cards]
-    return None if None in peaks else _SHARE * 1e12 * sum(peak or 0.0 for peak in peaks) / flop
+    found = [next((peak for name, peak in peaks().items() if name in card), None) for card in cards]
+    return None if None in found else _SHARE * 1e12 * sum(peak or 0.0 for peak in found) / flop

@@ -72,9 +72,8 @@ def page_of(root: Path, rows: Sequence[dict[str, Any]]) -> str:
         )
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["shown"] = lambda value: printable(value, 1000)
-    environment.filters["rounded"] = lambda value: (
-        "not stated" if value is None else f"{value:.4f}"
-    )  # JSON has all digits
+    # The JSON beside the page has all digits.
+    environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"
     template, style = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("site.html", "page.css"))
     return environment.from_string(template).render(
         style=style,

@@ -12,7 +12,7 @@ from typing import Any
 
 from runlog.verdict import WARNING, Verdict
 from scoring.figure.spread import outlier
-from scoring.importers.checks import CLOCK_AGREES, REFUSED, row_s, run_rate
+from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, row_s, run_rate
 from scoring.importers.text import weighted_mean, work
 from scoring.record import Record, Window
 
@@ -200,7 +200,7 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     """A figure that lies off the log's summary, of all devices, by over 2 %, or far off the rows that it is of."""
     yield from _of_rows(record, value, lines)
     run = run_rate(record)
-    said = any(check.what == "epochs against the run's time" and not check.agree for check in record.checks)
+    said = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
     if run is not None and not said and abs(value / run[1] - 1) > CLOCK_AGREES:
         message = (
             f"the figure, {value:.6g}, is {value / run[1] - 1:+.1%} off the whole run's: {run[0]}, warm-up included"

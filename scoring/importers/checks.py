@@ -20,6 +20,7 @@ REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
 AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
 CLOCK_AGREES = 0.05  # the same of two clocks: a run of whole epochs has its evaluations between them
 PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, a checkpoint or a stall
+EPOCHS_AND_RUN = "epochs against the run's time"  # a check, of which a figure says nothing twice
 
 
 class Compared(NamedTuple):
@@ -266,7 +267,7 @@ CLOCKS: Checks = (  # a record with none of these has one clock
     ("time", functools.partial(_stamps, timed=True)),
     ("steps, batch and rate against time", functools.partial(_stamps, timed=False)),
     ("time with pauses", _pauses),
-    ("epochs against the run's time", _run),
+    (EPOCHS_AND_RUN, _run),
     ("rates against the epochs' time", _epoch_timer),
 )
 CHECKS: Checks = (("images", _counted), ("rate", _printed), ("batch", _batch), ("rate", _summary))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compliance.rules import read_rules
+from compliance.strict.machine import peaks
 from scoring.published.table import Published, read_published, read_rows, select
 
 NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
@@ -17,7 +17,8 @@ NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
 UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
 
 ARITHMETIC = {  # of a precision's products
-    **{"fp32": "float32", "tf32": "tf32"},
+    "fp32": "float32",
+    "tf32": "tf32",
     **dict.fromkeys(("amp_o1", "amp_o2"), "float16"),
 }
 
@@ -41,7 +42,7 @@ class Card:
     @property
     def float16(self) -> float:
         """Of the tensor cores, as the checker knows them."""
-        return 1e12 * float(read_rules("peaks.yaml")[self.name])
+        return 1e12 * peaks()[self.name]
 
     @property
     def on_chip_bytes(self) -> int:

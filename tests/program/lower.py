@@ -150,9 +150,6 @@ def choices(main: static.Program, part: int, *, kept: bool) -> None:
     block._sync_with_cpp()
 
 
-Variables = dict[str, list[str]]
-
-
 class _Lowering:
     def __init__(self, main: static.Program, ranks: int) -> None:
         self.block, self.ranks, self.at, self.made = main.global_block(), ranks, 0, 0
