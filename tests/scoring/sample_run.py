@@ -72,14 +72,15 @@ def dll(elapsed: float) -> str:
     return f"DLL {stamped(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - "
 
 
-def mllog(run: Run, *, status: str = "success", mode: str = "train") -> str:
+def mllog(run: Run, *, status: str = "success", mode: str = "train", **summary: object) -> str:
     """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
     log = make_log.Log(tick_ms=0)
     log.now_ms = next(STARTS_MS)
     log.section(schema.LOG, schema.Format())
     log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"})
     log.mllog.event("weights_initialization", metadata={"tensor": "conv0_weight"}, time_ms=int(log.now_ms))
-    log.event(schema.RUN_SUMMARY, make_log.run_summary(devices=run.devices, batch_per_device=run.batch, mode=mode))
+    sizes = {"devices": run.devices, "batch_per_device": run.batch, "mode": mode}
+    log.event(schema.RUN_SUMMARY, make_log.run_summary(**sizes, **summary))
     log.mark(schema.RUN_START)
     done = 0
     for number, steps in run.epochs():

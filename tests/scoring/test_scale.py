@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from runlog import schema
 from scoring.predict import scale, scale_model
 from scoring.predict.scale_model import Loss, PublishedTable
 from scoring.published.table import read_published
-from tests import make_log
+from tests.scoring import samples
 from tests.scoring.command import Done, scoring
 
 TABLES = scale_model.published_tables(read_published())
@@ -141,20 +140,8 @@ def command(*arguments: object) -> Done:
 
 def write_log(path: Path, *, devices: int, nodes: int, step_time_s: float, batch: int = 64) -> Path:
     """A throughput log of this project, as long as the reader needs; the step time is the same in every window."""
-    log = make_log.Log(tick_ms=0)
-    log.section(schema.LOG, schema.Format())
-    log.event(schema.SUBMISSION_BENCHMARK, "resnet")
-    facts = {"mode": "throughput", "data": "synthetic"}
-    summary = make_log.run_summary(devices=devices, nodes=nodes, batch_per_device=batch, **facts)
-    log.event(schema.RUN_SUMMARY, summary)
-    log.mark(schema.RUN_START)
-    for number in range(1, 9):
-        log.now_ms += round(10_000 * step_time_s)
-        window = make_log.window(steps=10, images=devices * batch * 10, time_s=10 * step_time_s, data_wait_s=0.0)
-        log.window(window, step=10 * number, epoch=1, phase="measured")
-    log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-    path.write_text(log.text.getvalue())
-    return path
+    run = samples.run_of([step_time_s] * 100, share=0, devices=devices, batch=batch)
+    return samples.write(path.parent, path.name, samples.mllog(run, mode="throughput", nodes=nodes, data="synthetic"))
 
 
 @pytest.fixture
