@@ -8,7 +8,6 @@ import re
 import statistics
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from scoring.importers import read_record, recognise
 from scoring.importers.checks import CLOCKS
 from scoring.published.table import read_published, select
 from scoring.record import InputError
+from tests.scoring.command import Command
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
@@ -38,12 +38,6 @@ def log(folder: Path, path: str, name: str = "wild") -> Path:
     target = folder / path.replace("/", "_")
     target.write_bytes(member.read())
     return target
-
-
-def scored(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
-    code = main([*map(str, arguments), "--json"])
-    out, error = capsys.readouterr()
-    return code, json.loads(out) if out else {}, error
 
 
 @pytest.mark.parametrize(
@@ -121,43 +115,41 @@ SEGMENTS = {
 
 
 @pytest.mark.parametrize("path", SEGMENTS)
-def test_two_runs_in_one_log_are_refused_or_scored_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
-) -> None:
+def test_two_runs_in_one_log_are_refused_or_scored_apart(tmp_path: Path, command: Command, path: str) -> None:
     """One run on 2 GPUs, then on 4; on 1, then on 8: each has its own devices, batch and figure."""
     file, truth = log(tmp_path, path), SEGMENTS[path]
     protocol = "ngc-mxnet" if "mxnet" in path and "amp_bs128" not in path else "window"
-    code, _, error = scored(capsys, "score", file, "--protocol", protocol)
+    code, _, error = command("score", file, "--protocol", protocol)
     assert code == 2 and "2 runs in one log" in error and all(lines in error for _, _, lines, _ in truth)
     assert "score one of them with --segment N" in error
     for number, (devices, batch, lines, figure) in enumerate(truth, 1):
         record = read_record(file, segment=number)
         assert (record.devices, record.batch_per_device) == (devices, batch) and not record.problems
         assert record.segment and lines.startswith(f"lines {record.segment[0]} to")
-        code, result, _ = scored(capsys, "score", file, "--protocol", protocol, "--segment", number)
+        code, result, _ = command("score", file, "--protocol", protocol, "--segment", number)
         assert code == 0 and result["unit"] == "images/s"
         assert result["value"] == pytest.approx(figure, rel=3e-4 if protocol == "ngc-mxnet" else 0.02)
         source = result["sources"][0]
         assert record.segment[0] < source["first_line"] < source["last_line"] <= record.segment[1]
-    code, _, error = scored(capsys, "score", file, "--protocol", protocol, "--segment", 3)
+    code, _, error = command("score", file, "--protocol", protocol, "--segment", 3)
     assert code == 2 and "no run 3: the log holds 2" in error
 
 
-def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, command: Command) -> None:
     """Nineteen starts of PaddleClas, of which five trained; two of them went on with the counters of the one before."""
     file = log(tmp_path, "robinbg_PaddleClas/output/train.log")
-    code, _, error = scored(capsys, "import", file)
+    code, _, error = command("import", file)
     assert code == 2 and "5 runs in one log (1: lines 623 to 2071; 2: lines 2072 to 2391; " in error
     assert [read_record(file, segment=n).windows[0].line for n in (1, 2, 3)] == [776, 2226, 2546]
     other = "ResNet50V1.5/OtherReports/TensorFlow/logs/tf_gpu32_amp_bs128.txt"  # no header tells the two apart
-    _, _, error = scored(capsys, "import", log(tmp_path, f"{PERF}/{other}"))
+    _, _, error = command("import", log(tmp_path, f"{PERF}/{other}"))
     assert "1: lines 1 to 311; 2: lines 312 to " in error
 
 
-def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_stalled_step_is_said(tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     """The last of 43 iterations takes 14 times as long as the others; the report prints 5889.05 images/s."""
     path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/V100-LOG/pytorch_gpu8_amp_bs256.txt~097aa7")
-    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    code, result, _ = command("score", path, "--protocol", "window")
     said = {warning["rule"]: warning for warning in result["warnings"]}
     assert code == 0 and result["value"] < 0.8 * 5889.05
     assert result["median_window_rate"] == pytest.approx(5889.05, rel=0.03)
@@ -168,7 +160,7 @@ def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["score", str(path), "--protocol", "window"]) == 0
     assert re.search(r"median +6005\.9\d\d \(of the window rates\)", capsys.readouterr().out)
     steady = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/pytorch_gpu8_fp32_bs128.txt~93c807")
-    _, result, _ = scored(capsys, "score", steady, "--protocol", "window")
+    _, result, _ = command("score", steady, "--protocol", "window")
     assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
 
 
@@ -176,26 +168,24 @@ def test_one_stalled_step_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("name", "batch", "rows", "closing"),
     [("tf_gpu1_amp_bs254.txt~290cd0", 254, 30, 1255.637), ("tf_gpu1_fp32_bs128.txt~c2d181", 128, 30, 410.553)],
 )
-def test_rows_of_two_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, batch: int, rows: int, closing: float
-) -> None:
+def test_rows_of_two_lines(tmp_path: Path, command: Command, name: str, batch: int, rows: int, closing: float) -> None:
     """NVLOG: `iteration: 200` on one line, `total_ips: ..` on the next; `Average total_ips` closes the log."""
     path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/{name}")
     record = read_record(path)
     assert (record.format, record.devices, record.batch_per_device) == ("nvidia_nvlog", 1, batch)
     assert len(record.windows) == rows and record.truncated is False
     assert (record.windows[0].step, record.windows[-1].step) == (200, 490)
-    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    code, result, _ = command("score", path, "--protocol", "window")
     assert code == 0 and result["value"] == pytest.approx(closing, rel=0.04)  # its rates are of single steps
 
 
-def test_a_log_s_own_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_s_own_summary(tmp_path: Path, command: Command) -> None:
     """The report prints 33317.67, which is the closing line: not the mean of the rows that it was taken for."""
     path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu32_amp_bs256.txt")
-    code, result, _ = scored(capsys, "score", path, "--protocol", "summary")
+    code, result, _ = command("score", path, "--protocol", "summary")
     assert code == 0 and round(result["value"], 2) == 33317.67 and result["sources"][0]["first_line"] == 302
     bare = log(tmp_path, f"{CLAS}/paddle_gpu1_fp32_bs96.txt")
-    code, _, error = scored(capsys, "score", bare, "--protocol", "summary")
+    code, _, error = command("score", bare, "--protocol", "summary")
     assert code == 2 and "closes with no figure of its own" in error
 
 
@@ -220,7 +210,7 @@ def disagreements(path: Path) -> list[str]:
     return [str(check) for check in read_record(path).checks if not check.agree]
 
 
-def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_ways_that_disagree_are_said(tmp_path: Path, command: Command) -> None:
     """Each with both of its lines; those that no figure can be made of are refused."""
     seg = log(tmp_path, f"{PERF}/HRNetW18/logs/paddle/PaddleSeg_fcn_hrnetw18_bs8_fp32_DP_N1C8_log~a7bf37")
     good = seg.read_bytes()
@@ -233,33 +223,33 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path, capsys: pytest.CaptureF
         seg.write_bytes(re.sub(old, new, good))
         [text] = disagreements(seg)
         assert re.fullmatch(said, text), text
-        code, result, _ = scored(capsys, "score", seg, "--protocol", "perf-seg")
+        code, result, _ = command("score", seg, "--protocol", "perf-seg")
         assert code == 0 and [w["message"] for w in result["warnings"] if w["rule"] == "ways_disagree"] == [text]
         assert [check["agree"] for check in result["checked"]].count(False) == 1
         assert (result["unit"] == "images/s per device") is new.startswith(b"GPUs")
     seg.write_bytes(re.sub(rb"(batch_cost: )(\d+\.\d+)", lambda m: m[1] + b"%.4f" % (float(m[2]) / 2), good))
-    code, _, error = scored(capsys, "score", seg, "--protocol", "perf-seg")
+    code, _, error = command("score", seg, "--protocol", "perf-seg")
     assert code == 2 and "two ways to it contradict each other: time: lines " in error and "time stamps" in error
     tf = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu8_amp_bs256.txt")
     tf.write_bytes(tf.read_bytes().replace(b"train_throughput : 9421", b"train_throughput : 8421"))
     assert disagreements(tf)[0].startswith("rate: line 73: the log's own summary, 8421.36 images/s; lines 42 to 71: ")
     tf.write_bytes(tf.read_bytes().replace(b"Num GPUs 8", b"Num GPUs 1"))  # 2048 images a step ran, not 256
-    code, _, error = scored(capsys, "score", tf, "--protocol", "perf")
+    code, _, error = command("score", tf, "--protocol", "perf")
     assert code == 2 and "steps, batch and rate against time: " in error
     seg.write_bytes(good)  # an option is held to the log as well
-    code, result, _ = scored(capsys, "score", seg, "--protocol", "perf-seg", "--devices", 4)
+    code, result, _ = command("score", seg, "--protocol", "perf-seg", "--devices", 4)
     assert code == 0 and "option_contradicts_log" in [w["rule"] for w in result["warnings"]]
 
 
-def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, command: Command) -> None:
     path = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")[0]
     [check] = [check for check in read_record(path).checks if check.what == "rate"]
     assert check.what == "rate" and check.agree and " 1 times the printed ones" in check.ways[1]
     path.write_bytes(re.sub(rb'("imgs_sec": |"throughput", "value": )', rb"\g<1>1", path.read_bytes()))
     assert [check.what for check in read_record(path).checks if not check.agree] == ["rate"]
-    code, _, error = scored(capsys, "score", path, "--protocol", "window", "--skip", 1)
+    code, _, error = command("score", path, "--protocol", "window", "--skip", 1)
     assert code == 2 and "two ways to it contradict each other: rate: " in error
-    code, _, error = scored(capsys, "score", path, "--protocol", "mlperf")  # minutes are no matter of rates
+    code, _, error = command("score", path, "--protocol", "mlperf")  # minutes are no matter of rates
     assert code == 1 and "asks for 5 runs" in error
 
 
@@ -310,10 +300,10 @@ def clocks(path: Path) -> tuple[str, str]:
     return record.format, verdict
 
 
-def test_old_paddleclas_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_paddleclas_figure(tmp_path: Path, command: Command) -> None:
     """Its rows average the epoch from the start; the last line of the epoch says 1335.08 images/s over all of it."""
     path = log(tmp_path, f"{CLAS}/paddle_gpu1_amp_bs128.txt~def915")
-    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    code, result, _ = command("score", path, "--protocol", "window")
     assert code == 0 and result["value"] == pytest.approx(1335.08, rel=1e-3)
     assert read_record(path).precision == "amp_o2"  # use_pure_fp16 : True
 
@@ -324,25 +314,25 @@ def mlperf(folder: Path, system: str) -> list[Path]:
 
 
 def test_epochs_that_are_launched_ahead_of_the_devices_give_no_figure_but_the_bound(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     """On 527 nodes their own times made 36 million images/s, where the run's make 6.4."""
     system = "v2.1/NVIDIA/results/dgxa100_n{}_ngc22.04_mxnet/resnet/result_{}.txt"
     for run in (0, 4):
         path = log(tmp_path, system.format(527, run), "mlperf_resnet")
-        code, _, error = scored(capsys, "score", path, "--protocol", "window", "--devices", 4216)
+        code, _, error = command("score", path, "--protocol", "window", "--devices", 4216)
         assert code == 2 and "no figure, as two ways to it contradict each other" in error
         bound = re.search(r"run_start to run_stop, [\d.]+ s, which is ([\d.e+]+) images/s", error)
         assert bound and 5.5e6 < float(bound[1]) < 7e6
     path = log(tmp_path, system.format(128, 0), "mlperf_resnet")
-    code, result, _ = scored(capsys, "score", path, "--protocol", "window")
+    code, result, _ = command("score", path, "--protocol", "window")
     assert code == 0 and result["one_clock"] == []
     assert "epochs against the run's time" in [check["what"] for check in result["checked"] if check["agree"]]
 
 
-def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, command: Command) -> None:
     logs = mlperf(tmp_path, "v4.0/tinycorp/results/tinybox_green/resnet")
-    code, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    code, result, _ = command("score", *logs, "--protocol", "mlperf")
     assert code == 0 and result["sources"][0]["value"] == "inf"
     said = {warning["rule"]: warning["message"] for warning in result["warnings"]}
     assert "the log has no run_stop" in said["not_converged"]
@@ -352,31 +342,29 @@ def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, capsys: pyte
     assert low <= result["value"] <= high
 
 
-def test_a_run_that_never_trained_counts_as_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_never_trained_counts_as_the_worst(tmp_path: Path, command: Command) -> None:
     """Its log ends with the first epoch_start."""
     logs = mlperf(tmp_path, "v2.1/HPE/results/HPE-ProLiant-XL675d-Gen10-Plus_A100-SXM-80GB_16N_mxnet/resnet")
-    code, result, _ = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    code, result, _ = command("score", *logs, "--protocol", "mlperf")
     assert code == 0 and [source["value"] == "inf" for source in result["sources"]] == [False] * 4 + [True]
-    code, _, error = scored(capsys, "score", logs[4], "--protocol", "window")
+    code, _, error = command("score", logs[4], "--protocol", "window")
     assert code == 2 and "nothing was measured" in error
 
 
-def test_runs_of_two_global_batches_are_no_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_two_global_batches_are_no_repeats(tmp_path: Path, command: Command) -> None:
     logs = mlperf(tmp_path, "v2.1/Dell/results/XE8545x4A100-SXM-40GB/resnet")
-    code, _, error = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    code, _, error = command("score", *logs, "--protocol", "mlperf")
     assert code == 2 and "runs of different global_batch (1024 in " in error and ", 816 in " in error
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "MXNet"])
-def test_baidus_figures_are_those_of_its_logs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, framework: str
-) -> None:
+def test_baidus_figures_are_those_of_its_logs(command: Command, tmp_path: Path, framework: str) -> None:
     rows = select(read_published(), table="mlperf_v1.1_baidu", framework=f"{framework} (Baidu)")
     held = {row.metric: row.printed for row in rows}
     names = [name for name in archive("mlperf_v1.1_baidu").getnames() if framework in name and "result_" in name]
     logs = [log(tmp_path, name, "mlperf_v1.1_baidu") for name in names]
     assert len(logs) == 5
-    _, scored_as, _ = scored(capsys, "score", *logs, "--protocol", "mlperf")
+    _, scored_as, _ = command("score", *logs, "--protocol", "mlperf")
     assert f"{scored_as['value']:.3f}" == held["time_to_train"]
     rates = []
     for path in logs:  # apart from the project's own reader

@@ -33,6 +33,11 @@ def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     return call
 
 
+def rows_in(folder: Path) -> list[history.Row]:
+    with sqlite3.connect(folder / "history.sqlite") as connection:
+        return history.rows_of(connection)
+
+
 def logs(folder: Path, name: str, factors: list[float], devices: int = 8) -> list[Path]:
     found = []
     for at, factor in enumerate(factors):
@@ -74,8 +79,7 @@ def test_a_correction_takes_the_place_of_the_wrong_row(tmp_path: Path, command: 
     assert command("add", run)[1].endswith("history.sqlite, and 1 took the place of what it said\n")
     run.touch()
     assert command("add", run)[1] == f"0 of 1 runs are new in {tmp_path / 'history.sqlite'}\n"
-    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
-        [row] = history.rows_of(connection)
+    [row] = rows_in(tmp_path)
     assert row.system.startswith("my machine, 8 devices")
 
 
@@ -84,8 +88,7 @@ def test_a_public_log_has_its_first_row_s_date(tmp_path: Path, command: Command,
     run = tmp_path / "a.log"
     run.write_text(samples.WRITERS[writer](samples.run_of([0.5] * 200)))
     command("add", run)
-    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
-        [row] = history.rows_of(connection)
+    [row] = rows_in(tmp_path)
     assert row.date_of == "first_row" and row.date.startswith({"oneflow": "2020-08-20"}.get(writer, "2023-07-28"))
 
 
@@ -93,8 +96,7 @@ def test_a_year_that_no_calendar_has_is_no_date(tmp_path: Path, command: Command
     (run,) = logs(tmp_path, "a", [1])
     run.write_text(re.sub(r'("time_ms": )(\d+)', lambda m: f"{m[1]}{int(m[2]) + 10**15}", run.read_text()))
     assert command("add", run)[0] == 0
-    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
-        [row] = history.rows_of(connection)
+    [row] = rows_in(tmp_path)
     assert row.date_of == "file" and row.date.startswith("20")
 
 
@@ -106,8 +108,7 @@ def test_each_segment_of_a_log_is_a_run(tmp_path: Path, command: Command) -> Non
     for segment in (1, 2):
         assert command("add", both, "--segment", segment)[1].startswith("1 of 1 runs are new")
     assert command("add", both, "--segment", 2)[1].startswith("0 of 1")
-    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
-        rates = sorted(row.images_per_s for row in history.rows_of(connection))
+    rates = sorted(row.images_per_s for row in rows_in(tmp_path))
     assert rates == pytest.approx([256 / 0.55, 256 / 0.5])
 
 
@@ -217,8 +218,7 @@ def test_two_machines_share_no_trend(tmp_path: Path, command: Command, capsys: p
     for run in runs:  # our own logs say it themselves
         run.write_text(f"# {json.dumps({'hardware': {'nodes': nodes}})}\n{run.read_text()}")
     assert main(["history", "add", *map(str, runs), "--file", str(tmp_path / "history.sqlite")]) == 0
-    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
-        assert any(row.system.startswith("8 x Tesla V100, 8 devices") for row in history.rows_of(connection))
+    assert any(row.system.startswith("8 x Tesla V100, 8 devices") for row in rows_in(tmp_path))
 
 
 def test_new_runs_of_two_series_are_not_checked_as_one(tmp_path: Path, command: Command) -> None:
