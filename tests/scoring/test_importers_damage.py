@@ -1,6 +1,8 @@
 """What real logs are known for: other bytes, prefixes, rows that are cut or broken, no rows."""
 
+import functools
 import gzip
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -14,11 +16,27 @@ from tests.scoring import samples
 from tests.scoring.test_importers import read, run, same_rows
 
 OTHER_BYTES = b"\n\x00\xff\xfe W0802 device: \x00. caf\xe9\n"
+# None of them is a row of any format.
+OTHER_LINES = [b"LAUNCH INFO --ips=10.0.0.1,10.0.0.2", b"infer_imgs: docs/demo.jpg ips: 100", b"train.ips", b"epoch:"]
+OTHER_LINES += [b"W0602 16:17:05 2674 gpu_context.cc:278] Please NOTE: ips: 12 samples", b"step 12: loss 3.2, ips: 44"]
+OTHER_LINES += [b":::MLLOG", b"\x00\x00", b"\xff\x7f"]
+PREFIXES = ["[1,0]<stdout>:", "[prterun-h-1@1,0]<stdout>: ", "0: ", "worker-0  | ", "2023-07-28T07:50:00.123Z "]
+PREFIXES += ["\x1b[36m", "\x1b[1;31m", "\x1b[38;5;208m", "\x1b]0;title\x07", "\x1b[2K"]
+
+
+def prefixed(text: bytes, prefix: str) -> bytes:
+    lines = text.replace(b"[1,0]<stdout>:", b"").splitlines()
+    return b"".join(prefix.encode() + line + b"\x1b[0m" * (prefix[0] == "\x1b") + b"\n" for line in lines)
+
+
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "other bytes between lines": lambda text: text.replace(b"\n", OTHER_BYTES),
+    "lines of other processes": lambda text: b"".join(
+        b"%s\n%s\n" % pair for pair in zip(text.splitlines(), itertools.cycle(OTHER_LINES), strict=False)
+    ),
+    **{f"prefix {prefix!r}": functools.partial(prefixed, prefix=prefix) for prefix in PREFIXES},
     "NUL bytes": lambda text: text.replace(b"loss", b"lo\x00ss"),
     "two bytes a character, as Windows' shell redirects": lambda text: text.decode().encode("utf-16-le"),
-    "colours": lambda text: b"".join(b"\x1b[33m" + line + b"\x1b[0m\n" for line in text.splitlines()),
     "CR LF": lambda text: text.replace(b"\n", b"\r\n"),
     "CR CR LF": lambda text: text.replace(b"\n", b"\r\r\n"),
     "each line twice": lambda text: b"".join(line + line for line in text.splitlines(keepends=True)),
@@ -32,7 +50,9 @@ def test_rows_are_the_same_in_any_bytes(tmp_path: Path, name: str, change: str) 
     if name == "mllog" and change in NO_JSON:  # such an event is the checker's business
         return
     text = samples.WRITERS[name](run())
-    assert same_rows(read(tmp_path, text, name), read(tmp_path, CHANGES[change](text.encode()), name))
+    clean, changed = read(tmp_path, text, name), read(tmp_path, CHANGES[change](text.encode()), name)
+    assert same_rows(clean, changed)
+    assert (clean.format, clean.global_batch) == (changed.format, changed.global_batch)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +117,14 @@ def test_unusable_rates_are_no_rates(tmp_path: Path) -> None:
 def test_truncated_log_yields_what_it_holds(tmp_path: Path, name: str) -> None:
     text = samples.WRITERS[name](run())
     whole = read(tmp_path, text, name)
-    line = text.splitlines(keepends=True)
-    cut = "".join(line[: whole.windows[11].line - 1]) + line[whole.windows[11].line - 1][:-25]
-    part = read(tmp_path, cut, name)
-    assert part.truncated is not False
-    assert part.truncated is (None if name in ("paddle18", "oneflow", "mmcv_json") else True)
-    rows = [(w.step, w.epoch, w.printed_rate) for w in whole.windows]
-    assert [(w.step, w.epoch, w.printed_rate) for w in part.windows] in (rows[:11], rows[:12])
+    lines = text.splitlines(keepends=True)
+    before, row = "".join(lines[: whole.windows[11].line - 1]), lines[whole.windows[11].line - 1]
+    rows = [(w.step, w.epoch, w.printed_rate, w.printed_step_time_s) for w in whole.windows]
+    for left in range(len(row)):
+        part = read(tmp_path, before + row[:left], name)
+        assert part.truncated is (None if name in ("paddle18", "oneflow", "mmcv_json") else True)
+        found = [(w.step, w.epoch, w.printed_rate, w.printed_step_time_s) for w in part.windows]
+        assert found in (rows[:11], rows[:12]), row[:left]
 
 
 def test_meters_reset_at_each_epoch(tmp_path: Path) -> None:
