@@ -166,6 +166,8 @@ def nvidia_cosine(global_batch: int) -> Recipe:
         warmup_from_zero=True,
         optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768, decay_bias=True),
         label_smoothing=0.1,
+        zero_gamma=False,
+        uniform_classifier=True,
     )
 
 
@@ -184,6 +186,19 @@ def paddleclas_piecewise(global_batch: int) -> Recipe:
         optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4, decay_bn_and_bias=True),
         zero_gamma=False,
         uniform_classifier=True,
+    )
+
+
+def recorded(global_batch: int) -> Recipe:
+    """The job of the recorded losses (golden.json): NVIDIA's, of whose blocks the residual branches start at 0, which
+    keeps one FP32 rounding of the images at 7e-8 of the losses over 14 steps at 32 px. From 1 on it becomes 7 %.
+    """
+    return dataclasses.replace(
+        nvidia_cosine(global_batch),
+        name="recorded",
+        source="this project, paddle_rn50/golden.json",
+        zero_gamma=True,
+        uniform_classifier=False,
     )
 
 
@@ -207,7 +222,7 @@ def digits_small(global_batch: int) -> Recipe:
     )
 
 
-RECIPES = {f.__name__: f for f in (digits_small, mlperf_lars, nvidia_cosine, paddleclas_piecewise)}
+RECIPES = {f.__name__: f for f in (digits_small, mlperf_lars, nvidia_cosine, paddleclas_piecewise, recorded)}
 DEFAULT = "digits_small"
 
 

@@ -15,7 +15,7 @@ USER = 12345  # no user of the image: any --user must do
 BUILD_OPTIONS = os.environ.get(
     "IMAGE_BUILD_OPTIONS", f"--ca {ca}" if (ca := os.environ.get("PIP_CERT")) else ""
 ).split()
-GOLDEN_JOB = {**jobs.TINY, "RECIPE": "nvidia_cosine", "MEASURED_STEPS": "19", "THREADS": "1"}
+GOLDEN_JOB = {**jobs.TINY, "RECIPE": "recorded", "MEASURED_STEPS": "19", "THREADS": "1"}
 ENDLESS_JOB = {**GOLDEN_JOB, "MEASURED_STEPS": "1000000"}
 
 

@@ -80,6 +80,12 @@ def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
     plan.of_job(env.read(job | {"DGXNNODES": "4", "RECIPE": "scenes_small"})[0])
 
 
+def test_the_recipe_of_the_recorded_losses_trains_nothing() -> None:
+    with pytest.raises(ValueError, match=r"^RECIPE=recorded: it is for .* MODE=throughput: train by nvidia_cosine$"):
+        plan.of_job(env.read(FP16 | {"RECIPE": "recorded"})[0])
+    plan.of_job(env.read(FP16 | {"RECIPE": "recorded", "MODE": "throughput"})[0])
+
+
 @pytest.mark.parametrize(
     ("precision", "override", "refused"),
     [

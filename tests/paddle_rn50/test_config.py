@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import mlperf_logging
@@ -90,6 +91,12 @@ def test_a_recipe_is_its_sources(
     assert (crop.area_min, crop.area_max, crop.aspect_min, crop.aspect_max) == (area_min, 1.0, *aspects)
     assert (recipe.image_size, recipe.eval_resize, crop.flip, recipe.bn_momentum) == (224, resize, 0.5, 0.9)
     assert (recipe.label_smoothing, recipe.optimizer.decay_bn_and_bias) == (smoothing, decays_all)
+
+
+def test_the_recorded_losses_are_nvidias_from_other_first_weights() -> None:
+    found, source = config.recipe("recorded", global_batch=32), config.recipe("nvidia_cosine", global_batch=32)
+    changed = {f.name for f in fields(config.Recipe) if getattr(found, f.name) != getattr(source, f.name)}
+    assert changed == {"name", "source", "zero_gamma", "uniform_classifier"}
 
 
 def test_mlperf_recipe_takes_only_reference_batches() -> None:

@@ -114,15 +114,13 @@ def test_normalizations_and_smoothing_are_the_sources(name: str) -> None:
 def test_first_weights_are_drawn_as_the_source_draws_them(name: str) -> None:
     """Every scale of a normalization is 1. The last layer is normal with a deviation of 0.01 in the reference, and
     uniform in +-1 / sqrt(inputs) in both Paddle sources. Filters: KaimingNormal(), which is Paddle's default too.
-    `nvidia_cosine` starts otherwise: docs/recipes.md says why.
     """
     program = built(name)
     made = {op.output_arg_names[0]: op for op in reversed(program.startup.global_block().ops) if op.output_arg_names}
     scales = {n: made[n].attr("value") for n in made if n.endswith(".bn.w")}
-    zeros = {n for n in scales if name == "nvidia_cosine" and n.endswith(".3.bn.w")}
-    assert len(scales) == 15 and scales == {n: float(n not in zeros) for n in scales}
+    assert len(scales) == 15 and set(scales.values()) == {1.0}
     last, inputs = made["fc.w"], program.main.global_block().var("fc.w").shape[0]
-    if name != "paddleclas_piecewise":
+    if name == "mlperf_lars":
         assert (last.type, last.attr("mean"), last.attr("std")) == ("gaussian_random", 0.0, np.float32(0.01))
     else:
         bound = np.float32(inputs**-0.5)

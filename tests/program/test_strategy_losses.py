@@ -11,7 +11,7 @@ from tests import jobs
 
 pytestmark = pytest.mark.xdist_group("ranks")
 STEPS = 10
-JOB = {**jobs.TINY, "RECIPE": "nvidia_cosine", "WARMUP_STEPS": 1, "MEASURED_STEPS": STEPS - 1, "THREADS": 1}
+JOB = {**jobs.TINY, "RECIPE": "recorded", "WARMUP_STEPS": 1, "MEASURED_STEPS": STEPS - 1, "THREADS": 1}
 
 
 def losses(log: Path, ranks: int, batch: int, strategy: str) -> np.ndarray:

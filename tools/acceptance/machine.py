@@ -65,7 +65,7 @@ class Machine:
 
     def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""
-        recipe = config.recipe("nvidia_cosine", global_batch=BATCH, image_size=SIDE)
+        recipe = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
         images = data.read_list(self.root, "train_list.txt", recipe.classes)
         return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
 
