@@ -4,7 +4,8 @@
 # --slow: also those marked slow, of whichever kind; --ci: of these those marked ci too, as .ci/run does
 # --null-gpu: each recipe and precision by the GPU's path on null GPUs (tests/null_gpu/); with --slow the whole matrix
 # --cluster: on containers as nodes and on a SLURM; with --null-gpu both, one test at a time
-# --coverage: also which lines of harness/ and paddle_*/ no test executed, in any process that the tests start
+# --coverage: also which lines of program/, harness/, tools/ and paddle_*/ no test executed, in any process that the tests
+#   start; with --null-gpu the plain tests and the null GPUs' in one run
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
@@ -41,6 +42,7 @@ echo "== tests"
 case "${kinds[*]}" in
   "") kind="not cluster and not null_gpu" ;;
   *\ *) kind="(cluster or null_gpu)" ;;
+  null_gpu) [[ -n "${coverage}" ]] && kind="not cluster" || kind="null_gpu" ;;
   *) kind="${kinds[0]}" ;;
 esac
 tests=(pytest -n "${workers}" --dist loadgroup -m "${slow}${kind}" --durations 8 --durations-min 10 "${arguments[@]}")
