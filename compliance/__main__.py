@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compliance import findings, rules
+from compliance import forms, rules
 from compliance.commands import COMMANDS
 from compliance.submission.runs import check_logs, expand
 from runlog.text import called, printable
@@ -120,7 +120,7 @@ def _verdict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verdict", choices=("official", "strict"), help=which)
 
 
-_FORMATS = {"text": findings.as_text, "json": findings.as_json, "github": findings.as_github}
+_FORMATS = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -135,7 +135,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.json and options.format == "github":
         raise ValueError("--json and --format github: one form only")
     if options.junit:
-        findings.check_replaceable(options.junit, findings.as_junit([]).removesuffix("</testsuites>\n"))
+        forms.check_replaceable(options.junit, forms.as_junit([]).removesuffix("</testsuites>\n"))
     reports = check_logs(
         expand(options.logs),
         rules.load(options.ruleset),
@@ -148,7 +148,7 @@ def _check(options: argparse.Namespace) -> int:
     )
     print(_FORMATS["json" if options.json else options.format](reports), end="")
     if options.junit:
-        options.junit.write_text(findings.as_junit(reports), encoding="utf-8")
+        options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1
 
 

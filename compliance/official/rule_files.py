@@ -50,7 +50,6 @@ class Check:
 
     @functools.cached_property
     def words(self) -> str:
-        """What it asks."""
         return f"{'before' if self.before else 'after'} {self.other}" if self.aspect == "order" else in_words(self.node)
 
     @functools.cached_property
@@ -65,8 +64,6 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A KEY of a file."""
-
     key: str
     count: str
     least: int
@@ -86,7 +83,6 @@ class Rule:
         return f"at least {'one' if self.least == 1 else self.least} {self.key}" if self.least else ""
 
     def describe(self) -> str:
-        """The rule in words."""
         parts = [self.count_in_words, *(check.words for check in self.checks)]
         parts += [f"the first: {self.first_check.words}"] if self.first_check else []
         parts += [f"one of them: {self.any_check.words}"] if self.any_check else []
@@ -95,8 +91,6 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFile:
-    """One file: BEGIN, its KEYs, END."""
-
     name: str
     rules: Mapping[str, Rule]
     begin: Sequence[Code]
@@ -123,12 +117,10 @@ def names() -> frozenset[str]:
 
 
 def versions() -> list[str]:
-    """The rulesets."""
     return sorted({name.partition("/")[0].removeprefix("training_") for name in names()})
 
 
 def benchmarks(version: str) -> list[str]:
-    """The benchmarks that `version` has rules for."""
     divisions = (
         {name.partition(f"/{division}_")[2].removesuffix(".yaml") for name in _files(version)}
         for division in ("closed", "open")
@@ -157,7 +149,6 @@ def reference_points(file: str, version: str) -> dict[str, Any]:
 
 
 def text_of(name: str) -> str:
-    """The text of a rule file."""
     ours = RULES / name
     return ours.read_text("utf-8") if ours.is_file() else _archive().read(f"compliance_checker/{name}").decode()
 

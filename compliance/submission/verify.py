@@ -22,7 +22,7 @@ from compliance.submission.package import (
     is_name,
     official_answers,
 )
-from compliance.submission.runs import Checked, sha256
+from compliance.submission.runs import sha256
 from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, as_table, page_of, row_of, signed
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
@@ -31,7 +31,6 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance verify`."""
     folder: Path = options.folder
     if (folder / TABLE).is_file():
         answers = verify_site(folder, options.signers, ask_official=options.official)
@@ -79,10 +78,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
         answers.append(judged("contents", False, f"{file} {what}"))
     if not wanted <= there:
         return answers
-    checked = []
-    for log in logs:
-        findings, run = check_file(log, ruleset)
-        checked.append(Checked(path=log, findings=findings, run=run))
+    checked = [check_file(log, ruleset) for log in logs]
     try:
         content, reasons = contents_of(folder, checked, system, benchmark, ruleset)
     except (ValueError, KeyError, OSError) as error:

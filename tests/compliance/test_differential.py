@@ -138,7 +138,8 @@ def _compare(seeds: dict[str, str], ruleset_name: str, folder: Path, count: int,
         name = names[number % len(names)]
         text = altered(seeds[name], random.Random(number))
         path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
-        findings, run = check_file(path, ruleset)
+        report = check_file(path, ruleset)
+        findings, run = report.findings, report.run
         errors = [finding for finding in findings if finding.severity == "error"]
         # A log of hrnet goes to the official checker with our rules for it, as --official does; so does one
         # whose benchmark stands on a line that is refused.
@@ -185,7 +186,7 @@ def test_unaltered_seeds_get_the_same_verdict(own_seeds, mlperf_seeds, tmp_path)
     for ruleset, seeds in (("4.0.0", own_seeds | mlperf_seeds), ("2.1.0", mlperf_seeds)):
         for name, text in seeds.items():
             (tmp_path / "log.txt").write_text(text)
-            findings, _ = check_file(tmp_path / "log.txt", rules.load(ruleset))
+            findings = check_file(tmp_path / "log.txt", rules.load(ruleset)).findings
             ours = all(finding.severity != "error" for finding in findings)
             config = str(config_of_ours("4.0.0", tmp_path)) if name.startswith("hrnet") else None
             official = official_checker.passes(tmp_path / "log.txt", ruleset, config)
@@ -204,7 +205,7 @@ def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(ow
             if fields["key"] == key:
                 log.write(index, fields | {"metadata": metadata})
         path.write_text(log.text)
-        findings, _ = check_file(path, rules.load("4.0.0"))
+        findings = check_file(path, rules.load("4.0.0")).findings
         ours = [finding for finding in findings if finding.official]
         assert official_checker.passes(path) == (not ours), (key, ours)
         assert any(finding.severity == "error" for finding in findings)
@@ -240,7 +241,7 @@ def test_the_time_before_the_run_is_limited_as_the_round_limits_it(tmp_path, rul
         for late in (False, True):
             log = Altered(make_log.run()).later("init_start", -minutes_ms)
             path.write_text((log.move_after("submission_division", "init_stop") if late else log).text)
-            ours = [finding for finding in check_file(path, rules.load(ruleset))[0] if finding.official]
+            ours = [finding for finding in check_file(path, rules.load(ruleset)).findings if finding.official]
             assert official_checker.passes(path, ruleset) == (not ours), (minutes_ms, late, ours)
 
 
@@ -264,7 +265,7 @@ def test_a_log_of_damaged_lines_is_judged_by_these_and_refused_by_both(tmp_path:
     damaged = ':::MLLOG {"time_ms": 1, "key": "a", "value": 1, "event_type": "POINT_IN_TIME"}\n'
     path = tmp_path / "result_0.txt"
     path.write_text(Altered(make_log.run()).drop("run_stop").text + 10_001 * damaged)  # it may be behind them
-    findings, _ = check_file(path, rules.load("4.0.0"))
+    findings = check_file(path, rules.load("4.0.0")).findings
     assert {finding.rule for finding in findings} == {"line-fields"}
     assert any(finding.official for finding in findings)
     assert not official_checker.passes(path)

@@ -151,7 +151,7 @@ def test_an_odd_log_that_is_honest_is_refused_by_no_strict_rule(name: str, tmp_p
     path = tmp_path / "result_0.txt"
     log = ODD[name](Altered(foreign(make_log.closed_run())))
     path.write_text(log.text, encoding="utf-8", newline="")
-    found, _ = check_file(path, rules.load("4.0.0"))
+    found = check_file(path, rules.load("4.0.0")).findings
     assert [(f.rule, f.actual) for f in found if f.severity == "error"] == []
 
 
@@ -159,5 +159,5 @@ def test_a_log_of_sgd_with_half_an_epoch_of_warm_up(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     recipe = SGD | {"opt_learning_rate_warmup_epochs": 2.5, "sgd_opt_learning_rate_decay_steps": 41.5}
     path.write_text(foreign(make_log.closed_run(hyperparameters=recipe)))
-    found, _ = check_file(path, rules.load("4.0.0"))
+    found = check_file(path, rules.load("4.0.0")).findings
     assert [(f.rule, f.actual) for f in found if f.severity == "error"] == []

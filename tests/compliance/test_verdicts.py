@@ -139,7 +139,7 @@ def test_a_copy_with_other_times_and_another_accuracy_is_found(make, tmp_path: P
     status, files = check(capsys, tmp_path, "--verdict", "strict")
     assert (status, [rules_broken(file) for file in files]) == (1, [set(), *[{"runs-differ"}] * 4])
     diverged = [foreign(make_log.closed_run(seed=seed, accuracies=(0.001,) * 9)) for seed in (1, 2)]
-    found = [check_file(path, rules.load("4.0.0"))[1] for path in write(tmp_path, *diverged)]
+    found = [check_file(path, rules.load("4.0.0")).run for path in write(tmp_path, *diverged)]
     assert alike(*found) == ""
 
 
