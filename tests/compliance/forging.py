@@ -207,13 +207,6 @@ def start_late(log: Altered, _: Altered) -> Altered:
     return log.change("run_start", lambda fields: fields.update(time_ms=log.fields(stop)["time_ms"]))
 
 
-def one_epoch_less(log: Altered, _: Altered) -> Altered:
-    """The clock starts in the middle of the first epoch."""
-    for key in ("run_start", "train_samples", "eval_samples", "block_start", "epoch_start"):
-        log.later(key, 25_000)
-    return by_clock(log)
-
-
 def early(log: Altered, _: Altered) -> Altered:
     """The last block is cut off, and the evaluation before it reaches the target."""
     stop = log.fields(log.at("block_stop", -2))["time_ms"]
@@ -249,17 +242,6 @@ def twice(log: Altered, first: str, last: str, number: int) -> Altered:
     return log
 
 
-def evaluation_earlier(log: Altered, _: Altered) -> Altered:
-    """The last evaluation stands two epochs further up, at the time of the epoch's end there."""
-    lines = [log.lines.pop(log.at(key, -1)) for key in ("eval_start", "eval_stop", "eval_accuracy")]
-    stop = log.at("epoch_stop", -3)
-    ms = log.fields(stop)["time_ms"]
-    log.lines[stop + 1 : stop + 1] = lines
-    for offset in (1, 2, 3):
-        log.write(stop + offset, log.fields(stop + offset) | {"time_ms": ms + min(offset, 2) - 1})
-    return log
-
-
 def warmed(log: Altered, _: Altered) -> Altered:
     """Before run_start an epoch has filled the caches."""
     lines = [log.lines[log.at(key)] for key in ("epoch_start", "epoch_stop")]
@@ -271,12 +253,6 @@ def warmed(log: Altered, _: Altered) -> Altered:
         fields["metadata"]["epoch_num"] = 0
         log.write(start + offset, fields | {"time_ms": ms - 60_000 + offset * 50_000})
     return log
-
-
-def same_time(log: Altered, key: str, other: str, behind_ms: float) -> Altered:
-    """An event so long behind another, below which it does not stand."""
-    ms = log.fields(log.at(other))["time_ms"] + behind_ms
-    return log.change(key, lambda fields: fields.update(time_ms=ms))
 
 
 def shuffled_header(log: Altered) -> Altered:
@@ -300,10 +276,6 @@ def two_ranks(log: Altered, _: Altered) -> Altered:
     """Each event of training stands there twice, as of two ranks of a launcher."""
     log.lines = [out for line in log.lines for out in ([f"0: {line}", f"1: {line}"] if '"epoch_' in line else [line])]
     return log
-
-
-def with_loss(number: int, loss: float | None) -> Callable[[Altered, Altered], Altered]:
-    return lambda log, _: log.change("step_window", lambda fields: fields["value"].update(loss=loss), number)
 
 
 def rank_times(**changes: Any) -> Callable[[Altered, Altered], Altered]:

@@ -11,8 +11,8 @@ from compliance.check import Checker
 from compliance.submission.description import compare_description, over_peak
 from runlog.reader import read_text
 from tests import make_log
-from tests.compliance.altered import Altered
-from tests.compliance.test_check import STRICT, check, errors, rules_broken, write
+from tests.compliance.altered import Altered, write
+from tests.compliance.test_check import STRICT, check, errors, rules_broken
 
 
 def test_runs_with_the_same_seed_fail(tmp_path: Path, capsys) -> None:
