@@ -170,7 +170,8 @@ class Checker:
             self.misread = self.misread or not is_type
             self._refused += entry.kind in ("json", "fields", "trailing-text")
             rule = "event-type" if is_type else f"line-{entry.kind}"
-            self._collected.breach(rule, entry.line, _of_problem(entry))
+            text = f": {printable(entry.text)}" if entry.text else ""
+            self._collected.breach(rule, entry.line, f"{printable(entry.message)}{text}")
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
                 self._order.measured.fault(entry.line, f"a second header section {printable(entry.section)}")
@@ -239,10 +240,6 @@ class Checker:
         if self._refused >= REFUSED_READ:  # what is missing may lie behind them
             findings = tuple(finding for finding in findings if finding.rule.startswith("line-"))
         return findings, run
-
-
-def _of_problem(problem: Problem) -> str:
-    return printable(problem.message) + (f": {printable(problem.text)}" if problem.text else "")
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:

@@ -63,11 +63,9 @@ def command(options: argparse.Namespace) -> int:
             expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
         )
     except RefusedError as error:
-        if options.json:
-            print(json.dumps({"package": None, "refused": error.reasons}, indent=2))
-        else:
-            for reason in error.reasons:
-                print(f"refused: {printable(reason, 5000)}")
+        refused = "".join(f"refused: {printable(reason, 5000)}\n" for reason in error.reasons)
+        said = json.dumps({"package": None, "refused": error.reasons}, indent=2) + "\n"
+        print(said if options.json else refused, end="")
         return 1
     if options.json:
         said = {"package": str(folder), "refused": [], "chosen": content.chosen, **content.manifest}

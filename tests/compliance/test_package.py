@@ -83,21 +83,13 @@ def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> N
     }
     assert not any(part.startswith(".") for name in names for part in name.split("/"))
     assert not list((target / "results").rglob("scaling.json"))
-
-
-def test_the_runs_are_renamed_in_the_order_of_their_start_and_unchanged(built) -> None:
-    target, said = built
-    for index in range(5):
-        copy = target / "results" / "CPU" / "resnet" / f"result_{index}.txt"
-        assert copy.read_bytes() == (said["logs"] / f"result_{7 - index}.txt").read_bytes()
-
-
-def test_the_report_gives_the_score_and_the_hashes_are_those_of_sha256sum(built) -> None:
-    target, said = built
+    for index in range(5):  # renamed in the order of their start, and unchanged
+        copied = target / "results" / "CPU" / "resnet" / f"result_{index}.txt"
+        assert copied.read_bytes() == (said["logs"] / f"result_{7 - index}.txt").read_bytes()
     report = (target / "README.md").read_text()
     assert f"Score: {said['minutes']!r} minutes (unverified): olympic mean" in report
-    assert "Result not verified by MLCommons Association." in report
-    assert said["commit"] in report
+    assert said["commit"] in report and "Result not verified by MLCommons Association." in report
+    assert "| result_0.txt | " in report and "; 1 node(s), 0 accelerator(s) a node; host Example CPU 9000.\n" in report
     done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=target, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
 
@@ -268,9 +260,6 @@ def test_a_commit_that_the_checkout_lacks_is_refused(tmp_path: Path, capsys) -> 
     logs = five(tmp_path, "1" * 40)
     assert build(logs, description(tmp_path), tmp_path / "out") == 2
     assert "git has no commit 1111" in capsys.readouterr().err
-
-
-def test_verify_needs_a_package(tmp_path: Path, capsys) -> None:
     assert main(["verify", str(tmp_path)]) == 2
     assert "no submission.json in it" in capsys.readouterr().err
 
@@ -359,24 +348,17 @@ def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path, capsys) -
     assert (out.err, says in out.out) == ("", True)
 
 
-def test_verify_takes_the_working_folder_and_a_link_to_a_package(copy: Path, tmp_path: Path, monkeypatch) -> None:
+def test_code_is_compared_where_there_is_a_checkout(copy: Path, tmp_path: Path, monkeypatch) -> None:
+    """By a link or from within the package, too; a commit that the checkout lacks fails."""
     (tmp_path / "link").symlink_to(copy)
     assert main(["verify", str(tmp_path / "link")]) == 0
     monkeypatch.chdir(copy)
     assert main(["verify", "."]) == 0
-
-
-def test_code_is_not_compared_without_its_commit_and_verify_says_so(copy: Path, monkeypatch) -> None:
-    monkeypatch.setattr(package, "REPOSITORY", copy)
-    [answer] = [a for a in verify(copy) if a.check == "code"]
-    assert answer.status == "unknown"
-
-
-def test_a_commit_that_no_checkout_has_fails(copy: Path, tmp_path: Path, monkeypatch) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
-    monkeypatch.setattr(package, "REPOSITORY", tmp_path / "other")
-    [answer] = [a for a in verify(copy) if a.check == "code"]
-    assert (answer.status, "git has no commit" in answer.found) == ("fatal", True)
+    for repository, status in ((copy, "unknown"), (tmp_path / "other", "fatal")):
+        monkeypatch.setattr(package, "REPOSITORY", repository)
+        [answer] = [a for a in verify(copy) if a.check == "code"]
+        assert (answer.status, "git has no commit" in answer.found) == (status, True)
 
 
 def test_a_foreign_log_with_a_forged_source_is_not_packaged_as_our_code(commit, tmp_path: Path, capsys) -> None:
