@@ -96,7 +96,8 @@ def command(options: argparse.Namespace) -> int:
     for path, write in ((options.html, as_html), (options.csv, as_csv)):
         if path:
             path.write_text(write(submissions), encoding="utf-8")
-    print(as_json(submissions) if options.json else as_text(submissions), end="")
+    said = json.dumps({"submissions": [asdict(one) for one in submissions]}, indent=2) + "\n"
+    print(said if options.json else as_text(submissions), end="")
     return 0
 
 
@@ -358,18 +359,13 @@ def _questions(reports: Sequence[Report]) -> Iterator[Question]:
 _COLUMNS = [field.name for field in fields(Submission) if field.name != "questions"]
 
 
-def as_json(submissions: Sequence[Submission]) -> str:
-    return json.dumps({"submissions": [asdict(one) for one in submissions]}, indent=2) + "\n"
-
-
 def as_csv(submissions: Sequence[Submission]) -> str:
     rows = []
     for one in submissions:
-        row = {name: getattr(one, name) for name in _COLUMNS}
+        rows.append({name: getattr(one, name) for name in _COLUMNS})
         for severity in ("error", "warning"):
-            asked = [question.rule for question in one.questions if question.severity == severity]
-            row[f"{severity}s"] = " ".join(asked)
-        rows.append(row)
+            asked = (question.rule for question in one.questions if question.severity == severity)
+            rows[-1][f"{severity}s"] = " ".join(asked)
     return csv_text([*_COLUMNS, "errors", "warnings"], rows)
 
 

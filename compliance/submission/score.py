@@ -61,7 +61,7 @@ class Score:
 
 def command(options: argparse.Namespace) -> int:
     scored = score_logs(expand(options.logs), load(options.ruleset), options.verdict)
-    print(as_json(scored) if options.json else as_text(scored), end="")
+    print(json.dumps(asdict(scored), indent=2) + "\n" if options.json else as_text(scored), end="")
     return 0 if scored.minutes is not None else 1
 
 
@@ -197,10 +197,6 @@ def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
     if len(minutes) + dropped >= 3:  # a dropped run is the worst
         return (olympic_mean([*minutes, *[math.inf] * dropped]) if dropped <= 1 else None), "olympic mean"
     return (sum(minutes) / len(minutes) if minutes else None), "mean (an olympic mean takes 3 runs)"
-
-
-def as_json(score: Score) -> str:
-    return json.dumps(asdict(score), indent=2) + "\n"
 
 
 def as_text(score: Score) -> str:

@@ -83,9 +83,8 @@ def _lines(log: Path) -> list[tuple[int, str]]:
     """Number and text of the log's lines that its time and its quality are made of."""
     wanted = {entry.line for entry in read_log(log) if isinstance(entry, Event) and entry.key in _QUOTED}
     with log.open(encoding="utf-8", errors="replace") as stream:
-        return [
-            (number, printable(line.rstrip("\n"), 300)) for number, line in enumerate(stream, 1) if number in wanted
-        ]
+        lines = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1) if number in wanted)
+        return [(number, printable(line, 300)) for number, line in lines]
 
 
 def signed(folder: Path, signers: Path | None) -> Verdict:
