@@ -91,10 +91,8 @@ class _Applied:
             try:
                 if event.key == schema.EVAL_ACCURACY.key and "metric" in event.metadata:
                     at = event.metadata[self.file.aggregates]
-                    one = joined.setdefault(
-                        at, Event(_AGGREGATED, {self.file.aggregates: at}, {}, 0, "", event.line, 0)
-                    )
-                    one.value[event.metadata["metric"]] = event.value
+                    first = Event(_AGGREGATED, {self.file.aggregates: at}, {}, 0, "", event.line, 0)
+                    joined.setdefault(at, first).value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):
                 wanted = f"{self.file.aggregates} and a metric in the metadata"
                 self.ends(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata")))

@@ -28,10 +28,7 @@ _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
 _COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
 # CRC-32 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
-_AGGREGATES = {
-    0x9193B33E: "samples_count",
-    0x97C23FA3: "step_num",
-}
+_AGGREGATES = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +96,7 @@ class RuleFile:
 
     @property
     def source(self) -> str:
-        return (
-            f"this project, {self.name}" if (RULES / self.name).is_file() else f"mlperf-logging {VERSION}, {self.name}"
-        )
+        return f"{'this project' if (RULES / self.name).is_file() else f'mlperf-logging {VERSION}'}, {self.name}"
 
 
 @functools.cache
@@ -200,9 +195,8 @@ def _known(name: str, key: str, text: str, read: Any) -> Any:
     try:
         return read(text)
     except UnknownFormError:
-        raise ValueError(
-            f"{name}: {key}: no meaning for {text.strip()!r}; mlperf-logging {VERSION} has no such form"
-        ) from None
+        known = f"mlperf-logging {VERSION} has no such form"
+        raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {known}") from None
 
 
 def _rule(name: str, fields: dict[str, Any], set_by: Mapping[str, str]) -> Rule:

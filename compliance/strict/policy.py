@@ -115,13 +115,9 @@ class Policy:
         if 0 < image_ms * batch < SHORTEST_STEP_MS:
             actual = f"{image_ms * batch:.3g} ms a step of {batch} images, by the run's time and epochs"
             self._breach("epoch-time", order.stop_line, actual, f"a step takes {SHORTEST_STEP_MS} ms at least")
-        evaluations = [ms for (key, _), ms in order.intervals.items() if key == schema.EVAL_STOP.key]
-        if (
-            samples == benchmark.train_samples
-            and evaluations
-            and 0 < min(evaluations) < FASTEST_EVALUATION * image_ms * evaluated
-        ):
-            actual = f"an evaluation of {min(evaluations):.10g} ms; {evaluated} images of training take"
+        least_ms = min((ms for (key, _), ms in order.intervals.items() if key == schema.EVAL_STOP.key), default=0)
+        if samples == benchmark.train_samples and 0 < least_ms < FASTEST_EVALUATION * image_ms * evaluated:
+            actual = f"an evaluation of {least_ms:.10g} ms; {evaluated} images of training take"
             self._breach("epoch-time", order.stop_line, f"{actual} {image_ms * evaluated:.4g} ms")
 
     def _summary(self) -> None:
@@ -284,17 +280,15 @@ class Policy:
         evaluations = self.order.evaluations
         reached = next((i for i, one in enumerate(evaluations) if one.value >= target), None)
         if best := next((one for one in evaluations if one.value > MOST_ACCURATE), None):
-            self._breach(
-                "accuracy-curve", best.line, f"top-1 {best.value:.6g}; none of ResNet-50's is over {MOST_ACCURATE}"
-            )
+            actual = f"top-1 {best.value:.6g}; none of ResNet-50's is over {MOST_ACCURATE}"
+            self._breach("accuracy-curve", best.line, actual)
         if reached is None or reached < LEAST_CURVE - 1:
             return
         values, last = [one.value for one in evaluations[: reached + 1]], evaluations[reached]
         rises = sum(map(operator.lt, values, values[1:])) / (len(values) - 1)
         if values[-2] < target - MOST_LAST_RISE:
-            self._breach(
-                "accuracy-curve", last.line, f"{values[-2]:.6g} at one evaluation, {last.value:.6g} at the next"
-            )
+            actual = f"{values[-2]:.6g} at one evaluation, {last.value:.6g} at the next"
+            self._breach("accuracy-curve", last.line, actual)
         elif rises < LEAST_RISES:
             self._breach("accuracy-curve", last.line, f"{rises:.0%} of its evaluations are better than the one before")
 

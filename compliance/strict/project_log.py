@@ -133,10 +133,8 @@ class ProjectLog:
             most = most_images_per_s(cards, cores, pixels)
             if most is not None and rate > most:
                 what = f"{len(cards)} cards" if cards else f"{cores} cores"
-                yield (
-                    line,
-                    f"a window of {rate:.6g} images/s; the peak of its {what} is below {most:.6g} at {pixels} px",
-                )
+                bound = f"the peak of its {what} is below {most:.6g} at {pixels} px"
+                yield line, f"a window of {rate:.6g} images/s; {bound}"
 
     def _too_short(self, configured: Mapping[str, Any]) -> Iterator[Fault]:
         """An end before the recipe's, or fewer samples of telemetry than half of those due."""

@@ -377,9 +377,8 @@ def as_text(submissions: Sequence[Submission]) -> str:
         verdicts = f"official {one.official_passes}/{one.logs}, {shown[0]}; strict {one.strict_passes}/{one.logs}"
         verdicts += f", {shown[1]}; RCP {one.rcp}, x {one.scaling:.6f}{f' ({one.problem})' if one.problem else ''}"
         lines.append(f"{name}: {'not judged' if one.not_judged == one.logs else verdicts}")
-        lines += [
-            f"  {q.severity}: {q.rule}, {q.logs} log(s), {q.file}:{q.line or '-'}: {q.actual}" for q in one.questions
-        ]
+        for q in one.questions:
+            lines.append(f"  {q.severity}: {q.rule}, {q.logs} log(s), {q.file}:{q.line or '-'}: {q.actual}")
     official, strict = (sum(getattr(s, f"{by}_passes") for s in submissions) for by in ("official", "strict"))
     count, unjudged = (sum(getattr(s, name) for s in submissions) for name in ("logs", "not_judged"))
     passes = f"official passes {official}, strict {strict}; {unjudged} not judged"

@@ -21,8 +21,12 @@ from runlog.text import printable
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
+# what the runs of one submission have in common by name
 _SUBMISSION = (
-    *(schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION, schema.SUBMISSION_ORG, schema.SUBMISSION_PLATFORM),
+    schema.SUBMISSION_BENCHMARK,
+    schema.SUBMISSION_DIVISION,
+    schema.SUBMISSION_ORG,
+    schema.SUBMISSION_PLATFORM,
 )
 OWN_OF_A_RUN = frozenset(
     {
@@ -99,7 +103,6 @@ Found = Iterator[tuple[Report, Finding]]  # of the run to blame
 
 
 def submission_of(run: LoggedRun) -> tuple[str, ...]:
-    """What the runs of one submission have in common by name."""
     return tuple(str(run.first_value(event)) for event in _SUBMISSION)
 
 
@@ -187,10 +190,8 @@ def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Found:
 
 
 def _is_hyperparameter(name: str) -> bool:
-    return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in (
-        schema.GLOBAL_BATCH_SIZE.key,
-        schema.GRADIENT_ACCUMULATION_STEPS.key,
-    )
+    whole = (schema.GLOBAL_BATCH_SIZE.key, schema.GRADIENT_ACCUMULATION_STEPS.key)
+    return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in whole
 
 
 def benchmark_of(run: LoggedRun, ruleset: Ruleset) -> Benchmark | None:

@@ -87,11 +87,8 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     if not same:
         names = {**content.manifest, **manifest}
         differing = ", ".join(name for name in names if content.manifest.get(name) != manifest.get(name))
-        message = (
-            f"differs from what the logs say in: {printable(differing)}"
-            if differing
-            else "not in the form of a package's"
-        )
+        in_names = f"differs from what the logs say in: {printable(differing)}"
+        message = in_names if differing else "not in the form of a package's"
     answers.append(judged(MANIFEST, same, message))
     same = _read(folder / REPORT) == content.report.encode()
     message = "every figure is the logs'" if same else "differs from the report that the logs give"
