@@ -68,8 +68,8 @@ def command(options: argparse.Namespace) -> int:
         print(said if options.json else refused, end="")
         return 1
     if options.json:
-        said = {"package": str(folder), "refused": [], "chosen": content.chosen, **content.manifest}
-        print(json.dumps(said | {"official": [answer.as_dict() for answer in answers]}, indent=2))
+        built = {"package": str(folder), "refused": [], "chosen": content.chosen, **content.manifest}
+        print(json.dumps(built | {"official": [answer.as_dict() for answer in answers]}, indent=2))
         return 0
     print(content.report)
     if content.chosen:
