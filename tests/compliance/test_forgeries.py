@@ -130,6 +130,7 @@ OWN = [
         log, ('"dirty": false', '"dirty": true, "dirty": false')), "own-log"),
     Forgery("synthetic data, called real everywhere", lambda log, _: by.settings(by.replaced(
         by.synthetic(log, log), ('"synthetic": true', '"synthetic": false')), DATA="real"), hidden=_SAID),
+    Forgery("the end of a resumed run", lambda log, _: by.without(log, 1, 2, renumbered=False), "epoch-order"),
     Forgery("an epoch cut out", lambda log, _: by.without(log, 2, 3, renumbered=False), "own-log"),
     Forgery("an epoch cut out, all numbers moved up", lambda log, _: by.settings(by.summed(
         by.without(log, 2, 3, renumbered=True), samples=76), RECIPE_epochs=2), hidden="it is the log of a shorter run"),
