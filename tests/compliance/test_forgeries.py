@@ -85,6 +85,9 @@ PUBLISHED = [
         log, lambda ms: ms - 3_600_000, "block_start", 5), "time-order"),
     Forgery("an evaluation twice", lambda log, _: by.twice(log, "eval_start", "eval_accuracy", 4), "eval-schedule"),
     Forgery("warm-up epochs on data before run_start", by.warmed, "before-run-start"),
+    Forgery("run_start 50 ms behind the first epoch", lambda log, _: log.change(
+        "run_start", lambda fields: fields.update(time_ms=log.fields(log.at("epoch_start"))["time_ms"] + 50)),
+            "time-order"),
     Forgery("a run of another batch in the folder", lambda log, _: log.value(
         "submission_platform", "another").value("global_batch_size", 1632), "same-hyperparameters"),
     Forgery("a run of another system in the folder", lambda log, _: log.value("submission_platform", "another"),
