@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compliance import findings, rules
+from compliance import forms, rules
 from compliance.commands import COMMANDS
 from compliance.submission.runs import check_logs, expand
 from runlog.text import called, printable
@@ -50,8 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
-        message = printable(str(error), 1000)
-        print(f"compliance {options.command}: {message}", file=sys.stderr)
+        print(f"compliance {options.command}: {printable(str(error), 1000)}", file=sys.stderr)
         return 2
 
 
@@ -59,48 +58,35 @@ def _add_submission(commands: Any) -> None:
     """The commands that are of a whole submission, or of several."""
     system_ = _parser(commands, "system")
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
-    system_.add_argument(
-        "--log", type=Path, required=True, help="take the machine, the packages and the submission from this log"
-    )
-    system_.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="what cannot be found out; FIELD= says that there is none",
-    )
+    system_.add_argument("--log", type=Path, required=True, help="log that says the machine and the submission")
+    given = "what cannot be found out; FIELD= says that there is none"
+    system_.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help=given)
     system_.add_argument("--force", action="store_true", help="replace FILE")
 
     package_ = _parser(commands, "package")
     package_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     package_.add_argument("--org", required=True, help="organisation: the package's top folder")
-    package_.add_argument(
-        "--system", required=True, metavar="NAME", help="system: systems/NAME.json, or the path of the description"
-    )
+    described = "system: systems/NAME.json, or the path of the description"
+    package_.add_argument("--system", required=True, metavar="NAME", help=described)
     package_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
     _ruleset(package_)
 
     verify_ = _parser(commands, "verify")
     verify_.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package, or a published folder")
-    verify_.add_argument(
-        "--signers", type=Path, metavar="FILE", help="of a published folder: ssh-keygen's allowed signers"
-    )
+    allowed = "of a published folder: ssh-keygen's allowed signers"
+    verify_.add_argument("--signers", type=Path, metavar="FILE", help=allowed)
     verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
 
     publish_ = _parser(commands, "publish")
     publish_.add_argument("folders", nargs="+", metavar="DIR", type=Path, help="ORG/ of a package that verifies")
-    publish_.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER", help="folder to write, for any web server"
-    )
+    publish_.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write, for a web server")
     publish_.add_argument("--key", type=Path, metavar="FILE", help="sign its hashes with this SSH key")
 
     audit_ = _parser(commands, "audit")
-    audit_.add_argument(
-        "path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or a tar"
-    )
-    audit_.add_argument(
-        "--ruleset", help="for all (default: that of the round in a folder's name; 4.0.0 for logs of this project)"
-    )
+    where = "SUBMITTER/results/SYSTEM/BENCHMARK, or a tar"
+    audit_.add_argument("path", type=Path, metavar="FOLDER|ARCHIVE", help=where)
+    rounds = "for all (default: that of the round in a folder's name; 4.0.0 for logs of this project)"
+    audit_.add_argument("--ruleset", help=rounds)
     audit_.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     audit_.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
 
@@ -120,7 +106,7 @@ def _verdict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verdict", choices=("official", "strict"), help=which)
 
 
-_FORMATS = {"text": findings.as_text, "json": findings.as_json, "github": findings.as_github}
+_FORMATS = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -135,7 +121,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.json and options.format == "github":
         raise ValueError("--json and --format github: one form only")
     if options.junit:
-        findings.check_replaceable(options.junit, findings.as_junit([]).removesuffix("</testsuites>\n"))
+        forms.check_replaceable(options.junit, forms.as_junit([]).removesuffix("</testsuites>\n"))
     reports = check_logs(
         expand(options.logs),
         rules.load(options.ruleset),
@@ -148,7 +134,7 @@ def _check(options: argparse.Namespace) -> int:
     )
     print(_FORMATS["json" if options.json else options.format](reports), end="")
     if options.junit:
-        options.junit.write_text(findings.as_junit(reports), encoding="utf-8")
+        options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1
 
 

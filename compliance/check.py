@@ -11,41 +11,40 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compliance.findings import Collected, Finding, breach, breach_of_key
+from compliance.findings import Collected, Finding, breach, verdict
 from compliance.first_values import FirstValues
 from compliance.official.checker import Judge
 from compliance.official.parser import official_findings
 from compliance.official.rule_files import VERSION, keys
 from compliance.rules import Ruleset
-from compliance.strict import project_log
+from compliance.strict import measured, project_log, run_order
 from compliance.strict.policy import Policy
-from compliance.strict.run_order import HANDLERS, Evaluation, RunOrder
-from compliance.strict.windows import Windows
+from compliance.strict.run_order import Evaluation, RunOrder
 from runlog import schema
 from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
 from runlog.text import printable
 
 SECTIONS_KEPT = 100
 REFUSED_READ = 10_000  # damaged lines; a log with more is judged by these alone
-_OF_OTHER_RANKS = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # may come from every rank, or node
-_OF_TRAINING = frozenset(
-    {
-        *(e.key for e in (schema.INIT_START, schema.INIT_STOP, schema.RUN_START, schema.BLOCK_START)),
-        *(e.key for e in (schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START)),
-        *(e.key for e in (schema.EVAL_STOP, schema.EVAL_ACCURACY, schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)),
-        *(schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"),
-    }
+
+
+def _keys(*events: schema.Point[Any] | schema.Mark) -> frozenset[str]:
+    return frozenset(event.key for event in events)
+
+
+_OF_OTHER_RANKS = _keys(schema.INIT_START, schema.CACHE_CLEAR)  # may come from every rank, or node
+_BEFORE = _keys(schema.INIT_START, schema.INIT_STOP)
+_SAMPLES = _keys(schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)
+# what may stand below run_stop: it changes no figure
+_CLOSING = _keys(schema.BLOCK_STOP, schema.EPOCH_STOP, schema.EVAL_STOP) | _SAMPLES | {"throughput", "tracked_stats"}
+_OF_TRAINING = (
+    _BEFORE
+    | _keys(schema.RUN_START, schema.BLOCK_START, schema.EPOCH_START, schema.EVAL_START, schema.EVAL_ACCURACY)
+    | _keys(schema.STEP_WINDOW, schema.EPOCH_THROUGHPUT)
+    | _CLOSING
 )
 # whose times a score or a rate rests on; hyperparameters and submission_* are labels, which others log at any time
-_OF_THE_CLOCK = (_OF_TRAINING | {schema.RUN_START.key, schema.RUN_STOP.key}) - {
-    *(e.key for e in (schema.INIT_START, schema.INIT_STOP, schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES))
-}
-_CLOSING = frozenset(  # what may stand below run_stop: it changes no figure
-    {
-        *(e.key for e in (schema.BLOCK_STOP, schema.EPOCH_STOP, schema.EVAL_STOP)),
-        *(schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, "throughput", "tracked_stats"),
-    }
-)
+_OF_THE_CLOCK = (_OF_TRAINING | _keys(schema.RUN_STOP)) - _BEFORE - _SAMPLES
 LINE_ORDER_MS = 100  # of threads or hosts that write side by side
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
 
@@ -54,19 +53,18 @@ _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devic
 class LoggedRun:
     """What a log says of its run; None where it does not say. Times are Unix milliseconds."""
 
-    values: Mapping[str, Any]  # first value of each key that a row or this checker names
-    lines: Mapping[str, int]  # and its line
-    headers: Mapping[str, Any]
-    seeds: tuple[tuple[Any, int], ...]  # value, line
-    evaluations: tuple[Evaluation, ...]
-    start_ms: float | None
-    stop_ms: float | None
-    status: str | None
+    values: Mapping[str, Any] = field(default_factory=dict)  # first value of each key that a row or this checker names
+    lines: Mapping[str, int] = field(default_factory=dict)  # and its line
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[tuple[Any, int], ...] = ()  # value, line
+    evaluations: tuple[Evaluation, ...] = ()
+    start_ms: float | None = None
+    stop_ms: float | None = None
+    status: str | None = None
     is_project_log: bool = False  # it has something that only this project writes
     losses: tuple[Any, ...] = ()  # of its first windows
-    intervals: Mapping[tuple[str, int], float] = field(
-        default_factory=dict
-    )  # by kind and place: epochs, blocks, evaluations, windows
+    # by kind and place: epochs, blocks, evaluations, windows
+    intervals: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
     def first_value(self, event: schema.Point[Any]) -> Any:
         """The first value of an event of our schema; None without one."""
@@ -90,9 +88,54 @@ class LoggedRun:
         return table_of(schema.RunSummary, self.first_value(schema.RUN_SUMMARY))
 
 
-NOTHING = LoggedRun(
-    values={}, lines={}, headers={}, seeds=(), evaluations=(), start_ms=None, stop_ms=None, status=None
-)  # what no log says
+NOTHING = LoggedRun()  # what no log says
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a check found in one log, and both verdicts."""
+
+    path: Path
+    findings: tuple[Finding, ...]
+    run: LoggedRun = NOTHING
+    asked: str | None = None  # the verdict that counts; None: strict for logs of this project, official for others
+    sha256: str | None = None  # of the file, where it was asked
+    mlperf_logging: dict[str, Any] | None = None  # verdict and messages of the tool itself, where it was asked
+
+    @property
+    def file(self) -> str:
+        return printable(str(self.path), 4096)
+
+    @property
+    def by(self) -> str:
+        return self.asked or ("strict" if self.run.is_project_log else "official")
+
+    @property
+    def official(self) -> bool:
+        return not any(finding.official for finding in self.findings)
+
+    @property
+    def strict(self) -> bool:
+        """Whether no written rule and no plausibility is broken."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    @property
+    def passed(self) -> bool:
+        return not any(map(self.fails, self.findings))
+
+    def fails(self, finding: Finding) -> bool:
+        return finding.official if self.by == "official" else finding.severity == "error"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "sha256": self.sha256,
+            "official": verdict(self.official),
+            "strict": verdict(self.strict),
+            "by": self.by,
+            "verdict": verdict(self.passed),
+            "findings": [finding.as_dict() for finding in self.findings],
+        } | ({} if self.mlperf_logging is None else {"mlperf_logging": self.mlperf_logging})
 
 
 class Checker:
@@ -103,11 +146,8 @@ class Checker:
         self._collected = Collected(ruleset.strict)
         self._values = FirstValues(keys(ruleset.version), self._collected)
         self._headers: dict[str, Any] = {}
-        self._order = RunOrder(
-            values=self._values,
-            collected=self._collected,
-            windows=Windows(self._values, self._headers),
-        )
+        figures = measured.Measured(self._values, self._headers, self._collected)
+        self._order = RunOrder(values=self._values, collected=self._collected, measured=figures)
         self._judge = Judge(ruleset.version, self._collected)
         self._events = 0
         self._last_ms = -math.inf
@@ -130,10 +170,11 @@ class Checker:
             self.misread = self.misread or not is_type
             self._refused += entry.kind in ("json", "fields", "trailing-text")
             rule = "event-type" if is_type else f"line-{entry.kind}"
-            self._collected.breach(rule, entry.line, _of_problem(entry))
+            text = f": {printable(entry.text)}" if entry.text else ""
+            self._collected.breach(rule, entry.line, f"{printable(entry.message)}{text}")
         elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
             if self._headers.setdefault(entry.section, entry.value) is not entry.value:
-                self._order.windows.fault(entry.line, f"a second header section {printable(entry.section)}")
+                self._order.measured.fault(entry.line, f"a second header section {printable(entry.section)}")
             if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
                 self._collected.breach("null-gpu", entry.line, f"{entry.section} names a null GPU")
 
@@ -154,8 +195,10 @@ class Checker:
             self._collected.breach(rule, line, f"{key} after the run_stop of line {order.stop_line}")
         self._values.take(event)
         self._judge.take(event)
-        if handler := HANDLERS.get(key):
+        if handler := run_order.HANDLERS.get(key):
             handler(order, event)
+        elif measure := measured.HANDLERS.get(key):
+            measure(order.measured, event)
 
     def _out_of_order(self, key: str, time_ms: float) -> str:
         """The rule that an event earlier than one above it breaks."""
@@ -170,7 +213,10 @@ class Checker:
         if not self._events:
             why = f"none can be read; line {found[0].line}: {found[0].actual}" if (found := collected.found) else "none"
             source, fix = f"mlperf-logging {VERSION}, mlp_compliance.py", "give the log of a run"
-            return (breach_of_key("events", "count", None, "MLLOG events", why, fix, source=source),), NOTHING
+            none = Finding(
+                rule="events.count", expected="MLLOG events", actual=why, fix=fix, source=source, official=True
+            )
+            return (none,), NOTHING
         self._judge.finish()
         policy = Policy(ruleset=self._ruleset, values=values, order=order, headers=self._headers, collected=collected)
         policy.finish(self._benchmark_asked)
@@ -185,8 +231,8 @@ class Checker:
             stop_ms=order.stop_ms,
             status=order.status if isinstance(order.status, str) else None,
             is_project_log=project_log.is_project_log(self._headers, values),
-            losses=tuple(order.windows.losses),
-            intervals=order.intervals | {("step_window", i): s for i, s in enumerate(order.windows.times_s)},
+            losses=tuple(order.measured.losses),
+            intervals=order.intervals | {("step_window", i): s for i, s in enumerate(order.measured.times_s)},
         )
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
@@ -196,11 +242,7 @@ class Checker:
         return findings, run
 
 
-def _of_problem(problem: Problem) -> str:
-    return printable(problem.message) + (f": {printable(problem.text)}" if problem.text else "")
-
-
-def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tuple[tuple[Finding, ...], LoggedRun]:
+def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """The findings of the log at `path`, and its run.
 
     Raises OSError if it cannot be read, ValueError if it is no regular file.
@@ -213,4 +255,4 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> tu
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)
-    return findings, run
+    return Report(path=path, findings=findings, run=run)

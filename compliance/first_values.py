@@ -59,8 +59,6 @@ def _state(event: schema.Point[Any] | schema.Mark) -> KeyState:
 
 
 class FirstValues:
-    """Takes the events of one log."""
-
     def __init__(self, others: frozenset[str], collected: Collected) -> None:
         """`others`: keys to keep beside those of our schema."""
         self._collected = collected
@@ -69,7 +67,6 @@ class FirstValues:
         }
 
     def of(self, event: schema.Point[Any] | schema.Mark) -> KeyState:
-        """What the log says of an event of our schema."""
         return self.keys[event.key]
 
     def text(self, event: schema.Point[str]) -> str:
@@ -78,7 +75,6 @@ class FirstValues:
         return value if isinstance(value, str) else ""
 
     def take(self, event: Event) -> None:
-        """The next event, of any key."""
         key, value = event.key, event.value
         state = self.keys.get(key)
         if state is None:

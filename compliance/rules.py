@@ -67,7 +67,6 @@ class Ruleset:
 
 
 def read_rules(name: str) -> Any:
-    """What stands in compliance/rules/`name`."""
     with (RULES / name).open("rb") as stream:
         return yaml.load(stream, Loader=_LOADER)  # noqa: S506  both are safe loaders
 

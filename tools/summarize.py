@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from compliance import rules
-from compliance.findings import FileReport, as_json
+from compliance.check import Report
+from compliance.forms import as_json
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from scoring.figure import protocols
@@ -84,7 +85,7 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     records = [read_record(log) for log in logs]
     figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
     rows = _rows(records, figure, throughput=throughput)
-    reports: list[FileReport] = []
+    reports: list[Report] = []
     findings = None
     if throughput:
         rows["check"] = "not applicable: a throughput run is no training result"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compliance.findings import FINDINGS_PER_RULE, Collected, Finding, breach_of_key
+from compliance.findings import FINDINGS_PER_RULE, Collected, Finding
 from compliance.first_values import is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
@@ -28,7 +28,6 @@ class Judge:
         self._events: list[Event] = []
 
     def take(self, event: Event) -> None:
-        """The next event, of any key."""
         if event.key in self._keys:
             if isinstance(event.metadata, dict):  # half the memory: no rule asks for the place in the code
                 names = {sys.intern(name): value for name, value in own_metadata(event.metadata).items()}
@@ -92,10 +91,8 @@ class _Applied:
             try:
                 if event.key == schema.EVAL_ACCURACY.key and "metric" in event.metadata:
                     at = event.metadata[self.file.aggregates]
-                    one = joined.setdefault(
-                        at, Event(_AGGREGATED, {self.file.aggregates: at}, {}, 0, "", event.line, 0)
-                    )
-                    one.value[event.metadata["metric"]] = event.value
+                    first = Event(_AGGREGATED, {self.file.aggregates: at}, {}, 0, "", event.line, 0)
+                    joined.setdefault(at, first).value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):
                 wanted = f"{self.file.aggregates} and a metric in the metadata"
                 self.ends(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata")))
@@ -131,7 +128,6 @@ class _Key:
         self._failures: list[Finding] = []  # dropped where a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """The next event of the key."""
         rule, state = self.rule, self._file.state
         self.count += 1
         if self.count == 1:
@@ -191,8 +187,15 @@ class _Key:
             "order": f"log {key} {wanted}",
             "time": "log submission_* first; do less before init_stop: compile less, or warm up with fewer steps",
         }.get(aspect, f"log {wanted}")
-        expected = wanted if aspect == "count" else f"{key}: {wanted}"
-        return breach_of_key(key, aspect, line, expected, actual, fix, source=self._file.file.source)
+        return Finding(
+            rule=f"{key}.{aspect}",
+            line=line,
+            expected=wanted if aspect == "count" else f"{key}: {wanted}",
+            actual=actual,
+            fix=fix,
+            source=self._file.file.source,
+            official=True,
+        )
 
     def finish(self, collected: Collected) -> None:
         """Collects what no later file takes back."""

@@ -16,14 +16,13 @@ NOT_CONVERGED = 1e9  # rcp_checker: epochs of a run without success
 
 @dataclass(frozen=True, kw_only=True)
 class ReferencePoint:
-    """How many epochs the reference needs at one global batch. `interpolated` points have no hyperparameters."""
+    """How many epochs the reference needs at one global batch; interpolated ones have no hyperparameters."""
 
     global_batch: int
     mean_epochs: float
     std_epochs: float
     least_epochs: float  # a lower mean of a submission is rejected
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    interpolated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,6 @@ def interpolate(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int
         mean_epochs=mean,
         std_epochs=std,
         least_epochs=_least_mean(mean, std, runs * 2, runs),
-        interpolated=True,
     )
 
 

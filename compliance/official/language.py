@@ -40,7 +40,6 @@ def holds(code: Code, event: Any, state: State) -> bool:
 
 
 def expression(text: str) -> Code:
-    """The value of `text`."""
     try:
         return _expression(ast.parse(text.strip(), mode="eval").body)
     except SyntaxError:
@@ -48,7 +47,6 @@ def expression(text: str) -> Code:
 
 
 def statements(text: str) -> list[Code]:
-    """The statements of `text`, in order."""
     try:
         return [_statement(node) for node in ast.parse(text.strip()).body]
     except SyntaxError:

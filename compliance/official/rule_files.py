@@ -28,10 +28,7 @@ _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
 _COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
 # CRC-32 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
-_AGGREGATES = {
-    0x9193B33E: "samples_count",
-    0x97C23FA3: "step_num",
-}
+_AGGREGATES = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,6 @@ class Check:
 
     @functools.cached_property
     def words(self) -> str:
-        """What it asks."""
         return f"{'before' if self.before else 'after'} {self.other}" if self.aspect == "order" else in_words(self.node)
 
     @functools.cached_property
@@ -65,8 +61,6 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A KEY of a file."""
-
     key: str
     count: str
     least: int
@@ -86,7 +80,6 @@ class Rule:
         return f"at least {'one' if self.least == 1 else self.least} {self.key}" if self.least else ""
 
     def describe(self) -> str:
-        """The rule in words."""
         parts = [self.count_in_words, *(check.words for check in self.checks)]
         parts += [f"the first: {self.first_check.words}"] if self.first_check else []
         parts += [f"one of them: {self.any_check.words}"] if self.any_check else []
@@ -95,8 +88,6 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFile:
-    """One file: BEGIN, its KEYs, END."""
-
     name: str
     rules: Mapping[str, Rule]
     begin: Sequence[Code]
@@ -105,9 +96,7 @@ class RuleFile:
 
     @property
     def source(self) -> str:
-        return (
-            f"this project, {self.name}" if (RULES / self.name).is_file() else f"mlperf-logging {VERSION}, {self.name}"
-        )
+        return f"{'this project' if (RULES / self.name).is_file() else f'mlperf-logging {VERSION}'}, {self.name}"
 
 
 @functools.cache
@@ -123,12 +112,10 @@ def names() -> frozenset[str]:
 
 
 def versions() -> list[str]:
-    """The rulesets."""
     return sorted({name.partition("/")[0].removeprefix("training_") for name in names()})
 
 
 def benchmarks(version: str) -> list[str]:
-    """The benchmarks that `version` has rules for."""
     divisions = (
         {name.partition(f"/{division}_")[2].removesuffix(".yaml") for name in _files(version)}
         for division in ("closed", "open")
@@ -157,7 +144,6 @@ def reference_points(file: str, version: str) -> dict[str, Any]:
 
 
 def text_of(name: str) -> str:
-    """The text of a rule file."""
     ours = RULES / name
     return ours.read_text("utf-8") if ours.is_file() else _archive().read(f"compliance_checker/{name}").decode()
 
@@ -209,9 +195,8 @@ def _known(name: str, key: str, text: str, read: Any) -> Any:
     try:
         return read(text)
     except UnknownFormError:
-        raise ValueError(
-            f"{name}: {key}: no meaning for {text.strip()!r}; mlperf-logging {VERSION} has no such form"
-        ) from None
+        known = f"mlperf-logging {VERSION} has no such form"
+        raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {known}") from None
 
 
 def _rule(name: str, fields: dict[str, Any], set_by: Mapping[str, str]) -> Rule:

@@ -12,7 +12,7 @@ from pathlib import Path
 from compliance.official import rule_files
 from compliance.official.rule_files import RULES, VERSION
 from runlog.text import printable
-from runlog.verdict import UNKNOWN, Verdict, judged
+from runlog.verdict import Verdict, judged
 
 TIMEOUT_S = 600  # the official parser's time grows with the square of a line's length
 
@@ -55,33 +55,19 @@ def _complaints(text: str) -> str:
     return printable("; ".join((bad or lines[-1:] or ["no text"])[:3]), 500)
 
 
-def _judged(tool: str, arguments: Sequence[str], accepts: str) -> Verdict:
-    """By the text alone: most of the tools exit with 0 whatever they find."""
+_ACCEPTS = {  # what each tool prints of what it accepts
+    "package_checker": "PACKAGE CHECKER FOUND NO ERRORS",
+    "system_desc_checker": "System description checker passed",
+    "repo_checker": "ALL CHECKS PASSED",
+    "rcp_checker": "RCP test PASSED",
+}
+
+
+def ask(tool: str, *arguments: str) -> Verdict:
+    """The tool's verdict, by its text alone: most of the tools exit with 0 whatever they find."""
     _, text = run_tool(tool, arguments)
-    good = accepts in text and "Skipping benchmark" not in text  # package_checker passes over one that it lacks
-    return judged(tool, good, accepts if good else _complaints(text))
-
-
-def package(folder: Path, ruleset: str) -> Verdict:
-    """package_checker."""
-    return _judged("package_checker", [str(folder), "training", ruleset], "PACKAGE CHECKER FOUND NO ERRORS")
-
-
-def system_description(file: Path, ruleset: str) -> Verdict:
-    """system_desc_checker."""
-    return _judged("system_desc_checker", [str(file), "training", ruleset], "System description checker passed")
-
-
-def repository(folder: Path, ruleset: str) -> Verdict:
-    """repo_checker."""
-    return _judged("repo_checker", [str(folder), "training", ruleset], "ALL CHECKS PASSED")
-
-
-def convergence(results: Path, ruleset: str, *, closed: bool) -> Verdict:
-    """rcp_checker; its points are for the closed division, so package_checker does not ask it for others."""
-    if not closed:
-        return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
-    return _judged("rcp_checker", [str(results), "--rcp_version", ruleset], "RCP test PASSED")
+    good = _ACCEPTS[tool] in text and "Skipping benchmark" not in text  # package_checker passes over one that it lacks
+    return judged(tool, good, _ACCEPTS[tool] if good else _complaints(text))
 
 
 def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:

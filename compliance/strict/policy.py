@@ -2,17 +2,18 @@
 
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.findings import Collected, breach_of_key
+from compliance.findings import Collected, Finding
 from compliance.first_values import COUNT, FirstValues, KeyState, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
 from compliance.rules import Benchmark, Ruleset
-from compliance.strict import project_log
-from compliance.strict.run_order import EVENTS_KEPT, RunOrder
+from compliance.strict.measured import EVENTS_KEPT
+from compliance.strict.project_log import ProjectLog, is_project_log, recipe_target
+from compliance.strict.run_order import RunOrder
 from runlog import schema
 from runlog.reader import Event, table_of
 from runlog.text import printable
@@ -50,7 +51,6 @@ class Policy:
     collected: Collected
 
     def finish(self, benchmark_asked: str | None) -> None:
-        """Applies all of them."""
         closed = self.values.text(schema.SUBMISSION_DIVISION) == "closed"
         benchmark = self.ruleset.benchmarks.get(self.values.text(schema.SUBMISSION_BENCHMARK))
         self._asked(benchmark_asked)
@@ -59,13 +59,13 @@ class Policy:
         self._closed_run(closed=closed)
         if benchmark is None:
             self.collected.drop(_OF_OUR_BENCHMARKS)
-            for rule in _OF_OUR_BENCHMARKS:
-                actual = (
-                    f"not applied: checked by the rules of {self.ruleset.version}, for which this project has none such"
-                )
-                self.collected.note(rule, actual)
-            self._own()
-            return
+            actual = f"checked by the rules of {self.ruleset.version}, for which this project has none such"
+            self._not_applied(_OF_OUR_BENCHMARKS, actual)
+        else:
+            self._of_benchmark(benchmark, closed=closed)
+        self._own()
+
+    def _of_benchmark(self, benchmark: Benchmark, *, closed: bool) -> None:
         self.order.finish()
         self._evaluated()
         if benchmark.name == "resnet":
@@ -75,7 +75,10 @@ class Policy:
         self._closed_data(benchmark, closed=closed)
         if closed and benchmark.name == "resnet":
             self._written()
-        self._own()
+
+    def _not_applied(self, rules: Iterable[str], why: str) -> None:
+        for rule in rules:
+            self.collected.note(rule, f"not applied: {why}")
 
     def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
         self.collected.breach(rule, line, actual, expected=expected)
@@ -112,21 +115,16 @@ class Policy:
         if 0 < image_ms * batch < SHORTEST_STEP_MS:
             actual = f"{image_ms * batch:.3g} ms a step of {batch} images, by the run's time and epochs"
             self._breach("epoch-time", order.stop_line, actual, f"a step takes {SHORTEST_STEP_MS} ms at least")
-        evaluations = [ms for (key, _), ms in order.intervals.items() if key == schema.EVAL_STOP.key]
-        if (
-            samples == benchmark.train_samples
-            and evaluations
-            and 0 < min(evaluations) < FASTEST_EVALUATION * image_ms * evaluated
-        ):
-            actual = f"an evaluation of {min(evaluations):.10g} ms; {evaluated} images of training take"
+        least_ms = min((ms for (key, _), ms in order.intervals.items() if key == schema.EVAL_STOP.key), default=0)
+        if samples == benchmark.train_samples and 0 < least_ms < FASTEST_EVALUATION * image_ms * evaluated:
+            actual = f"an evaluation of {least_ms:.10g} ms; {evaluated} images of training take"
             self._breach("epoch-time", order.stop_line, f"{actual} {image_ms * evaluated:.4g} ms")
 
     def _summary(self) -> None:
         state = self.values.of(schema.RUN_SUMMARY)
         summary, line = table_of(schema.RunSummary, state.value), state.line
         if summary is None:
-            for rule in ("run-resumed", "run-profiled", "run-mode"):
-                self.collected.note(rule, "not applied: the log has no run_summary that says so")
+            self._not_applied(("run-resumed", "run-profiled", "run-mode"), "the log has no run_summary that says so")
             return
         if summary.resumed:
             self._breach("run-resumed", line, "it says that it was resumed")
@@ -138,9 +136,9 @@ class Policy:
 
     def _own(self) -> None:
         """A log of ours is whole, and in the order in which our writer writes it."""
-        if not project_log.is_project_log(self.headers, self.values):
+        if not is_project_log(self.headers, self.values):
             return
-        for line, actual in project_log.lacks(self.headers, self.values, self.order):
+        for line, actual in ProjectLog(headers=self.headers, values=self.values, order=self.order).faults():
             self._breach("own-log", line, actual)
         for found in [f for f in self.collected.found if f.rule in _NEVER_OURS]:
             self._breach("own-log", found.line, f"{found.rule}: {found.actual}")
@@ -154,9 +152,9 @@ class Policy:
             if not seeds:
                 self._breach("seed-present", None, "no seed")
         else:
-            self.collected.note("cache-cleared", "not applied: not a closed run")
+            self._not_applied(["cache-cleared"], "not a closed run")
             if not seeds:
-                self.collected.note("seed-present", "not applied: not a closed run; this log has no seed")
+                self._not_applied(["seed-present"], "not a closed run; this log has no seed")
         for value, line, placed in seeds:
             if type(value) is not int:
                 self._breach("seed-present", line, f"seed {printable(value)}")
@@ -175,13 +173,14 @@ class Policy:
             if check.aspect == "value" and not is_number(state.value):
                 continue  # label-type says so
             if not holds(check.code, event, first_values):
-                actual = printable(state.value if check.aspect == "value" else own_metadata(state.metadata))
-                wanted, fix = f"{rule.key}: {check.words}", f"make {rule.key} {check.words}"
-                found = breach_of_key(
-                    *(rule.key, check.aspect, state.line, wanted, actual, fix),
-                    source=rule.source,
-                    official=False,
+                found = Finding(
+                    rule=f"{rule.key}.{check.aspect}",
                     severity=rule.severity,
+                    line=state.line,
+                    expected=f"{rule.key}: {check.words}",
+                    actual=printable(state.value if check.aspect == "value" else own_metadata(state.metadata)),
+                    fix=f"make {rule.key} {check.words}",
+                    source=rule.source,
                 )
                 self.collected.found.append(found)
 
@@ -202,10 +201,10 @@ class Policy:
     def _target(self, benchmark: Benchmark, division: str) -> None:
         target, order = benchmark.targets.get(division), self.order
         if target is None:
-            target = project_log.recipe_target(self.headers)
+            target = recipe_target(self.headers)
         if target is None:
-            actual = f"not applied: the {printable(division, 20)} division fixes no target, nor does the log's header"
-            self.collected.note("target-status", actual)
+            why = f"the {printable(division, 20)} division fixes no target, nor does the log's header"
+            self._not_applied(["target-status"], why)
             return
         if not order.evaluations or order.stop_line is None:
             return
@@ -238,14 +237,12 @@ class Policy:
                 actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
                 blamed = train if train.value != benchmark.train_samples else evaluation
                 self._breach("closed-data", blamed.line or None, actual, wanted)
-            reason = "not the benchmark's data set" if closed else "not a closed run"
             not_applied = list(OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA)
-            ours = project_log.is_project_log(self.headers, self.values)
+            ours = is_project_log(self.headers, self.values)
             if ours and benchmark.name == "resnet" and has_type(evaluation.value, COUNT):
                 self._whole_samples(evaluation.value)
                 not_applied.remove("eval-samples")
-            for rule in not_applied:
-                self.collected.note(rule, f"not applied: {reason}")
+            self._not_applied(not_applied, "not the benchmark's data set" if closed else "not a closed run")
             return
         if benchmark.evaluate_every_epochs:
             # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
@@ -283,17 +280,15 @@ class Policy:
         evaluations = self.order.evaluations
         reached = next((i for i, one in enumerate(evaluations) if one.value >= target), None)
         if best := next((one for one in evaluations if one.value > MOST_ACCURATE), None):
-            self._breach(
-                "accuracy-curve", best.line, f"top-1 {best.value:.6g}; none of ResNet-50's is over {MOST_ACCURATE}"
-            )
+            actual = f"top-1 {best.value:.6g}; none of ResNet-50's is over {MOST_ACCURATE}"
+            self._breach("accuracy-curve", best.line, actual)
         if reached is None or reached < LEAST_CURVE - 1:
             return
         values, last = [one.value for one in evaluations[: reached + 1]], evaluations[reached]
         rises = sum(map(operator.lt, values, values[1:])) / (len(values) - 1)
         if values[-2] < target - MOST_LAST_RISE:
-            self._breach(
-                "accuracy-curve", last.line, f"{values[-2]:.6g} at one evaluation, {last.value:.6g} at the next"
-            )
+            actual = f"{values[-2]:.6g} at one evaluation, {last.value:.6g} at the next"
+            self._breach("accuracy-curve", last.line, actual)
         elif rises < LEAST_RISES:
             self._breach("accuracy-curve", last.line, f"{rises:.0%} of its evaluations are better than the one before")
 

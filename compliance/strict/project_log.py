@@ -3,14 +3,14 @@
 import re
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Any
 
 from compliance.first_values import FirstValues, is_number
 from compliance.strict.machine import most_images_per_s
+from compliance.strict.measured import TIME_TOLERANCE
 from compliance.strict.run_order import RunOrder
-from compliance.strict.windows import TIME_TOLERANCE
 from runlog import schema
 from runlog.reader import hints_of, settings_of
 from runlog.text import printable
@@ -40,73 +40,13 @@ _SETTINGS = frozenset(
         *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
     }
 )
+Fault = tuple[int | None, str]  # the line to blame, and what is wrong
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
 
 
 def is_project_log(headers: Mapping[str, Any], values: FirstValues) -> bool:
     """Whether a log has anything that only this project writes."""
     return not headers.keys().isdisjoint(schema.SECTIONS) or any(values.of(event).count for event in _OURS)
-
-
-def lacks(headers: Mapping[str, Any], values: FirstValues, order: RunOrder) -> Iterator[tuple[int | None, str]]:
-    """What such a log lacks: line, or None, and what."""
-    for name, section in schema.SECTIONS.items():
-        if name not in headers:
-            yield None, f"no header section {name}"
-        elif not fits(section.value, headers[name]):
-            yield None, f"the header section {name} is not as the schema has it: {printable(headers[name])}"
-    configured, summary = settings_of(headers.get(schema.CONFIG.name)), values.of(schema.RUN_SUMMARY)
-    for once in (schema.RUN_SUMMARY, schema.SEED):
-        if (state := values.of(once)).count > 1:
-            yield state.line, f"{state.count} {once.key}; a run writes one"
-    trained = order.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
-    for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
-        if not values.of(event).count:
-            yield None, f"no {event.key}"
-    if summary.count and not fits(schema.RunSummary, summary.value):
-        yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
-    elif summary.count and all(name in headers and fits(s.value, headers[name]) for name, s in schema.SECTIONS.items()):
-        yield from _contradictions(headers, configured, values, schema.RunSummary(**summary.value))
-    yield from _recipe(values, auto=configured.get("STRATEGY") == "auto")
-    yield from _ending(values, order, configured.get("TELEMETRY_S"))
-    yield from order.windows.faults
-    yield from _impossible(headers, configured, values, order)
-
-
-def _impossible(
-    headers: Mapping[str, Any], configured: Mapping[str, Any], values: FirstValues, order: RunOrder
-) -> Iterator[tuple[int | None, str]]:
-    """What the machine, the recipe or the sampler of such a run cannot give."""
-    hardware = headers.get(schema.HARDWARE.name)
-    rate, line = order.windows.fastest
-    pixels = configured.get("RECIPE.image_size")
-    nodes = hardware["nodes"] if isinstance(hardware, dict) and fits(schema.Hardware, hardware) else []
-    if values.text(schema.SUBMISSION_BENCHMARK) == "resnet" and type(pixels) is int and pixels > 0 and nodes:
-        cards = (
-            [str(gpu["name"]) for node in nodes for gpu in node["gpus"]]
-            if headers[schema.HARDWARE.name]["device"] == "gpu"
-            else []
-        )
-        most = most_images_per_s(cards, sum(node["cores"] for node in nodes), pixels)
-        if most is not None and rate > most:
-            what = f"{len(cards)} cards" if cards else f"{sum(node['cores'] for node in nodes)} cores"
-            yield line, f"a window of {rate:.6g} images/s; the peak of its {what} is below {most:.6g} at {pixels} px"
-    epochs, target = configured.get("RECIPE.epochs"), recipe_target(headers)
-    reached = target is None or any(one.value >= target for one in order.evaluations)
-    short = is_number(epochs) and (order.last_epoch or 0) < float(str(epochs)) and not configured.get("MAX_EPOCHS")
-    if order.status == "success" and short and not reached:
-        yield order.stop_line, f"it ends in epoch {order.last_epoch} of {epochs}, and did not reach its target"
-    summary, every_s = values.of(schema.TELEMETRY_SUMMARY), configured.get("TELEMETRY_S")
-    if (
-        summary.count
-        and isinstance(every_s, int | float)
-        and every_s > 0
-        and None not in (order.start_ms, order.stop_ms)
-    ):
-        due = (order.stop_ms - order.start_ms) / 1000 / every_s * max(len(nodes), 1)  # type: ignore[operator]
-        samples = summary.value.get("samples") if isinstance(summary.value, dict) else None
-        if samples is not None and is_number(samples) and samples < due / 2:
-            yield summary.line, f"{samples} samples of telemetry; {due:.0f} were due, by TELEMETRY_S and the run's time"
 
 
 def recipe_target(headers: Mapping[str, Any]) -> float | None:
@@ -116,126 +56,175 @@ def recipe_target(headers: Mapping[str, Any]) -> float | None:
     return next((float(value) for value in named if is_number(value)), None)
 
 
-def _recipe(values: FirstValues, *, auto: bool) -> Iterator[tuple[int | None, str]]:
-    """The optimizer is Paddle's choice with STRATEGY=auto, and else logged whole."""
-    kind = values.text(schema.OPT_NAME)
-    if auto or kind not in schema.OPTIMIZER:
-        if not auto:
-            yield values.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}"
-        return
-    points = [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
-    if missing := [point.key for point in points if not values.of(point).count]:
-        yield None, f"no {', '.join(missing)} beside the rest of the recipe"
+@dataclass(frozen=True, kw_only=True)
+class ProjectLog:
+    """A log of ours that has ended."""
 
+    headers: Mapping[str, Any]
+    values: FirstValues
+    order: RunOrder
 
-def _ending(values: FirstValues, order: RunOrder, telemetry_s: Any) -> Iterator[tuple[int | None, str]]:
-    """What belongs to the status of a run that ended."""
-    aborted, telemetry = values.of(schema.ABORT_REASON), values.of(schema.TELEMETRY_SUMMARY)
-    if aborted.count and order.status == "success":
-        yield aborted.line, "an abort_reason, and status success"
-    wanted = 1 if telemetry_s and order.status == "success" else 0
-    if telemetry.count != wanted and order.stop_line:
-        yield telemetry.line or None, f"{telemetry.count} telemetry_summary, {wanted} by TELEMETRY_S and the status"
-    elif telemetry.count and not fits(schema.TelemetrySummary, telemetry.value):
-        yield telemetry.line, f"telemetry_summary is not as the schema has it: {printable(telemetry.value)}"
-    elif telemetry.count and telemetry.line < (order.stop_line or 0):
-        yield telemetry.line, "telemetry_summary before run_stop"
-    elif telemetry.count:
-        energy_j = telemetry.value["energy_j"] or 0
-        joules = (telemetry.value["joules_per_image"] or 0) * order.windows.all_images
-        if not abs(joules - energy_j) <= TIME_TOLERANCE * joules:
-            yield telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J"
+    def faults(self) -> Iterator[Fault]:
+        """What it lacks, says twice and differently, or cannot be."""
+        values, headers, order = self.values, self.headers, self.order
+        whole = {name: name in headers and fits(s.value, headers[name]) for name, s in schema.SECTIONS.items()}
+        for name in (name for name, good in whole.items() if not good):
+            form = f"is not as the schema has it: {printable(headers[name])}" if name in headers else ""
+            yield None, f"the header section {name} {form}" if form else f"no header section {name}"
+        for once in (schema.RUN_SUMMARY, schema.SEED):
+            if (state := values.of(once)).count > 1:
+                yield state.line, f"{state.count} {once.key}; a run writes one"
+        configured, summary = settings_of(headers.get(schema.CONFIG.name)), values.of(schema.RUN_SUMMARY)
+        trained = order.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
+        for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
+            if not values.of(event).count:
+                yield None, f"no {event.key}"
+        if summary.count and not fits(schema.RunSummary, summary.value):
+            yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
+        elif summary.count and all(whole.values()):
+            yield from self._contradictions(configured, schema.RunSummary(**summary.value))
+        if configured.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
+            yield from self._optimizer()
+        yield from self._ending(configured.get("TELEMETRY_S"))
+        yield from order.measured.faults
+        yield from self._too_fast(configured)
+        yield from self._too_short(configured)
 
+    def _optimizer(self) -> Iterator[Fault]:
+        kind = self.values.text(schema.OPT_NAME)
+        if kind not in schema.OPTIMIZER:
+            yield self.values.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}"
+            return
+        points = [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
+        if missing := [point.key for point in points if not self.values.of(point).count]:
+            yield None, f"no {', '.join(missing)} beside the rest of the recipe"
 
-def _contradictions(
-    headers: Mapping[str, Any], configured: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
-) -> Iterator[tuple[int | None, str]]:
-    """What the log says in two places, and differently."""
-    for name, form in _SOURCE.items():
-        if (text := headers[schema.SOURCE.name][name]) is not None and not re.fullmatch(form, text):
-            yield None, f"source's {name} is {printable(text)}"
-    at_line = values.of(schema.RUN_SUMMARY).line
-    wanted = _SETTINGS | ({"RECIPE.image_size"} if configured.get("WORKLOAD") == "rn50" else set())
-    if missing := sorted(wanted - configured.keys()):
-        yield None, f"the header section config lacks {', '.join(missing)}"
-        return
-    hosts = len(headers[schema.HARDWARE.name]["nodes"])
-    if min(summary.devices, summary.batch_per_device, hosts) < 1 or hosts > summary.nodes:
-        yield (
-            at_line,
-            f"{summary.devices} devices of {summary.batch_per_device} images, {summary.nodes} nodes, {hosts} hosts",
-        )
-    for node in headers[schema.HARDWARE.name]["nodes"] if configured["DEVICE"] == "gpu" else []:
-        if len(node["gpus"]) < summary.devices / summary.nodes:
-            yield None, f"{summary.devices} ranks on {summary.nodes} nodes, and {len(node['gpus'])} GPUs in one of them"
-    for where, found, by, wanted in _said_twice(headers, configured, values, summary):
-        line = at_line
-        if isinstance(where, schema.Point):
-            line, found, where = values.of(where).line, values.of(where).value, where.key
-        if found != wanted:
-            yield line, f"{where} is {printable(found)}; by {by} it is {printable(wanted)}"
+    def _ending(self, telemetry_s: Any) -> Iterator[Fault]:
+        """What belongs to the status of a run that ended."""
+        of, order = self.values.of, self.order
+        aborted, telemetry = of(schema.ABORT_REASON), of(schema.TELEMETRY_SUMMARY)
+        if aborted.count and order.status == "success":
+            yield aborted.line, "an abort_reason, and status success"
+        wanted = 1 if telemetry_s and order.status == "success" else 0
+        if telemetry.count != wanted and order.stop_line:
+            yield telemetry.line or None, f"{telemetry.count} telemetry_summary, {wanted} by TELEMETRY_S and the status"
+        elif telemetry.count and not fits(schema.TelemetrySummary, telemetry.value):
+            yield telemetry.line, f"telemetry_summary is not as the schema has it: {printable(telemetry.value)}"
+        elif telemetry.count and telemetry.line < (order.stop_line or 0):
+            yield telemetry.line, "telemetry_summary before run_stop"
+        elif telemetry.count:
+            energy_j = telemetry.value["energy_j"] or 0
+            joules = (telemetry.value["joules_per_image"] or 0) * order.measured.all_images
+            if not abs(joules - energy_j) <= TIME_TOLERANCE * joules:
+                yield telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J"
 
+    def _nodes(self) -> list[dict[str, Any]]:
+        hardware = self.headers.get(schema.HARDWARE.name)
+        return hardware["nodes"] if isinstance(hardware, dict) and fits(schema.Hardware, hardware) else []
 
-def _said_twice(
-    headers: Mapping[str, Any], configured: Mapping[str, Any], values: FirstValues, summary: schema.RunSummary
-) -> tuple[tuple[str | schema.Point[Any], Any, str, Any], ...]:
-    """Where something stands, an event or a place with what it says; and by what it is known, and as what."""
-    hardware, dataset = headers[schema.HARDWARE.name], headers[schema.DATASET.name]
-    benchmark, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
-    ranks, seed = configured["DGXNGPU"], configured["SEED"]
-    drawn = summary.resumed or seed == -1
-    return (
-        *((f"run_summary's {name}", getattr(summary, name), by, configured[by]) for name, by in _OF_SUMMARY.items()),
-        *((point, None, point.key.upper(), configured[point.key.upper()]) for point in _OF_SUBMISSION),
-        ("run_summary's model", summary.model, "WORKLOAD", model),
-        ("run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes),
-        ("run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""),
-        ("run_summary's resumed", summary.resumed, "RESUME", configured["RESUME"] == "auto" and summary.resumed),
-        ("hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]),
-        *([("PRECISION", configured["PRECISION"], "DEVICE", "fp32")] if configured["DEVICE"] == "cpu" else []),
-        ("hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]),
-        ("dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"),
-        (schema.SUBMISSION_BENCHMARK, None, "WORKLOAD", benchmark),
-        (
-            schema.SUBMISSION_PLATFORM,
-            None,
-            "SUBMISSION_PLATFORM",
-            configured["SUBMISSION_PLATFORM"] or configured["DGXSYSTEM"],
-        ),
-        (schema.GLOBAL_BATCH_SIZE, None, "run_summary", summary.devices * summary.batch_per_device),
-        (schema.TRAIN_SAMPLES, None, "dataset", dataset["train_samples"]),
-        (schema.EVAL_SAMPLES, None, "dataset", dataset["eval_samples"]),
-        *(
-            (point, None, f"RECIPE.{name}", configured[f"RECIPE.{name}"])
-            for point, name in _of_recipe(values.text(schema.OPT_NAME))
-            if f"RECIPE.{name}" in configured
-        ),
-        *(
-            (schema.OPTIMIZER[kind]["base_learning_rate"], None, "the recipe and the batch", rate)
-            for kind in schema.OPTIMIZER
-            if kind == values.text(schema.OPT_NAME) and (rate := _learning_rate(configured, summary)) is not None
-        ),
-        (schema.SEED, None, "SEED", values.of(schema.SEED).value if drawn else seed),
-    )
+    def _too_fast(self, configured: Mapping[str, Any]) -> Iterator[Fault]:
+        """A rate over the peak of the header's cards, or of its cores where it has none."""
+        rate, line = self.order.measured.fastest
+        nodes, pixels = self._nodes(), configured.get("RECIPE.image_size")
+        if self.values.text(schema.SUBMISSION_BENCHMARK) == "resnet" and type(pixels) is int and pixels > 0 and nodes:
+            on_gpus = self.headers[schema.HARDWARE.name]["device"] == "gpu"
+            cards = [str(gpu["name"]) for node in nodes for gpu in node["gpus"]] if on_gpus else []
+            cores = sum(node["cores"] for node in nodes)
+            most = most_images_per_s(cards, cores, pixels)
+            if most is not None and rate > most:
+                what = f"{len(cards)} cards" if cards else f"{cores} cores"
+                bound = f"the peak of its {what} is below {most:.6g} at {pixels} px"
+                yield line, f"a window of {rate:.6g} images/s; {bound}"
 
+    def _too_short(self, configured: Mapping[str, Any]) -> Iterator[Fault]:
+        """An end before the recipe's, or fewer samples of telemetry than half of those due."""
+        order, epochs, target = self.order, configured.get("RECIPE.epochs"), recipe_target(self.headers)
+        reached = target is None or any(one.value >= target for one in order.evaluations)
+        short = is_number(epochs) and (order.last_epoch or 0) < float(str(epochs)) and not configured.get("MAX_EPOCHS")
+        if order.status == "success" and short and not reached:
+            yield order.stop_line, f"it ends in epoch {order.last_epoch} of {epochs}, and did not reach its target"
+        summary, every_s = self.values.of(schema.TELEMETRY_SUMMARY), configured.get("TELEMETRY_S")
+        if not summary.count or not isinstance(every_s, int | float) or every_s <= 0:
+            return
+        if order.start_ms is not None and order.stop_ms is not None:
+            due = (order.stop_ms - order.start_ms) / 1000 / every_s * max(len(self._nodes()), 1)
+            samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
+            if is_number(samples) and samples < due / 2:
+                what = f"{samples} samples of telemetry; {due:.0f} were due"
+                yield summary.line, f"{what}, by TELEMETRY_S and the run's time"
 
-def _of_recipe(kind: str) -> Iterator[tuple[schema.Point[Any], str]]:
-    """The events of an optimizer of this kind that repeat the recipe, and their names there."""
-    if kind in schema.OPTIMIZER:
-        yield schema.OPT_NAME, "optimizer.kind"
-        yield schema.WARMUP_EPOCHS[kind], "warmup_epochs"
-        yield schema.OPTIMIZER[kind]["end_learning_rate"], "end_learning_rate"
-        for name in ("momentum", "weight_decay"):
-            yield schema.OPTIMIZER[kind][name], f"optimizer.{name}"
+    def _contradictions(self, configured: Mapping[str, Any], summary: schema.RunSummary) -> Iterator[Fault]:
+        """What the log says in two places, and differently."""
+        for name, form in _SOURCE.items():
+            if (text := self.headers[schema.SOURCE.name][name]) is not None and not re.fullmatch(form, text):
+                yield None, f"source's {name} is {printable(text)}"
+        at_line = self.values.of(schema.RUN_SUMMARY).line
+        needed = _SETTINGS | ({"RECIPE.image_size"} if configured.get("WORKLOAD") == "rn50" else set())
+        if missing := sorted(needed - configured.keys()):
+            yield None, f"the header section config lacks {', '.join(missing)}"
+            return
+        nodes, devices = self._nodes(), summary.devices
+        if min(devices, summary.batch_per_device, len(nodes)) < 1 or len(nodes) > summary.nodes:
+            ranks = f"{devices} devices of {summary.batch_per_device} images"
+            yield at_line, f"{ranks}, {summary.nodes} nodes, {len(nodes)} hosts"
+        for node in nodes if configured["DEVICE"] == "gpu" else []:
+            if len(node["gpus"]) < devices / summary.nodes:
+                yield None, f"{devices} ranks on {summary.nodes} nodes, and {len(node['gpus'])} GPUs in one of them"
+        for line, name, found, by, wanted in self._said_twice(configured, summary):
+            if found != wanted:
+                yield line, f"{name} is {printable(found)}; by {by} it is {printable(wanted)}"
 
+    def _said_twice(
+        self, configured: Mapping[str, Any], summary: schema.RunSummary
+    ) -> Iterator[tuple[int, str, Any, str, Any]]:
+        """Line, name and value of what is known otherwise, by what, and as what."""
+        of, at_line = self.values.of, self.values.of(schema.RUN_SUMMARY).line
 
-def _learning_rate(configured: Mapping[str, Any], summary: schema.RunSummary) -> float | None:
-    """The base rate of the recipe at the run's global batch; None where the header does not say it."""
-    rate: Any = configured.get("RECIPE.base_learning_rate")
-    of_batch: Any = configured.get("RECIPE.base_batch")
-    if not (is_number(rate) and (of_batch is None or (is_number(of_batch) and of_batch > 0))):
-        return None
-    return float(rate) * (summary.devices * summary.batch_per_device / of_batch if of_batch else 1.0)
+        def event(point: schema.Point[Any], by: str, wanted: Any) -> tuple[int, str, Any, str, Any]:
+            return of(point).line, point.key, of(point).value, by, wanted
+
+        hardware, dataset = self.headers[schema.HARDWARE.name], self.headers[schema.DATASET.name]
+        benchmark, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
+        for name, by in _OF_SUMMARY.items():
+            yield at_line, f"run_summary's {name}", getattr(summary, name), by, configured[by]
+        for point in _OF_SUBMISSION:
+            yield event(point, point.key.upper(), configured[point.key.upper()])
+        ranks, on_cpu, resumes = configured["DGXNGPU"], configured["DEVICE"] == "cpu", configured["RESUME"] == "auto"
+        for name, found, by, wanted in (
+            ("run_summary's model", summary.model, "WORKLOAD", model),
+            ("run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes),
+            ("run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""),
+            ("run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed),
+            ("hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]),
+            *([("PRECISION", configured["PRECISION"], "DEVICE", "fp32")] if on_cpu else []),
+            ("hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]),
+            ("dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"),
+        ):
+            yield at_line, name, found, by, wanted
+        platform, batch = configured["SUBMISSION_PLATFORM"], summary.devices * summary.batch_per_device
+        yield event(schema.SUBMISSION_BENCHMARK, "WORKLOAD", benchmark)
+        yield event(schema.SUBMISSION_PLATFORM, "SUBMISSION_PLATFORM", platform or configured["DGXSYSTEM"])
+        yield event(schema.GLOBAL_BATCH_SIZE, "run_summary", batch)
+        yield event(schema.TRAIN_SAMPLES, "dataset", dataset["train_samples"])
+        yield event(schema.EVAL_SAMPLES, "dataset", dataset["eval_samples"])
+        kind = self.values.text(schema.OPT_NAME)
+        if optimizer := schema.OPTIMIZER.get(kind):
+            for repeated, name in (
+                (schema.OPT_NAME, "optimizer.kind"),
+                (schema.WARMUP_EPOCHS[kind], "warmup_epochs"),
+                (optimizer["end_learning_rate"], "end_learning_rate"),
+                (optimizer["momentum"], "optimizer.momentum"),
+                (optimizer["weight_decay"], "optimizer.weight_decay"),
+            ):
+                if f"RECIPE.{name}" in configured:
+                    yield event(repeated, f"RECIPE.{name}", configured[f"RECIPE.{name}"])
+            rate: Any = configured.get("RECIPE.base_learning_rate")
+            of_batch: Any = configured.get("RECIPE.base_batch")
+            if is_number(rate) and (of_batch is None or (is_number(of_batch) and of_batch > 0)):
+                rate = float(rate) * (batch / of_batch if of_batch else 1.0)
+                yield event(optimizer["base_learning_rate"], "the recipe and the batch", rate)
+        drawn = summary.resumed or configured["SEED"] == -1
+        yield event(schema.SEED, "SEED", of(schema.SEED).value if drawn else configured["SEED"])
 
 
 def fits(kind: Any, value: Any) -> bool:

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 from compliance.findings import FINDINGS_PER_RULE, Collected
 from compliance.first_values import FirstValues, is_number, own_metadata
-from compliance.strict import throughputs
-from compliance.strict.throughputs import EVENTS_KEPT, Throughputs, number_of_epochs
-from compliance.strict.windows import Windows
+from compliance.strict.measured import EVENTS_KEPT, Measured, number_of_epochs
 from runlog import schema
 from runlog.reader import Event
 from runlog.text import printable
@@ -30,24 +28,16 @@ class Evaluation(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """An epoch or evaluation that was started."""
+    """An epoch, an evaluation, or a block of epochs that was started."""
 
     number: int
     start_ms: float
     line: int
-
-
-class _Block(NamedTuple):
-    """A block that was started."""
-
-    first: int
-    epochs: int
-    start_ms: float
-    line: int
+    epochs: int = 1
 
     @property
     def last(self) -> int:
-        return self.first + self.epochs - 1
+        return self.number + self.epochs - 1
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # each is made at every start, and not asked for
@@ -56,7 +46,7 @@ class RunOrder:
 
     values: FirstValues
     collected: Collected
-    windows: Windows
+    measured: Measured
     first_init_ms: float | None = None
     start_ms: float | None = None
     start_line: int | None = None
@@ -71,7 +61,7 @@ class RunOrder:
     epochs_counted: int = 0  # that blocks announced, or epoch_start: whatever their numbers
     last_epoch: int | None = None
     trained_ms: list[tuple[float, int]] = field(default_factory=list)  # of an epoch, and the line where it ended
-    block: _Block | None = None
+    block: _Open | None = None
     next_block: int | None = None  # where it must start
     evaluation: _Open | None = None
     unscored: _Open | None = None  # evaluation that still lacks its accuracy
@@ -81,13 +71,9 @@ class RunOrder:
     last_evaluated: int = -1  # epoch
     late: list[tuple[int, str]] = field(default_factory=list)  # evaluations of an epoch before the last trained
     evaluation_count: int = 0
-    throughputs: Throughputs = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.throughputs = Throughputs(self.values, self.collected, self.windows)
-
-    def _breach(self, rule: str, event: Event, actual: str, *parts: Any) -> None:
-        self.collected.breach(rule, event.line, actual.format(*parts) if parts else actual)
+    def _breach(self, rule: str, event: Event, actual: str) -> None:
+        self.collected.breach(rule, event.line, actual)
 
     # --- the clock ---
 
@@ -97,34 +83,34 @@ class RunOrder:
     def _run_start(self, event: Event) -> None:
         if self.start_ms is None:
             self.start_ms, self.start_line = event.time_ms, event.line
-            self.windows.start(event)
+            self.measured.run_starts(event)
         elif event.time_ms != self.start_ms:
-            self._breach("run-time", event, "another run_start, {} ms after the first", event.time_ms - self.start_ms)
+            self._breach("run-time", event, f"another run_start, {event.time_ms - self.start_ms} ms after the first")
 
     def _run_stop(self, event: Event) -> None:
         if self.stop_line is not None:
             if event.time_ms != self.stop_ms:
-                self._breach("run-time", event, "another run_stop than that of line {}", self.stop_line)
+                self._breach("run-time", event, f"another run_stop than that of line {self.stop_line}")
             if (status := event.metadata.get("status")) != self.status:
                 actual = f"status {printable(status)}; that of line {self.stop_line} is {printable(self.status)}"
                 self._breach("run-status", event, actual)
             return
         self.stop_line, self.stop_ms = event.line, event.time_ms
         self.status = event.metadata.get("status")
-        self.throughputs.was_measured()
+        self.measured.was_measured()
         self._pace(event)
         if self.start_ms is not None and event.time_ms <= self.start_ms:
-            self._breach("run-time", event, "run_stop {} ms before run_start", self.start_ms - event.time_ms)
+            self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
         if self.status == "success":
-            self.windows.finish(event.line)
+            self.measured.succeeds(event.line)
             if self.epoch:
-                self._breach("open-at-stop", event, "epoch {} of line {} is open", self.epoch.number, self.epoch.line)
+                self._breach("open-at-stop", event, f"epoch {self.epoch.number} of line {self.epoch.line} is open")
             if self.block:
-                self._breach("block-order", event, "the block of line {} is open", self.block.line)
+                self._breach("block-order", event, f"the block of line {self.block.line} is open")
             if self.unscored:
-                self._breach("eval-order", event, "the evaluation of line {} has no accuracy", self.unscored.line)
+                self._breach("eval-order", event, f"the evaluation of line {self.unscored.line} has no accuracy")
             elif self.evaluation:
-                self._breach("open-at-stop", event, "the evaluation of line {} is open", self.evaluation.line)
+                self._breach("open-at-stop", event, f"the evaluation of line {self.evaluation.line} is open")
 
     def _pace(self, event: Event) -> None:
         """No epoch, or mean epoch of a block, is far shorter than the others."""
@@ -137,8 +123,8 @@ class RunOrder:
             self.collected.breach("epoch-time", line, actual)
         fast = sum(ms < FASTEST_EPOCH * usual for ms, _ in epochs)
         if len(epochs) >= LEAST_EPOCHS and usual >= LEAST_QUARTILE_MS and fast:
-            actual = "{} of {} epochs take under 1/4 of the upper quartile, {:.10g} ms"
-            self._breach("epoch-time", event, actual, fast, len(epochs), usual)
+            actual = f"{fast} of {len(epochs)} epochs take under 1/4 of the upper quartile, {usual:.10g} ms"
+            self._breach("epoch-time", event, actual)
 
     def _seed(self, event: Event) -> None:
         if len(self.seeds) < EVENTS_KEPT:
@@ -158,23 +144,23 @@ class RunOrder:
 
     # --- blocks and epochs ---
 
-    def _number(self, rule: str, event: Event, name: str) -> int | None:
+    def _number(self, rule: str, event: Event, name: str = "epoch_num") -> int | None:
         return number_of_epochs(rule, event, name, self.collected)
 
     def _not_before_run(self, event: Event) -> None:
         if self.start_ms is None:
-            self._breach("before-run-start", event, "{} before run_start", event.key)
+            self._breach("before-run-start", event, f"{event.key} before run_start")
 
     def _takes_time(self, event: Event, start_ms: float) -> None:
         if len(self.intervals) < EVENTS_KEPT:
             self.intervals[event.key, len(self.intervals)] = event.time_ms - start_ms
         if event.time_ms <= start_ms:
-            self._breach("epoch-time", event, "{} {} ms after its start", event.key, event.time_ms - start_ms)
+            self._breach("epoch-time", event, f"{event.key} {event.time_ms - start_ms} ms after its start")
 
-    def _trained(self, event: Event, start_ms: float, epochs: int) -> None:
-        self._takes_time(event, start_ms)
+    def _trained(self, event: Event, trained: _Open) -> None:
+        self._takes_time(event, trained.start_ms)
         if len(self.trained_ms) < EVENTS_KEPT:
-            self.trained_ms.append(((event.time_ms - start_ms) / max(epochs, 1), event.line))
+            self.trained_ms.append(((event.time_ms - trained.start_ms) / max(trained.epochs, 1), event.line))
 
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
@@ -185,18 +171,18 @@ class RunOrder:
         if first is None or count is None:
             return
         if self.block:
-            self._breach("block-order", event, "the block of line {} is still open", self.block.line)
+            self._breach("block-order", event, f"the block of line {self.block.line} is still open")
         if self.epoch:
-            self._breach("block-order", event, "a block starts inside epoch {}", self.epoch.number)
+            self._breach("block-order", event, f"a block starts inside epoch {self.epoch.number}")
         wanted = self.next_block if self.next_block is not None else self._next_epoch()
         if not _follows(first, wanted):
-            self._breach("block-order", event, "a block starts at epoch {}; {} is next", first, _first(wanted))
+            self._breach("block-order", event, f"a block starts at epoch {first}; {_first(wanted)} is next")
         self._not_before_run(event)
         if not self.epochs_seen:
             self.epochs_counted += count
             if first > (self.last_epoch or 0):
                 self._trains_on()
-        self.block = _Block(first, count, event.time_ms, event.line)
+        self.block = _Open(first, event.time_ms, event.line, count)
 
     def _block_stop(self, event: Event) -> None:
         first = self._number("block-order", event, "first_epoch_num")
@@ -206,56 +192,52 @@ class RunOrder:
         if not block:
             self._breach("block-order", event, "block_stop, and no block is open")
             return
-        if first != block.first:
-            self._breach(
-                "block-order", event, "block_stop of epoch {}; open is the block of line {}", first, block.line
-            )
+        if first != block.number:
+            self._breach("block-order", event, f"block_stop of epoch {first}; open is the block of line {block.line}")
         if not self.epochs_seen:
             self.last_epoch = block.last
-            self._trained(event, block.start_ms, block.epochs)
+            self._trained(event, block)
         elif self.epoch or self.last_epoch != block.last:
+            announced = f"the block of line {block.line} announces epochs {block.number} to {block.last}"
             done = "none" if self.last_epoch is None else self.last_epoch
-            actual = "the block of line {} announces epochs {} to {}; the last one done is {}"
-            self._breach("block-order", event, actual, block.line, block.first, block.last, done)
+            self._breach("block-order", event, f"{announced}; the last one done is {done}")
         self.next_block = block.last + 1
         self.block = None
 
     def _epoch_start(self, event: Event) -> None:
-        number = self._number("epoch-order", event, "epoch_num")
+        number = self._number("epoch-order", event)
         if number is None:
             return
-        wanted = self._next_epoch()
+        wanted, block = self._next_epoch(), self.block
         if self.epoch:
-            self._breach("epoch-order", event, "epoch {} of line {} is still open", self.epoch.number, self.epoch.line)
+            self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is still open")
         elif not _follows(number, wanted):
-            self._breach("epoch-order", event, "epoch {} starts; {} is next", number, _first(wanted))
+            self._breach("epoch-order", event, f"epoch {number} starts; {_first(wanted)} is next")
         self._not_before_run(event)
-        block = self.block
-        if block and not block.first <= number <= block.last:
-            actual = "epoch {} in the block of line {}, which holds epochs {} to {}"
-            self._breach("block-order", event, actual, number, block.line, block.first, block.last)
+        if block and not block.number <= number <= block.last:
+            holds = f"the block of line {block.line}, which holds epochs {block.number} to {block.last}"
+            self._breach("block-order", event, f"epoch {number} in {holds}")
         elif self.next_block is not None and not block:
-            self._breach("block-order", event, "epoch {} lies in no block", number)
+            self._breach("block-order", event, f"epoch {number} lies in no block")
         self._trains_on()
         self.epoch = _Open(number, event.time_ms, event.line)
         self.epochs_counted = self.epochs_counted + 1 if self.epochs_seen else 1
         self.epochs_seen = True
         self.eval_in_epoch_ms = 0.0
-        self.throughputs.epoch_starts(event, number)
+        self.measured.epoch_starts(event, number)
 
     def _epoch_stop(self, event: Event) -> None:
-        number = self._number("epoch-order", event, "epoch_num")
+        number, epoch = self._number("epoch-order", event), self.epoch
         if number is None:
             return
-        if not self.epoch:
-            self._breach("epoch-order", event, "epoch {} stops and none is open", number)
+        if not epoch:
+            self._breach("epoch-order", event, f"epoch {number} stops and none is open")
             return
-        if number != self.epoch.number:
-            self._breach("epoch-order", event, "epoch {} stops; open is epoch {}", number, self.epoch.number)
-        self.last_epoch = self.epoch.number
-        self._trained(event, self.epoch.start_ms, 1)
-        trained_ms = event.time_ms - self.epoch.start_ms - self.eval_in_epoch_ms
-        self.throughputs.epoch_stops(self.epoch.number, self.epoch.line, trained_ms)
+        if number != epoch.number:
+            self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {epoch.number}")
+        self.last_epoch = epoch.number
+        self._trained(event, epoch)
+        self.measured.epoch_stops(epoch.number, epoch.line, event.time_ms - epoch.start_ms - self.eval_in_epoch_ms)
         self.epoch = None
 
     # --- evaluations ---
@@ -269,18 +251,18 @@ class RunOrder:
         return self.last_epoch
 
     def _eval_start(self, event: Event) -> None:
-        number = self._number("eval-order", event, "epoch_num")
+        number = self._number("eval-order", event)
         if number is None:
             return
         if self.evaluation:
-            self._breach("eval-order", event, "the evaluation of line {} is still open", self.evaluation.line)
+            self._breach("eval-order", event, f"the evaluation of line {self.evaluation.line} is still open")
         elif self.unscored:
-            self._breach("eval-order", event, "the evaluation of line {} has no accuracy", self.unscored.line)
+            self._breach("eval-order", event, f"the evaluation of line {self.unscored.line} has no accuracy")
         self._not_before_run(event)
         trained = self._trained_epoch()
         if number != trained:
-            actual = "evaluation of epoch {}; " + ("no epoch was" if trained is None else "epoch {} was")
-            actual = f"{actual} the last trained".format(number, trained)
+            was = "no epoch was" if trained is None else f"epoch {trained} was"
+            actual = f"evaluation of epoch {number}; {was} the last trained"
             if trained is not None and not self.epoch and self.last_evaluated < number < trained:
                 self.late.append((event.line, actual))
             else:
@@ -289,15 +271,15 @@ class RunOrder:
         self.evaluation = self.unscored = _Open(number, event.time_ms, event.line)
 
     def _eval_stop(self, event: Event) -> None:
-        number = self._number("eval-order", event, "epoch_num")
+        number = self._number("eval-order", event)
         if number is None:
             return
         if not self.evaluation:
-            self._breach("eval-order", event, "evaluation of epoch {} stops and none is open", number)
+            self._breach("eval-order", event, f"evaluation of epoch {number} stops and none is open")
             return
         if number != self.evaluation.number:
-            actual = "evaluation of epoch {} stops; open is that of epoch {}"
-            self._breach("eval-order", event, actual, number, self.evaluation.number)
+            actual = f"evaluation of epoch {number} stops; open is that of epoch {self.evaluation.number}"
+            self._breach("eval-order", event, actual)
         self._takes_time(event, self.evaluation.start_ms)
         if self.epoch:
             self.eval_in_epoch_ms += event.time_ms - self.evaluation.start_ms
@@ -305,7 +287,7 @@ class RunOrder:
 
     def _eval_accuracy(self, event: Event) -> None:
         self.evaluation_count += 1
-        number = self._number("eval-order", event, "epoch_num")
+        number = self._number("eval-order", event)
         if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps: the number of evaluations
             self._keep_accuracy(event, self.evaluation_count)
         if number is None:
@@ -315,10 +297,10 @@ class RunOrder:
             # the official rules ask for AT_LEAST_ONE_OR(block_start); some number from 0, and their accuracies from 1
             trained = max(self._trained_epoch() or 0, self.epochs_counted)
             if self.values.of(schema.EVAL_START).count or not self.last_evaluated < number <= trained + 1:
-                self._breach("eval-order", event, "an accuracy of epoch {} without an evaluation of its own", number)
+                self._breach("eval-order", event, f"an accuracy of epoch {number} without an evaluation of its own")
         elif number != self.unscored.number:
-            actual = "an accuracy of epoch {}; the evaluation of line {} is of another epoch"
-            self._breach("eval-order", event, actual, number, self.unscored.line)
+            actual = f"an accuracy of epoch {number}; the evaluation of line {self.unscored.line} is of another epoch"
+            self._breach("eval-order", event, actual)
         self.last_evaluated = number
         self.unscored = None
 
@@ -338,10 +320,9 @@ class RunOrder:
         self.late.clear()
 
     def finish(self) -> None:
-        """The log has ended."""
         for line, actual in self.late:
             self.collected.breach("eval-late", line, actual)
-        self.throughputs.finish()
+        self.measured.finish()
 
 
 def _follows(number: int, wanted: int | None) -> bool:
@@ -353,11 +334,6 @@ def _first(wanted: int | None) -> str:
     return "0 or 1" if wanted is None else str(wanted)
 
 
-def _of_throughputs(handler: Callable[[Throughputs, Event], None]) -> Callable[[RunOrder, Event], None]:
-    return lambda order, event: handler(order.throughputs, event)
-
-
 HANDLERS: dict[str, Callable[[RunOrder, Event], None]] = {
-    **{key: _of_throughputs(handler) for key, handler in throughputs.HANDLERS.items()},
-    **{key: getattr(RunOrder, f"_{key}") for key in schema.EVENTS if hasattr(RunOrder, f"_{key}")},
+    key: getattr(RunOrder, f"_{key}") for key in schema.EVENTS if hasattr(RunOrder, f"_{key}")
 }

@@ -2,6 +2,7 @@
 
 import argparse
 import bz2
+import functools
 import gzip
 import json
 import lzma
@@ -10,19 +11,20 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from compliance.check import NOTHING, check_file
-from compliance.findings import FileReport, Finding, check_replaceable
+from compliance.check import NOTHING, Report, check_file
+from compliance.findings import Finding
+from compliance.forms import check_replaceable
 from compliance.official.rule_files import versions
 from compliance.rules import Ruleset, load
 from compliance.strict.policy import LEAST_CURVE
 from compliance.submission import power
 from compliance.submission.copies import LEAST_DISTINCT
 from compliance.submission.description import over_peak
-from compliance.submission.runs import Checked, benchmark_of, check_between
+from compliance.submission.runs import benchmark_of, check_between
 from compliance.submission.score import score_runs
 from runlog.reader import HeldLog, open_log, parse_json
 from runlog.text import csv_text, printable
@@ -72,6 +74,17 @@ class Submission:
     questions: tuple[Question, ...]
 
 
+@dataclass
+class _Folder:
+    """The logs of SUBMITTER/results/SYSTEM/BENCHMARK, and its system's description; empty without one."""
+
+    name: PurePosixPath
+    ruleset: Ruleset
+    logs: list[Report] = field(default_factory=list)
+    submitter: str = ""
+    system: bytes = b""
+
+
 def command(options: argparse.Namespace) -> int:
     """`python -m compliance audit`; 0 whatever it finds, as a finding is no failure of the audit."""
     for path, form in ((options.html, _read("audit.html").partition("{{")[0]), (options.csv, as_csv([]))):
@@ -83,7 +96,8 @@ def command(options: argparse.Namespace) -> int:
     for path, write in ((options.html, as_html), (options.csv, as_csv)):
         if path:
             path.write_text(write(submissions), encoding="utf-8")
-    print(as_json(submissions) if options.json else as_text(submissions), end="")
+    said = json.dumps({"submissions": [asdict(one) for one in submissions]}, indent=2) + "\n"
+    print(said if options.json else as_text(submissions), end="")
     return 0
 
 
@@ -93,40 +107,41 @@ def audit(path: Path, ruleset: str | None = None) -> list[Submission]:
     `ruleset` None: that of the round which a folder's name says; logs of this project, which are of no round, are of
     NEWEST. Raises ValueError for an archive that cannot be read, and for others' logs of a round that no name says.
     """
-    loaded: dict[str, Ruleset] = {}
-    rulesets: dict[PurePosixPath, Ruleset] = {}
-    groups: dict[PurePosixPath, list[Checked]] = {}
-    metered: dict[PurePosixPath, dict[str, dict[str, list[float]]]] = {}
+    folders: dict[PurePosixPath, _Folder] = {}
+    metered: dict[PurePosixPath, power.Logs] = {}
     systems: dict[PurePosixPath, bytes] = {}
+    rules = functools.cache(load)
     for count, (done, name, log) in enumerate(_logs(path), 1):
         _progress(done, count)
         if name.match(power.PATTERN):
             of_submission = metered.setdefault(name.parents[2], {})
             of_submission.setdefault(name.parent.name, {})[name.name] = _power_times(log)
-            continue
-        if name.match(SYSTEMS):
+        elif name.match(SYSTEMS):
             systems[name] = b"" if isinstance(log, str) else open_log(log).read()
-            continue
-        version = ruleset or _version(path, name.parent)
-        rules = loaded.get(version or NEWEST) or loaded.setdefault(version or NEWEST, load(version or NEWEST))
-        one = _checked(name, log, rules)
-        if not version and one.run is not NOTHING and not one.run.is_project_log:
-            raise ValueError(
-                f"{path}: of which round is {name}? No folder above it names one that has rules; give --ruleset, "
-                f"one of {', '.join(versions())}"
-            )
-        groups.setdefault(name.parent, []).append(one)
-        rulesets[name.parent] = rules
-    seen: dict[tuple[object, ...], tuple[PurePosixPath, str]] = {}
+        else:
+            version = ruleset or _version(path, name.parent)
+            one = _checked(name, log, rules(version or NEWEST))
+            if not version and one.run is not NOTHING and not one.run.is_project_log:
+                raise ValueError(
+                    f"{path}: of which round is {name}? No folder above it names one that has rules; give --ruleset, "
+                    f"one of {', '.join(versions())}"
+                )
+            folder = folders.setdefault(name.parent, _Folder(name.parent, rules(version or NEWEST)))
+            folder.logs.append(one)
+    seen: dict[tuple[object, ...], tuple[_Folder, str]] = {}
     submissions = []
-    for folder in sorted(groups):
-        asked = _elsewhere(folder, groups[folder], seen, systems)
-        description = _object(_submitter(folder, systems)[1])
-        for one in groups[folder]:
-            fast = over_peak(one.run, description, rulesets[folder].strict["system-description"])
-            power_logs = _of_power(one, metered.get(folder, {}))
-            asked.setdefault(one.path.name, []).extend((*fast, *power_logs))
-        submissions.append(_submission(folder, groups[folder], rulesets[folder], asked))
+    for name in sorted(folders):
+        folder = folders[name]
+        if len(name.parts) >= 4:
+            folder.submitter = name.parents[2].name
+            folder.system = systems.get(name.parents[2] / "systems" / f"{name.parent.name}.json", b"")
+        asked = _elsewhere(folder, seen)
+        description, rule = _object(folder.system), folder.ruleset.strict["system-description"]
+        for one in folder.logs:
+            of_power = power.questions(one.path.name, one.run, metered.get(name, {}))
+            more = (_asked(broken, found, "ask for the meter's own log") for broken, found in of_power)
+            asked.setdefault(one.path.name, []).extend((*over_peak(one.run, description, rule), *more))
+        submissions.append(_submission(folder, asked))
     return submissions
 
 
@@ -197,14 +212,14 @@ def _version(root: Path, name: PurePosixPath) -> str | None:
     return None
 
 
-def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Checked:
+def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Report:
     try:
         if isinstance(log, str):
             raise ValueError(log)
-        findings, run = check_file(log, ruleset)
+        return replace(check_file(log, ruleset), path=Path(name.name))
     except (ValueError, OSError) as error:
-        findings, run = (_asked("log", printable(str(error)), "ask for the log", severity="error"),), NOTHING
-    return Checked(path=Path(name.name), findings=findings, run=run)
+        unread = _asked("log", printable(str(error)), "ask for the log", severity="error")
+        return Report(path=Path(name.name), findings=(unread,))
 
 
 def _power_times(log: Path | str) -> list[float]:
@@ -216,11 +231,9 @@ def _power_times(log: Path | str) -> list[float]:
 
 
 def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
-    """What only a whole repository shows."""
     return Finding(
         rule=rule,
         severity=severity,
-        line=None,
         expected="",
         actual=actual,
         fix=fix,
@@ -230,40 +243,35 @@ def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Fi
     )
 
 
-def _elsewhere(
-    folder: PurePosixPath,
-    checked: Sequence[Checked],
-    seen: dict[tuple[object, ...], tuple[PurePosixPath, str]],
-    systems: Mapping[PurePosixPath, bytes],
-) -> dict[str, list[Finding]]:
+def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], tuple[_Folder, str]]) -> dict[str, list[Finding]]:
     """By log: that its run, or its times or accuracies alone, stand in a submission before this one, too.
 
     A submission with power logs holds the runs of one without them by intent. Those of an earlier round may be
     submitted again: training_rules.adoc, section Results Resubmission.
     """
     found: dict[str, list[Finding]] = {}
-    for one in checked:
+    for one in folder.logs:
         run = one.run
         accuracies, times = tuple(evaluation.value for evaluation in run.evaluations), tuple(run.intervals.values())
         marks = {"run": (run.start_ms, run.stop_ms, *accuracies)} if run.start_ms is not None else {}
         marks |= {"times": times} if len(set(times)) >= LEAST_DISTINCT else {}
         marks |= {"accuracies": accuracies} if len(set(accuracies)) >= LEAST_CURVE else {}
         places = [(what, *seen.setdefault((what, *mark), (folder, one.path.name))) for what, mark in marks.items()]
-        what, where, file = next((place for place in places if place[1] != folder), ("", folder, ""))
-        if where == folder:
+        elsewhere = next((place for place in places if place[1] is not folder), None)
+        if elsewhere is None:
             continue
-        actual = f"the {what} of {printable(file)} of {printable(str(where))}"
-        (submitter, description), (other, earlier) = (_submitter(place, systems) for place in (folder, where))
-        severity = "warning"
-        if submitter != other and submitter.partition("-")[0] == other.partition("-")[0] and "power" in submitter:
+        what, other, file = elsewhere
+        actual, severity = f"the {what} of {printable(file)} of {printable(str(other.name))}", "warning"
+        same_owner = folder.submitter.partition("-")[0] == other.submitter.partition("-")[0]
+        if folder.submitter != other.submitter and same_owner and "power" in folder.submitter:
             actual, severity = f"{actual}: this is its submission with power logs", "info"
-        elif folder.parts[0] != where.parts[0]:
-            same = "identical" if description == earlier else "not identical"
-            same = same if description and earlier else "missing"
-            passes = "passes" if not any(f.official for f in one.findings) else "does not pass"
+        elif folder.name.parts[0] != other.name.parts[0]:
+            same = "identical" if folder.system == other.system else "not identical"
+            same = same if folder.system and other.system else "missing"
+            passes = "passes" if one.official else "does not pass"
             actual += (
-                f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the new "
-                f"round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
+                f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
+                f"new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
             )
         found[one.path.name] = [_asked("run-elsewhere", actual, "ask which system ran it", severity=severity)]
     return found
@@ -278,41 +286,28 @@ def _object(text: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _submitter(folder: PurePosixPath, systems: Mapping[PurePosixPath, bytes]) -> tuple[str, bytes]:
-    """The submitter of SUBMITTER/results/SYSTEM/BENCHMARK, and the system's description; empty without one."""
-    if len(folder.parts) < 4:
-        return "", b""
-    submitter = folder.parents[2]
-    return submitter.name, systems.get(submitter / "systems" / f"{folder.parent.name}.json", b"")
-
-
-def _submission(
-    folder: PurePosixPath,
-    checked: Sequence[Checked],
-    ruleset: Ruleset,
-    asked: Mapping[str, list[Finding]],
-) -> Submission:
-    checked = sorted(checked, key=lambda one: (len(one.path.name), one.path.name))
-    parts = folder.parts
+def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submission:
+    checked, ruleset = sorted(folder.logs, key=lambda one: (len(one.path.name), one.path.name)), folder.ruleset
+    parts = folder.name.parts
     at = parts.index("results") if "results" in parts[1:] else 0
-    names = (parts[at - 1], *parts[at + 1 :], "", "") if at else ("", "", folder.name)
-    between = check_between(checked, ruleset)
+    names = (parts[at - 1], *parts[at + 1 :], "", "") if at else ("", "", folder.name.name)
     reports = [
-        FileReport(file=one.path.name, findings=(*one.findings, *others, *asked[one.path.name]))
-        for one, others in zip(checked, between, strict=True)
+        replace(one, findings=(*one.findings, *others, *asked[one.path.name]))
+        for one, others in zip(checked, check_between(checked, ruleset), strict=True)
     ]
     first = next((one.run for one in checked if one.run is not NOTHING), NOTHING)
-    minutes: dict[str, float | None] = {}
+    minutes: dict[str, float | None] = {"strict": None, "official": None}
     problem, batch, rcp, scaling, convergence = "", None, "not applied", 1.0, ""
-    for by in ("strict", "official"):
+    for by in minutes:
         try:
             scored = score_runs(checked, ruleset, by)
         except ValueError as error:
-            minutes[by], problem = None, printable(str(error), 300)
+            problem = printable(str(error), 300)
             continue
-        minutes[by] = scored.minutes if by == "strict" else _scaled(scored.unscaled_minutes, scored.scaling)
-        problem = problem or scored.problem
+        minutes[by], problem = scored.minutes, problem or scored.problem
         batch, rcp, scaling, convergence = scored.global_batch, scored.rcp, scored.scaling, scored.convergence
+        if by == "official":  # what result_summarizer prints, whatever rcp_checker says
+            minutes[by] = None if scored.unscaled_minutes is None else scored.unscaled_minutes * scaling
     benchmark = benchmark_of(first, ruleset)
     if benchmark and len(checked) != benchmark.runs:
         problem = problem or f"{len(checked)} logs; a submission has {benchmark.runs}"
@@ -338,22 +333,13 @@ def _submission(
     )
 
 
-def _of_power(one: Checked, metered: dict[str, dict[str, list[float]]]) -> Iterator[Finding]:
-    for rule, found in power.questions(one.path.name, one.run, metered):
-        yield _asked(rule, found, "ask for the meter's own log")
-
-
-def _scaled(minutes: float | None, scaling: float) -> float | None:
-    return None if minutes is None else minutes * scaling
-
-
-def _questions(reports: Sequence[FileReport]) -> Iterator[Question]:
+def _questions(reports: Sequence[Report]) -> Iterator[Question]:
     """Each rule that a log breaks once, errors first."""
     found: dict[str, list[tuple[str, Finding]]] = {}
     for report in reports:
         for finding in report.findings:
             if finding.severity != "info":
-                found.setdefault(finding.rule, []).append((report.file, finding))
+                found.setdefault(finding.rule, []).append((str(report.path), finding))
     for rule, breaches in sorted(found.items(), key=lambda item: (item[1][0][1].severity, item[0])):
         file, one = breaches[0]
         yield Question(
@@ -373,18 +359,13 @@ def _questions(reports: Sequence[FileReport]) -> Iterator[Question]:
 _COLUMNS = [field.name for field in fields(Submission) if field.name != "questions"]
 
 
-def as_json(submissions: Sequence[Submission]) -> str:
-    return json.dumps({"submissions": [asdict(one) for one in submissions]}, indent=2) + "\n"
-
-
 def as_csv(submissions: Sequence[Submission]) -> str:
     rows = []
     for one in submissions:
-        row = {name: getattr(one, name) for name in _COLUMNS}
+        rows.append({name: getattr(one, name) for name in _COLUMNS})
         for severity in ("error", "warning"):
-            asked = [question.rule for question in one.questions if question.severity == severity]
-            row[f"{severity}s"] = " ".join(asked)
-        rows.append(row)
+            asked = (question.rule for question in one.questions if question.severity == severity)
+            rows[-1][f"{severity}s"] = " ".join(asked)
     return csv_text([*_COLUMNS, "errors", "warnings"], rows)
 
 
@@ -396,9 +377,8 @@ def as_text(submissions: Sequence[Submission]) -> str:
         verdicts = f"official {one.official_passes}/{one.logs}, {shown[0]}; strict {one.strict_passes}/{one.logs}"
         verdicts += f", {shown[1]}; RCP {one.rcp}, x {one.scaling:.6f}{f' ({one.problem})' if one.problem else ''}"
         lines.append(f"{name}: {'not judged' if one.not_judged == one.logs else verdicts}")
-        lines += [
-            f"  {q.severity}: {q.rule}, {q.logs} log(s), {q.file}:{q.line or '-'}: {q.actual}" for q in one.questions
-        ]
+        for q in one.questions:
+            lines.append(f"  {q.severity}: {q.rule}, {q.logs} log(s), {q.file}:{q.line or '-'}: {q.actual}")
     official, strict = (sum(getattr(s, f"{by}_passes") for s in submissions) for by in ("official", "strict"))
     count, unjudged = (sum(getattr(s, name) for s in submissions) for name in ("logs", "not_judged"))
     passes = f"official passes {official}, strict {strict}; {unjudged} not judged"
@@ -407,7 +387,6 @@ def as_text(submissions: Sequence[Submission]) -> str:
 
 
 def as_html(submissions: Sequence[Submission]) -> str:
-    """One self-contained page: no script, nothing fetched."""
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)

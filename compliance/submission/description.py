@@ -41,7 +41,6 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def compare_description(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
-    """Where the log and the system description differ."""
     values, found = run.values, over_peak(run, description, rule)
 
     def compare(key: str, name: str, logged: object) -> None:
@@ -89,8 +88,6 @@ def over_peak(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> 
 
 
 def _machine_differs(node: dict[str, Any], description: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Fields of the description that cannot be of this node of the header's `hardware`, and what it says."""
-
     def number(name: str) -> int:
         text = str(description.get(name))
         return int(text) if text.isdecimal() else 0
@@ -115,7 +112,6 @@ def _machine_differs(node: dict[str, Any], description: dict[str, Any]) -> Itera
 
 
 def gpu_names(node: dict[str, Any]) -> list[str]:
-    """Names of the accelerators of one node of the header's `hardware`."""
     gpus = node.get("gpus")
     names = [gpu.get("name") if isinstance(gpu, dict) else gpu for gpu in gpus] if isinstance(gpus, list) else []
     return [printable(name) for name in names]

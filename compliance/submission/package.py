@@ -14,15 +14,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from compliance.check import LoggedRun, check_file
-from compliance.findings import FileReport, Finding
+from compliance.check import LoggedRun, Report, check_file
+from compliance.findings import Finding, verdict
 from compliance.notice import NOT_VERIFIED, UNVERIFIED
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load
 from compliance.submission.description import compare_description, read_description
-from compliance.submission.runs import Checked, benchmark_of, check_between, expand, receipt_path, sha256, submission_of
+from compliance.submission.runs import benchmark_of, check_between, expand, receipt_path, sha256, submission_of
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
-from compliance.submission.system import NOT_STATED, faults
+from compliance.submission.system import FIELDS, NOT_STATED, faults
+from runlog import schema
 from runlog.text import called, printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged
 
@@ -56,33 +57,19 @@ class Content:
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance package`."""
     ruleset = load(options.ruleset)
     try:
         folder, content, answers = build(
             expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
         )
     except RefusedError as error:
-        if options.json:
-            print(json.dumps({"package": None, "refused": error.reasons}, indent=2))
-        else:
-            for reason in error.reasons:
-                print(f"refused: {printable(reason, 5000)}")
+        refused = "".join(f"refused: {printable(reason, 5000)}\n" for reason in error.reasons)
+        said = json.dumps({"package": None, "refused": error.reasons}, indent=2) + "\n"
+        print(said if options.json else refused, end="")
         return 1
     if options.json:
-        official_ = [answer.as_dict() for answer in answers]
-        print(
-            json.dumps(
-                {
-                    "package": str(folder),
-                    "refused": [],
-                    "chosen": content.chosen,
-                    **content.manifest,
-                    "official": official_,
-                },
-                indent=2,
-            )
-        )
+        built = {"package": str(folder), "refused": [], "chosen": content.chosen, **content.manifest}
+        print(json.dumps(built | {"official": [answer.as_dict() for answer in answers]}, indent=2))
         return 0
     print(content.report)
     if content.chosen:
@@ -123,47 +110,29 @@ def build(
 
 def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     system = description_path.stem
-    # copied first, then checked: what is handed in is what was checked
-    incoming = stage / "incoming"
-    incoming.mkdir()
-    reasons, copies = [], []
-    for index, log in enumerate(logs):
-        if log.is_symlink() or not log.is_file():
-            raise ValueError(f"{log}: not a regular file; copy the log itself there")
-        copy = incoming / f"{index}.txt"
-        shutil.copyfile(log, copy)
-        if changed := _changed(log, copy):
-            reasons.append(changed)
-        copies.append((log, copy))
-    checked = []
-    for log, copy in copies:
-        found, run = check_file(copy, ruleset)
-        checked.append((Checked(path=copy, findings=found, run=run), log))
-    checked.sort(key=lambda one: (one[0].run.start_ms or 0, one[1].name))
-    first = checked[0][0].run
-    benchmark = benchmark_of(first, ruleset)
+    checked, log_of, reasons = _copied(stage / "incoming", logs, ruleset)
+    first = checked[0]
+    benchmark = benchmark_of(first.run, ruleset)
     if benchmark is None:
-        name = printable(first.values.get("submission_benchmark"))
-        raise RefusedError([f"{checked[0][1]}: benchmark {name}: ruleset {ruleset.version} has no rules for it"])
+        name = printable(first.run.first_value(schema.SUBMISSION_BENCHMARK))
+        raise RefusedError([f"{log_of[first.path]}: benchmark {name}: ruleset {ruleset.version} has no rules for it"])
     if len(checked) < benchmark.runs:
         raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has {benchmark.runs}")
-    for one, log in checked[1:]:
-        if submission_of(one.run) != submission_of(first):
-            mine, others = (printable(", ".join(submission_of(run))) for run in (one.run, first))
-            raise RefusedError([f"{log}: of another submission ({mine}) than {checked[0][1]} ({others})"])
-    scored, chosen = nearest_the_median([one for one, _ in checked], ruleset)
-    checked = [(one, log) for one, log in checked if one in scored]
+    for one in checked[1:]:
+        if submission_of(one.run) != submission_of(first.run):
+            mine, others = (printable(", ".join(submission_of(run))) for run in (one.run, first.run))
+            blamed = f"{log_of[one.path]}: of another submission ({mine}) than {log_of[first.path]} ({others})"
+            raise RefusedError([blamed])
+    scored, chosen = nearest_the_median(checked, ruleset)
     results = stage / "results" / system / benchmark.name
     results.mkdir(parents=True)
-    renamed = []
-    for index, (one, _) in enumerate(checked):
-        path = results / f"result_{index}.txt"
-        one.path.rename(path)
-        renamed.append(Checked(path=path, findings=one.findings, run=one.run))
-    shutil.rmtree(incoming)  # with the runs that are not scored
+    names, renamed = {}, []
+    for index, one in enumerate(scored):
+        names[f"result_{index}.txt"] = str(log_of[one.path])
+        renamed.append(replace(one, path=one.path.rename(results / f"result_{index}.txt")))
+    shutil.rmtree(stage / "incoming")  # with the runs that are not scored
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
-    names = {f"result_{index}.txt": str(log) for index, (_, log) in enumerate(checked)}
     content, against = contents_of(stage, renamed, system, benchmark, ruleset)
     reasons += [f"{names.get(file, file)}: {reason}" for file, reason in against]
     if reasons:
@@ -173,6 +142,25 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     (stage / REPORT).write_text(content.report, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
     return replace(content, chosen=chosen)
+
+
+def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> tuple[list[Report], dict[Path, Path], list[str]]:
+    """The logs by the time of their start, copied first and then checked: what is handed in is what was checked.
+
+    With each copy's log, and how logs differ from what an earlier check saw.
+    """
+    folder.mkdir()
+    log_of, reasons = {}, []
+    for index, log in enumerate(logs):
+        if log.is_symlink() or not log.is_file():
+            raise ValueError(f"{log}: not a regular file; copy the log itself there")
+        log_of[copy := folder / f"{index}.txt"] = log
+        shutil.copyfile(log, copy)
+        if changed := _changed(log, copy):
+            reasons.append(changed)
+    checked = [check_file(copy, ruleset) for copy in log_of]
+    checked.sort(key=lambda one: (one.run.start_ms or 0, log_of[one.path].name))
+    return checked, log_of, reasons
 
 
 def _changed(log: Path, copy: Path) -> str | None:
@@ -191,22 +179,19 @@ def _changed(log: Path, copy: Path) -> str | None:
 
 
 def as_bytes(manifest: dict[str, Any]) -> bytes:
-    """What MANIFEST holds."""
     return (json.dumps(manifest, indent=2) + "\n").encode()
 
 
 def code_folder(benchmark: str) -> str:
-    """Where a package holds the code."""
     return f"benchmarks/{benchmark}/implementations/paddle"
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` may name a folder or file of a package."""
     return _NAME.fullmatch(text) is not None
 
 
 def contents_of(
-    folder: Path, checked: Sequence[Checked], system: str, benchmark: Benchmark, ruleset: Ruleset
+    folder: Path, checked: Sequence[Report], system: str, benchmark: Benchmark, ruleset: Ruleset
 ) -> tuple[Content, list[tuple[str, str]]]:
     """What the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
     description_file = folder / "systems" / f"{system}.json"
@@ -225,16 +210,16 @@ def contents_of(
         for found in (*others, *compare_description(one.run, description, rule)):
             if found.severity == "error" or found.rule == "same-configuration":
                 reasons.append((one.path.name, _reason(found)))
-        report = FileReport(file=one.path.name, findings=one.findings)
+        last = one.run.evaluations[-1] if one.run.evaluations else None
         runs.append(
             {
                 "file": one.path.relative_to(folder).as_posix(),
                 "sha256": sha256(one.path),
-                "verdict": "pass" if report.passed else "fail",
+                "verdict": verdict(one.strict),
                 "minutes": one.run.minutes,
                 "seed": [value for value, _ in one.run.seeds],
-                "epochs": one.run.evaluations[-1].epoch if one.run.evaluations else None,
-                "quality": one.run.evaluations[-1].value if one.run.evaluations else None,
+                "epochs": last and last.epoch,
+                "quality": last and last.value,
             }
         )
     if len(lost) > 1:
@@ -244,14 +229,13 @@ def contents_of(
         reasons.append(("score", score.problem))
     first = checked[0].run
     reasons += [("logs", reason) for reason in _of_origin(first, folder.name)]
-    source = first.headers.get("source")
     manifest = {
-        "organisation": first.values.get("submission_org"),
+        "organisation": first.first_value(schema.SUBMISSION_ORG),
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,
         "ruleset": ruleset.version,
-        "commit": source.get("commit") if isinstance(source, dict) else None,
+        "commit": first.section(schema.SOURCE).get("commit"),
         "minutes": score.minutes,
         "unscaled_minutes": score.unscaled_minutes,
         "scaling": score.scaling,
@@ -266,13 +250,11 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
     if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]
     reasons = []
-    org_of_log = run.values.get("submission_org")
+    org_of_log, source = run.first_value(schema.SUBMISSION_ORG), run.section(schema.SOURCE)
     if org_of_log == NOT_STATED:
         reasons.append("they state no organisation: run with SUBMISSION_ORG set")
     elif str(org_of_log).replace(" ", "_") != org:
         reasons.append(f"they are of {printable(org_of_log)}, not of {printable(org)}")
-    source = run.headers.get("source")
-    source = source if isinstance(source, dict) else {}
     commit = source.get("commit")
     if not (isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)):
         reasons.append("they do not say of which commit they are (header `source`), so there is no code to hand in")
@@ -287,43 +269,24 @@ def _reason(found: Finding) -> str:
 
 
 def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
-    """README.md of the package: every figure of it comes from the logs."""
-    folder = code_folder(manifest["benchmark"])
-    description = {name: printable(value, 1000) for name, value in description.items()}
-    lines = [
-        f"# {manifest['benchmark']} on {description['system_name']}, {printable(manifest['organisation'])}",
-        "",
-        f"{form_of(manifest['benchmark'], manifest['ruleset'])}, division {manifest['division']}, "
-        f"{description['status']}.",
-        f"{description['framework']}; {description['number_of_nodes']} node(s), "
-        f"{description['accelerators_per_node']} accelerator(s) a node {description['accelerator_model_name']}".rstrip()
-        + f"; host {description['host_processor_model_name']}.",
-        "",
-        "| run | minutes | epochs | quality | seed | counts |",
-        "|---|---|---|---|---|---|",
-    ]
-    for one, scored in zip(manifest["runs"], score.runs, strict=True):
-        seeds = ", ".join(printable(seed, 30) for seed in one["seed"])
-        counts = "no: " + scored.dropped if scored.dropped else "yes"
-        shown = ["not stated" if one[name] is None else repr(one[name]) for name in ("minutes", "epochs", "quality")]
-        lines.append(f"| {Path(one['file']).name} | {' | '.join(shown)} | {seeds} | {counts} |")
-    lines += [
-        "",
-        f"Score: {manifest['minutes']!r} minutes ({UNVERIFIED}): {score.reduction} {manifest['unscaled_minutes']!r}, "
-        f"times {manifest['scaling']!r} (reference convergence points: {manifest['convergence']}).",
-        "",
-        f"The data set: {_dataset(run)}. The code is commit `{manifest['commit']}`, in `{folder}`; to run it again:",
-        "",
-        "```",
-        f"cd {folder}",
-        f"{_rerun(run)}./run_and_time.sh",
-        "```",
-        "",
-        *([f"{NOT_VERIFIED}", ""] if manifest["benchmark"] == "resnet" else []),
-        f"`{MANIFEST}` holds the same in JSON and `{HASHES}` the hash of every file; the code's "
-        "`python -m compliance verify DIR` checks them, the logs and the score again.",
-    ]
-    return "\n".join(lines) + "\n"
+    import jinja2
+
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"shown": printable, "repr": lambda value: "not stated" if value is None else repr(value)}
+    template = Path(__file__).with_name("package.md").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        package=manifest,
+        score=score,
+        runs=[(Path(one["file"]).name, one, of.dropped) for one, of in zip(manifest["runs"], score.runs, strict=True)],
+        description=dict.fromkeys(FIELDS, "") | {name: printable(value, 1000) for name, value in description.items()},
+        form=form_of(manifest["benchmark"], manifest["ruleset"]),
+        data=_dataset(run),
+        code=code_folder(manifest["benchmark"]),
+        settings=_rerun(run),
+        unverified=UNVERIFIED,
+        not_verified=NOT_VERIFIED,
+        files={"manifest": MANIFEST, "hashes": HASHES},
+    )
 
 
 def form_of(benchmark: str, ruleset: str) -> str:
@@ -334,17 +297,15 @@ def form_of(benchmark: str, ruleset: str) -> str:
 
 
 def _dataset(run: LoggedRun) -> str:
-    data = run.headers.get("dataset")
-    name = data.get("name") if isinstance(data, dict) else None
-    samples = f"{printable(run.values.get('train_samples'))} + {printable(run.values.get('eval_samples'))} samples"
-    return f"{printable(name)}, {samples}" if name else samples
+    name = run.section(schema.DATASET).get("name")
+    train, evaluation = (printable(run.first_value(of)) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES))
+    return f"{f'{printable(name)}, ' if name else ''}{train} + {evaluation} samples"
 
 
 def _rerun(run: LoggedRun) -> str:
     """The settings that a user gave, as the log's header names their origin."""
-    config = run.headers.get("config")
     settings = []
-    for name, value in (config if isinstance(config, dict) else {}).items():
+    for name, value in run.section(schema.CONFIG).items():
         given = isinstance(value, dict) and value.get("origin") == "environment"
         if given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
             settings.append(f"{name}={shlex.quote(str(value['value']))} ")
@@ -352,7 +313,6 @@ def _rerun(run: LoggedRun) -> str:
 
 
 def snapshot(commit: str, target: Path) -> None:
-    """Writes the code of `commit`. Raises ValueError as `code_of` does."""
     for name, (content, executable) in code_of(commit).items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -411,30 +371,26 @@ def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / folder.name
         shutil.copytree(folder, copy)
-        results = copy / "results" / system / benchmark
-        if benchmark != "resnet":
-            return _known_to_nobody(copy, results, manifest)
-        return [
-            official.package(copy, ruleset),
-            official.system_description(copy / "systems" / f"{system}.json", ruleset),
-            official.repository(copy, ruleset),
-            official.convergence(results, ruleset, closed=manifest["division"] == "closed"),
-            official.summary(copy, ruleset, benchmark, manifest["minutes"]),
+        asked = ("training", ruleset)
+        of_any = [
+            official.ask("system_desc_checker", str(copy / "systems" / f"{system}.json"), *asked),
+            official.ask("repo_checker", str(copy), *asked),
         ]
+        if benchmark != "resnet":  # its package tools skip what is none of MLPerf's, or die
+            of_any += [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+            none = f"not applied: {benchmark} is no MLPerf benchmark"
+            lacking = ("package_checker", "rcp_checker", "result_summarizer")
+            return [*of_any, *(Verdict(check=tool, status=UNKNOWN, found=none) for tool in lacking)]
+        results = str(copy / "results" / system / benchmark)
+        convergence = Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
+        if manifest["division"] == "closed":  # its points are for that, and package_checker asks it for no other
+            convergence = official.ask("rcp_checker", results, "--rcp_version", ruleset)
+        packaged = official.ask("package_checker", str(copy), *asked)
+        score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
+        return [packaged, *of_any, convergence, score]
 
 
-def _known_to_nobody(copy: Path, results: Path, manifest: dict[str, Any]) -> list[Verdict]:
-    """A benchmark that is none of MLPerf's: its package tools skip it, or die, so only the others say something."""
-    system, benchmark, ruleset = manifest["system"], manifest["benchmark"], manifest["ruleset"]
-    answers = [
-        official.system_description(copy / "systems" / f"{system}.json", ruleset),
-        official.repository(copy, ruleset),
-    ]
-    for run in manifest["runs"]:
-        passed, messages = official.check_log(copy / run["file"], ruleset, benchmark)
-        message = f"{results.name}/{Path(run['file']).name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
-        answers.append(judged("compliance_checker", passed or run["verdict"] == "fail", message))
-    message = f"not applied: {benchmark} is no MLPerf benchmark"
-    for tool in ("package_checker", "rcp_checker", "result_summarizer"):
-        answers.append(Verdict(check=tool, status=UNKNOWN, found=message))
-    return answers
+def _of_log(log: Path, run: dict[str, Any], ruleset: str, benchmark: str) -> Verdict:
+    passed, messages = official.check_log(log, ruleset, benchmark)
+    message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
+    return judged("compliance_checker", passed or run["verdict"] == "fail", message)

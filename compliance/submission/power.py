@@ -7,7 +7,7 @@ second at least, 60 at least, over the whole timed portion. mlperf-logging's pow
 import itertools
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from compliance.check import LoggedRun
@@ -18,7 +18,7 @@ LEAST_READINGS = 60
 MOST_MEDIAN_MS = 1_100  # a second, and a meter's own jitter
 MOST_GAP_MS = 2_200  # a reading that is missing
 
-Files = Mapping[str, list[float]]  # of a run: {node_N.txt: the times of its readings in ms}
+Logs = dict[str, dict[str, list[float]]]  # of a submission: {RESULT: {node_N.txt: the times of its readings in ms}}
 
 
 def times_of(log: Path) -> list[float]:
@@ -26,11 +26,8 @@ def times_of(log: Path) -> list[float]:
     return [entry.time_ms for entry in read_log(log) if isinstance(entry, Event) and entry.key == "power_reading"]
 
 
-def questions(name: str, run: LoggedRun, power: Mapping[str, Files]) -> Iterator[tuple[str, str]]:
-    """(rule, what was found) of the power logs of the run in the log `name`, where the submission has any.
-
-    `power` is {RESULT: its files} of the whole submission.
-    """
+def questions(name: str, run: LoggedRun, power: Logs) -> Iterator[tuple[str, str]]:
+    """(rule, what was found) of the power logs of the run in the log `name`, where the submission has any."""
     if not power:
         return
     files = power.get(Path(name).stem, {})

@@ -1,13 +1,14 @@
 """Several logs together: which files, the rules between runs, the system description, the official checker."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compliance.check import NOTHING, LoggedRun, check_file
-from compliance.findings import FINDINGS_PER_RULE, FileReport, Finding, breach, note
+from compliance.check import LoggedRun, Report, check_file
+from compliance.findings import FINDINGS_PER_RULE, Finding, breach, note, verdict
 from compliance.first_values import COUNT, has_type
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
@@ -20,8 +21,12 @@ from runlog.text import printable
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
+# what the runs of one submission have in common by name
 _SUBMISSION = (
-    *(schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION, schema.SUBMISSION_ORG, schema.SUBMISSION_PLATFORM),
+    schema.SUBMISSION_BENCHMARK,
+    schema.SUBMISSION_DIVISION,
+    schema.SUBMISSION_ORG,
+    schema.SUBMISSION_PLATFORM,
 )
 OWN_OF_A_RUN = frozenset(
     {
@@ -30,15 +35,6 @@ OWN_OF_A_RUN = frozenset(
     }
 )
 _OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """A log, its findings so far and its run."""
-
-    path: Path
-    findings: tuple[Finding, ...]
-    run: LoggedRun
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:
@@ -73,55 +69,50 @@ def check_logs(
     receipt: bool = False,
     hashed: bool = False,
     verdict: str | None = None,
-) -> list[FileReport]:
+) -> list[Report]:
     """The report of each log, the rules between runs included. Raises ValueError for wrong use.
 
     `official` runs mlperf-logging's checker on a log, by ruleset and benchmark: its verdict and messages stand beside.
     `verdict` is the one that counts; None: strict for logs of this project, official for others.
     """
-    if benchmark is not None and benchmark not in benchmarks(ruleset.version):
-        known = ", ".join(benchmarks(ruleset.version))
-        raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {known}")
+    if benchmark is not None and benchmark not in (known := benchmarks(ruleset.version)):
+        raise ValueError(
+            f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {', '.join(known)}"
+        )
     description = read_description(system) if system else None
-    checked = [Checked(path=log, findings=(), run=NOTHING) for log in logs]
-    for index, log in enumerate(logs):
-        found, run = check_file(log, ruleset, benchmark)
-        checked[index] = Checked(path=log, findings=found, run=run)
-    between = check_between(checked, ruleset)
+    checked = [replace(check_file(log, ruleset, benchmark), asked=verdict) for log in logs]
     reports = []
-    for index, one in enumerate(checked):
-        found = one.findings + tuple(between[index])
+    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
+        report = replace(one, findings=(*one.findings, *others))
         if description is not None:
-            found += tuple(compare_description(one.run, description, ruleset.strict["system-description"]))
-        answer = None
+            differs = compare_description(one.run, description, ruleset.strict["system-description"])
+            report = replace(report, findings=(*report.findings, *differs))
         if official:
-            answer, disagreement = _beside(one, found, ruleset, official)
-            found += disagreement
-        digest = sha256(one.path) if receipt or hashed else None
-        by = verdict or ("strict" if one.run.is_project_log else "official")
-        report = FileReport(file=str(one.path), findings=found, by=by, sha256=digest, mlperf_logging=answer)
+            report = _beside(report, ruleset, official)
+        if receipt or hashed:
+            report = replace(report, sha256=sha256(one.path))
         if receipt:
-            write_receipt(one.path, report, ruleset)
+            write_receipt(report, ruleset)
         reports.append(report)
     return reports
 
 
 # --- rules between runs ---
 
+Found = Iterator[tuple[Report, Finding]]  # of the run to blame
+
 
 def submission_of(run: LoggedRun) -> tuple[str, ...]:
-    """What the runs of one submission have in common by name."""
     return tuple(str(run.first_value(event)) for event in _SUBMISSION)
 
 
-def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Finding]]:
+def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Finding]]:
     """Findings of the rules that compare runs, for each log.
 
     Compared are runs of one benchmark that lie in one folder or say the same of their submission, blanks and case left
     out: a text that differs makes no other submission of a run.
     """
-    found: list[list[Finding]] = [[] for _ in checked]
-    groups: dict[int, list[int]] = {}
+    groups: dict[int, list[Report]] = {}
     by_folder: dict[tuple[Any, ...], int] = {}
     by_text: dict[tuple[str, ...], int] = {}
     for index, one in enumerate(checked):
@@ -130,33 +121,30 @@ def check_between(checked: Sequence[Checked], ruleset: Ruleset) -> list[list[Fin
         group = by_text.get(text, by_folder.get(folder, index))
         by_text.setdefault(text, group)
         by_folder.setdefault(folder, group)
-        groups.setdefault(group, []).append(index)
+        groups.setdefault(group, []).append(one)
+    found: dict[int, list[Finding]] = {id(one): [] for one in checked}
     for members in groups.values():
-        _copies(checked, members, ruleset, found)
-        _configurations(checked, members, ruleset, found)
-        _convergence(checked, members, ruleset, found)
-    return found
+        for compare in (_copies, _configurations, _convergence):
+            for one, finding in compare(members, ruleset):
+                found[id(one)].append(finding)
+    return [found[id(one)] for one in checked]
 
 
-def _copies(checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]) -> None:
+def _copies(members: Sequence[Report], ruleset: Ruleset) -> Found:
     """What no two runs share: a seed, run_start, a series of accuracies."""
-    first: dict[str, int] = {}
-    for index in members:
-        run, counts = checked[index].run, dict.fromkeys(("seeds-differ", "runs-differ"), 0)
-        for rule, what, value, line in of_its_own(run):
-            other = first.setdefault(f"{what}{json.dumps(value)}", index)
-            counts[rule] += other != index
-            if other != index and counts[rule] <= FINDINGS_PER_RULE:
-                where = printable(checked[other].path.name)
-                actual = f"{what} {printable(value, 60)} is that of {where} too"
-                found[index].append(breach(ruleset.strict[rule], actual, line=line))
-        if counts["runs-differ"]:
-            continue
-        for other in members[: members.index(index)]:
-            if equal := alike(run, checked[other].run) or _at_once(run, checked[other].run):
-                actual = f"{equal} {printable(checked[other].path.name)}"
-                line = run.evaluations[0].line if run.evaluations else None
-                found[index].append(breach(ruleset.strict["runs-differ"], actual, line=line))
+    first: dict[str, Report] = {}
+    for position, one in enumerate(members):
+        counts: Counter[str] = Counter()
+        for rule, what, value, line in of_its_own(one.run):
+            other = first.setdefault(f"{what}{json.dumps(value)}", one)
+            counts[rule] += other is not one
+            if other is not one and counts[rule] <= FINDINGS_PER_RULE:
+                actual = f"{what} {printable(value, 60)} is that of {printable(other.path.name)} too"
+                yield one, breach(ruleset.strict[rule], actual, line=line)
+        for other in members[:position] if not counts["runs-differ"] else ():
+            if equal := alike(one.run, other.run) or _at_once(one.run, other.run):
+                line = one.run.evaluations[0].line if one.run.evaluations else None
+                yield one, breach(ruleset.strict["runs-differ"], f"{equal} {printable(other.path.name)}", line=line)
                 break
 
 
@@ -176,8 +164,7 @@ def configuration(run: LoggedRun) -> dict[str, Any]:
     nodes = hardware_nodes(run)
     if nodes:  # any nodes of the same kind will do
         facts["header hardware"] = [{name: node[name] for name in node if name != "host"} for node in nodes]
-    config = run.headers.get("config")
-    for name, value in (config if isinstance(config, dict) else {}).items():
+    for name, value in run.section(schema.CONFIG).items():
         if name not in OWN_OF_A_RUN:
             facts[f"config {name}"] = value.get("value") if isinstance(value, dict) else value
     for key, value in run.values.items():
@@ -186,38 +173,29 @@ def configuration(run: LoggedRun) -> dict[str, Any]:
     return dict(sorted(facts.items(), key=lambda fact: not _is_hyperparameter(fact[0])))
 
 
-def _configurations(
-    checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]
-) -> None:
-    first = checked[members[0]].run
-    base = configuration(first)
+def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Found:
+    first, base = printable(members[0].path.name), configuration(members[0].run)
     division = schema.SUBMISSION_DIVISION.key
-    for index in members[1:]:
-        other = configuration(checked[index].run)
-        names = [name for name in {**base, **other} if base.get(name) != other.get(name)]
-        if names:
-            where = printable(checked[members[0]].path.name)
-            shown = [
-                f"{printable(name)} is {one}, in {where} {two}"
-                for name in names[:3]
-                for one, two in [[printable(json.dumps(of.get(name)), 60) for of in (other, base)]]  # blanks show
-            ]
-            more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
-            line = checked[index].run.lines.get(names[0])
+    for one in members[1:]:
+        other = configuration(one.run)
+        if names := [name for name in {**base, **other} if base.get(name) != other.get(name)]:
+            shown = []
+            for name in names[:3]:
+                mine, others = (printable(json.dumps(of.get(name)), 60) for of in (other, base))  # blanks show
+                shown.append(f"{printable(name)} is {mine}, in {first} {others}")
+            shown += [f"and {len(names) - 3} more"] if len(names) > 3 else []
             tuned = any(map(_is_hyperparameter, names)) and base.get(division) == other.get(division) == "closed"
             rule = ruleset.strict["same-hyperparameters" if tuned else "same-configuration"]
-            found[index].append(breach(rule, "; ".join(shown) + more, line=line))
+            yield one, breach(rule, "; ".join(shown), line=one.run.lines.get(names[0]))
 
 
 def _is_hyperparameter(name: str) -> bool:
-    return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in (
-        schema.GLOBAL_BATCH_SIZE.key,
-        schema.GRADIENT_ACCUMULATION_STEPS.key,
-    )
+    whole = (schema.GLOBAL_BATCH_SIZE.key, schema.GRADIENT_ACCUMULATION_STEPS.key)
+    return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in whole
 
 
 def benchmark_of(run: LoggedRun, ruleset: Ruleset) -> Benchmark | None:
-    name = run.values.get("submission_benchmark")
+    name = run.first_value(schema.SUBMISSION_BENCHMARK)
     return ruleset.benchmarks.get(name) if isinstance(name, str) else None
 
 
@@ -227,14 +205,12 @@ def global_batch(run: LoggedRun) -> int | None:
     return int(batch) if has_type(batch, COUNT) else None
 
 
-def reference_applies(run: LoggedRun, ruleset: Ruleset) -> bool:
-    """Whether the reference convergence points are for this run: closed."""
+def reference_points(run: LoggedRun, ruleset: Ruleset) -> list[convergence.ReferencePoint]:
+    """The reference convergence points that the runs of a closed submission are held to; none where none apply."""
     benchmark = benchmark_of(run, ruleset)
-    return (
-        benchmark is not None
-        and benchmark.reference_points is not None
-        and run.first_value(schema.SUBMISSION_DIVISION) == "closed"
-    )
+    if not benchmark or not benchmark.reference_points or run.first_value(schema.SUBMISSION_DIVISION) != "closed":
+        return []
+    return convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
 
 
 def epochs_to_target(run: LoggedRun) -> float:
@@ -244,41 +220,34 @@ def epochs_to_target(run: LoggedRun) -> float:
     return run.evaluations[-1].epoch
 
 
-def _convergence(
-    checked: Sequence[Checked], members: Sequence[int], ruleset: Ruleset, found: list[list[Finding]]
-) -> None:
-    run = checked[members[0]].run
-    if not reference_applies(run, ruleset):
+def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
+    run = members[0].run
+    points, benchmark = reference_points(run, ruleset), benchmark_of(run, ruleset)
+    if not points or not benchmark:
         return  # check says so for each log
-    benchmark = benchmark_of(run, ruleset)
-    assert benchmark is not None
-    assert benchmark.reference_points is not None
-    points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
-    rule = ruleset.strict["rcp-hyperparameters"]
-    for index in members:
-        found[index] += _hyperparameters(checked[index].run, points, rule)
-    rule = ruleset.strict["rcp-convergence"]
-    batch = global_batch(run)
+    for one in members:
+        for finding in _hyperparameters(one.run, points, ruleset.strict["rcp-hyperparameters"]):
+            yield one, finding
+    rule, batch = ruleset.strict["rcp-convergence"], global_batch(run)
     if len(members) != benchmark.runs:
         actual = f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given"
-        for index in members:
-            found[index].append(note(rule, actual))
+        of_all = note(rule, actual)
     elif batch is None:
-        for index in members:
-            found[index].append(breach(rule, "no global_batch_size to take a reference point for"))
+        of_all = breach(rule, "no global_batch_size to take a reference point for")
     else:
-        epochs = [epochs_to_target(checked[index].run) for index in members]
-        verdict = convergence.against_points(epochs, batch, points, benchmark.runs)
-        if not verdict.passed:
-            actual = verdict.reason
-            if verdict.point and verdict.mean_epochs is not None:
-                least = verdict.point.least_epochs
-                actual = f"{verdict.mean_epochs:.2f} epochs; {least:.2f} is the least ({verdict.reason})"
-            for index in members:
-                found[index].append(breach(rule, actual))
+        epochs = [epochs_to_target(one.run) for one in members]
+        judged = convergence.against_points(epochs, batch, points, benchmark.runs)
+        if judged.passed:
+            return
+        actual = judged.reason
+        if judged.point and judged.mean_epochs is not None:
+            actual = f"{judged.mean_epochs:.2f} epochs; {judged.point.least_epochs:.2f} is the least ({judged.reason})"
+        of_all = breach(rule, actual)
+    for one in members:
+        yield one, of_all
 
 
-def _hyperparameters(run: LoggedRun, points: Sequence[Any], rule: StrictRule) -> list[Finding]:
+def _hyperparameters(run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule) -> list[Finding]:
     batch, name = run.values.get("global_batch_size"), run.values.get("opt_name")
     exact = [point for point in points if point.global_batch == batch and point.hyperparameters]
     if not exact:
@@ -302,22 +271,19 @@ def _hyperparameters(run: LoggedRun, points: Sequence[Any], rule: StrictRule) ->
 # --- the official checker ---
 
 
-def _beside(
-    one: Checked,
-    found: Sequence[Finding],
-    ruleset: Ruleset,
-    official: Callable[[Path, str, str], tuple[bool, list[str]]],
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    name = one.run.values.get("submission_benchmark")
-    passed, messages = official(one.path, ruleset.version, name if isinstance(name, str) else "")
-    answer = {"verdict": "pass" if passed else "fail", "messages": messages}
-    rule = ruleset.strict["official-disagrees"]
-    if refused := sorted({f.rule for f in found if f.official}) if passed else ():
-        return answer, (breach(rule, f"it passes the log; this one says that it does not, by {', '.join(refused)}"),)
-    if not passed and not any(f.official for f in found):
-        found_ = breach(rule, f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}")
-        return answer, (replace(found_, official=True),)
-    return answer, ()
+def _beside(report: Report, ruleset: Ruleset, official: Callable[[Path, str, str], tuple[bool, list[str]]]) -> Report:
+    name = report.run.first_value(schema.SUBMISSION_BENCHMARK)
+    passed, messages = official(report.path, ruleset.version, name if isinstance(name, str) else "")
+    found = list(report.findings)
+    if passed and not report.official:
+        refused = ", ".join(sorted({f.rule for f in found if f.official}))
+        actual = f"it passes the log; this one says that it does not, by {refused}"
+        found.append(breach(ruleset.strict["official-disagrees"], actual))
+    elif not passed and report.official:
+        actual = f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"
+        found.append(replace(breach(ruleset.strict["official-disagrees"], actual), official=True))
+    answer = {"verdict": verdict(passed), "messages": messages}
+    return replace(report, findings=tuple(found), mlperf_logging=answer)
 
 
 # --- receipts ---
@@ -337,11 +303,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_receipt(log: Path, report: FileReport, ruleset: Ruleset) -> None:
+def write_receipt(report: Report, ruleset: Ruleset) -> None:
     """Writes what was checked beside the log, so that `package` can tell a log that changed since."""
-    receipt = {
-        "sha256": report.sha256,
-        "verdict": "pass" if report.passed else "fail",
-        "ruleset": ruleset.version,
-    }
-    receipt_path(log).write_text(json.dumps(receipt) + "\n", encoding="utf-8")
+    receipt = {"sha256": report.sha256, "verdict": verdict(report.passed), "ruleset": ruleset.version}
+    receipt_path(report.path).write_text(json.dumps(receipt) + "\n", encoding="utf-8")

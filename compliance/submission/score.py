@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from compliance.check import check_file
+from compliance.check import Report, check_file
 from compliance.official import convergence
 from compliance.rules import Benchmark, Ruleset, load
 from compliance.submission.runs import (
-    Checked,
     benchmark_of,
     check_between,
     epochs_to_target,
     expand,
     global_batch,
-    reference_applies,
+    reference_points,
     submission_of,
 )
 from runlog import schema
@@ -61,31 +60,27 @@ class Score:
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance score`."""
     scored = score_logs(expand(options.logs), load(options.ruleset), options.verdict)
-    print(as_json(scored) if options.json else as_text(scored), end="")
+    print(json.dumps(asdict(scored), indent=2) + "\n" if options.json else as_text(scored), end="")
     return 0 if scored.minutes is not None else 1
 
 
 def score_logs(logs: Sequence[Path], ruleset: Ruleset, by: str | None = None) -> Score:
     """The score of the submission that consists of `logs`. Raises ValueError if they are not of one benchmark."""
-    checked = []
-    for log in logs:
-        found, run = check_file(log, ruleset)
-        checked.append(Checked(path=log, findings=found, run=run))
+    checked = [check_file(log, ruleset) for log in logs]
     scored, chosen = nearest_the_median(checked, ruleset, by)
     return replace(score_runs(scored, ruleset, by), chosen=chosen)
 
 
 def nearest_the_median(
-    checked: Sequence[Checked], ruleset: Ruleset, by: str | None = None
-) -> tuple[Sequence[Checked], str]:
+    checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
+) -> tuple[Sequence[Report], str]:
     """Of more runs than a submission has, those that are scored, and a line that says which they are."""
     benchmark = benchmark_of(checked[0].run, ruleset)
     if benchmark is None or len(checked) <= benchmark.runs:
         return checked, ""
 
-    def minutes(runs: Sequence[Checked]) -> float:
+    def minutes(runs: Sequence[Report]) -> float:
         scored = score_runs(runs, ruleset, by).minutes
         return math.inf if scored is None else scored
 
@@ -93,14 +88,14 @@ def nearest_the_median(
     return median_set(ordered, benchmark.runs, minutes)
 
 
-def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = None) -> Score:
+def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """The same of logs that were checked; `by` None is strict for our own logs and official for others.
 
     A submission may drop one run that did not converge (training_rules.adoc, section Benchmark Results). official drops
     what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score beside another fault.
     """
     first = checked[0]
-    by = by or ("strict" if first.run.is_project_log else "official")
+    by = by or first.by
     benchmark = _one_submission(checked, ruleset, by)
     runs, faults = _runs(checked, ruleset, by)
     batches, batch = _batches(checked), global_batch(first.run)
@@ -109,9 +104,8 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     mean, reduction = _reduce(minutes, dropped)
     problem = ""
     if dropped > 1:
-        rules = ", ".join(
-            sorted({rule for run in runs for rule in run.dropped.removeprefix("fails ").split(", ") if rule})
-        )
+        each = (rule for run in runs for rule in run.dropped.removeprefix("fails ").split(", "))
+        rules = ", ".join(sorted(set(filter(None, each))))
         mean, problem = None, f"{dropped} runs fail their check ({rules}); a submission may drop one"
         if "weights_initialization" in rules:
             problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
@@ -120,14 +114,13 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     elif faults and by == "strict":
         problem = f"a run breaks {', '.join(sorted(faults))}; a submission may drop one that did not converge, no other"
     scaling, rcp, verdict = 1.0, "not applied", "not applied: for closed runs"
-    if reference_applies(first.run, ruleset) and (len(batches) > 1 or batch is None):
+    points = reference_points(first.run, ruleset)
+    if points and (len(batches) > 1 or batch is None):
         rcp, verdict = "fail", f"failed: no one global_batch_size ({printable(', '.join(sorted(batches)))})"
         problem = problem or (verdict if by == "strict" else "")
-    elif reference_applies(first.run, ruleset) and batch is not None and benchmark.reference_points:
-        points = convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
-        judged = convergence.against_points(
-            [epochs_to_target(one.run) for one in checked], batch, points, benchmark.runs
-        )
+    elif points and batch is not None:
+        epochs = [epochs_to_target(one.run) for one in checked]
+        judged = convergence.against_points(epochs, batch, points, benchmark.runs)
         scaling, rcp = judged.scaling, "pass" if judged.passed else "fail"
         verdict = f"{rcp}ed: {judged.reason}"
         if judged.point and judged.mean_epochs is not None:
@@ -155,7 +148,7 @@ def score_runs(checked: Sequence[Checked], ruleset: Ruleset, by: str | None = No
     )
 
 
-def _runs(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> tuple[list[ScoredRun], set[str]]:
+def _runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[list[ScoredRun], set[str]]:
     """Each run with what drops it, and the rules that leave no strict score."""
     faults: set[str] = set()
     runs = []
@@ -166,7 +159,7 @@ def _runs(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> tuple[list[S
         epochs = epochs_to_target(one.run)
         runs.append(
             ScoredRun(
-                file=printable(str(one.path), 4096),
+                file=one.file,
                 minutes=one.run.minutes,
                 epochs=None if epochs == convergence.NOT_CONVERGED else epochs,
                 dropped=f"fails {', '.join(rules)}" if rules else "",
@@ -175,16 +168,15 @@ def _runs(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> tuple[list[S
     return runs, faults
 
 
-def _one_submission(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> Benchmark:
+def _one_submission(checked: Sequence[Report], ruleset: Ruleset, by: str) -> Benchmark:
     """The benchmark that all logs are runs of. Raises ValueError if they are not of one submission."""
     first = checked[0]
     benchmark = benchmark_of(first.run, ruleset)
     if benchmark is None:
         name = printable(first.run.first_value(schema.SUBMISSION_BENCHMARK))
         known = ", ".join(ruleset.benchmarks) or "none"
-        raise ValueError(
-            f"{first.path}: benchmark {name}: not scored; of ruleset {ruleset.version} this scores {known}"
-        )
+        why = f"not scored; of ruleset {ruleset.version} this scores {known}"
+        raise ValueError(f"{first.path}: benchmark {name}: {why}")
     for other in checked[1:]:
         if submission_of(other.run) != submission_of(first.run):
             mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
@@ -196,7 +188,7 @@ def _one_submission(checked: Sequence[Checked], ruleset: Ruleset, by: str) -> Be
     return benchmark
 
 
-def _batches(checked: Sequence[Checked]) -> set[str]:
+def _batches(checked: Sequence[Report]) -> set[str]:
     """The global batches of the runs; what is none, as the log says it."""
     return {json.dumps(global_batch(one.run) or one.run.first_value(schema.GLOBAL_BATCH_SIZE)) for one in checked}
 
@@ -205,10 +197,6 @@ def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
     if len(minutes) + dropped >= 3:  # a dropped run is the worst
         return (olympic_mean([*minutes, *[math.inf] * dropped]) if dropped <= 1 else None), "olympic mean"
     return (sum(minutes) / len(minutes) if minutes else None), "mean (an olympic mean takes 3 runs)"
-
-
-def as_json(score: Score) -> str:
-    return json.dumps(asdict(score), indent=2) + "\n"
 
 
 def as_text(score: Score) -> str:

@@ -23,25 +23,21 @@ _QUOTED = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
 
 
 def as_table(rows: Sequence[dict[str, Any]]) -> str:
-    """What TABLE holds."""
     return json.dumps({"results": rows}, indent=2) + "\n"
 
 
+def _manifest_of(package: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """And the description of its system."""
+    manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
+    return manifest, read_description(package / "systems" / f"{manifest['system']}.json")
+
+
 def row_of(root: Path, place: Path) -> dict[str, Any]:
-    """What the table says of the package at `root`/`place`."""
-    manifest = json.loads((root / place / MANIFEST).read_text(encoding="utf-8"))
-    description = read_description(root / place / "systems" / f"{manifest['system']}.json")
+    manifest, description = _manifest_of(root / place)
     counted = [run for run in manifest["runs"] if run["verdict"] == "pass"]
     names = (
-        "organisation",
-        "system",
-        "benchmark",
-        "division",
-        "ruleset",
-        "minutes",
-        "scaling",
-        "convergence",
-        "commit",
+        *("organisation", "system", "benchmark", "division", "ruleset", "minutes"),
+        *("scaling", "convergence", "commit"),
     )
     return {
         "package": place.as_posix(),
@@ -64,12 +60,10 @@ def page_of(root: Path, rows: Sequence[dict[str, Any]]) -> str:
     results = []
     for row in rows:
         package = root / row["package"]
-        manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
-        description = read_description(package / "systems" / f"{manifest['system']}.json")
+        manifest, description = _manifest_of(package)
         runs = [run | {"lines": _lines(package / run["file"])} for run in manifest["runs"]]
-        results.append(
-            row | {"each": runs, "description": {name: value for name, value in description.items() if value}}
-        )
+        stated = {name: value for name, value in description.items() if value}
+        results.append(row | {"each": runs, "description": stated})
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["shown"] = lambda value: printable(value, 1000)
     # The JSON beside the page has all digits.
@@ -89,13 +83,11 @@ def _lines(log: Path) -> list[tuple[int, str]]:
     """Number and text of the log's lines that its time and its quality are made of."""
     wanted = {entry.line for entry in read_log(log) if isinstance(entry, Event) and entry.key in _QUOTED}
     with log.open(encoding="utf-8", errors="replace") as stream:
-        return [
-            (number, printable(line.rstrip("\n"), 300)) for number, line in enumerate(stream, 1) if number in wanted
-        ]
+        lines = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1) if number in wanted)
+        return [(number, printable(line, 300)) for number, line in lines]
 
 
 def signed(folder: Path, signers: Path | None) -> Verdict:
-    """Whose signature SHA256SUMS has."""
     signature = folder / SIGNATURE
     if not signature.is_file():
         return judged(SIGNATURE, False, "is missing", "a signature of one of the allowed signers")

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from compliance.check import LoggedRun, check_file
 from compliance.rules import load, read_rules
 from compliance.submission.description import STATUS_WORDS, gpu_names, hardware_nodes
+from runlog import schema
 from runlog.text import printable
 
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])
@@ -28,11 +30,16 @@ def command(options: argparse.Namespace) -> int:
     out: Path = options.out
     if out.exists() and not options.force:
         raise ValueError(f"{out}: exists; --force replaces it")
-    given = _given(options.set)
+    given = {}
+    for setting in options.set:
+        name, separator, value = setting.partition("=")
+        if not separator or name not in FIELDS:
+            raise ValueError(f"--set {setting}: must be FIELD=VALUE with a field of the system description")
+        given[name] = value
     found: dict[str, str] = {"system_name": out.stem, **dict.fromkeys(NOTES, "")}
-    _, run = check_file(options.log, load("4.0.0"))
+    run = check_file(options.log, load("4.0.0")).run
     found |= from_log(run)
-    if _is_here(run):
+    if socket.gethostname() in [machine.get("host") for machine in hardware_nodes(run)]:  # it was written here
         found = from_machine(Path("/")) | found
     fields = found | given
     missing = [name for name in FIELDS if name not in fields]
@@ -64,24 +71,13 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _given(settings: list[str]) -> dict[str, str]:
-    given = {}
-    for setting in settings:
-        name, separator, value = setting.partition("=")
-        if not separator or name not in FIELDS:
-            raise ValueError(f"--set {setting}: must be FIELD=VALUE with a field of the system description")
-        given[name] = value
-    return given
-
-
 def from_log(run: LoggedRun) -> dict[str, str]:
-    """The fields that a log says: submission, nodes, devices and software."""
-    values, summary = run.values, run.summary
+    summary = run.summary
     found: dict[str, str] = {}
-    for name, key in (("submitter", "submission_org"), ("division", "submission_division")):
-        if isinstance(values.get(key), str) and values[key] != NOT_STATED:
-            found[name] = values[key]
-    status = values.get("submission_status")
+    for name, event in (("submitter", schema.SUBMISSION_ORG), ("division", schema.SUBMISSION_DIVISION)):
+        if isinstance(value := run.first_value(event), str) and value != NOT_STATED:
+            found[name] = value
+    status = run.first_value(schema.SUBMISSION_STATUS)
     if isinstance(status, str) and status in STATUS_WORDS:
         found["status"] = STATUS_WORDS[status]
     machine = next(iter(hardware_nodes(run)), {})
@@ -98,24 +94,17 @@ def from_log(run: LoggedRun) -> dict[str, str]:
         if isinstance(card, dict) and card.get("memory_gib"):
             found["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
     elif "gpus" in machine:
-        found |= _no_accelerator()
+        found |= {"accelerators_per_node": "0"} | {name: "" for name in FIELDS if name.startswith("accelerator_")}
     if machine.get("cpu"):
         found["host_processor_model_name"] = str(machine["cpu"])
     if machine.get("memory_gib"):
         found["host_memory_capacity"] = f"{machine['memory_gib']} GiB"
-    packages = run.headers.get("packages")
+    packages = run.headers.get(schema.PACKAGES.name)
     if isinstance(packages, dict):
         found["other_software_stack"] = "; ".join(f"{name} {version}" for name, version in packages.items())
-    source = run.headers.get("source")
-    if isinstance(source, dict) and source.get("image_digest"):
-        found["sw_notes"] = f"image {source['image_digest']}"
+    if digest := run.section(schema.SOURCE).get("image_digest"):
+        found["sw_notes"] = f"image {digest}"
     return found
-
-
-def _is_here(run: LoggedRun) -> bool:
-    """Whether the log was written on this machine, so that it may be asked for what the log lacks."""
-    names = [machine.get("host") for machine in hardware_nodes(run)]
-    return socket.gethostname() in names
 
 
 def from_machine(root: Path) -> dict[str, str]:
@@ -132,15 +121,10 @@ def _read(path: Path) -> str | None:
 
 
 def _processor(root: Path) -> dict[str, str | None]:
-    cpus: list[dict[str, str]] = []
-    for block in (_read(root / "proc/cpuinfo") or "").split("\n\n"):
-        fields = dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", block, re.MULTILINE))
-        if fields:
-            cpus.append(fields)
-    if not cpus:
-        return {}
+    blocks = (_read(root / "proc/cpuinfo") or "").split("\n\n")
+    cpus = [dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", block, re.MULTILINE)) for block in blocks if block.strip()]
     sockets = {cpu.get("physical id") for cpu in cpus}
-    if None in sockets:
+    if not cpus or None in sockets:
         return {}
     cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
     virtual = "hypervisor" in cpus[0].get("flags", "").split()
@@ -175,23 +159,17 @@ def _storage(root: Path) -> dict[str, str | None]:
 
 
 def _network(root: Path) -> dict[str, str | None]:
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for port in (root / "sys/class/infiniband").glob("*/ports/*"):
         rate = _read(port / "rate")
         if rate and "ACTIVE" in (_read(port / "state") or ""):
-            found[f"InfiniBand or RoCE {rate}"] = found.get(f"InfiniBand or RoCE {rate}", 0) + 1
+            found[f"InfiniBand or RoCE {rate}"] += 1
     for card in (root / "sys/class/net").glob("*"):
         speed = _read(card / "speed")
         if (card / "device").exists() and speed and speed.isdecimal():
-            name = f"Ethernet {int(speed) / 1000:g} Gb/s"
-            found[name] = found.get(name, 0) + 1
+            found[f"Ethernet {int(speed) / 1000:g} Gb/s"] += 1
     shown = ", ".join(f"{count}x {name}" for name, count in sorted(found.items()))
     return {"host_networking": shown or None}
-
-
-def _no_accelerator() -> dict[str, str]:
-    names = [name for name in FIELDS if name.startswith("accelerator_")]
-    return {"accelerators_per_node": "0", **dict.fromkeys(names, "")}
 
 
 def _accelerators() -> dict[str, str | None]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compliance.check import check_file
+from compliance.findings import verdict
 from compliance.rules import load
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.package import (
@@ -22,7 +23,7 @@ from compliance.submission.package import (
     is_name,
     official_answers,
 )
-from compliance.submission.runs import Checked, sha256
+from compliance.submission.runs import sha256
 from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, as_table, page_of, row_of, signed
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
@@ -31,7 +32,6 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance verify`."""
     folder: Path = options.folder
     if (folder / TABLE).is_file():
         answers = verify_site(folder, options.signers, ask_official=options.official)
@@ -41,14 +41,9 @@ def command(options: argparse.Namespace) -> int:
         raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package, or a published folder")
     good = worst(answers) != FATAL
     if options.json:
-        print(
-            json.dumps(
-                {"verdict": "pass" if good else "fail", "checks": [answer.as_dict() for answer in answers]}, indent=2
-            )
-        )
+        print(json.dumps({"verdict": verdict(good), "checks": [answer.as_dict() for answer in answers]}, indent=2))
     else:
-        print(as_text(answers), end="")
-        print(f"{printable(str(folder), 1000)}: {'PASS' if good else 'FAIL'}")
+        print(f"{as_text(answers)}{printable(str(folder), 1000)}: {verdict(good).upper()}")
     return 0 if good else 1
 
 
@@ -79,10 +74,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
         answers.append(judged("contents", False, f"{file} {what}"))
     if not wanted <= there:
         return answers
-    checked = []
-    for log in logs:
-        findings, run = check_file(log, ruleset)
-        checked.append(Checked(path=log, findings=findings, run=run))
+    checked = [check_file(log, ruleset) for log in logs]
     try:
         content, reasons = contents_of(folder, checked, system, benchmark, ruleset)
     except (ValueError, KeyError, OSError) as error:
@@ -93,8 +85,10 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     message = f"score {content.manifest['minutes']!r} min, from the logs"
     same = _read(folder / MANIFEST) == as_bytes(content.manifest)
     if not same:
-        differing = _difference(content.manifest, manifest)
-        message = f"differs from what the logs say in: {differing}" if differing else "not in the form of a package's"
+        names = {**content.manifest, **manifest}
+        differing = ", ".join(name for name in names if content.manifest.get(name) != manifest.get(name))
+        in_names = f"differs from what the logs say in: {printable(differing)}"
+        message = in_names if differing else "not in the form of a package's"
     answers.append(judged(MANIFEST, same, message))
     same = _read(folder / REPORT) == content.report.encode()
     message = "every figure is the logs'" if same else "differs from the report that the logs give"
@@ -115,9 +109,8 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     answers = [signed(folder, signers)] if signers or (folder / SIGNATURE).is_file() else []
     there = "".join(line for line in hashes(folder).splitlines(True) if not line.endswith(f"  {SIGNATURE}\n"))
     listed = _read(folder / HASHES) == there.encode()
-    answers.append(
-        judged(HASHES, listed, f"{there.count(chr(10))} files{'' if listed else ', not those that it lists'}")
-    )
+    count = f"{len(there.splitlines())} files"
+    answers.append(judged(HASHES, listed, count if listed else f"{count}, not those that it lists"))
     places = sorted(path.parent.relative_to(folder) for path in (folder / PACKAGES).glob(f"*/*/{MANIFEST}"))
     for place in places:
         answers += [replace(answer, where=str(place)) for answer in verify(folder / place, ask_official=ask_official)]
@@ -187,8 +180,3 @@ def _check_hashes(folder: Path) -> list[Verdict]:
             shown = printable(file.decode("utf-8", "replace"))
             answers.append(judged(HASHES, False, f"{shown} {what}"))
     return answers or [judged(HASHES, False, "not in the order or form that it was written in")]
-
-
-def _difference(one: dict[str, object], other: dict[str, object]) -> str:
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return printable(", ".join(names))

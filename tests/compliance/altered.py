@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 TOKEN = ":::MLLOG "
@@ -93,3 +94,12 @@ def foreign(text: str) -> str:
     for key in ("run_summary", "step_window", "epoch_throughput", "telemetry_summary"):
         log.drop_all(key)
     return log.text
+
+
+def write(folder: Path, *texts: str) -> list[Path]:
+    """The logs of a submission."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"result_{index}.txt" for index in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return paths

@@ -141,16 +141,6 @@ def copied(change: Callable[[Altered], Altered]) -> Callable[[Altered, Altered],
     return forge
 
 
-def halves(log: Altered, other: Altered, block: int) -> Altered:
-    """The start of the other run and the end of this one, as one."""
-    lines = block_at(other, block), block_at(log, block)
-    moved = other.fields(lines[0])["time_ms"] - log.fields(lines[1])["time_ms"]
-    end = each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + moved)).lines[lines[1] :]
-    seed = log.fields(log.at("seed"))["value"]
-    log.lines = other.lines[: lines[0]] + end
-    return each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 86_400_000)).seed(seed)
-
-
 def replaced(log: Altered, *changes: tuple[str, str]) -> Altered:
     """Texts of the log replaced; each stands in it."""
     text = log.text
@@ -183,13 +173,6 @@ def summary(log: Altered, **fields: Any) -> Altered:
 # --- of a published log, and of ours ---
 
 
-def block_left_out(log: Altered, _: Altered) -> Altered:
-    """Blocks alone, and without one of them and its evaluation."""
-    for key in ("throughput", "tracked_stats", "epoch_start", "epoch_stop", "eval_start", "eval_stop"):
-        log.drop_all(key)
-    return log.drop("block_start", 3).drop("eval_accuracy", 3).drop("block_stop", 3)
-
-
 def fast_blocks(log: Altered, _: Altered) -> Altered:
     """Blocks alone, and three of them take a tenth of their time."""
     for key in ("throughput", "tracked_stats", "epoch_start", "epoch_stop"):
@@ -197,41 +180,6 @@ def fast_blocks(log: Altered, _: Altered) -> Altered:
     for number in (3, 4, 5):
         start, stop = (log.fields(log.at(key, number))["time_ms"] for key in ("block_start", "eval_start"))
         clock(log, lambda ms, by=0.9 * (stop - start): ms - by, "eval_start", number)
-    return log
-
-
-def start_late(log: Altered, _: Altered) -> Altered:
-    line = log.lines.pop(log.at("run_start"))
-    stop = log.at("epoch_stop", 2)
-    log.lines.insert(stop + 1, line)
-    return log.change("run_start", lambda fields: fields.update(time_ms=log.fields(stop)["time_ms"]))
-
-
-def one_epoch_less(log: Altered, _: Altered) -> Altered:
-    """The clock starts in the middle of the first epoch."""
-    for key in ("run_start", "train_samples", "eval_samples", "block_start", "epoch_start"):
-        log.later(key, 25_000)
-    return by_clock(log)
-
-
-def early(log: Altered, _: Altered) -> Altered:
-    """The last block is cut off, and the evaluation before it reaches the target."""
-    stop = log.fields(log.at("block_stop", -2))["time_ms"]
-    end = log.lines[log.at("run_stop")]
-    log.lines = [*log.lines[: log.at("block_stop", -2) + 1], end]
-    log.change("run_stop", lambda fields: fields.update(time_ms=stop + 1))
-    return log.value("eval_accuracy", 0.759, -1)
-
-
-def one_more_evaluation(log: Altered, _: Altered) -> Altered:
-    lines = [log.lines[log.at(key, -2)] for key in ("eval_start", "eval_stop", "eval_accuracy")]
-    epoch = log.at("epoch_stop", -3)
-    number, ms = log.fields(epoch)["metadata"]["epoch_num"], log.fields(epoch)["time_ms"]
-    log.lines[epoch + 1 : epoch + 1] = lines
-    for offset in (1, 2, 3):
-        fields = log.fields(epoch + offset)
-        fields["metadata"]["epoch_num"] = number
-        log.write(epoch + offset, fields | {"time_ms": ms + min(offset, 2) - 1})
     return log
 
 
@@ -249,17 +197,6 @@ def twice(log: Altered, first: str, last: str, number: int) -> Altered:
     return log
 
 
-def evaluation_earlier(log: Altered, _: Altered) -> Altered:
-    """The last evaluation stands two epochs further up, at the time of the epoch's end there."""
-    lines = [log.lines.pop(log.at(key, -1)) for key in ("eval_start", "eval_stop", "eval_accuracy")]
-    stop = log.at("epoch_stop", -3)
-    ms = log.fields(stop)["time_ms"]
-    log.lines[stop + 1 : stop + 1] = lines
-    for offset in (1, 2, 3):
-        log.write(stop + offset, log.fields(stop + offset) | {"time_ms": ms + min(offset, 2) - 1})
-    return log
-
-
 def warmed(log: Altered, _: Altered) -> Altered:
     """Before run_start an epoch has filled the caches."""
     lines = [log.lines[log.at(key)] for key in ("epoch_start", "epoch_stop")]
@@ -273,37 +210,10 @@ def warmed(log: Altered, _: Altered) -> Altered:
     return log
 
 
-def same_time(log: Altered, key: str, other: str, behind_ms: float) -> Altered:
-    """An event so long behind another, below which it does not stand."""
-    ms = log.fields(log.at(other))["time_ms"] + behind_ms
-    return log.change(key, lambda fields: fields.update(time_ms=ms))
-
-
-def shuffled_header(log: Altered) -> Altered:
-    """The hyperparameters in another order, as of a run with a log of its own."""
-    places = [i for i in log.events() if any(f'"key": "{name}_' in log.lines[i] for name in ("lars", "sgd", "opt"))]
-    for place, line in zip(places, [log.lines[i] for i in places][::-1], strict=True):
-        log.lines[place] = line
-    return log
-
-
-def cut_and_joined(log: Altered, other: Altered) -> Altered:
-    """The first ten blocks of a run, and what the other has from its thirteenth on, moved to that time."""
-    cut, start = log.at("block_stop", 4) + 1, other.at("block_start", 7)
-    moved = log.fields(cut - 1)["time_ms"] - other.fields(start)["time_ms"] + 1
-    tail = each(Altered("\n".join(other.lines[start:])), "", lambda f: f.update(time_ms=f["time_ms"] + moved))
-    log.lines[cut:] = tail.lines
-    return log
-
-
 def two_ranks(log: Altered, _: Altered) -> Altered:
     """Each event of training stands there twice, as of two ranks of a launcher."""
     log.lines = [out for line in log.lines for out in ([f"0: {line}", f"1: {line}"] if '"epoch_' in line else [line])]
     return log
-
-
-def with_loss(number: int, loss: float | None) -> Callable[[Altered, Altered], Altered]:
-    return lambda log, _: log.change("step_window", lambda fields: fields["value"].update(loss=loss), number)
 
 
 def rank_times(**changes: Any) -> Callable[[Altered, Altered], Altered]:
@@ -325,17 +235,6 @@ def rank_times(**changes: Any) -> Callable[[Altered, Altered], Altered]:
 
 def summed(log: Altered, **fields: Any) -> Altered:
     return log.change("telemetry_summary", lambda event: event["value"].update(fields))
-
-
-def hidden_by_a_checkpoint(log: Altered, _: Altered) -> Altered:
-    """Windows a sixth shorter, and in each epoch a checkpoint that took the rest."""
-    rates(log, 5 / 6)
-    for number in range(3):
-        stop = log.at("epoch_stop", number)
-        fields = log.fields(stop) | {"key": "checkpoint", "metadata": {}, "event_type": "POINT_IN_TIME"}
-        fields["value"] = {"step": number * 44 + 22, "file": "x", "mib": 100.0, "blocked_s": 6.0, "write_s": 1.0}
-        log.lines.insert(stop, TOKEN + json.dumps(fields))
-    return summed(log, samples=114)
 
 
 def synthetic(log: Altered, _: Altered) -> Altered:

@@ -10,6 +10,7 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -44,11 +45,8 @@ METADATA = (
 TIMES = ("0", "1", "1000", "3000000", "-5", "1.5", "9223372036854775808", '"1"', "1e400", "null")
 BETWEEN = (
     *("\n", "\n\n", "\r\n", "\r", "", "\x1b[0m\n", " x\n", "\0\n", "\n[1,3]<stdout>:", '\n# {"config": {"A": {}}}\n'),
-    *(
-        '\n# {"hardware": {"nodes": [{"gpus": 3}, {"gpus": [1]}, 2]}}\n',
-        '\n# {"hardware": []}\n',
-        '\n# {"source": 1}\n',
-    ),
+    '\n# {"hardware": {"nodes": [{"gpus": 3}, {"gpus": [1]}, 2]}}\n',
+    *('\n# {"hardware": []}\n', '\n# {"source": 1}\n'),
 )
 
 
@@ -67,34 +65,36 @@ def fragments(data: bytes) -> bytes:
     return "".join(events).encode()
 
 
+RULESETS: dict[str, Any] = {}
 EXPLAINED: set[tuple[str, str]] = set()  # rule and ruleset, once each: it takes a tenth of a second
 
 
 def run_one(data: bytes) -> None:
     """Checks one input under each ruleset; whatever it holds, the outputs are sound and safe to print."""
-    from compliance import findings, rules
+    from dataclasses import replace
+
+    from compliance import forms, rules
     from compliance.check import check_file
     from compliance.explain import explain
     from compliance.submission.description import compare_description
-    from compliance.submission.runs import Checked, check_between
+    from compliance.submission.runs import check_between
     from runlog import reader
 
-    if not hasattr(run_one, "rulesets"):
-        run_one.rulesets = [rules.load(version) for version in ("2.1.0", "4.0.0", "6.1.0")]  # type: ignore[attr-defined]
     text = fragments(data[1:]) if data.startswith(FRAGMENTS) else data
-    for ruleset in run_one.rulesets:  # type: ignore[attr-defined]
+    for version in ("2.1.0", "4.0.0", "6.1.0"):
+        ruleset = RULESETS.get(version) or RULESETS.setdefault(version, rules.load(version))
         log = reader.HeldLog("log")
         log.data = text
-        found, run = check_file(log, ruleset)
-        one = Checked(path=Path("log"), findings=found, run=run)
+        one = replace(check_file(log, ruleset), asked="strict")
+        found, run = one.findings, one.run
         between = [finding for part in check_between([one, one], ruleset) for finding in part]
         described = compare_description(run, {"status": "x"}, ruleset.strict["system-description"])
-        report = findings.FileReport(file="log", findings=(*found, *between, *described))
-        shown = findings.as_text([report])
+        report = replace(one, findings=(*found, *between, *described))
+        shown = forms.as_text([report])
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\ud800-\udfff]", shown), "raw control characters"
-        assert json.loads(findings.as_json([report]))["files"][0]["verdict"] in ("pass", "fail")
-        assert all(line.startswith(("::", "log: ")) for line in findings.as_github([report]).splitlines())
-        ElementTree.fromstring(findings.as_junit([report]))
+        assert json.loads(forms.as_json([report]))["files"][0]["verdict"] in ("pass", "fail")
+        assert all(line.startswith(("::", "log: ")) for line in forms.as_github([report]).splitlines())
+        ElementTree.fromstring(forms.as_junit([report]))
         assert len(report.findings) < 3000
         for rule in {finding.rule for finding in found if finding.severity != "info"}:
             if (rule, ruleset.version) not in EXPLAINED:
@@ -108,7 +108,7 @@ def main() -> None:
     with atheris.instrument_imports(include=["compliance", "runlog"]):
         import compliance.check
         import compliance.explain
-        import compliance.findings
+        import compliance.forms
         import compliance.rules
         import compliance.submission.runs  # noqa: F401
     atheris.Setup(sys.argv, run_one)

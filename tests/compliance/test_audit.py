@@ -21,7 +21,7 @@ from compliance.__main__ import main
 from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance import forging as by
-from tests.compliance.altered import Altered, foreign
+from tests.compliance.altered import Altered, foreign, write
 from tests.compliance.rule_logs import Writer
 from tests.compliance.test_corpus import _submissions
 
@@ -34,10 +34,7 @@ def _repository(folder: Path) -> Path:
         "other/vgg": [make_log.run().replace('"value": "resnet"', '"value": "vgg"')],
         "=cmd/resnet": ["no log\n<script>alert(1)</script>\n"],
     }.items():
-        results = folder / "v4.0" / "Example" / "results" / system
-        results.mkdir(parents=True)
-        for index, text in enumerate(texts):
-            (results / f"result_{index}.txt").write_text(text)
+        write(folder / "v4.0/Example/results" / system, *texts)
     return folder
 
 
@@ -66,9 +63,7 @@ def test_a_repository_is_a_row_a_submission(tmp_path: Path, capsys) -> None:
     ("name", "ruleset"), [("v2.0", "2.0.0"), ("training_results_v3.1", "3.1.0"), ("v0.5", "4.0.0"), ("mine", "4.0.0")]
 )
 def test_a_round_is_judged_by_its_own_ruleset(tmp_path: Path, name: str, ruleset: str) -> None:
-    results = tmp_path / name / "Example" / "results" / "system" / "resnet"
-    results.mkdir(parents=True)
-    (results / "result_0.txt").write_text(make_log.closed_run())
+    write(tmp_path / name / "Example/results/system/resnet", make_log.closed_run())
     assert [row.ruleset for row in audit(tmp_path)] == [ruleset]
     assert [row.ruleset for row in audit(tmp_path / name)] == [ruleset]  # the clone itself
 
@@ -76,9 +71,7 @@ def test_a_round_is_judged_by_its_own_ruleset(tmp_path: Path, name: str, ruleset
 @pytest.mark.parametrize(("name", "asks"), [("training_results_v0.7", False), ("mine", True), ("v0.7_v1.0", True)])
 def test_a_round_that_no_name_says_is_asked_for(tmp_path: Path, name: str, asks: bool, capsys) -> None:
     """Others' logs are of a round; the system's name says nothing of it."""
-    results = tmp_path / name / "Example" / "results" / "mxnet_v1.0" / "bert"
-    results.mkdir(parents=True)
-    (results / "result_0.txt").write_text(Writer("0.7.0", "closed", "bert").text())
+    write(tmp_path / name / "Example/results/mxnet_v1.0/bert", Writer("0.7.0", "closed", "bert").text())
     assert main(["audit", str(tmp_path / name)]) == (2 if asks else 0)
     out, err = capsys.readouterr()
     if asks:
@@ -105,10 +98,8 @@ def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize("form", ["", "gz", "bz2", "xz"])
 def test_an_archive_that_is_not_whole_is_refused(form: str, tmp_path: Path, capsys) -> None:
-    folder, archive = tmp_path / "v4.0" / "Example" / "results" / "CPU" / "resnet", tmp_path / "results.tar"
-    folder.mkdir(parents=True)
-    for seed in range(3):
-        (folder / f"result_{seed}.txt").write_text(make_log.run(seed=seed))
+    archive = tmp_path / "results.tar"
+    write(tmp_path / "v4.0/Example/results/CPU/resnet", *(make_log.run(seed=seed) for seed in range(3)))
     with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as members:
         members.add(tmp_path / "v4.0", "v4.0")
     with tarfile.open(archive) as members:  # of one that is being written older Pythons say 0
@@ -158,24 +149,19 @@ def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path, capsys) 
 
 
 def test_a_file_that_it_did_not_write_is_kept(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "repository" / "Example" / "results" / "CPU" / "resnet"
-    folder.mkdir(parents=True)
-    (folder / "result_0.txt").write_text(make_log.run())
+    [log] = write(tmp_path / "repository/Example/results/CPU/resnet", make_log.run())
     for option, name in (("--html", "a.html"), ("--csv", "a.csv")):
         out = tmp_path / name
         for _ in range(2):  # it replaces a file that it wrote
             assert main(["audit", str(tmp_path / "repository"), option, str(out)]) == 0
-        log = folder / "result_0.txt"
         assert main(["audit", str(tmp_path / "repository"), option, str(log)]) == 2
         assert f"{log}: exists, and this command did not write it" in capsys.readouterr().err
         assert log.read_text().startswith("# {")
 
 
 def test_a_copied_run_is_a_question(tmp_path: Path) -> None:
-    folder = tmp_path / "Example" / "results" / "CPU" / "resnet"
-    folder.mkdir(parents=True)
-    for index in range(5):
-        (folder / f"result_{index}.txt").write_text(Altered(make_log.run()).seed(index).text)
+    texts = (Altered(make_log.run()).seed(index).text for index in range(5))
+    write(tmp_path / "Example/results/CPU/resnet", *texts)
     [row] = audit(tmp_path)
     assert (row.official_passes, row.strict_passes, row.strict_minutes) == (5, 1, None)
     assert [(q.rule, q.logs) for q in row.questions] == [("runs-differ", 4)]
@@ -183,10 +169,8 @@ def test_a_copied_run_is_a_question(tmp_path: Path) -> None:
 
 def test_a_run_that_stands_in_two_submissions_is_a_question(tmp_path: Path) -> None:
     for system in ("CPU", "GPU"):
-        folder = tmp_path / "Example" / "results" / system / "resnet"
-        folder.mkdir(parents=True)
-        for seed in range(5):
-            (folder / f"result_{seed}.txt").write_text(make_log.run(seed=seed, platform=system))
+        texts = (make_log.run(seed=seed, platform=system) for seed in range(5))
+        write(tmp_path / "Example/results" / system / "resnet", *texts)
     one, other = audit(tmp_path)
     assert [question.rule for question in one.questions] == []
     [question] = other.questions
@@ -198,9 +182,7 @@ def test_a_run_that_stands_in_two_submissions_is_a_question(tmp_path: Path) -> N
 def test_a_run_that_stands_elsewhere_with_other_times_or_accuracies_is_a_question(altered: str, tmp_path: Path) -> None:
     log = by.intervals(Altered(make_log.closed_run()), lambda took: [ms + n * n for n, ms in enumerate(took)])
     for system in ("A", "B"):
-        folder = tmp_path / "v4.0" / "Example" / "results" / system / "resnet"
-        folder.mkdir(parents=True)
-        (folder / "result_0.txt").write_text(foreign(log.text))
+        write(tmp_path / "v4.0/Example/results" / system / "resnet", foreign(log.text))
         log = by.scaled(log, 1.01) if altered == "times" else by.curve(lambda v: [x + 2e-5 for x in v])(
             by.each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 400_000)), log)  # fmt: skip
     one, other = audit(tmp_path)
@@ -220,12 +202,9 @@ def test_a_run_that_stands_elsewhere_with_other_times_or_accuracies_is_a_questio
 )
 def test_runs_that_are_submitted_again_are_told_from_others(first, second, says, tmp_path: Path) -> None:
     for name in (first, second):
-        folder = tmp_path / name / "results" / "CPU" / "resnet"
-        folder.mkdir(parents=True)
+        write(tmp_path / name / "results/CPU/resnet", *(make_log.run(seed=seed) for seed in range(5)))
         (tmp_path / name / "systems").mkdir()
         (tmp_path / name / "systems" / "CPU.json").write_text(name.partition("/")[2])
-        for seed in range(5):
-            (folder / f"result_{seed}.txt").write_text(make_log.run(seed=seed))
     asked = [q.actual for q in audit(tmp_path)[1].questions]
     assert (len(asked), says is None or says in asked[0]) == (says is not None, True)
 
@@ -292,15 +271,10 @@ def _power(times_ms: list[float]) -> str:
 )
 def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tmp_path: Path, capsys) -> None:
     results = tmp_path / "v4.0" / "Example" / "results" / "system" / "resnet"
-    results.mkdir(parents=True)
-    for index in range(5):
-        text = make_log.closed_run(seed=index)
-        (results / f"result_{index}.txt").write_text(text)
-        stamps = [
-            json.loads(line[9:]) for line in text.splitlines() if '"run_st' in line and line.startswith(":::MLLOG ")
-        ]
-        start, stop = (next(s["time_ms"] for s in stamps if s["key"] == key) for key in ("run_start", "run_stop"))
-        power = results / "power" / f"result_{index}"
+    for index, path in enumerate(write(results, *(make_log.closed_run(seed=index) for index in range(5)))):
+        log = Altered(path.read_text())
+        start, stop = (log.fields(log.at(key))["time_ms"] for key in ("run_start", "run_stop"))
+        power = results / "power" / path.stem
         power.mkdir(parents=True)
         for node in range(2):
             read = times if index == 3 and times else lambda start, stop: range(start, stop + 1000, 1000)

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from compliance import rules
-from compliance.check import Checker
+from compliance.check import Checker, LoggedRun
 from compliance.submission.description import compare_description, over_peak
 from runlog.reader import read_text
 from tests import make_log
-from tests.compliance.altered import Altered
-from tests.compliance.test_check import STRICT, check, errors, rules_broken, write
+from tests.compliance.altered import Altered, write
+from tests.compliance.test_check import STRICT, check, errors, rules_broken
+from tests.compliance.test_package import description
 
 
 def test_runs_with_the_same_seed_fail(tmp_path: Path, capsys) -> None:
@@ -94,19 +95,6 @@ def test_the_published_mlperf_runs(published_logs: Path, capsys) -> None:
         assert errors(files[2]) == [("eval_accuracy.value", 385), ("run-status", 396)]
 
 
-def description(**changes: object) -> dict[str, object]:
-    return {
-        "submitter": "Example",
-        "division": "open",
-        "status": "Research, Development, or Internal (RDI)",
-        "system_name": "CPU",
-        "number_of_nodes": "1",
-        "accelerators_per_node": "0",
-        "accelerator_model_name": "",
-        "framework": "PaddlePaddle 2.6.2",
-    } | changes
-
-
 @pytest.mark.parametrize(
     ("changes", "good"),
     [
@@ -124,18 +112,21 @@ def description(**changes: object) -> dict[str, object]:
 )
 def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Path, capsys) -> None:
     [path] = write(tmp_path, make_log.run())
-    (tmp_path / "system.json").write_text(json.dumps(description(**changes)))
-    status, [file] = check(capsys, path, "--system", tmp_path / "system.json")
+    status, [file] = check(capsys, path, "--system", description(tmp_path, **changes))
     assert (status, rules_broken(file)) == ((0, set()) if good else (1, {"system-description"}))
+
+
+def run_of(text: str) -> LoggedRun:
+    checker = Checker(rules.load("4.0.0"))
+    checker.feed(read_text(text))
+    return checker.finish()[1]
 
 
 @pytest.mark.parametrize(("faster", "found"), [(1, False), (10, True)])
 def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool) -> None:
     """A published rate of 8 A100, 26,500 images/s, and ten times that; of a log without epochs, too."""
-    checker = Checker(rules.load("4.0.0"))
     log = Altered(make_log.closed_run(epoch_ms=48_300 // faster)).drop_all("epoch_start").drop_all("epoch_stop")
-    checker.feed(read_text(log.text))
-    _, run = checker.finish()
+    run = run_of(log.text)
     cards = {"number_of_nodes": "1", "accelerators_per_node": "8", "accelerator_model_name": "NVIDIA A100-SXM4-80GB"}
     assert bool(over_peak(run, cards, STRICT["system-description"])) == found
     assert over_peak(run, cards | {"accelerator_model_name": "Other 9"}, STRICT["system-description"]) == []
@@ -155,11 +146,9 @@ def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool) -> 
     ],
 )
 def test_the_machine_of_log_and_description_must_agree(field: str, value: str, good: bool) -> None:
-    checker = Checker(rules.load("4.0.0"))
-    checker.feed(read_text(make_log.run()))
-    _, run = checker.finish()
-    description = {"host_processors_per_node": "1", "framework": run.summary.framework} if run.summary else {}
-    found = compare_description(run, description | {field: value}, STRICT["system-description"])
+    run = run_of(make_log.run())
+    said = {"host_processors_per_node": "1", "framework": run.summary.framework, field: value} if run.summary else {}
+    found = compare_description(run, said, STRICT["system-description"])
     assert any(one.actual.startswith(field) for one in found) != good
 
 
@@ -171,6 +160,5 @@ def test_accelerators_of_log_and_description_must_agree(tmp_path: Path, capsys) 
         ("NVIDIA A100-SXM4-40GB", "2", False),
         ("NVIDIA A100-SXM4-80GB", "8", False),
     ):
-        said = description(accelerator_model_name=model, accelerators_per_node=count)
-        (tmp_path / "system.json").write_text(json.dumps(said))
-        assert check(capsys, path, "--system", tmp_path / "system.json")[0] == (not good)
+        said = description(tmp_path, accelerator_model_name=model, accelerators_per_node=count)
+        assert check(capsys, path, "--system", said)[0] == (not good)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compliance import rules
-from compliance.findings import FileReport
+from compliance.check import Report
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 
@@ -49,7 +49,7 @@ def test_both_verdicts_on_every_published_log(
     name: str, logs_of_it: int, refused_by: dict[str, int], published_corpus: Path
 ) -> None:
     recorded = {row["path"]: row for row in csv.DictReader((published_corpus / f"{name}.csv").open())}
-    reports: dict[str, FileReport] = {}
+    reports: dict[str, Report] = {}
     for logs in _submissions(published_corpus / f"{name}.tar.xz"):
         ruleset = rules.load(recorded[str(logs[0])]["ruleset"])
         reports |= {report.file: report for report in check_logs(logs, ruleset)}

@@ -62,37 +62,23 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path, capsys: py
     assert main(["verify", str(site), "--signers", str(other)]) == 1
 
 
-def in_log(site: Path) -> None:
-    log = next(site.rglob("result_0.txt"))
-    log.write_text(log.read_text().replace('"status": "success"', '"status": "aborted"'))
+def in_text(pattern: str, old: str, new: str) -> Callable[[Path], object]:
+    def alter(site: Path) -> None:
+        [file] = site.glob(pattern)
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
 
-
-def in_table(site: Path) -> None:
-    table = site / "results.json"
-    table.write_text(table.read_text().replace('"status": "unverified"', '"status": "verified"'))
-
-
-def in_page(site: Path) -> None:
-    page = site / "index.html"
-    page.write_text(page.read_text().replace("unverified", "verified"))
-
-
-def a_second_page(site: Path) -> None:
-    (site / "more.html").write_text("more")
-
-
-def no_package(site: Path) -> None:
-    shutil.rmtree(site / "packages")
+    return alter
 
 
 @pytest.mark.parametrize(
     ("alter", "check"),
     [
-        (in_log, "SHA256SUMS"),
-        (in_table, "results.json"),
-        (in_page, "index.html"),
-        (a_second_page, "contents"),
-        (no_package, "results.json"),
+        (in_text("packages/*/Example/results/CPU/resnet/result_0.txt", "success", "aborted"), "SHA256SUMS"),
+        (in_text("results.json", '"unverified"', '"verified"'), "results.json"),
+        (in_text("index.html", "unverified", "verified"), "index.html"),
+        (lambda site: (site / "more.html").write_text("more"), "contents"),
+        (lambda site: shutil.rmtree(site / "packages"), "results.json"),
     ],
 )
 def test_what_was_altered_afterwards_is_found(

@@ -79,7 +79,7 @@ def test_the_corpus_reaches_a_pass_and_many_rules(tmp_path: Path) -> None:
     for path in reversed(CORPUS):  # the whole logs first
         data = path.read_bytes()
         (tmp_path / "log").write_bytes(fuzz.fragments(data[1:]) if data.startswith(fuzz.FRAGMENTS) else data)
-        found, _ = check_file(tmp_path / "log", ruleset)
+        found = check_file(tmp_path / "log", ruleset).findings
         broken |= {finding.rule for finding in found if finding.severity != "info"}
         passed += not any(finding.official for finding in found)
         if passed >= 3 and len(broken) > 50:
@@ -92,16 +92,8 @@ def _fuzz(runs: int, inputs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "known").mkdir()
     for path in inputs:
         shutil.copy(path, tmp_path / "known")
-    options = [
-        f"-runs={runs}",
-        "-seed=7",
-        "-max_len=6000",
-        "-timeout=60",
-        str(tmp_path / "new"),
-        str(tmp_path / "known"),
-    ]
-    command = [sys.executable, str(HERE / "fuzz.py"), *options]
-    done = jobs.run(command, cwd=tmp_path)
+    options = [f"-runs={runs}", "-seed=7", "-max_len=6000", "-timeout=60", tmp_path / "new", tmp_path / "known"]
+    done = jobs.run([sys.executable, str(HERE / "fuzz.py"), *map(str, options)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "INFO: Instrumenting compliance.check" in done.stderr
 
@@ -122,8 +114,7 @@ def _check(path: Path) -> tuple[int, float]:
         "peak = re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1];"
         "print(int(peak) / 1024, file=sys.stderr); sys.exit(status)"
     )
-    command = [sys.executable, "-c", code, str(path)]
-    done = jobs.run(command)
+    done = jobs.run([sys.executable, "-c", code, str(path)])
     return done.returncode, float(done.stderr)
 
 

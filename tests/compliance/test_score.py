@@ -15,18 +15,12 @@ from compliance.official import convergence
 from compliance.submission.system import FIELDS
 from runlog.stats import t_cdf
 from tests import make_log
-from tests.compliance.altered import Altered
+from tests.compliance.altered import Altered, write
 
 
 def score(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
     status = main(["score", "--json", *map(str, arguments)])
     return status, json.loads(capsys.readouterr().out)
-
-
-def write(folder: Path, *texts: str) -> Path:
-    for index, text in enumerate(texts):
-        (folder / f"result_{index}.txt").write_text(text)
-    return folder
 
 
 def official_score(folder: Path, ruleset: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -102,15 +96,15 @@ def _runs(count: int) -> list[str]:
 
 def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_path: Path, capsys) -> None:
     texts = _runs(5)
-    _, whole = score(capsys, write(tmp_path, *texts))
+    _, whole = score(capsys, *write(tmp_path, *texts))
     minutes = [run["minutes"] for run in whole["runs"]]
     assert whole["minutes"] == pytest.approx(sum(minutes[1:4]) / 3, rel=1e-15)
     texts[0] = make_log.run(seed=0, epoch_ms=30_000, status="aborted")
-    status, one = score(capsys, write(tmp_path, *texts))
+    status, one = score(capsys, *write(tmp_path, *texts))
     assert (status, one["runs"][0]["dropped"]) == (0, "fails run-status, target-status")
     assert one["minutes"] == pytest.approx(sum(minutes[2:5]) / 3, rel=1e-15)
     texts[1] = Altered(texts[1]).repeat("run_start").text
-    status, two = score(capsys, write(tmp_path, *texts))
+    status, two = score(capsys, *write(tmp_path, *texts))
     assert (status, two["minutes"]) == (1, None)
     assert two["problem"] == "2 runs fail their check (own-log, run-status, target-status); a submission may drop one"
 
@@ -129,7 +123,7 @@ def _copied(texts: list[str]) -> list[str]:
     ],
 )
 def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: Path, capsys) -> None:
-    status, found = score(capsys, write(tmp_path, *spoil(_runs(5))))
+    status, found = score(capsys, *write(tmp_path, *spoil(_runs(5))))
     assert (status, found["minutes"], found["by"]) == (1, None, "strict")
     assert rule in found["problem"]
     if rule != "run-resumed":  # the official checker knows none of these rules
@@ -139,7 +133,7 @@ def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: P
 
 @pytest.mark.parametrize(("count", "reduction"), [(1, "mean"), (2, "mean"), (3, "olympic mean"), (4, "olympic mean")])
 def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_path: Path, capsys) -> None:
-    status, found = score(capsys, write(tmp_path, *_runs(count)))
+    status, found = score(capsys, *write(tmp_path, *_runs(count)))
     minutes = [run["minutes"] for run in found["runs"]]
     kept = minutes if count < 3 else sorted(minutes)[1:-1]
     assert (status, found["provisional"]) == (0, True)
@@ -152,7 +146,7 @@ def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsy
     for seed, epochs in enumerate((32, 36, 32, 36, 36)):
         accuracies = (*(0.5 + seed / 100 + i / 40 for i in range(epochs // 4 - 1)), 0.7604)
         texts.append(make_log.closed_run(seed=seed, epochs=epochs, accuracies=accuracies))
-    _, found = score(capsys, write(tmp_path, *texts))
+    _, found = score(capsys, *write(tmp_path, *texts))
     mean = (32 + 36 + 36) / 3
     reference = convergence.reference_points("rcps_resnet.json", "4.0.0", 5)[1].mean_epochs
     assert found["scaling"] == reference / mean > 1
@@ -198,21 +192,19 @@ def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_pat
     texts = [run(at) for at in range(8)]
     alone = []
     for first in range(4):
-        folder = tmp_path / str(first)
-        folder.mkdir()
-        alone.append(score(capsys, write(folder, *texts[first : first + 5]))[1]["minutes"])
+        alone.append(score(capsys, *write(tmp_path / str(first), *texts[first : first + 5]))[1]["minutes"])
     everything = tmp_path / "all"
-    everything.mkdir()
     for names in (texts, texts[::-1]):  # whatever their files are called
-        status, answer = score(capsys, write(everything, *names))
+        status, answer = score(capsys, *write(everything, *names))
         assert status == 0
         assert answer["minutes"] == sorted(alone)[2]
         first = alone.index(answer["minutes"])
         assert answer["chosen"].startswith(f"runs {first + 1} to {first + 5} of 8 in the order of their start")
         assert not answer["provisional"]
     lost = [run(0, "aborted"), run(1, "aborted")]
-    status, answer = score(capsys, write(everything, *lost, *texts[2:]))  # the first set has none, the second drops one
+    # the first set has none, the second drops one
+    status, answer = score(capsys, *write(everything, *lost, *texts[2:]))
     assert status == 0 and answer["minutes"] > max(alone[2:])
     assert answer["chosen"].startswith("runs 2 to 6 of 8")
     lost += [run(2, "aborted"), run(3, "aborted")]
-    assert score(capsys, write(everything, *lost, *texts[4:]))[1]["minutes"] is None  # the median set is invalid
+    assert score(capsys, *write(everything, *lost, *texts[4:]))[1]["minutes"] is None  # the median set is invalid
