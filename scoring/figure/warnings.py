@@ -107,27 +107,12 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield warning(
             "truncated", "the log ends before its run does: the figure is of the part that is there", record, end
         )
-    times = step_times(windows)
-    complete = len(times) == len(windows) > 1
     if record.cumulative and averages_rates:
         message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
         yield warning("cumulative_windows", message, record)
-    elif complete and not record.cumulative and _looks_cumulative(times):
-        message = "the windows look like running averages: ever smaller changes from row to row"
-        yield warning("cumulative_windows", message, record)
-    if complete and len(times) >= 6:
-        moved = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
-        yield from [moved] if moved else []
-    if complete:
-        low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
-        if high > SWING * low:
-            message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
-            yield warning("unsteady", message, record)
-    if complete and averages_rates:
-        gap = statistics.fmean(1 / time for time in times) * weighted_mean(times, work(windows)) - 1
-        if gap > RATE_GAP_SHARE:
-            message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
-            yield warning("rates_averaged", message, record)
+    times = step_times(windows)
+    if len(times) == len(windows) > 1:
+        yield from _of_times(record, windows, times, averages_rates)
     waited = [(w.data_wait_s, w.seconds) for w in windows if w.data_wait_s is not None and w.seconds]
     share = math.fsum(wait for wait, _ in waited) / math.fsum(seconds for _, seconds in waited) if waited else 0.0
     if share > STALL_SHARE:
@@ -135,6 +120,26 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield warning("data_stall", message, record)
     for kind, what in (("data_wait", "waits for its input"), ("compute", "computes")):
         yield from _straggler(record, windows, kind, what)
+
+
+def _of_times(
+    record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
+) -> Iterator[Verdict]:
+    """Warnings about the step times of all windows."""
+    if not record.cumulative and _looks_cumulative(times):
+        message = "the windows look like running averages: ever smaller changes from row to row"
+        yield warning("cumulative_windows", message, record)
+    if len(times) >= 6:
+        moved = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
+        yield from [moved] if moved else []
+    low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
+    if high > SWING * low:
+        message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
+        yield warning("unsteady", message, record)
+    gap = statistics.fmean(1 / time for time in times) * weighted_mean(times, work(windows)) - 1
+    if averages_rates and gap > RATE_GAP_SHARE:
+        message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
+        yield warning("rates_averaged", message, record)
 
 
 def _straggler(record: Record, windows: Sequence[Window], kind: str, what: str) -> Iterator[Verdict]:
@@ -290,8 +295,7 @@ def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[fl
 
 def _ramp(values: Sequence[float]) -> float:
     """How much the second half of a stretch differs from the first, as a share."""
-    half = len(values) // 2
-    if half == 0:
+    if not (half := len(values) // 2):
         return 0.0
     first, second = statistics.median(values[:half]), statistics.median(values[half:])
     return abs(second / first - 1) if first else 0.0
@@ -362,22 +366,21 @@ def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
 
 def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
     """Models, batches, software, math modes and precisions that differ between runs that are set side by side."""
-    models = {"".join(filter(str.isalnum, r.model.lower())): r.model for r in records if r.model}
-    for rule, name, values in (
-        ("mixed_model", "model", sorted(models.values())),
-        ("mixed_batch", "batch of one device", sorted({r.batch_per_device for r in records if r.batch_per_device})),
-        ("mixed_precision", "precision", sorted({r.precision for r in records if r.precision})),
-        ("mixed_math_mode", "math mode", sorted({r.math_mode for r in records if r.math_mode})),
+    for rule, name, field in (
+        ("mixed_model", "model", "model"),
+        ("mixed_batch", "batch of one device", "batch_per_device"),
+        ("mixed_precision", "precision", "precision"),
+        ("mixed_math_mode", "math mode", "math_mode"),
     ):
-        if len(values) > 1:
-            yield warning(rule, f"{name} differs: {', '.join(map(str, values))}")
+        values = [value for record in records if (value := getattr(record, field))]
+        spelled = {"".join(filter(str.isalnum, str(value).lower())): value for value in values}  # a model in many ways
+        if len(spelled) > 1:
+            yield warning(rule, f"{name} differs: {', '.join(map(str, sorted(spelled.values())))}")
     versions: dict[str, set[str]] = {}
     for record in records:
-        if record.framework and " " in record.framework:
-            name, version = record.framework.rsplit(" ", 1)
-            versions.setdefault(name, set()).add(version)
-        for package, version in record.software.items():
-            versions.setdefault(package, set()).add(version)
+        name, _, version = (record.framework or "").rpartition(" ")
+        for package, text in [*record.software.items(), *([(name, version)] if name else [])]:
+            versions.setdefault(package, set()).add(text)
     different = [f"{name} {' and '.join(sorted(given))}" for name, given in sorted(versions.items()) if len(given) > 1]
     if different:
         yield warning("mixed_software", f"software differs: {'; '.join(different[:5])}")

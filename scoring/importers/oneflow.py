@@ -36,16 +36,15 @@ class OneFlow(Table):
     )
     framework = "OneFlow"
     precisions = (("True", "amp"), ("1", "amp"), ("", "fp32"))
-    others = ("validation: ",)
     evaluation = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
     quality = "top_1"
 
     def finish(self) -> None:
         """The devices are those of all nodes."""
         super().finish()
-        gpus, nodes = integer(self.text("gpus")), self.draft.value("nodes")
-        if gpus and isinstance(nodes, int):
-            self.fact("devices", "gpus", nodes * gpus)
+        gpus, nodes = integer(self.value("gpus")), self.value("nodes")
+        if gpus and nodes:
+            self.derive("devices", "gpus", nodes * gpus)
 
     def steps(self, at: At) -> int | None:
         """The last row of an epoch may hold more steps than the others, and the next one starts anew, or at 0."""

@@ -4,6 +4,7 @@ import collections
 import csv
 import functools
 import json
+import os
 import re
 import statistics
 import tarfile
@@ -18,7 +19,7 @@ from scoring.published.table import read_published, select
 from scoring.record import InputError
 from tests.scoring.command import Command
 
-CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
+CORPUS = Path(os.environ.get("PUBLISHED_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
 PERF = "PaddlePaddle_Perf"
 KERAS = "Oneflow-Inc_DLPerf/Tensorflow/resnet50v1.5/logs/tensorflow/resnet50"
@@ -291,7 +292,7 @@ def clocks(path: Path) -> tuple[str, str]:
     except InputError as error:
         known = "no line of a known format" not in str(error)
         return recognise(path) if known else "no known format", "not read"
-    checks = [check for check in record.checks if check.what in dict(CLOCKS)]
+    checks = [check for check in record.checks if check.what in CLOCKS]
     verdict = "one clock"
     if checks:
         verdict = "within 5 %" if all(check.agree for check in checks) else "beyond, said"

@@ -12,8 +12,7 @@ import pytest
 
 from scoring.figure.protocols import find
 from scoring.figure.score import run_figure
-from scoring.importers import FORMATS, read_record
-from scoring.importers import text as importers_text
+from scoring.importers import FORMATS, read_record, table
 from scoring.record import InputError, Record
 from tests.scoring import samples
 
@@ -313,9 +312,9 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
 def test_more_rows_than_a_run_may_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = samples.paddleseg(run())
     count = len(read(tmp_path, text).windows)
-    monkeypatch.setattr(importers_text, "MAX_ROWS", count)
+    monkeypatch.setattr(table, "MAX_ROWS", count)
     assert len(read(tmp_path, text).windows) == count
-    monkeypatch.setattr(importers_text, "MAX_ROWS", count - 1)
+    monkeypatch.setattr(table, "MAX_ROWS", count - 1)
     with pytest.raises(
         InputError, match=rf"log: line \d+: over {count - 1} rows in one run; print rarer rows, or score"
     ):
