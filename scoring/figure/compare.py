@@ -36,7 +36,6 @@ class Row:
     efficiency: float | None  # speedup / (devices / devices of the base), at the same precision
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values."""
         return vars(self) | {"score": self.score.to_json()}
 
 
@@ -54,7 +53,6 @@ class Comparison:
         return list(dict.fromkeys(text for row in self.rows for text in row.score.footnotes))
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON values."""
         return {
             "protocol": self.protocol.name,
             "base": self.rows[0].name,
@@ -177,7 +175,6 @@ def ratio_interval(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring compare`."""
     parser.add_argument(
         "systems", nargs="+", metavar="SYSTEM", help="a log, or the folder of one system's logs; the first is the base"
     )
@@ -200,7 +197,6 @@ def between_runs_sd(text: str) -> BetweenRuns:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the comparison."""
     protocol = protocol_of(args)
     named = []
     for system, records in read_systems(args, args.systems):
@@ -220,7 +216,6 @@ _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be t
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    """The comparison in lines for a reader."""
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
     for index, row in enumerate(result.rows):
         lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")

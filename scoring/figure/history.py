@@ -200,7 +200,6 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring history`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, metavar, text in (
         ("add", "LOG", "keep runs"),

@@ -45,7 +45,6 @@ class Protocol:
 
     @property
     def unit(self) -> str:
-        """Of the figure."""
         return "minutes" if self.figure == "run_time" else "images/s"
 
     def skipping(self, skip: int) -> Protocol:
@@ -53,7 +52,6 @@ class Protocol:
         return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
 
     def describe(self) -> str:
-        """In words, for reports."""
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
         elif self.over_steps == "own_summary":

@@ -223,7 +223,7 @@ def _too_short(record: Record, steps: int, total: int) -> InputError:
 def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
     """devices * batch * steps / (stamp at the end - stamp at the start), over the steps between two rows."""
     stamped = [
-        (window, position)
+        (window, window.end_s, position)
         for window, position in zip(record.windows, positions(record), strict=True)
         if window.end_s is not None and position is not None
     ]
@@ -235,40 +235,34 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         starts = stamped[skip - 1 :]
     else:
         # The row of that many steps done; of logs that print every 10th row from 0, the row of that number; the next.
-        starts = [row for row in stamped if row[1] == protocol.skip]
+        starts = [row for row in stamped if row[2] == protocol.skip]
         starts += [row for row in stamped if record.first_step == 0 and row[0].step == protocol.skip]
-        starts += [row for row in stamped if row[1] > protocol.skip]
+        starts += [row for row in stamped if row[2] > protocol.skip]
     if not starts:
         raise NothingMeasuredError(
             f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
             f"{'windows' if skip is not None else 'steps'} and the run has {len(stamped)} stamped rows, the last after "
-            f"{stamped[-1][1]} steps: nothing is left to measure"
+            f"{stamped[-1][2]} steps: nothing is left to measure"
         )
-    start = starts[0]
-    later = [row for row in stamped if row[1] > start[1]]
-    if protocol.take_steps is not None:
-        if not later or later[-1][1] < start[1] + protocol.take_steps - 1:  # the last of N batches is N - 1
-            raise _too_short(record, protocol.take_steps, later[-1][1] - start[1] if later else 0)
-        later = [row for row in later if row[1] <= start[1] + protocol.take_steps]
-    if not later:
-        raise _too_short(record, protocol.take_steps or 1, 0)
-    end = later[-1]
-    assert start[0].end_s is not None and end[0].end_s is not None
-    _refuse_set_back(record, [window for window in record.windows if start[0].line <= window.line <= end[0].line])
-    seconds, steps = end[0].end_s - start[0].end_s, end[1] - start[1]
-    if seconds <= 0:
+    start, start_s, first = starts[0]
+    there = max(0, stamped[-1][2] - first)
+    later = [row for row in stamped if first < row[2] <= first + (protocol.take_steps or there)]
+    if not later or there < (protocol.take_steps or 1) - 1:  # the last of N batches is N - 1
+        raise _too_short(record, protocol.take_steps or 1, there)
+    end, end_s, last = later[-1]
+    _refuse_set_back(record, [window for window in record.windows if start.line <= window.line <= end.line])
+    if end_s <= start_s:
         raise InputError(
-            f"{record.file}: the time stamps of lines {start[0].line} and {end[0].line} do not advance; "
+            f"{record.file}: the time stamps of lines {start.line} and {end.line} do not advance; "
             "they are too coarse, or the clock was set"
         )
-    value = _images_a_step(record) * steps / seconds
     return RunFigure(
         file=record.file,
-        value=value,
+        value=_images_a_step(record) * (last - first) / (end_s - start_s),
         windows=len(later),
-        first_line=start[0].line,
-        last_line=end[0].line,
-        chosen=tuple(window for window, _ in later),
+        first_line=start.line,
+        last_line=end.line,
+        chosen=tuple(window for window, _, _ in later),
     )
 
 

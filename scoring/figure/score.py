@@ -35,16 +35,15 @@ class Score:
     unit: str
     protocol: Protocol
     runs: tuple[RunFigure, ...]
-    spread: float | None  # sample standard deviation, in the unit
-    interval_95: tuple[float, float] | None
-    interval_method: str
-    warnings: tuple[Verdict, ...]
+    spread: float | None = None  # sample standard deviation, in the unit
+    interval_95: tuple[float, float] | None = None
+    interval_method: str = "none: no figure"
+    warnings: tuple[Verdict, ...] = ()
     records: tuple[Record, ...] = dataclasses.field(default=(), repr=False)
     chosen: str = ""  # which of more runs than MLPerf asks for are scored
 
     @property
     def spread_over(self) -> str:
-        """What the standard deviation is of."""
         return "windows" if len(self.runs) == 1 else "runs"
 
     @property
@@ -65,7 +64,6 @@ class Score:
 
     @property
     def images_per_joule(self) -> float | None:
-        """Of all runs together."""
         return limit.images_per_joule(self.records)
 
     @property
@@ -92,7 +90,6 @@ class Score:
         return f"{rule}; {self.chosen}" if self.chosen else rule
 
     def to_json(self) -> dict[str, Any]:
-        """The score as JSON values."""
         properties = ("median_window_rate", "flops_utilization", "images_per_joule", "more_runs_for_1_percent")
         fields = ("unit", "spread", "spread_over", "interval_95", "interval_method", "one_clock", "footnotes")
         return {
@@ -153,7 +150,6 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
         spread=deviation,
         interval_95=interval,
         interval_method=method,
-        warnings=(),
         records=tuple(records),
         chosen=chosen,
     )
@@ -291,7 +287,6 @@ def once(records: Sequence[Record]) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring score`."""
     parser.add_argument("logs", nargs="+", metavar="LOG", help="logs of repeated runs of one system")
     add_score_options(parser)
     parser.add_argument("--json", action="store_true")
@@ -334,7 +329,6 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the figure."""
     protocol = protocol_of(args)
     records = read_records(args)
     try:
@@ -366,16 +360,12 @@ def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequenc
         unit=protocol.unit,
         protocol=protocol,
         runs=tuple(runs),
-        spread=None,
-        interval_95=None,
-        interval_method="none: no figure",
         warnings=(warning(rule, str(error)),),
         records=tuple(records),
     )
 
 
 def score_lines(result: Score) -> list[str]:
-    """The score in lines for a reader."""
     unit = result.unit + footnote.mark(result.records)
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {unit}"
     interval = result.interval_method

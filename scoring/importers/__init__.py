@@ -52,13 +52,13 @@ FORMATS: dict[str, type[Table]] = {
 
 def recognise(path: str | os.PathLike[str]) -> str:
     """The format of the log at `path`. Raises InputError for a log of no known format, or of two."""
+    rows = [(name, one.clue or one.marker, one.recognised_by or one.row) for name, one in FORMATS.items()]
     found: dict[str, int] = {}
     number = 0
     with _opened(path) as stream:
         for number, text in enumerate(Lines(stream).texts(), 1):
-            for name, table in FORMATS.items():
-                row = table.recognised_by or table.row
-                if (table.clue or table.marker) in text and name not in found and row.search(text) is not None:
+            for name, clue, row in rows:
+                if clue in text and name not in found and row.search(text) is not None:
                     found[name] = number
     if not found:
         raise InputError(f"{path}: no line of a known format in {number} lines; known are {', '.join(FORMATS)}")
@@ -224,7 +224,6 @@ def count(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring import`."""
     parser.add_argument("logs", nargs="+", metavar="LOG")
     add_log_options(parser)
     parser.add_argument("--json", action="store_true", help="the whole record, one JSON list")
@@ -247,7 +246,6 @@ def read_records(args: argparse.Namespace) -> list[Record]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what each log says."""
     records = read_records(args)
     if args.json:
         sys.stdout.writelines(_json_text(records))

@@ -67,5 +67,4 @@ class Keras(Table):
         super().finish()
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Each row says between which steps it lies, and in what time."""
         return max(0, at.step - int(row["from"] or 0)), positive(row["window_s"]), None

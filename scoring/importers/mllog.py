@@ -105,7 +105,6 @@ class MLLog(Table):
         self.say("rate_scope", self.rate_scope)
 
     def _window(self, logged: run.Window, rank_times: schema.RankTimes | None) -> None:
-        """A step_window."""
         steps, seconds = _count(logged.steps), _amount(logged.time_s)
         if steps is None or seconds is None:
             what = "step_window without steps or time" if logged.is_table else "step_window without a table of values"
