@@ -113,6 +113,22 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
         assert stamped.value == pytest.approx(256 * 100 / sum(run.times[20:120]), rel=1e-4)
 
 
+@pytest.mark.parametrize("rule", ["window", "perf", "perf-seg", "oneflow"])
+def test_the_figure_is_as_the_time_and_the_devices_are(tmp_path: Path, name: str, rule: str) -> None:
+    """k times the time is a kth of it, and more devices or larger batches are so much more."""
+
+    def figure(seconds: float = 0.5, devices: int = 8, batch: int = 32) -> float:
+        made = samples.run_of(samples.steady(160, seconds), devices=devices, batch=batch)
+        told = {"devices": devices, "batch_per_device": batch} if name in samples.OPTIONS else {}
+        return run_figure(read(tmp_path, samples.WRITERS[name](made), **told), find(rule)).value
+
+    once = figure()
+    for factor in (0.5, 7.3):  # mmsegmentation prints milliseconds: 1 in 250 of the shorter step
+        assert figure(0.5 * factor) * factor == pytest.approx(once, rel=4e-3 if name == "mmseg" else 1e-3)
+    for devices, batch in ((1, 256), (16, 8), (128, 1)):
+        assert figure(devices=devices, batch=batch) / (devices * batch) == pytest.approx(once / 256, rel=1e-3)
+
+
 def test_quality(tmp_path: Path, name: str) -> None:
     told = {
         "mllog": 0.76,
