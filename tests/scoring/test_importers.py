@@ -264,6 +264,8 @@ def test_a_log_without_its_start(tmp_path: Path, name: str) -> None:
         ("paddle18", r"lr (\S+), elapse (\S+) sec", r"elapse \2 sec, lr \1"),
         ("oneflow", r"top_1: \S+, top_k: \S+", r"accuracy: 0.0"),
         ("oneflow", r" \[(\S+)\]", r" \1"),
+        ("nvidia_mxnet", r"train\.loss", r"train[1,0]<stdout>:.loss"),  # a prefix inside a line
+        ("paddleclas_static", r"samples/sec\.\n", r"samples/sec."),  # two rows on one line
     ],
 )
 def test_other_releases_of_a_tool(tmp_path: Path, name: str, old: str, new: str) -> None:
