@@ -130,19 +130,20 @@ def test_the_figure_is_as_the_time_and_the_devices_are(tmp_path: Path, name: str
 
 
 def test_quality(tmp_path: Path, name: str) -> None:
+    """The last evaluation: its value, and its epoch or step."""
     told = {
-        "mllog": 0.76,
-        "paddleclas_dygraph": 0.71234,
-        "paddleseg": 0.7897,
-        "oneflow": 0.71234,
-        "nvidia_pytorch": 71.234,
-        "nvidia_json": 71.234,
-        "mmcv_json": 0.7161,
-        "keras": 0.76,
-        "gluoncv": 0.24,  # the log's own word is the error
+        "mllog": (0.76, 2, None),
+        "paddleclas_dygraph": (0.71234, 2, None),
+        "paddleseg": (0.7897, None, 240),
+        "oneflow": (0.71234, 0, None),
+        "nvidia_pytorch": (71.234, 0, None),
+        "nvidia_json": (71.234, 0, None),
+        "mmcv_json": (0.7161, None, 500),
+        "keras": (0.76, None, 240),
+        "gluoncv": (0.24, 1, None),  # the log's own word is the error
     }
-    record = read(tmp_path, samples.WRITERS[name](run()), name)
-    assert {quality.value for quality in record.quality} == ({told[name]} if name in told else set())
+    found = read(tmp_path, samples.WRITERS[name](run()), name).quality
+    assert [(last.value, last.epoch, last.step) for last in found[-1:]] == ([told[name]] if name in told else [])
 
 
 @pytest.mark.parametrize(
@@ -442,4 +443,5 @@ def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:
     assert (record.format, record.windows[0].printed_step_time_s) == ("paddleseg", 0.5)
     old = samples.paddleclas_static(run()).replace("samples/sec", "images/sec")
     record = read(tmp_path, old + "END valid top1: 0.76320, top5: 0.93 ips: 900.0 images/sec.\n")
-    assert len(record.windows) == 24 and record.quality[-1].value == 0.7632
+    assert len(record.windows) == 24
+    assert (record.quality[-1].value, record.quality[-1].epoch) == (0.7632, 1)  # of the last epoch before it

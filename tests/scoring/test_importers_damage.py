@@ -131,6 +131,13 @@ def test_unknown_format(tmp_path: Path) -> None:
         recognise(samples.write(tmp_path, "resnet50_b128_fp32.log", text))
 
 
+def test_a_very_long_line_is_one(tmp_path: Path) -> None:
+    text = samples.paddleseg(run())
+    long = read(tmp_path, "x" * 200_000 + "\n" + text)
+    assert long.lines == len(text.splitlines()) + 1
+    assert [window.line - 1 for window in long.windows] == [window.line for window in read(tmp_path, text).windows]
+
+
 def test_few_rows_far_down_a_long_log_are_found(tmp_path: Path) -> None:
     other = "other text of a job\n" * 100_000
     assert recognise(samples.write(tmp_path, "x.log", other + samples.paddleseg(run()) + other)) == "paddleseg"
