@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.table import At, Table
+from scoring.importers.table import At, EpochTable
 from scoring.importers.text import RowPattern, field, integer
 
 # A rate has three digits behind the point: with fewer it was cut.
@@ -16,7 +16,7 @@ _RATE = re.compile(r" samples/s: (\d+\.\d{3}(?![\d.eE])|\d\.\d+[eE][-+]\d+|nan|i
 _IS = r"\b['\"]?\s*[=:]\s*['\"]?"
 
 
-class OneFlow(Table):
+class OneFlow(EpochTable):
     """Rows, and the script's arguments as it prints them: `batch_size_per_device = 128`."""
 
     marker = "train: epoch "
@@ -48,8 +48,4 @@ class OneFlow(Table):
 
     def steps(self, at: At) -> int | None:
         """The last row of an epoch may hold more steps than the others, and the next one starts anew, or at 0."""
-        if self.last is None:
-            return None
-        if self.last.epoch == at.epoch and at.step > self.last.step:
-            return at.step - self.last.step
-        return at.step or self.usual_steps
+        return (super().steps(at) or self.usual_steps) if self.last else None
