@@ -145,7 +145,7 @@ def test_fleetx_takes_steps_21_to_120(tmp_path: Path, command: Command) -> None:
     logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
     code, result, _ = command("score", *logs, "--protocol", "fleetx")
     assert code == 0
-    assert result["value"] == pytest.approx(512 / 1.01)  # the median of seven
+    assert result["value"] == pytest.approx(512 / 1.01) and result["windows"] == 7 * 10  # the median of seven
     assert result["interval_method"] == "order statistics of 7 runs"
     low, high = result["interval_95"]  # seven reach 98.4 %: a little within the least and the greatest
     assert 512 / 5 < low < 512 / 1.03 and 512 / 0.99 < high < 512 / 0.98
