@@ -90,6 +90,8 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
             assert window.seconds == pytest.approx(true, rel=3e-3), window
             if window.data_wait_s is not None:
                 assert window.data_wait_s == pytest.approx(0.1 * true, rel=1e-2), window
+    if name in ("paddleseg", "mmseg"):  # the first row has as many steps as the second
+        assert record.windows[0].seconds == pytest.approx(sum(run.times[:10]), rel=3e-3)
     fourth = record.windows[3]
     assert fourth.step == (30 if name == "paddleclas_dygraph" else every * 4 - (not one_based))
     assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg", "mmcv_json") else 0)
@@ -397,6 +399,18 @@ def test_our_own_windows_are_held_to_their_steps_and_stamps(tmp_path: Path) -> N
     assert "counted, 57600" in str(fewer[1]) and "240 x 256" in str(fewer[1])
     longer = read(tmp_path, re.sub(r'"time_s": (\d)', r'"time_s": 1\1', text)).checks
     assert [check.what for check in longer if check.refused] == ["time"]
+
+
+def test_events_without_their_values_are_said_and_copies_passed_over(tmp_path: Path) -> None:
+    text = samples.mllog(run())
+    twice = re.sub(r"(:::MLLOG .*step_window.*\n)", r"\1\1", text)
+    assert twice != text and same_rows(read(tmp_path, text), read(tmp_path, twice))
+    empty = re.sub(r'("key": "(?:step_window|run_summary)", "value": )\{[^}]*\}', r"\1null", text, count=2)
+    found = read(tmp_path, empty, devices=8, batch_per_device=32)
+    assert len(found.windows) == 23 and [problem.split(": ")[1] for problem in found.problems] == [
+        "step_window without a table of values",
+        "run_summary without a table of values",
+    ]
 
 
 def test_rates_are_held_to_the_seconds_of_their_epochs(tmp_path: Path) -> None:

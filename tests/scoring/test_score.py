@@ -296,6 +296,10 @@ def test_own_protocol(tmp_path: Path, command: Command) -> None:
         ("{source: a, skip: 1 window, over_steps: images_over_time, runs: 2, over_runs: olympic_mean}", "drops two"),
         ("{source: a, skip: 1 window, over_steps: run_time, runs: 1, over_runs: mean}", "figure: run_time"),
         ("{source: a, skip: 1 window, over_steps: between_stamps, runs: 1, over_runs: mean}", "counts from a step"),
+        (
+            "{source: a, skip: 1 window, take: 9 windows, over_steps: mean_of_rates, runs: 1, over_runs: mean}",
+            "take counts steps",
+        ),
         ("[1, 2]", "want a table"),
         ("{source: [a, b], skip: 1 window, over_steps: images_over_time, runs: 1, over_runs: mean}", "want text"),
         (
