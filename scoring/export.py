@@ -18,7 +18,6 @@ OF_RUN = (*FACTS, "platform", "mode")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
     parser.add_argument("logs", nargs="+", metavar="LOG")
     parser.add_argument("--parquet", type=Path, metavar="FILE", help="a row a window, with the facts of its run")
     parser.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="scalars, a folder a run")

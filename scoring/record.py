@@ -32,7 +32,7 @@ class NothingMeasuredError(InputError):
 
 @dataclass(kw_only=True, slots=True)  # not frozen: that makes a row take four times as long
 class Window:
-    """The steps between two printed rows, in time rather than rates wherever the log has time."""
+    """The steps between two printed rows, or an epoch; in time rather than rates wherever the log has time."""
 
     line: int  # 1-based line of the source file
     step: int | None = None  # last step of the window, as printed
@@ -59,18 +59,6 @@ class Window:
     def step_s(self) -> float | None:
         """Step time in seconds, from time and steps or as printed."""
         return self.seconds / self.steps if self.seconds is not None and self.steps else self.printed_step_time_s
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Epoch:
-    """One epoch's summary, where the log prints one."""
-
-    line: int
-    epoch: int | None = None  # as printed
-    images: float | None = None
-    seconds: float | None = None  # training time, evaluation excluded
-    printed_rate: float | None = None  # scope: Record.rate_scope
-    data_wait_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +113,7 @@ class Record:
     summary_rate: float | None = None  # images/s as the log's own closing line has it; scope: rate_scope
     mode: str | None = None  # "train" or "throughput" (our own logs)
     windows: tuple[Window, ...] = ()
-    epochs: tuple[Epoch, ...] = ()
+    epochs: tuple[Window, ...] = ()  # the summary of each, where the log prints one; evaluation excluded
     quality: tuple[Quality, ...] = ()
     run_start_s: float | None = None  # stamps share one origin
     run_stop_s: float | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import statistics
@@ -37,7 +36,6 @@ class Row:
     efficiency: float | None  # speedup / (devices / devices of the base), at the same precision
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values."""
         return vars(self) | {"score": self.score.to_json()}
 
 
@@ -55,7 +53,6 @@ class Comparison:
         return list(dict.fromkeys(text for row in self.rows for text in row.score.footnotes))
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON values."""
         return {
             "protocol": self.protocol.name,
             "base": self.rows[0].name,
@@ -70,51 +67,49 @@ def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None
 
     `known` says how far repeats of single runs lie apart; else the scores with repeats of the same system do.
     """
-    units = {(result.unit, result.protocol) for _, result in named}
     if len(named) < 2:
         raise InputError("give two systems or more")
-    if len(units) > 1:
+    if len({(result.unit, result.protocol) for _, result in named}) > 1:
         shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
-    once([record for _, result in named for record in result.records])
-    base = named[0][1]
-    rows = [_row(name, base, result, known, [score for _, score in named]) for name, result in named]
     records = [record for _, result in named for record in result.records]
-    found = list(warnings.of_mixture(records))
-    for at, row in enumerate(rows):
-        if row.efficiency and row.devices != rows[0].devices:
-            found += warnings.of_efficiency(row.name, row.efficiency)
-            rows[at] = dataclasses.replace(row, efficiency=row.efficiency if row.efficiency <= REFUSED else None)
-    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(found))
+    once(records)
+    base, rows, warned = named[0][1], [], list(warnings.of_mixture(records))
+    for name, result in named:
+        ratio = result.value / base.value
+        interval, basis = None, "the base itself"
+        if result is not base:
+            spread_known = known or between_runs((base, result), [one for _, one in named])
+            interval, basis = ratio_interval(base, result, spread_known)
+        speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
+        efficiency = _efficiency(base, result, speedup)
+        if efficiency and result.records[0].devices != base.records[0].devices:
+            warned += warnings.of_efficiency(name, efficiency)
+            efficiency = efficiency if efficiency <= REFUSED else None
+        row = Row(
+            name=name,
+            devices=result.records[0].devices,
+            score=result,
+            ratio=ratio,
+            ratio_interval_95=interval,
+            basis=basis,
+            different=None if interval is None else not interval[0] <= 1 <= interval[1],
+            speedup=speedup,
+            efficiency=efficiency,
+        )
+        rows.append(row)
+    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(warned))
 
 
-def _row(name: str, base: Score, result: Score, known: BetweenRuns | None, scores: Sequence[Score]) -> Row:
-    ratio = result.value / base.value
-    interval, basis = None, "the base itself"
-    if result is not base:
-        interval, basis = ratio_interval(base, result, known or between_runs((base, result), scores))
-    base_devices, devices = base.records[0].devices, result.records[0].devices
-    speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
-    comparable = base_devices and devices and _same_work(base, result)
-    return Row(
-        name=name,
-        devices=devices,
-        score=result,
-        ratio=ratio,
-        ratio_interval_95=interval,
-        basis=basis,
-        different=None if interval is None else not interval[0] <= 1 <= interval[1],
-        speedup=speedup,
-        efficiency=speedup * base_devices / devices if comparable else None,  # type: ignore[operator]
-    )
-
-
-def _same_work(base: Score, other: Score) -> bool:
-    """Whether the two differ in devices alone, as far as their logs say: else a quotient is no efficiency."""
+def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
+    """Speedup a device; None where the two differ in more than devices, as far as their logs say."""
     records = (*base.records, *other.records)
-    found = {warning.check for warning in warnings.of_mixture(records)}
+    mixed = {warning.check for warning in warnings.of_mixture(records)} - {"mixed_software"}
     frameworks = {record.framework_name for record in records if record.framework}
-    return len(frameworks) < 2 and not found & {"mixed_model", "mixed_batch", "mixed_precision", "mixed_math_mode"}
+    base_devices, devices = base.records[0].devices, other.records[0].devices
+    if mixed or len(frameworks) > 1 or not base_devices or not devices:
+        return None
+    return speedup * base_devices / devices
 
 
 @dataclass(frozen=True)
@@ -131,29 +126,22 @@ UNKNOWN = "one run: how far its repeats lie apart is unknown (--between-runs-sd,
 
 def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:
     """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
-    values = []
-    for result in known:
-        if len(result.runs) < 2 or not all(_same_system(result, one) for one in pair):
-            continue
-        found = [run.value for run in result.runs]
-        if all(map(math.isfinite, found)):
-            values.append(found)
-    freedom = sum(len(finite) - 1 for finite in values)
+    same = [one for one in known if len(one.runs) > 1 and all(_same_system(one, other) for other in pair)]
+    sets = [[run.value for run in one.runs] for one in same]
+    sets = [values for values in sets if all(map(math.isfinite, values))]
+    freedom = sum(len(values) - 1 for values in sets)
     if not freedom:
         return None
-    squares = sum((len(v) - 1) * (statistics.stdev(v) / statistics.fmean(v)) ** 2 for v in values)
-    number = sum(map(len, values))
-    return BetweenRuns(math.sqrt(squares / freedom), freedom, f"the spread of {number} runs of this system")
+    squares = sum((len(values) - 1) * (statistics.stdev(values) / statistics.fmean(values)) ** 2 for values in sets)
+    source = f"the spread of {sum(map(len, sets))} runs of this system"
+    return BetweenRuns(math.sqrt(squares / freedom), freedom, source)
 
 
 def _same_system(one: Score, other: Score) -> bool:
     """Whether repeats of the one tell of the other: both say the same devices and batch, and nothing else differs."""
     a, b = one.records[0], other.records[0]
-    if a.devices is None or a.global_batch is None:
-        return False
-    if a.machine != b.machine or a.header.get("hardware") != b.header.get("hardware"):
-        return False
-    if (a.devices, a.global_batch) != (b.devices, b.global_batch):
+    said = [(r.devices, r.global_batch, r.machine, r.header.get("hardware")) for r in (a, b)]
+    if None in said[0][:2] or said[0] != said[1]:
         return False
     pairs = ((getattr(a, name), getattr(b, name)) for name in ("model", "mode", "nodes", "precision", "math_mode"))
     return all(x is None or y is None or x == y for x, y in pairs)
@@ -187,7 +175,6 @@ def ratio_interval(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring compare`."""
     parser.add_argument(
         "systems", nargs="+", metavar="SYSTEM", help="a log, or the folder of one system's logs; the first is the base"
     )
@@ -210,7 +197,6 @@ def between_runs_sd(text: str) -> BetweenRuns:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the comparison."""
     protocol = protocol_of(args)
     named = []
     for system, records in read_systems(args, args.systems):
@@ -230,7 +216,6 @@ _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be t
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    """The comparison in lines for a reader."""
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
     for index, row in enumerate(result.rows):
         lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")

@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -24,7 +23,7 @@ from scoring.export import to_parquet
 from scoring.figure import spread
 from scoring.figure.score import Score, add_score_options, protocol_of, score
 from scoring.importers import count, jsonable, read_records
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, section
 
 LEAST_RUNS = 3  # of the past, for a verdict
 VERSION = 1  # of the file; one made before versions has 0 and the same form
@@ -64,28 +63,26 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
 
     Raises InputError where nothing does: two machines must never share a trend.
     """
-    record, run = result.records[index], result.runs[index]
+    record = result.records[index]
     seconds, date_of = _date_of(record)
     machine = system or record.machine
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
-    source = record.header.get("source")
-    row = Row(
-        sha256=record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
-        file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
-        date=datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds"),
-        date_of=date_of,
-        revision=str(source["commit"]) if isinstance(source, dict) and source.get("commit") else None,
-        system=f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}",
-        workload=f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}",
-        precision=record.math_mode or record.precision or "precision unsaid",
-        protocol=f"{result.protocol.name}: {result.protocol.describe()}",
-        images_per_s=run.value,
-        unit=result.unit,
-    )
-    texts = {name: value for name, value in vars(row).items() if isinstance(value, str)}
-    storable: dict[str, Any] = {name: text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
-    return dataclasses.replace(row, **storable)
+    commit = section(record, "source").get("commit")
+    texts = {
+        "sha256": record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
+        "file": os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
+        "date": datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date_of": date_of,
+        "revision": str(commit) if commit else None,
+        "system": f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}",
+        "workload": f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}",
+        "precision": record.math_mode or record.precision or "precision unsaid",
+        "protocol": f"{result.protocol.name}: {result.protocol.describe()}",
+        "unit": result.unit,
+    }
+    storable = {name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
+    return Row(images_per_s=result.runs[index].value, **storable)  # type: ignore[arg-type]
 
 
 def _date_of(record: Record) -> tuple[float, str]:
@@ -108,11 +105,9 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(address, uri=True)) as connection, connection:
             _be_ours(connection, path, new)
             yield connection
-    except sqlite3.OperationalError as error:
-        busy = "; another process writes to it: try again" if "locked" in str(error) else ""
-        raise InputError(f"{path}: not a history that can be used ({error}){busy}") from error
     except sqlite3.Error as error:
-        raise InputError(f"{path}: not a history that can be used ({error}); name another by --file") from error
+        fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
+        raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error
 
 
 def _be_ours(connection: sqlite3.Connection, path: Path, new: bool) -> None:
@@ -138,10 +133,9 @@ def rows_of(connection: sqlite3.Connection) -> list[Row]:
     rows = [Row(**dict(zip(COLUMNS, values, strict=True))) for values in found]
     for row in rows:
         for name, value in vars(row).items():
+            good = isinstance(value, str) or (name == "revision" and value is None)
             if name == "images_per_s":
                 good = isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
-            else:
-                good = isinstance(value, str) or (name == "revision" and value is None)
             if not good:
                 raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
     return rows
@@ -188,10 +182,8 @@ def check(rows: Sequence[Row], result: Score, last: int, system: str | None) -> 
     figure = f"{statistics.fmean(values):.6g} {result.unit} over {len(values)} runs of {', '.join(new[0].series[:3])}"
     bounds = ratio(past, values)
     if bounds is None:
-        return (
-            False,
-            f"cannot be told: {figure}; the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed",
-        )
+        few = f"the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed"
+        return False, f"cannot be told: {figure}; {few}"
     verdict = "LOWER" if bounds[1] < 1 else "not shown to be lower"
     share = statistics.fmean(values) / statistics.fmean(past)
     compared = f"{share:.4f} of the last {len(past)}, 95 % {bounds[0]:.4f} to {bounds[1]:.4f}"
@@ -208,7 +200,6 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring history`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, metavar, text in (
         ("add", "LOG", "keep runs"),

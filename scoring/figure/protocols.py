@@ -45,7 +45,6 @@ class Protocol:
 
     @property
     def unit(self) -> str:
-        """Of the figure."""
         return "minutes" if self.figure == "run_time" else "images/s"
 
     def skipping(self, skip: int) -> Protocol:
@@ -53,7 +52,6 @@ class Protocol:
         return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
 
     def describe(self) -> str:
-        """In words, for reports."""
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
         elif self.over_steps == "own_summary":
@@ -97,41 +95,36 @@ def find(name: str) -> Protocol:
 
 def _protocol(path: Path, name: str, row: Any) -> Protocol:
     where = f"{path}: protocol {name}"
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: want a table of its fields")
+
+    def want(good: bool, says: str) -> None:
+        if not good:
+            raise InputError(f"{where}: {says}")
+
+    want(isinstance(row, dict), "want a table of its fields")
     values = {str(key): value for key, value in row.items()}
     fields = {field.name for field in dataclasses.fields(Protocol)} - {"name", "skip_unit", "take_steps"} | {"take"}
-    if unknown := sorted(set(values) - fields):
-        raise InputError(f"{where}: no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
-    if missing := sorted(fields - {"take", "figure"} - set(values)):
-        raise InputError(f"{where}: the field {', '.join(missing)} is missing")
-    if not isinstance(values["source"], str):
-        raise InputError(f"{where}: source is {values['source']!r}; want text")
+    unknown, missing = sorted(values.keys() - fields), sorted(fields - {"take", "figure"} - values.keys())
+    want(not unknown, f"no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
+    want(not missing, f"the field {', '.join(missing)} is missing")
+    source, runs, steps = values["source"], values["runs"], values["over_steps"]
+    want(isinstance(source, str), f"source is {source!r}; want text")
     skip, unit = _amount(where, "skip", values.pop("skip"))
     take = values.pop("take", None)
-    take_steps = None
-    if take is not None:
-        take_steps, take_unit = _amount(where, "take", take)
-        if take_unit != "step" or take_steps == 0:
-            raise InputError(f"{where}: take counts steps, as in `take: 100 steps`")
+    take_steps, take_unit = (None, "step") if take is None else _amount(where, "take", take)
+    want(take_unit == "step" and take_steps != 0, "take counts steps, as in `take: 100 steps`")
     hints = get_type_hints(Protocol)
     for field in ("figure", "over_steps", "over_runs"):
-        allowed = get_args(hints[field])
-        if field in values and values[field] not in allowed:
-            raise InputError(f"{where}: {field} is {values[field]!r}; want one of {', '.join(allowed)}")
-    runs = values["runs"]
-    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
-        raise InputError(f"{where}: runs is {runs!r}; want a whole number over 0")
-    if values["over_runs"] == "olympic_mean" and runs < 3:
-        raise InputError(f"{where}: an olympic mean drops two runs; runs must be 3 or more")
-    if (values["over_steps"] == "run_time") != (values.get("figure", "throughput") == "run_time"):
-        raise InputError(f"{where}: `figure: run_time` goes with `over_steps: run_time`, and only with it")
-    if values["over_steps"] == "own_summary" and (skip, take) != (0, None):
-        raise InputError(f"{where}: own_summary reads one line; want `skip: 0 windows` and no take")
-    if values["over_steps"] == "between_stamps" and unit != "step":
-        raise InputError(f"{where}: between_stamps counts from a step; want `skip: N steps`")
-    if (values["over_steps"] == "epoch_rates") != (unit == "epoch"):
-        raise InputError(f"{where}: `skip: N epochs` goes with `over_steps: epoch_rates`, and only with it")
+        allowed, value = get_args(hints[field]), values.get(field, "throughput")
+        want(value in allowed, f"{field} is {value!r}; want one of {', '.join(allowed)}")
+    want(type(runs) is int and runs > 0, f"runs is {runs!r}; want a whole number over 0")
+    olympic, run_time = values["over_runs"] == "olympic_mean", values.get("figure") == "run_time"
+    want(not olympic or runs > 2, "an olympic mean drops two runs; runs must be 3 or more")
+    want((steps == "run_time") == run_time, "`figure: run_time` goes with `over_steps: run_time`, and only with it")
+    whole = steps != "own_summary" or (skip, take) == (0, None)
+    want(whole, "own_summary reads one line; want `skip: 0 windows` and no take")
+    want(steps != "between_stamps" or unit == "step", "between_stamps counts from a step; want `skip: N steps`")
+    of_epochs = (steps == "epoch_rates") == (unit == "epoch")
+    want(of_epochs, "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it")
     return Protocol(name=name, skip=skip, skip_unit=unit, take_steps=take_steps, **values)  # type: ignore[arg-type]
 
 

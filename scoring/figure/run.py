@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.importers.checks import AGREES, set_back
 from scoring.importers.text import work
-from scoring.record import Epoch, InputError, NothingMeasuredError, Record, Window
-
-_T = TypeVar("_T", Window, Epoch)
+from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +26,7 @@ class RunFigure:
     windows: int  # printed rows that went in
     first_line: int
     last_line: int
+    chosen: tuple[Window, ...] = dataclasses.field(default=(), repr=False)  # the rows themselves
     rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
     interval_95: tuple[float, float] | None = None  # from the windows
     median_window_rate: float | None = None  # which a few stalled windows hardly move
@@ -38,37 +38,37 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         if check.refused and protocol.figure == "throughput":
             given = f", {' and '.join(record.from_options)} from the options" if record.from_options else ""
             raise InputError(f"{record.file}: no figure, as two ways to it contradict each other{given}: {check}")
-    if protocol.over_steps == "run_time":
-        return _run_time(record, protocol, skip)
-    if protocol.over_steps == "own_summary":
-        return _own_summary(record, protocol, skip)
-    if protocol.over_steps == "between_stamps":
-        return _between_stamps(record, protocol, skip)
-    chosen = select(record, protocol, skip=skip)
-    scale = devices_in_rate(record) or 1
     kind = protocol.over_steps
+    if kind == "between_stamps":
+        return _between_stamps(record, protocol, skip)
+    if kind in ("run_time", "own_summary"):
+        if skip:
+            what = "measures whole runs" if kind == "run_time" else "reads the log's own figure"
+            raise InputError(f"protocol {protocol.name} {what}: --skip has nothing to drop")
+        return _run_time(record) if kind == "run_time" else _own_summary(record)
+    chosen = select(record, protocol, skip=skip)
     if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
         rates = [_rate(record, item, printed=kind == "mean_of_printed_rates") for item in chosen]
         value = statistics.fmean(rates)
         interval = spread.series_interval(rates)
     else:
-        images, seconds = _work(record, chosen, scale, kind)
+        images, seconds = _work(record, chosen, kind)
         times = [s / i for i, s in zip(images, seconds, strict=True)]
         # For the mean of times every printed row weighs the same.
         over_time = kind == "images_over_time"
         value = math.fsum(images) / math.fsum(seconds) if over_time else 1 / statistics.fmean(times)
         rates = [1 / time for time in times]
-        inverse = spread.series_interval(times)
-        interval = (1 / inverse[1], 1 / inverse[0]) if inverse else None
-        if interval is not None:  # centred where the figure is: windows may hold unequal work
-            centre = len(times) / math.fsum(times)
-            interval = (interval[0] * value / centre, interval[1] * value / centre)
+        interval = None
+        if inverse := spread.series_interval(times):  # centred where the figure is: windows may hold unequal work
+            centred = value * math.fsum(times) / len(times)
+            interval = (centred / inverse[1], centred / inverse[0])
     return RunFigure(
         file=record.file,
         value=value,
         windows=len(chosen),
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
+        chosen=() if kind == "epoch_rates" else tuple(chosen),
         rates=tuple(rates),
         interval_95=interval,
         median_window_rate=statistics.median(rates),
@@ -80,21 +80,20 @@ def devices_in_rate(record: Record) -> int | None:
     return 1 if record.rate_scope == "global" else record.devices
 
 
-def rate_of(record: Record, item: Window | Epoch, *, printed: bool = False) -> float | None:
+def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """images/s of all devices in a window or an epoch, by its images and time or as printed; None without either."""
-    measured = item.images / item.seconds if item.images is not None and item.seconds else None
+    measured = item.images_per_s
     shown = item.printed_rate * (devices_in_rate(record) or 1) if item.printed_rate is not None else None
     rate = (shown or measured) if printed else (measured or shown)
-    step_s = item.printed_step_time_s if isinstance(item, Window) else None
     devices = record.devices or (1 if record.rate_scope != "global" else None)  # of one, where the figure is of one
-    if rate is None and step_s and devices and record.batch_per_device:
-        rate = record.batch_per_device * devices / step_s
+    if rate is None and item.printed_step_time_s and devices and record.batch_per_device:
+        rate = record.batch_per_device * devices / item.printed_step_time_s
     return rate
 
 
-def _rate(record: Record, item: Window | Epoch, *, printed: bool) -> float:
+def _rate(record: Record, item: Window, *, printed: bool) -> float:
     rate = rate_of(record, item, printed=printed)
-    if rate is None and isinstance(item, Window) and item.printed_step_time_s is not None:
+    if rate is None and item.printed_step_time_s is not None:
         _images_a_step(record)  # says what is missing
     if rate is None:
         raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
@@ -110,77 +109,70 @@ def _images_a_step(record: Record) -> int:
     return record.batch_per_device * (record.devices or 1)
 
 
-def _work(record: Record, chosen: Sequence[Window | Epoch], scale: int, kind: str) -> tuple[list[float], list[float]]:
+def _work(record: Record, chosen: Sequence[Window], kind: str) -> tuple[list[float], list[float]]:
     """Images and seconds of each window; from the one kind of column that every chosen window has."""
-    windows = [item for item in chosen if isinstance(item, Window)]
-    weights = work(windows) if len(windows) == len(chosen) else [1] * len(chosen)
-    if kind == "images_over_time" and len(windows) == len(chosen):
-        timed = [(w.images, w.seconds) for w in windows if w.images is not None and w.seconds]
-        if len(timed) == len(chosen):
-            return [float(images) for images, _ in timed], [float(seconds) for _, seconds in timed]
-        counted = [(w.steps, w.seconds) for w in windows if w.steps and w.seconds]
-        if len(counted) == len(chosen):
+    columns = {
+        name: [getattr(window, name) for window in chosen]
+        for name in ("images", "steps", "seconds", "printed_step_time_s", "printed_rate")
+        if all(getattr(window, name) for window in chosen)
+    }
+    rates, times = columns.get("printed_rate"), columns.get("printed_step_time_s")
+    if kind == "images_over_time" and "seconds" in columns:
+        if "images" in columns:
+            return columns["images"], columns["seconds"]
+        if "steps" in columns:
             batch = _images_a_step(record)
-            return [float(steps * batch) for steps, _ in counted], [float(seconds) for _, seconds in counted]
-    told_by_rate = record.rate_scope == "global" and all(item.printed_rate is not None for item in chosen)
-    if kind != "epoch_rates" and not told_by_rate:
-        times = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
-        if len(times) == len(chosen):
-            batch = _images_a_step(record)
-            return [float(batch * w) for w in weights], [time * w for time, w in zip(times, weights, strict=True)]
-    unit_s = [1 / item.printed_rate for item in chosen if item.printed_rate]
-    if len(unit_s) == len(chosen):
-        return [float(scale * w) for w in weights], [time * w for time, w in zip(unit_s, weights, strict=True)]
-    rates = [_rate(record, item, printed=False) for item in chosen]
-    return [float(w) for w in weights], [w / rate for rate, w in zip(rates, weights, strict=True)]
+            return [steps * batch for steps in columns["steps"]], columns["seconds"]
+    if times and kind != "epoch_rates" and not (rates and record.rate_scope == "global"):
+        images = _images_a_step(record)
+    elif rates:
+        images, times = devices_in_rate(record) or 1, [1 / rate for rate in rates]
+    else:
+        images, times = 1, [1 / _rate(record, window, printed=False) for window in chosen]
+    weights = [1] * len(chosen) if kind == "epoch_rates" else work(chosen)
+    return [images * weight for weight in weights], [time * w for time, w in zip(times, weights, strict=True)]
 
 
 def positions(record: Record) -> list[int | None]:
     """How many steps were done at the end of each window, warm-up included; None where the log cannot say."""
     done: list[int | None] = []
     base = 0
-    last_epoch: int | None = None
+    epoch: int | None = None
     for window in record.windows:
         if window.step is None:  # rows of whole epochs
             base = base + window.steps if window.steps else 0
             done.append(base or None)
             continue
-        if window.epoch != last_epoch and last_epoch is not None and done:
-            previous = done[-1]
-            restarted = previous is not None and window.step - record.first_step + 1 + base <= previous
-            if restarted and previous is not None:  # counters that start anew in each epoch
-                base = previous
-        last_epoch = window.epoch
-        done.append(base + window.step - record.first_step + 1)
+        of_epoch = window.step - record.first_step + 1
+        previous = done[-1] if done and epoch not in (None, window.epoch) else None
+        if previous is not None and base + of_epoch <= previous:  # counters that start anew in each epoch
+            base = previous
+        epoch = window.epoch
+        done.append(base + of_epoch)
     return done
 
 
-def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window | Epoch]:
+def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
     """What the protocol measures of a run. Raises InputError if warm-up leaves nothing."""
     if protocol.skip_unit == "epoch":
-        dropped = protocol.skip if skip is None else skip
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
-        return _rest(record, epochs, dropped, "epochs")
+        return _rest(record, epochs, protocol.skip if skip is None else skip, "epochs")
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
-    measured_only = any(window.phase == "measured" for window in windows)
+    chosen: Sequence[Window] = windows
     if skip is not None:
         chosen = _rest(record, windows, skip, "windows")
     elif protocol.skip_unit == "window":
         apart = len(record.windows) - len(windows)  # the run's own warm-up is the first of what the protocol drops
         chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
-    elif measured_only:
-        chosen = windows  # the run itself has set its warm-up apart
-    else:
+    elif not any(window.phase == "measured" for window in windows):  # else the run itself has set its warm-up apart
         chosen = _after_steps(record, protocol)
-    if protocol.take_steps is not None:
-        chosen = _take(record, chosen, protocol.take_steps)
-    return chosen
+    return _take(record, chosen, protocol.take_steps) if protocol.take_steps is not None else chosen
 
 
-def _rest(record: Record, items: Sequence[_T], dropped: int, what: str) -> Sequence[_T]:
+def _rest(record: Record, items: Sequence[Window], dropped: int, what: str) -> Sequence[Window]:
     if dropped >= len(items):
         raise NothingMeasuredError(
             f"{record.file}: warm-up is {dropped} {what} and the run has {len(items)}: nothing is left to measure; "
@@ -199,7 +191,7 @@ def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     chosen = [
         window
         for window, position in zip(record.windows, done, strict=True)
-        if position is not None and position - (window.steps or 0) >= protocol.skip and window.steps
+        if window.steps and (position or 0) - window.steps >= protocol.skip
     ]
     if not chosen:
         raise NothingMeasuredError(
@@ -211,26 +203,19 @@ def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
 
 def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
     """Windows whose steps lie within the next `steps`. Raises InputError if the run is shorter."""
-    taken: list[Window] = []
-    total = 0
-    for window in chosen:
-        size = window.steps or 1
-        if total + size > steps:
-            if not taken:
-                raise InputError(
-                    f"{record.file}: the row of line {window.line} holds {size} steps and the protocol takes {steps}; "
-                    "take a protocol without `take`, such as window"
-                )
-            return taken
-        taken.append(window)
-        total += size
-        if total == steps:
-            return taken
-    return _too_short(record, steps, total)
+    totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
+    if totals[0] > steps:
+        raise InputError(
+            f"{record.file}: the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}; "
+            "take a protocol without `take`, such as window"
+        )
+    if totals[-1] < steps:
+        raise _too_short(record, steps, totals[-1])
+    return chosen[: bisect.bisect(totals, steps)]
 
 
-def _too_short(record: Record, steps: int, total: int) -> Sequence[Window]:
-    raise InputError(
+def _too_short(record: Record, steps: int, total: int) -> InputError:
+    return InputError(
         f"{record.file}: the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
     )
 
@@ -238,7 +223,7 @@ def _too_short(record: Record, steps: int, total: int) -> Sequence[Window]:
 def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
     """devices * batch * steps / (stamp at the end - stamp at the start), over the steps between two rows."""
     stamped = [
-        (window, position)
+        (window, window.end_s, position)
         for window, position in zip(record.windows, positions(record), strict=True)
         if window.end_s is not None and position is not None
     ]
@@ -246,40 +231,39 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
     if skip == 0:
         raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
-    first = record.first_step
     if skip is not None:
-        start = stamped[skip - 1] if skip <= len(stamped) else None
+        starts = stamped[skip - 1 :]
     else:
-        # The row of that many steps done; of logs that print every 10th row from 0, the row of that number.
-        start = (
-            next((row for row in stamped if row[1] == protocol.skip), None)
-            or next((row for row in stamped if first == 0 and row[0].step == protocol.skip), None)
-            or next((row for row in stamped if row[1] > protocol.skip), None)
-        )
-    if start is None:
+        # The row of that many steps done; of logs that print every 10th row from 0, the row of that number; the next.
+        starts = [row for row in stamped if row[2] == protocol.skip]
+        starts += [row for row in stamped if record.first_step == 0 and row[0].step == protocol.skip]
+        starts += [row for row in stamped if row[2] > protocol.skip]
+    if not starts:
         raise NothingMeasuredError(
             f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
             f"{'windows' if skip is not None else 'steps'} and the run has {len(stamped)} stamped rows, the last after "
-            f"{stamped[-1][1]} steps: nothing is left to measure"
+            f"{stamped[-1][2]} steps: nothing is left to measure"
         )
-    later = [row for row in stamped if row[1] > start[1]]
-    if protocol.take_steps is not None:
-        if not later or later[-1][1] < start[1] + protocol.take_steps - 1:  # the last of N batches is N - 1
-            _too_short(record, protocol.take_steps, later[-1][1] - start[1] if later else 0)
-        later = [row for row in later if row[1] <= start[1] + protocol.take_steps]
-    if not later:
-        _too_short(record, protocol.take_steps or 1, 0)
-    end = later[-1]
-    assert start[0].end_s is not None and end[0].end_s is not None
-    _refuse_set_back(record, [window for window in record.windows if start[0].line <= window.line <= end[0].line])
-    seconds, steps = end[0].end_s - start[0].end_s, end[1] - start[1]
-    if seconds <= 0:
+    start, start_s, first = starts[0]
+    there = max(0, stamped[-1][2] - first)
+    later = [row for row in stamped if first < row[2] <= first + (protocol.take_steps or there)]
+    if not later or there < (protocol.take_steps or 1) - 1:  # the last of N batches is N - 1
+        raise _too_short(record, protocol.take_steps or 1, there)
+    end, end_s, last = later[-1]
+    _refuse_set_back(record, [window for window in record.windows if start.line <= window.line <= end.line])
+    if end_s <= start_s:
         raise InputError(
-            f"{record.file}: the time stamps of lines {start[0].line} and {end[0].line} do not advance; "
+            f"{record.file}: the time stamps of lines {start.line} and {end.line} do not advance; "
             "they are too coarse, or the clock was set"
         )
-    value = _images_a_step(record) * steps / seconds
-    return RunFigure(file=record.file, value=value, windows=len(later), first_line=start[0].line, last_line=end[0].line)
+    return RunFigure(
+        file=record.file,
+        value=_images_a_step(record) * (last - first) / (end_s - start_s),
+        windows=len(later),
+        first_line=start.line,
+        last_line=end.line,
+        chosen=tuple(window for window, _, _ in later),
+    )
 
 
 def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
@@ -290,34 +274,30 @@ def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
         )
 
 
-def _own_summary(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
-    if skip:
-        raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
+def _own_summary(record: Record) -> RunFigure:
     if record.summary_rate is None:
         raise InputError(
             f"{record.file}: the log closes with no figure of its own; take a protocol that counts its rows"
         )
     line = record.field_lines["summary_rate"]
     value = record.summary_rate * (devices_in_rate(record) or 1)
-    return RunFigure(file=record.file, value=value, windows=1, first_line=line, last_line=line)
+    return RunFigure(file=record.file, value=value, windows=1, first_line=line, last_line=line, chosen=record.windows)
 
 
-def _run_time(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
-    if skip:
-        raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
+def _run_time(record: Record) -> RunFigure:
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
     seconds = record.run_time_s  # None: it began and never stopped, so it did not converge
-    if seconds is not None and seconds <= 0:
-        raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
-    windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
     if seconds is not None:
+        if seconds <= 0:
+            raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
         _refuse_set_back(record, record.windows)
-    if seconds is not None and seconds * (1 + AGREES) < windows_s:
-        raise InputError(
-            f"{record.file}: run_start to run_stop are {seconds:.6g} s and the windows alone {windows_s:.6g} s: "
-            "the clock was set, or the log edited"
-        )
+        windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
+        if seconds * (1 + AGREES) < windows_s:
+            raise InputError(
+                f"{record.file}: run_start to run_stop are {seconds:.6g} s and the windows alone {windows_s:.6g} s: "
+                "the clock was set, or the log edited"
+            )
     return RunFigure(
         file=record.file,
         value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,

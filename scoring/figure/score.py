@@ -18,11 +18,11 @@ from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
 from scoring.figure import footnote, limit, protocols, spread, warnings
 from scoring.figure.protocols import Protocol
-from scoring.figure.run import RunFigure, devices_in_rate, run_figure, select
+from scoring.figure.run import RunFigure, devices_in_rate, run_figure
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.importers.checks import has_second_clock
-from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError, Window
+from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
 
@@ -35,13 +35,16 @@ class Score:
     unit: str
     protocol: Protocol
     runs: tuple[RunFigure, ...]
-    spread: float | None  # sample standard deviation, in the unit
-    spread_over: str  # "runs", or "windows" where there is one run
-    interval_95: tuple[float, float] | None
-    interval_method: str
-    warnings: tuple[Verdict, ...]
+    spread: float | None = None  # sample standard deviation, in the unit
+    interval_95: tuple[float, float] | None = None
+    interval_method: str = "none: no figure"
+    warnings: tuple[Verdict, ...] = ()
     records: tuple[Record, ...] = dataclasses.field(default=(), repr=False)
     chosen: str = ""  # which of more runs than MLPerf asks for are scored
+
+    @property
+    def spread_over(self) -> str:
+        return "windows" if len(self.runs) == 1 else "runs"
 
     @property
     def median_window_rate(self) -> float | None:
@@ -61,11 +64,10 @@ class Score:
 
     @property
     def images_per_joule(self) -> float | None:
-        """Of all runs together."""
         return limit.images_per_joule(self.records)
 
     @property
-    def more_runs(self) -> int | None:
+    def more_runs_for_1_percent(self) -> int | None:
         """Runs to add for a 95 % interval of +-1 %, by the spread of these; None where that says nothing of repeats.
 
         Two stages (Stein, Annals of Mathematical Statistics 16, 1945): how many there will be is settled here, whatever
@@ -88,20 +90,13 @@ class Score:
         return f"{rule}; {self.chosen}" if self.chosen else rule
 
     def to_json(self) -> dict[str, Any]:
-        """The score as JSON values."""
+        properties = ("median_window_rate", "flops_utilization", "images_per_joule", "more_runs_for_1_percent")
+        fields = ("unit", "spread", "spread_over", "interval_95", "interval_method", "one_clock", "footnotes")
         return {
             "value": _or_none(self.value),
-            "unit": self.unit,
             "runs": len(self.runs),
             "windows": sum(run.windows for run in self.runs),
-            "median_window_rate": self.median_window_rate,
-            "flops_utilization": self.flops_utilization,
-            "images_per_joule": self.images_per_joule,
-            "spread": self.spread,
-            "spread_over": self.spread_over,
-            "interval_95": self.interval_95,
-            "interval_method": self.interval_method,
-            "more_runs_for_1_percent": self.more_runs,
+            **{name: getattr(self, name) for name in (*fields, *properties)},
             "protocol": self.protocol.name,
             "protocol_rule": self.rule,
             "warnings": warnings.as_json(self.warnings),
@@ -110,13 +105,18 @@ class Score:
                 for r in self.runs
             ],
             "checked": [{"file": record.file} | vars(check) for record in self.records for check in record.checks],
-            "one_clock": self.one_clock,
-            "footnotes": self.footnotes,
         }
 
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "olympic_mean": olympic_mean,
+}
 
 
 def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = None) -> Score:
@@ -139,53 +139,24 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     unknown = protocol.figure == "throughput" and any(devices_in_rate(record) is None for record in records)
     unit = protocol.unit + " per device" * unknown
     missing = _missing_runs(runs, protocol, unit)
-    value = float(REDUCE[protocol.over_runs]([run.value for run in runs]))
     deviation, interval, method = (
         _of_one_run(runs[0], records[0], protocol) if len(runs) == 1 else _of_several_runs(runs, protocol)
     )
-    warned = [one for record in records for one in warnings.of_record(record)]
-    if unknown:
-        message = "the log does not say how many devices ran: the figure is of one; give --devices"
-        warned.append(warning("devices_unknown", message))
-    if missing is None and len(runs) == 1 and protocol.figure == "throughput":
-        warned.append(warning("too_few_runs", "one run: nothing is known of the spread of runs"))
-    elif missing is not None:
-        warned.append(warning("too_few_runs", missing))
-    if protocol.figure == "throughput":
-        warned.extend(warnings.of_interval(value, interval))
-    for record, run in zip(records, runs, strict=True):
-        warned.extend(_of_run(record, run, protocol, skip))
-    measured = [
-        record.run_time_s / 60 if record.run_time_s and math.isinf(run.value) else run.value
-        for record, run in zip(records, runs, strict=True)
-    ]
-    warned.extend(warnings.of_runs(records, measured, unit))
-    if protocol.figure == "throughput" and protocol.over_runs == "mean":
-        warned.extend(warnings.of_mean([run.value for run in runs]))
-    warned.extend(warnings.of_mixture(records))
     result = Score(
-        value=value,
+        value=float(REDUCE[protocol.over_runs]([run.value for run in runs])),
         unit=unit,
         protocol=protocol if skip is None else protocol.skipping(skip),
         runs=tuple(runs),
         spread=deviation,
-        spread_over="windows" if len(runs) == 1 else "runs",
         interval_95=interval,
         interval_method=method,
-        warnings=tuple(warned),
         records=tuple(records),
         chosen=chosen,
     )
+    result = dataclasses.replace(result, warnings=tuple(_warnings(result, missing)))
     if missing is not None:
         raise TooFewRunsError(missing, result)
     return result
-
-
-REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": statistics.fmean,
-    "median": statistics.median,
-    "olympic_mean": olympic_mean,
-}
 
 
 def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
@@ -195,18 +166,18 @@ def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> s
     """
     missing = None
     if len(runs) < protocol.runs:
-        listed = _listed([run.value for run in runs], unit)
+        found = (f"{run.value:.6g} {unit}" if math.isfinite(run.value) else "did not converge" for run in runs)
         missing = (
             f"protocol {protocol.name} asks for {protocol.runs} runs, given {len(runs)} "
-            f"({listed}); give all of them, or take a protocol of one run, such as window"
+            f"({', '.join(found)}); give all of them, or take a protocol of one run, such as window"
         )
         if protocol.over_runs == "olympic_mean" and len(runs) < 3:
             raise TooFewRunsError(missing)
-    failed = [run for run in runs if math.isinf(run.value)]
+    failed = [run.file for run in runs if math.isinf(run.value)]
     allowed = 1 if protocol.over_runs == "olympic_mean" else 0
     if len(failed) > allowed:
         raise TooFewRunsError(
-            f"{len(failed)} of {len(runs)} runs did not converge ({', '.join(run.file for run in failed)}); "
+            f"{len(failed)} of {len(runs)} runs did not converge ({', '.join(failed)}); "
             f"protocol {protocol.name} allows {allowed}"
         )
     return missing
@@ -215,37 +186,69 @@ def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> s
 _Interval = tuple[float | None, tuple[float, float] | None, str]  # standard deviation, 95 % interval, its method
 
 
+def _of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> _Interval:
+    if protocol.over_steps == "own_summary":
+        return None, None, "none: the log says one figure"
+    if protocol.over_steps in ("run_time", "between_stamps"):
+        return None, None, "none: one run, and the protocol takes one difference of time stamps"
+    deviation = spread.sd(run.rates)
+    if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
+        return deviation, None, "none: running averages are no independent windows"
+    if run.interval_95 is None:
+        few = len(run.rates) < spread.LEAST_WINDOWS
+        why = f"fewer than {spread.LEAST_WINDOWS} windows of one run" if few else "the windows are too uneven for one"
+        return deviation, None, f"none: {why}"
+    return deviation, run.interval_95, f"of these {len(run.rates)} windows; of the run and of its repeats: unknown"
+
+
 def _of_several_runs(runs: Sequence[RunFigure], protocol: Protocol) -> _Interval:
-    values = [run.value for run in runs]
-    deviation = spread.sd([value for value in values if math.isfinite(value)])
+    values, over = [run.value for run in runs], f"{len(runs)} runs"
     if protocol.over_runs == "median":
-        interval, method = spread.median_interval(values), f"order statistics of {len(values)} runs"
-        if len(values) == 5:
-            method += ", least to greatest: 93.75 %"
-        return deviation, interval, method if interval else f"none: {len(values)} runs, order statistics need 5"
-    if protocol.over_runs == "mean":
-        estimate, method = spread.mean_of(values), f"t over {len(values)} runs"
+        interval, method = spread.median_interval(values), f"order statistics of {over}"
+        method += ", least to greatest: 93.75 %" if len(values) == 5 else ""
+        lacking = "order statistics need 5"
     else:
-        estimate, method = spread.olympic_mean_of(values), f"Yuen's t of the olympic mean over {len(values)} runs"
-        method = method if estimate else f"none: {len(values)} runs, an olympic mean's needs 4"
-    return deviation, estimate.interval_95 if estimate else None, method
+        mean = protocol.over_runs == "mean"
+        estimate = spread.mean_of(values) if mean else spread.olympic_mean_of(values)
+        interval = estimate.interval_95 if estimate else None
+        method = f"t over {over}" if mean else f"Yuen's t of the olympic mean over {over}"
+        lacking = "an olympic mean's needs 4"
+    deviation = spread.sd([value for value in values if math.isfinite(value)])
+    return deviation, interval, method if interval else f"none: {over}, {lacking}"
 
 
-def _of_run(record: Record, run: RunFigure, protocol: Protocol, skip: int | None) -> Iterator[Verdict]:
-    """Warnings about one run's own figure."""
-    if protocol.figure == "throughput":
-        windows = [item for item in select(record, protocol, skip=skip) if isinstance(item, Window)]
-        averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
-        yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
-        yield from warnings.of_windows(record, windows, averages_rates)
-    elif not math.isfinite(run.value):
-        end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
-        message = f"{end}: the run did not converge and counts as the worst"
-        yield warning("not_converged", message, record, run.last_line)
-
-
-def _listed(values: Sequence[float], unit: str) -> str:
-    return ", ".join(f"{value:.6g} {unit}" if math.isfinite(value) else "did not converge" for value in values)
+def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
+    """All that makes the figure less than it looks."""
+    protocol, runs, records = result.protocol, result.runs, result.records
+    throughput = protocol.figure == "throughput"
+    for record in records:
+        yield from warnings.of_record(record)
+    if result.unit != protocol.unit:
+        message = "the log does not say how many devices ran: the figure is of one; give --devices"
+        yield warning("devices_unknown", message)
+    if missing is None and len(runs) == 1 and throughput:
+        missing = "one run: nothing is known of the spread of runs"
+    if missing is not None:
+        yield warning("too_few_runs", missing)
+    if throughput:
+        yield from warnings.of_interval(result.value, result.interval_95)
+    for record, run in zip(records, runs, strict=True):
+        if throughput:
+            yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
+            averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
+            yield from warnings.of_windows(record, run.chosen, averages_rates)
+        elif not math.isfinite(run.value):
+            end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
+            message = f"{end}: the run did not converge and counts as the worst"
+            yield warning("not_converged", message, record, run.last_line)
+    measured = [
+        record.run_time_s / 60 if record.run_time_s and math.isinf(run.value) else run.value
+        for record, run in zip(records, runs, strict=True)
+    ]
+    yield from warnings.of_runs(records, measured, result.unit)
+    if throughput and protocol.over_runs == "mean":
+        yield from warnings.of_mean(measured)
+    yield from warnings.of_mixture(records)
 
 
 def _same_system(records: Sequence[Record]) -> None:
@@ -283,23 +286,7 @@ def once(records: Sequence[Record]) -> None:
             )
 
 
-def _of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> _Interval:
-    if protocol.over_steps == "own_summary":
-        return None, None, "none: the log says one figure"
-    if protocol.over_steps in ("run_time", "between_stamps"):
-        return None, None, "none: one run, and the protocol takes one difference of time stamps"
-    deviation = spread.sd(run.rates)
-    if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
-        return deviation, None, "none: running averages are no independent windows"
-    if run.interval_95 is None:
-        few = len(run.rates) < spread.LEAST_WINDOWS
-        why = f"fewer than {spread.LEAST_WINDOWS} windows of one run" if few else "the windows are too uneven for one"
-        return deviation, None, f"none: {why}"
-    return deviation, run.interval_95, f"of these {len(run.rates)} windows; of the run and of its repeats: unknown"
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring score`."""
     parser.add_argument("logs", nargs="+", metavar="LOG", help="logs of repeated runs of one system")
     add_score_options(parser)
     parser.add_argument("--json", action="store_true")
@@ -342,7 +329,6 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the figure."""
     protocol = protocol_of(args)
     records = read_records(args)
     try:
@@ -374,37 +360,32 @@ def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequenc
         unit=protocol.unit,
         protocol=protocol,
         runs=tuple(runs),
-        spread=None,
-        spread_over="windows" if len(records) == 1 else "runs",
-        interval_95=None,
-        interval_method="none: no figure",
         warnings=(warning(rule, str(error)),),
         records=tuple(records),
     )
 
 
 def score_lines(result: Score) -> list[str]:
-    """The score in lines for a reader."""
     unit = result.unit + footnote.mark(result.records)
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {unit}"
-    lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
+    interval = result.interval_method
     if result.interval_95 is not None:
-        low, high = result.interval_95
-        lines.append(f"  95 % interval  {low:.3f} to {high:.3f}   ({result.interval_method})")
-    else:
-        lines.append(f"  95 % interval  {result.interval_method}")
-    if result.more_runs:
-        lines.append(f"  for +-1 %      {result.more_runs} more runs, all of them counted, by the spread of these")
+        interval = f"{result.interval_95[0]:.3f} to {result.interval_95[1]:.3f}   ({interval})"
+    rows = [("95 % interval", interval)]
+    if more := result.more_runs_for_1_percent:
+        rows.append(("for +-1 %", f"{more} more runs, all of them counted, by the spread of these"))
     if result.median_window_rate is not None:
-        lines.append(f"  median         {result.median_window_rate:.3f} (of the window rates)")
-    lines += [f"  limit          {said}" for said in limit.in_words(result.flops_utilization, result.images_per_joule)]
+        rows.append(("median", f"{result.median_window_rate:.3f} (of the window rates)"))
+    rows += [("limit", text) for text in limit.in_words(result.flops_utilization, result.images_per_joule)]
     if result.spread is not None:
-        lines.append(f"  spread         {result.spread:.3f} (standard deviation over {result.spread_over})")
+        rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
     for run in result.runs:
         shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
         windows = f", {run.windows} windows" if run.windows > 1 else ""
-        lines.append(f"  run            {shown}   {run.file}:{run.first_line}-{run.last_line}{windows}")
+        rows.append(("run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"))
     if result.one_clock and result.protocol.figure == "throughput":
-        lines.append(f"  one clock      nothing else in {', '.join(result.one_clock)} confirms the times")
+        rows.append(("one clock", f"nothing else in {', '.join(result.one_clock)} confirms the times"))
+    lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
+    lines += [f"  {name:15}{text}" for name, text in rows]
     lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]
     return lines + result.footnotes

@@ -7,7 +7,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runlog.verdict import WARNING, Verdict
@@ -29,43 +28,26 @@ def as_json(warnings: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
 
 
-@dataclass(frozen=True)
-class Change:
-    """The step in a series that explains it best."""
-
-    index: int  # first value after it
-    before: float
-    after: float
-    strength: float  # in standard errors
-
-
-def change_point(values: Sequence[float], first: int, last: int) -> Change | None:
-    """The best split of `values` into two levels with `first` <= index <= last; None without any.
+def change_point(values: Sequence[float], first: int, last: int) -> tuple[int, float, float] | None:
+    """The best split of `values` into two levels with `first` <= index <= last, and both; None without a clear one.
 
     Least squares on values clipped at 8 deviations (one spike is no level). Noise is the scaled median absolute
     difference of neighbours, which a change of level or a slow drift hardly touches.
     """
-    if len(values) < 6 or first > last:
-        return None
-    differences = [b - a for a, b in itertools.pairwise(values)]
-    noise = 1.4826 * statistics.median([abs(d) for d in differences]) / math.sqrt(2)
+    noise = 1.4826 * statistics.median([abs(b - a) for a, b in itertools.pairwise(values)]) / math.sqrt(2)
     middle = statistics.median(values)
-    noise = max(noise, 1e-4 * abs(middle))  # printed digits hide smaller noise
+    noise = max(noise, 1e-4 * abs(middle), 1e-12)  # printed digits hide smaller noise; all time may be waiting
     clipped = [min(max(value, middle - 8 * noise), middle + 8 * noise) for value in values]
     total, count = math.fsum(clipped), len(clipped)
-    best, best_index, left = 0.0, 0, 0.0
-    for index in range(1, count):
-        left += clipped[index - 1]
-        if not first <= index <= last:
-            continue
+    best, at = 0.0, 0  # in standard errors
+    for index, left in enumerate(itertools.accumulate(clipped[:-1]), 1):
         gap = left / index - (total - left) / (count - index)
         strength = abs(gap) * math.sqrt(index * (count - index) / count) / noise
-        if strength > best:
-            best, best_index = strength, index
-    if best_index == 0:
+        if first <= index <= last and strength > best:
+            best, at = strength, index
+    if best <= CHANGE_STRENGTH:
         return None
-    before, after = statistics.median(values[:best_index]), statistics.median(values[best_index:])
-    return Change(best_index, before, after, best)
+    return at, statistics.median(values[:at]), statistics.median(values[at:])
 
 
 # A split is searched over the whole series: its strength must pass what noise alone reaches (about
@@ -107,27 +89,12 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield warning(
             "truncated", "the log ends before its run does: the figure is of the part that is there", record, end
         )
-    times = step_times(windows)
-    complete = len(times) == len(windows) > 1
     if record.cumulative and averages_rates:
         message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
         yield warning("cumulative_windows", message, record)
-    elif complete and not record.cumulative and _looks_cumulative(times):
-        message = "the windows look like running averages: ever smaller changes from row to row"
-        yield warning("cumulative_windows", message, record)
-    if complete and len(times) >= 6:
-        moved = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
-        yield from [moved] if moved else []
-    if complete:
-        low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
-        if high > SWING * low:
-            message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
-            yield warning("unsteady", message, record)
-    if complete and averages_rates:
-        gap = statistics.fmean(1 / time for time in times) * weighted_mean(times, work(windows)) - 1
-        if gap > RATE_GAP_SHARE:
-            message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
-            yield warning("rates_averaged", message, record)
+    times = step_times(windows)
+    if len(times) == len(windows) > 1:
+        yield from _of_times(record, windows, times, averages_rates)
     waited = [(w.data_wait_s, w.seconds) for w in windows if w.data_wait_s is not None and w.seconds]
     share = math.fsum(wait for wait, _ in waited) / math.fsum(seconds for _, seconds in waited) if waited else 0.0
     if share > STALL_SHARE:
@@ -135,6 +102,26 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield warning("data_stall", message, record)
     for kind, what in (("data_wait", "waits for its input"), ("compute", "computes")):
         yield from _straggler(record, windows, kind, what)
+
+
+def _of_times(
+    record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
+) -> Iterator[Verdict]:
+    """Warnings about the step times of all windows."""
+    if not record.cumulative and _looks_cumulative(times):
+        message = "the windows look like running averages: ever smaller changes from row to row"
+        yield warning("cumulative_windows", message, record)
+    if len(times) >= 6:
+        moved = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
+        yield from [moved] if moved else []
+    low, high = (sorted(times)[int(share * len(times))] for share in (0.05, 0.95))
+    if high > SWING * low:
+        message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
+        yield warning("unsteady", message, record)
+    gap = statistics.fmean(1 / time for time in times) * weighted_mean(times, work(windows)) - 1
+    if averages_rates and gap > RATE_GAP_SHARE:
+        message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
+        yield warning("rates_averaged", message, record)
 
 
 def _straggler(record: Record, windows: Sequence[Window], kind: str, what: str) -> Iterator[Verdict]:
@@ -251,26 +238,22 @@ def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:
 def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Warm-up not over, throttling or drift: at most one of them explains a series."""
     count = len(times)
-    early = change_point(times, 1, count // 2)
-    if early and early.strength > CHANGE_STRENGTH and early.before > early.after * (1 + WARM_UP_SHARE):
-        slower = early.before / early.after - 1
+    at, slow, usual = change_point(times, 1, count // 2) or (0, 0.0, 0.0)
+    if slow > usual * (1 + WARM_UP_SHARE):
         message = (
-            f"the first {early.index} of {len(windows)} measured windows are {slower:.1%} slower "
-            f"than the rest: warm-up was not over at the cut; try to skip {early.index} more"
+            f"the first {at} of {count} measured windows are {slow / usual - 1:.1%} slower "
+            f"than the rest: warm-up was not over at the cut; try to skip {at} more"
         )
-        return warning("warm_up_not_over", message, record, windows[early.index].line)
+        return warning("warm_up_not_over", message, record, windows[at].line)
     compute = _compute_times(windows, times)
-    late = change_point(compute, max(1, count // 10), count - max(3, count // 5))
-    if late and late.strength > CHANGE_STRENGTH and late.after > late.before * (1 + THROTTLE_SHARE):
-        # A step rather than a ramp: the levels hold on both sides of it.
-        head, tail = compute[: late.index], compute[late.index :]
-        if late.before > 0 and _ramp(head) < THROTTLE_SHARE / 2 and _ramp(tail) < THROTTLE_SHARE / 2:
-            slower = late.after / late.before - 1
-            message = (
-                f"from window {late.index + 1} of {len(windows)} on steps take {slower:.1%} longer, to the end: "
-                f"throttling, or another job on the machine{_power_note(windows, late.index)}"
-            )
-            return warning("throttling", message, record, windows[late.index].line)
+    at, usual, slow = change_point(compute, max(1, count // 10), count - max(3, count // 5)) or (0, 0.0, 0.0)
+    # A step rather than a ramp: the levels hold on both sides of it.
+    if slow > usual * (1 + THROTTLE_SHARE) > 0 and max(_ramp(compute[:at]), _ramp(compute[at:])) < THROTTLE_SHARE / 2:
+        message = (
+            f"from window {at + 1} of {count} on steps take {slow / usual - 1:.1%} longer, to the end: "
+            f"throttling, or another job on the machine{_power_note(windows, at)}"
+        )
+        return warning("throttling", message, record, windows[at].line)
     third = count // 3
     first, last = statistics.median(times[:third]), statistics.median(times[-third:])
     if abs(last / first - 1) > DRIFT_SHARE and _monotone(times):
@@ -290,8 +273,7 @@ def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[fl
 
 def _ramp(values: Sequence[float]) -> float:
     """How much the second half of a stretch differs from the first, as a share."""
-    half = len(values) // 2
-    if half == 0:
+    if not (half := len(values) // 2):
         return 0.0
     first, second = statistics.median(values[:half]), statistics.median(values[half:])
     return abs(second / first - 1) if first else 0.0
@@ -362,22 +344,21 @@ def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
 
 def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
     """Models, batches, software, math modes and precisions that differ between runs that are set side by side."""
-    models = {"".join(filter(str.isalnum, r.model.lower())): r.model for r in records if r.model}
-    for rule, name, values in (
-        ("mixed_model", "model", sorted(models.values())),
-        ("mixed_batch", "batch of one device", sorted({r.batch_per_device for r in records if r.batch_per_device})),
-        ("mixed_precision", "precision", sorted({r.precision for r in records if r.precision})),
-        ("mixed_math_mode", "math mode", sorted({r.math_mode for r in records if r.math_mode})),
+    for rule, name, field in (
+        ("mixed_model", "model", "model"),
+        ("mixed_batch", "batch of one device", "batch_per_device"),
+        ("mixed_precision", "precision", "precision"),
+        ("mixed_math_mode", "math mode", "math_mode"),
     ):
-        if len(values) > 1:
-            yield warning(rule, f"{name} differs: {', '.join(map(str, values))}")
+        values = [value for record in records if (value := getattr(record, field))]
+        spelled = {"".join(filter(str.isalnum, str(value).lower())): value for value in values}  # a model in many ways
+        if len(spelled) > 1:
+            yield warning(rule, f"{name} differs: {', '.join(map(str, sorted(spelled.values())))}")
     versions: dict[str, set[str]] = {}
     for record in records:
-        if record.framework and " " in record.framework:
-            name, version = record.framework.rsplit(" ", 1)
-            versions.setdefault(name, set()).add(version)
-        for package, version in record.software.items():
-            versions.setdefault(package, set()).add(version)
+        name, _, version = (record.framework or "").rpartition(" ")
+        for package, text in [*record.software.items(), *([(name, version)] if name else [])]:
+            versions.setdefault(package, set()).add(text)
     different = [f"{name} {' and '.join(sorted(given))}" for name, given in sorted(versions.items()) if len(given) > 1]
     if different:
         yield warning("mixed_software", f"software differs: {'; '.join(different[:5])}")

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
+import io
 import json
 import os
 import sys
@@ -21,12 +22,12 @@ from typing import Any, BinaryIO, cast
 from runlog.reader import open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
-from scoring.importers.lines import CHUNK_BYTES, Lines, Span
-from scoring.importers.table import Table
-from scoring.importers.text import Draft, Fact
-from scoring.record import FACTS, Check, InputError, Record, Window
+from scoring.importers.lines import Lines, Span
+from scoring.importers.table import Fact, Table
+from scoring.record import FACTS, Check, InputError, Record
 
 MOST = 10**9  # of anything that is counted
+_FIELDS = {field.name for field in dataclasses.fields(Record)}
 
 FORMATS: dict[str, type[Table]] = {
     "mllog": mllog.MLLog,
@@ -51,22 +52,18 @@ FORMATS: dict[str, type[Table]] = {
 
 def recognise(path: str | os.PathLike[str]) -> str:
     """The format of the log at `path`. Raises InputError for a log of no known format, or of two."""
+    rows = [(name, one.clue or one.marker, one.recognised_by or one.row) for name, one in FORMATS.items()]
     found: dict[str, int] = {}
-    count = 0
+    number = 0
     with _opened(path) as stream:
-        for block in Lines(stream).blocks():
-            lines = block.split("\n")
-            for name, table in FORMATS.items():
-                clue, row = table.clue or table.marker, table.recognised_by or table.row
-                if name not in found and clue in block:
-                    holds = (clue in line and row.search(line) is not None for line in lines)
-                    if first := next((number for number, held in enumerate(holds, count + 1) if held), None):
-                        found[name] = first
-            count += len(lines)
+        for number, text in enumerate(Lines(stream).texts(), 1):
+            for name, clue, row in rows:
+                if clue in text and name not in found and row.search(text) is not None:
+                    found[name] = number
     if not found:
-        raise InputError(f"{path}: no line of a known format in {count} lines; known are {', '.join(FORMATS)}")
+        raise InputError(f"{path}: no line of a known format in {number} lines; known are {', '.join(FORMATS)}")
     if len(found) > 1:
-        where = ", ".join(f"{name} (line {line})" for name, line in sorted(found.items(), key=lambda item: item[1]))
+        where = ", ".join(f"{name} (line {line})" for name, line in found.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
     return next(iter(found))
 
@@ -82,7 +79,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if packed else io.BufferedReader(cast(io.RawIOBase, raw)))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path}: a broken gzip file ({error}); unpack what can be saved with `zcat`") from None
 
@@ -91,7 +88,7 @@ def _fingerprint(path: str | os.PathLike[str]) -> tuple[str, int]:
     """SHA-256 and lines of the log's text, an unfinished last line included."""
     digest, newlines, last = hashlib.sha256(), 0, b"\n"
     with _opened(path) as stream:
-        while data := stream.read(CHUNK_BYTES):
+        while data := stream.read(1 << 17):
             digest.update(data)
             newlines, last = newlines + data.count(b"\n"), data[-1:]
     return digest.hexdigest(), newlines + (last != b"\n")
@@ -114,107 +111,108 @@ def read_record(
     name = format or recognise(path)
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
-    with _opened(path) as raw:
-        lines = Lines(raw)
-        try:
-            draft = FORMATS[name].read(lines)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+    whole: Span = (1, None)
+    table = _read(path, name, whole)
     sha256, line_count = _fingerprint(path)
-    span = _one_run(path, lines.runs(draft.restarts), line_count, segment)
-    if span != lines.span:
-        with _opened(path) as raw:
-            draft = FORMATS[name].read(Lines(raw, span))
-    given = _take_options(draft, {"devices": devices, "batch_per_device": batch_per_device})
-    _complete_batch(draft)
+    span = _one_run(path, table.lines.runs(table.restarts), line_count, segment)
+    if span != whole:
+        table = _read(path, name, span)
+    given = _take_options(table, {"devices": devices, "batch_per_device": batch_per_device})
+    _complete_batch(table)
+    facts = {field: fact for field, fact in table.said.items() if field in _FIELDS}
     record = Record(
         file=os.fspath(path),
         sha256=sha256,
         lines=line_count,
-        segment=None if span == lines.span else (span[0], span[1] or line_count),
+        segment=None if span == whole else (span[0], span[1] or line_count),
         format=name,
-        epochs=tuple(draft.epochs),
-        quality=tuple(draft.quality),
-        truncated=draft.truncated,
-        software=draft.software,
-        field_lines={field: fact.line for field, fact in draft.facts.items() if fact.line},
+        windows=tuple(table.windows),
+        epochs=tuple(table.epochs),
+        quality=tuple(table.qualities),
+        truncated=table.truncated,
+        software=table.software,
+        field_lines={field: fact.line for field, fact in facts.items() if fact.line},
         from_options=given,
-        problems=tuple(draft.problems),
-        header=draft.header,
-        **{field: fact.value for field, fact in draft.facts.items()},  # type: ignore[arg-type]
+        header=table.header,
+        **{field: fact.value for field, fact in facts.items()},
     )
-    record = dataclasses.replace(record, windows=_complete_windows(draft, record))
-    record = dataclasses.replace(
-        record,
-        checks=(*draft.checks, *checks.of_record(record)),
-        problems=(*record.problems, *checks.problems(record)),
-    )
+    _complete_windows(record)
     if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is the worst
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
-    return record
+    return dataclasses.replace(
+        record,
+        checks=(*table.checks, *checks.of_record(record)),
+        problems=(*table.problems, *checks.problems(record)),
+    )
+
+
+def _read(path: str | os.PathLike[str], name: str, span: Span) -> Table:
+    """What the lines of `span` say in the format of that name."""
+    with _opened(path) as raw:
+        table = FORMATS[name](Lines(raw, span))
+        try:
+            table.read()
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    return table
 
 
 def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
     """The lines of the run that `segment` says, or of the only one. Raises InputError where it is not clear."""
-    if segment is None and len(runs) == 1:
-        return runs[0]
     spans = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
-    if segment is None:
+    if segment is None and len(runs) > 1:
         more = f", and {len(runs) - 6} more; of several ranks' rows, keep one rank's" if len(runs) > 6 else ""
         raise InputError(
             f"{path}: {len(runs)} runs in one log ({'; '.join(spans[:6])}{more}): score one of them with --segment N"
         )
-    if segment > len(runs):
+    if segment is not None and segment > len(runs):
         raise InputError(f"{path}: no run {segment}: the log holds {len(runs)} ({'; '.join(spans[:6])})")
-    return runs[segment - 1]
+    return runs[(segment or 1) - 1]
 
 
-def _take_options(draft: Draft, options: dict[str, int | None]) -> tuple[str, ...]:
+def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ...]:
     """Put what the command line says in the place of what the log says; the fields that it gave."""
     given = []
     for field, value in options.items():
-        logged = draft.facts.get(field)
+        logged = table.said.get(field)
         if value is None or (logged is not None and logged.value == value):
             continue
         if logged is not None:  # of many problems only the first are shown
-            draft.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
-        draft.facts[field] = Fact(value, 0)
+            table.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
+        table.said[field] = Fact(value, 0)
         given.append(field)
     return tuple(given)
 
 
-def _complete_batch(draft: Draft) -> None:
+def _complete_batch(table: Table) -> None:
     """Devices, the batch of one and that of all: two of them make the third; three are a check."""
-    total, devices, batch = (draft.value(name) for name in ("batch_of_all", "devices", "batch_per_device"))
-    if not isinstance(total, int):
+    total, devices, batch = (table.value(name) for name in ("batch_of_all", "devices", "batch_per_device"))
+    if not total:
         return
-    line = draft.facts["batch_of_all"].line
-    if isinstance(devices, int) and isinstance(batch, int):
-        places = " and ".join(sorted({str(draft.facts[name].line) for name in ("devices", "batch_per_device")}))
+    line = table.said["batch_of_all"].line
+    if devices and batch:
+        places = " and ".join(sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")}))
         ways = (f"line {line}: {total} over all devices", f"line {places}: {devices} devices x {batch}")
-        draft.checks.append(Check(what="batch", ways=ways, agree=devices * batch == total))
-    elif isinstance(devices, int) and total % devices == 0:
-        draft.fact("batch_per_device", total // devices, line)
-    elif isinstance(batch, int) and total % batch == 0:
-        draft.fact("devices", total // batch, line)
+        table.checks.append(Check(what="batch", ways=ways, agree=devices * batch == total))
+    elif devices and total % devices == 0:
+        table.say("batch_per_device", total // devices, line)
+    elif batch and total % batch == 0:
+        table.say("devices", total // batch, line)
 
 
-def _complete_windows(draft: Draft, record: Record) -> tuple[Window, ...]:
-    """The rows; images follow from steps where the global batch is known."""
-    windows = draft.windows
-    if len(windows) > 1 and windows[0].steps is None and windows[0].step is not None:
-        first, steps = windows[0], windows[1].steps
+def _complete_windows(record: Record) -> None:
+    """Steps of the first row, where the next tells them, and images where the global batch is known."""
+    if len(record.windows) > 1:
+        first, second = record.windows[:2]
         # Where the first row's counter equals the interval of the next, the run began there: it has as many steps.
-        if steps is not None and windows[0].step + 1 - record.first_step == steps:
-            first.steps = steps
+        if first.steps is None and first.step is not None and first.step + 1 - record.first_step == second.steps:
+            first.steps = second.steps
             # One row's times are means a step: seconds follow as in the other rows.
-            if first.printed_step_time_s is not None and windows[1].seconds is not None:
-                first.seconds = first.printed_step_time_s * steps
-    batch = record.global_batch
-    for window in windows:
-        if batch is not None and window.images is None and window.steps is not None:
-            window.images = window.steps * batch
-    return tuple(windows)
+            if first.printed_step_time_s is not None and second.seconds is not None:
+                first.seconds = first.printed_step_time_s * second.steps
+    for window in record.windows:
+        if record.global_batch is not None and window.images is None and window.steps is not None:
+            window.images = window.steps * record.global_batch
 
 
 def count(text: str) -> int:
@@ -226,7 +224,6 @@ def count(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring import`."""
     parser.add_argument("logs", nargs="+", metavar="LOG")
     add_log_options(parser)
     parser.add_argument("--json", action="store_true", help="the whole record, one JSON list")
@@ -249,7 +246,6 @@ def read_records(args: argparse.Namespace) -> list[Record]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what each log says."""
     records = read_records(args)
     if args.json:
         sys.stdout.writelines(_json_text(records))

@@ -1,18 +1,15 @@
 """What a log says in two ways: each figure against a clock that it was not made of, and against what else is printed.
 
-`CLOCKS` and `CHECKS` are the tables; a row's function gives the two ways in words and their ratio, or None where the
-log has not both.
+A row of `CHECKS` is a function that compares the two ways; it gives None where the log has not both.
 """
 
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
 
 from scoring.record import Check, Record, Window
 
@@ -21,29 +18,35 @@ AGREES = 0.02  # share by which two ways may differ beyond what their print roun
 CLOCK_AGREES = 0.05  # the same of two clocks: a run of whole epochs has its evaluations between them
 PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, a checkpoint or a stall
 EPOCHS_AND_RUN = "epochs against the run's time"  # a check, of which a figure says nothing twice
-
-
-class Compared(NamedTuple):
-    """Two ways to one thing."""
-
-    first: str
-    second: str
-    ratio: float
-    rounding: float = 0.0  # of the ratio, by the digits that are printed
-    refusable: bool = True  # whether a factor of REFUSED leaves no figure
+CLOCKS = (  # checks that set a figure against another clock: a record with none of these has one
+    "time",
+    "steps, batch and rate against time",
+    "time with pauses",
+    EPOCHS_AND_RUN,
+    "rates against the epochs' time",
+)
 
 
 def of_record(record: Record) -> list[Check]:
-    """Every check of the tables that the log allows."""
-    found = []
-    for share, table in ((CLOCK_AGREES, CLOCKS), (AGREES, CHECKS)):
-        for what, compare in table:
-            if (two := compare(record)) is not None:
-                agree = abs(two.ratio - 1) <= share + two.rounding
-                refused = not 1 / REFUSED - two.rounding <= two.ratio <= REFUSED + two.rounding
-                ways = (two.first, two.second)
-                found.append(Check(what=what, ways=ways, agree=agree, refused=refused and two.refusable))
-    return found
+    """Every check that the log allows."""
+    return [check for compare in CHECKS if (check := compare(record)) is not None]
+
+
+def has_second_clock(record: Record) -> bool:
+    """Whether something in the log confirms its times."""
+    return any(check.what in CLOCKS for check in record.checks)
+
+
+def _check(what: str, first: str, second: str, ratio: float, *, rounding: float = 0.0, refusable: bool = True) -> Check:
+    """Two ways in words and their ratio; `rounding` is that of the ratio, by the digits that are printed."""
+    share = CLOCK_AGREES if what in CLOCKS else AGREES
+    agree = abs(ratio - 1) <= share + rounding
+    refused = refusable and not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding
+    return Check(what=what, ways=(first, second), agree=agree, refused=refused)
+
+
+def _total(rows: Iterable[Window], name: str) -> float:
+    return math.fsum(getattr(row, name) or 0.0 for row in rows)
 
 
 def set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
@@ -94,10 +97,8 @@ def _gaps(record: Record, *, in_epochs: bool) -> list[tuple[float, float, Window
     return gaps
 
 
-def _stamps(record: Record, *, timed: bool) -> Compared | None:
+def _stamps(record: Record) -> Check | None:
     """Time stamps against the rows' step times, or against steps x batch / rate. Pauses are left out."""
-    if not record.windows or (record.windows[-1].seconds is not None) is not timed:
-        return None
     gaps = _gaps(record, in_epochs=True)
     if len(gaps) < 2:
         return None
@@ -112,15 +113,17 @@ def _stamps(record: Record, *, timed: bool) -> Compared | None:
         return None
     stamps_s, rows_s = math.fsum(gap[0] for gap in kept), math.fsum(gap[1] for gap in kept)
     lines = _lines([row for _, _, row in kept])
-    return Compared(
+    timed = record.windows[-1].seconds is not None
+    return _check(
+        "time" if timed else "steps, batch and rate against time",
         f"{lines}: time stamps, {stamps_s:.6g} s",
         f"{lines}: {'their step times' if timed else 'steps x batch / rate'}, {rows_s:.6g} s",
         stamps_s / rows_s,
-        digit_s * (1 + len(gaps) - len(kept)) / rows_s,
+        rounding=digit_s * (1 + len(gaps) - len(kept)) / rows_s,
     )
 
 
-def _pauses(record: Record) -> Compared | None:
+def _pauses(record: Record) -> Check | None:
     """From stamp to stamp, pauses included, against the rows' own times, where no evaluation tells what else was done.
 
     A figure of throughput leaves pauses out: they are said, and no reason to refuse it.
@@ -130,7 +133,8 @@ def _pauses(record: Record) -> Compared | None:
     if len(gaps) < 2 or stamps_s - 2.0 <= (1 + CLOCK_AGREES) * rows_s:  # stamps may be of whole seconds
         return None
     lines = _lines([row for _, _, row in gaps])
-    return Compared(
+    return _check(
+        "time with pauses",
         f"{lines}: time stamps, {stamps_s:.6g} s, with evaluations, ends of epochs and pauses of which no line tells",
         f"{lines}: the rows' own times, {rows_s:.6g} s",
         stamps_s / rows_s,
@@ -164,7 +168,7 @@ def run_rate(record: Record) -> tuple[str, float] | None:
     return f"{_lines(rows)}: {what}, {run_s:.6g} s, which is {rate:.6g} images/s", rate
 
 
-def _run(record: Record) -> Compared | None:
+def _run(record: Record) -> Check | None:
     """Rows of whole epochs against the run's time, evaluations included.
 
     Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
@@ -173,77 +177,81 @@ def _run(record: Record) -> Compared | None:
     run, rows = run_rate(record), _epoch_rows(record)
     if run is None:
         return None
-    rows_s = math.fsum(row.seconds or 0.0 for row in rows)
-    rate = math.fsum(row.images or 0.0 for row in rows) / rows_s
+    rows_s = _total(rows, "seconds")
+    rate = _total(rows, "images") / rows_s
     second = f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rate:.6g} images/s"
-    return Compared(run[0], second, rate / run[1])
+    return _check(EPOCHS_AND_RUN, run[0], second, rate / run[1])
 
 
-def _epoch_timer(record: Record) -> Compared | None:
+def _epoch_timer(record: Record) -> Check | None:
     """The rates of the rows against those that the epochs' summaries make of their own seconds."""
     epochs = {one.epoch: one for one in record.epochs if one.seconds and one.printed_rate}
     rows = [w for w in record.windows if w.step is not None and w.steps and w.printed_rate and w.epoch in epochs]
     if not rows:
         return None
     timed = [epochs[number] for number in dict.fromkeys(row.epoch for row in rows)]
-    seconds = math.fsum(one.seconds or 0.0 for one in timed)
+    seconds = _total(timed, "seconds")
     epochs_rate = math.fsum((one.seconds or 0.0) * (one.printed_rate or 0.0) for one in timed) / seconds
-    rows_rate = sum(w.steps or 0 for w in rows) / math.fsum((w.steps or 0) / (w.printed_rate or 1.0) for w in rows)
-    return Compared(
-        f"lines {timed[0].line} to {timed[-1].line}: the epochs' own {seconds:.6g} s, {epochs_rate:.6g} images/s",
+    rows_rate = _total(rows, "steps") / math.fsum((w.steps or 0) / (w.printed_rate or 1.0) for w in rows)
+    return _check(
+        "rates against the epochs' time",
+        f"{_lines(timed)}: the epochs' own {seconds:.6g} s, {epochs_rate:.6g} images/s",
         f"{_lines(rows)}: their rates, {rows_rate:.6g} images/s",
         rows_rate / epochs_rate,
     )
 
 
-def _counted(record: Record) -> Compared | None:
+def _counted(record: Record) -> Check | None:
     """The images that our own windows count, against steps x batch. Elsewhere images are made from the steps."""
     rows = [w for w in record.windows if w.phase is not None and w.images and w.steps]
     batch = record.global_batch
     if not rows or not batch:
         return None
-    images, steps = math.fsum(w.images or 0 for w in rows), sum(w.steps or 0 for w in rows)
-    return Compared(
+    images, steps = _total(rows, "images"), int(_total(rows, "steps"))
+    return _check(
+        "images",
         f"{_lines(rows)}: counted, {images:.0f}",
         f"{_lines(rows)}: steps x batch of all devices, {steps} x {batch}",
         images / (steps * batch),
     )
 
 
-def _printed(record: Record) -> Compared | None:
+def _printed(record: Record) -> Check | None:
     """The printed rates against images / time, where rows have both: epochs of an MLPerf log."""
     rows = [w for w in record.windows if w.printed_rate and w.images and w.seconds]
     if record.rate_scope != "global" or not rows:
         return None
-    images = math.fsum(w.images or 0.0 for w in rows)
+    images = _total(rows, "images")
     printed = images / math.fsum((w.images or 0.0) / (w.printed_rate or 1.0) for w in rows)
-    made = images / math.fsum(w.seconds or 0.0 for w in rows)
-    return Compared(
+    made = images / _total(rows, "seconds")
+    return _check(
+        "rate",
         f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {printed:.6g} images/s",
         f"images / time, {made:.6g} images/s, {made / printed:.4g} times the printed ones",
         made / printed,
     )
 
 
-def _batch(record: Record) -> Compared | None:
+def _batch(record: Record) -> Check | None:
     """The batch that the options say against rate x step time of the rows, where rates are of one device."""
     rows = [w for w in record.windows if w.printed_rate and w.printed_step_time_s]
     batch = record.batch_per_device
     if record.rate_scope != "device" or not rows or not batch:
         return None
-    images = statistics.median(w.printed_rate * w.printed_step_time_s for w in rows)  # type: ignore[operator]
+    images = statistics.median((w.printed_rate or 0.0) * (w.printed_step_time_s or 0.0) for w in rows)
     given = "batch_per_device" in record.from_options
     if abs(images / batch - 1) <= AGREES and not given:  # the log's own was set against the rows as it was read
         return None
     where = "the options" if given else f"line {record.field_lines['batch_per_device']}"
-    return Compared(
+    return _check(
+        "batch",
         f"{where}: {batch} a device",
         f"{_lines(rows)}: rate x step time, {images:.4g} a device at the median",
         images / batch,
     )
 
 
-def _summary(record: Record) -> Compared | None:
+def _summary(record: Record) -> Check | None:
     """The closing figure against the mean, the harmonic mean or the median of the rows' rates: it has its own rule."""
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary = record.summary_rate
@@ -255,24 +263,13 @@ def _summary(record: Record) -> Compared | None:
         "median": statistics.median(rates),
     }
     name = min(ways, key=lambda way: abs(ways[way] - summary))
-    return Compared(
+    return _check(
+        "rate",
         f"line {record.field_lines['summary_rate']}: the log's own summary, {summary:.6g} images/s",
         f"{_lines(record.windows)}: {name} of the rates, {ways[name]:.6g} images/s",
         ways[name] / summary,
     )
 
 
-Checks = tuple[tuple[str, Callable[[Record], "Compared | None"]], ...]  # by what is compared
-CLOCKS: Checks = (  # a record with none of these has one clock
-    ("time", functools.partial(_stamps, timed=True)),
-    ("steps, batch and rate against time", functools.partial(_stamps, timed=False)),
-    ("time with pauses", _pauses),
-    (EPOCHS_AND_RUN, _run),
-    ("rates against the epochs' time", _epoch_timer),
-)
-CHECKS: Checks = (("images", _counted), ("rate", _printed), ("batch", _batch), ("rate", _summary))
-
-
-def has_second_clock(record: Record) -> bool:
-    """Whether something in the log confirms its times."""
-    return bool({check.what for check in record.checks} & dict(CLOCKS).keys())
+Compare = Callable[[Record], "Check | None"]
+CHECKS: tuple[Compare, ...] = (_stamps, _pauses, _run, _epoch_timer, _counted, _printed, _batch, _summary)

@@ -19,8 +19,8 @@ import json
 import re
 
 from scoring.importers.lines import Lines
-from scoring.importers.table import At, Columns, EpochTable, Table
-from scoring.importers.text import NUMBER, Fact, RowPattern, field, integer
+from scoring.importers.table import At, Columns, EpochTable, Fact, Table
+from scoring.importers.text import NUMBER, RowPattern, field, integer
 
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
 _STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d{1,9}) Iteration: (\d{1,9})(?= )")
@@ -48,7 +48,6 @@ class PyTorch(EpochTable):
     needs = "rate"
     rate_scope = "global"
     framework = "PyTorch"
-    others: tuple[str, ...] = ("Summary:", "Experiment took:", "   |")
     closing = ("Summary:", "Experiment took:", "train_throughput : ", "Average total_ips")
     summary = re.compile(
         rf"(?:Summary:.*?\btrain\.(?:total_)?ips :|\btrain_throughput :|\bAverage total_ips:) {NUMBER}(?=\s|$)"
@@ -61,38 +60,34 @@ class PyTorch(EpochTable):
     batch_field = "batch_per_device"  # of the record: what the parameter `batch_size` states
 
     def before(self, line: int, text: str) -> None:
-        """The parameters."""
         super().before(line, text)
         text = _as_text(text)
         head = next((head for head in _HEADS if head in text), None)
         for name, value in _PARAMETER.findall(text.split(head, 1)[1]) if head else ():
-            self.state(name, value, line)
+            self.say(name, value, line)
 
     def after(self, line: int, text: str) -> None:
-        """The summary of an epoch, its evaluation, or that of the run."""
         super().after(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact | None]:
         """What the log says of the devices, by the place."""
         counts: dict[str, Fact | None] = {}
-        if (world := self.stated.get("world_size")) and (count := integer(str(world.value))):
-            counts["world_size"] = Fact(count, world.line)
-        if gpus := self.stated.get("gpus"):
-            counts["gpus"] = Fact(len(re.findall(r"\d+", str(gpus.value))) or None, gpus.line)
+        if world := self.said.get("world_size"):
+            counts["world_size"] = Fact(integer(world.value) or None, world.line)
+        if gpus := self.said.get("gpus"):
+            counts["gpus"] = Fact(len(re.findall(r"\d+", gpus.value)) or None, gpus.line)
         return counts
 
     def finish(self) -> None:
-        """Hand over to the draft."""
-        self.draft.agreed("devices", self.device_counts())
-        self.fact("model", "arch")
-        for name, half in (("amp", "True"), ("dtype", "float16")):
-            if self.text(name) == half:
-                self.fact("precision", name, "amp")
-        for name in ("amp", "dtype"):
-            self.fact("precision", name, "fp32")
-        if "batch_size" in self.stated:
-            self.stated.setdefault(self.batch_field, self.stated["batch_size"])
+        self.agreed("devices", self.device_counts())
+        self.derive("model", "arch")
+        self.derive(self.batch_field, "batch_size")
         super().finish()
+        for name, half in (("amp", "True"), ("dtype", "float16")):
+            if self.value(name) == half:
+                self.derive("precision", name, "amp")
+        for name in ("amp", "dtype"):
+            self.derive("precision", name, "fp32")
 
 
 def _as_text(text: str) -> str:
@@ -133,7 +128,6 @@ class MXNet(PyTorch):
         self._devices: list[Fact] = []  # a row for each of its runs
 
     def after(self, line: int, text: str) -> None:
-        """A line of the table, or any other."""
         super().after(line, text)
         if found := _TABLE_HEAD.search(text):
             self._batch = self._batch or Fact(integer(found[1]), line)
@@ -145,8 +139,8 @@ class MXNet(PyTorch):
         counts = super().device_counts()
         if self._batch and len({fact.value for fact in self._devices}) == 1:
             counts["the closing table"] = self._devices[0]
-            self.draft.facts["batch_per_device"] = self._batch
-        last_line = self.draft.windows[-1].line if self.draft.windows else 0
+            self.said["batch_per_device"] = self._batch
+        last_line = self.windows[-1].line if self.windows else 0
         ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_line}
         if len(ranks) > 1:
             counts["mpirun's ranks"] = Fact(max(ranks) + 1, ranks[max(ranks)])
@@ -204,7 +198,6 @@ class TensorFlow(PyTorch):
     clue = " total_ips"
     row = RowPattern(re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),))
     columns = "stamp epoch step rate"
-    others = ("train_throughput : ",)
     first_step = 0
     framework = "TensorFlow"
     facts = re.compile(
@@ -227,5 +220,4 @@ class NvLog(TensorFlow):
     row = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
     recognised_by = RowPattern(re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),))
     columns = "stamp step rate"
-    others = ("Average total_ips",)
     steps = Table.steps

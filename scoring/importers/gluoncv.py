@@ -27,11 +27,10 @@ class GluonCV(EpochTable):
     rate_scope = "global"
     facts = re.compile(
         r"\bbatch_size=(?P<batch_per_device>\d{1,9})\b|\bnum_gpus=(?P<devices>\d{1,9})\b"
-        r"|\bnum_epochs=(?P<epochs>\d{1,9})\b|\bmodel='(?P<model>[^']+)'|\bdtype='(?P<precision>\w+)'"
+        r"|\bnum_epochs=(?P<epochs_wanted>\d{1,9})\b|\bmodel='(?P<model>[^']+)'|\bdtype='(?P<precision>\w+)'"
     )
     framework = "MXNet"
     precisions = (("float32", "fp32"), ("float16", "fp16"))
-    others = ("[Epoch ",)
     evaluation = re.compile(r"\[Epoch (?P<epoch>\d{1,9})\] validation: (?P<name>err-top1)=(?P<value>[\d.]+)")
     epoch_end = re.compile(
         rf"\[Epoch (?P<epoch>\d{{1,9}})\] speed: (?P<rate>{NUMBER}) samples/sec\ttime cost: (?P<seconds>{NUMBER})"
@@ -40,6 +39,6 @@ class GluonCV(EpochTable):
     def finish(self) -> None:
         """Truncated is a log whose last epochs do not close."""
         super().finish()
-        epochs = integer(self.text("epochs"))
-        done = max((epoch.epoch or 0 for epoch in self.draft.epochs), default=-1) + 1
-        self.draft.truncated = done < epochs if epochs is not None else None
+        epochs = integer(self.value("epochs_wanted"))
+        done = max((epoch.epoch or 0 for epoch in self.epochs), default=-1) + 1
+        self.truncated = done < epochs if epochs is not None else None

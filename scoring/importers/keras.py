@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.table import At, Columns, RowTime, Table
-from scoring.importers.text import NUMBER, Fact, RowPattern, field, integer, moment_s, positive, whole
+from scoring.importers.table import At, Columns, Fact, RowTime, Table
+from scoring.importers.text import NUMBER, RowPattern, field, integer, moment_s, positive
 
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
 
@@ -38,7 +38,7 @@ class Keras(Table):
     )
     framework = "TensorFlow"
     precisions = (("float32", "fp32"), ("", "amp"))
-    others = closing = ("step_timestamp_log",)
+    closing = ("step_timestamp_log",)
     evaluation = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
     summary = re.compile(r"'avg_exp_per_second': ([\d.]+)")
     _part = ""
@@ -47,26 +47,24 @@ class Keras(Table):
         """The last word counts; of the batch and what stands around it, that of the part that trains."""
         self._part = str(value) if name == "part" else self._part
         if self._part == "train" or name in ("gpus", "hosts"):
-            self.stated[name] = Fact(value, line)
+            self.said[name] = Fact(value, line)
 
     def after(self, line: int, text: str) -> None:
         """The closing line, with the time of each row."""
         super().after(line, text)
-        stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
-        for window in self.draft.windows:
-            window.end_s = stamps.get(window.step or 0)
+        if stamps := {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}:
+            for window in self.windows:
+                window.end_s = stamps.get(window.step or 0)
 
     def finish(self) -> None:
         """The devices are those of all hosts; the batch is that of one device or of all."""
-        gpus, hosts = integer(self.text("gpus")), (self.text("hosts") or "None").count(",") + 1
+        gpus, hosts = integer(self.value("gpus")), (self.value("hosts") or "None").count(",") + 1
         if gpus:
-            self.fact("nodes", "gpus", hosts)
-            self.fact("devices", "gpus", gpus * hosts)
-        if {"each", "batch"} <= self.stated.keys():
-            field = "batch_per_device" if self.text("each") == "True" else "batch_of_all"
-            self.stated[field] = self.stated["batch"]
+            self.derive("nodes", "gpus", hosts)
+            self.derive("devices", "gpus", gpus * hosts)
+        if "each" in self.said:
+            self.derive("batch_per_device" if self.value("each") == "True" else "batch_of_all", "batch")
         super().finish()
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Each row says between which steps it lies, and in what time."""
-        return max(0, at.step - whole(row["from"])), positive(row["window_s"]), None
+        return max(0, at.step - int(row["from"] or 0)), positive(row["window_s"]), None

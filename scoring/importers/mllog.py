@@ -18,14 +18,12 @@ from runlog.reader import Event, Header, Problem, read_stream
 from runlog.run import Run, real
 from scoring.importers.lines import Lines
 from scoring.importers.table import Table
-from scoring.importers.text import Draft, RowPattern, wait_within
-from scoring.record import Epoch, Quality, Window
+from scoring.importers.text import RowPattern, wait_within
+from scoring.record import Window
 
 # Events up to run_start, and the first sections of our own logs' header, which stands before them.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
 MOST = 10**15  # of anything that is counted, or of images and seconds
-_COUNTS = ("devices", "nodes", "batch_per_device")
-_TEXTS = ("precision", "math_mode", "mode", "framework", "model")
 
 
 class MLLog(Table):
@@ -33,39 +31,169 @@ class MLLog(Table):
 
     marker = ":::MLLOG"
     row = RowPattern(re.compile(r":::MLLOG \{"), ())
+    rate_scope = "global"
 
-    @classmethod
-    def read(cls, lines: Lines) -> Draft:
-        """The run of an MLLOG log."""
-        draft, events = Draft(), Run()
-        first, last = lines.span
-        for entry in read_stream(lines.stream):
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self.events = Run()
+
+    def read(self) -> None:
+        events, (first, last) = self.events, self.lines.span
+        for entry in read_stream(self.lines.stream):
             if entry.line < first or (last is not None and entry.line > last):
                 continue
             if isinstance(entry, Problem):
-                draft.problem(f"line {entry.line}: {entry.message}")
+                self.problem(f"line {entry.line}: {entry.message}")
             elif (entry.section if isinstance(entry, Header) else entry.key) in _OPENING:
-                lines.begin(entry.line)
+                self.lines.begin(entry.line)
                 if isinstance(entry, Event) and entry.key == schema.RUN_START.key:
-                    lines.row(entry.line)
+                    self.lines.row(entry.line)
             events.take(entry)
             if events.windows:  # each is held once
                 logged = events.windows.pop()
-                _window(draft, logged, events.rank_times.pop(logged.step, None))
-        _headers(draft, events)
-        _facts(draft, events)
-        by_windows = bool(draft.windows)
-        for window, epoch in _epochs(draft, events):
-            draft.epochs.append(epoch)
+                self._window(logged, events.rank_times.pop(logged.step, None))
+        self._facts()
+        by_windows = bool(self.windows)
+        for epoch in self._epochs():
+            self.epochs.append(epoch)
             if not by_windows and (epoch.seconds is not None or epoch.printed_rate is not None):
-                draft.row(window)
-        for window in () if draft.windows else _blocks(draft, events):
-            draft.row(window)
+                self.add(epoch)
+        for block in () if self.windows else self._blocks():
+            self.add(block)
         for result in events.accuracies:
-            if (value := real(result.value)) is not None:
-                number = _epoch_number(result.number)
-                draft.quality.append(Quality(line=result.line, name=result.key, value=value, epoch=number))
-        return draft
+            self.evaluated(result.line, result.key, real(result.value), epoch=_epoch_number(result.number))
+
+    def _facts(self) -> None:
+        """What single events say, and the header of our own logs."""
+        events = self.events
+        for name, marks in (("run_start", events.starts), ("run_stop", events.stops)):
+            for mark in marks[:1]:
+                self.say(f"{name}_s", mark.time_ms / 1000, mark.line)
+                self.say("status", _text(mark.status), mark.line)
+            for mark in marks[1:]:
+                self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
+        self.truncated = not events.stops
+        self.header = {name: header.value for name, header in events.headers.items()}
+        packages, environment = (events.headers.get(one.name) for one in (schema.PACKAGES, schema.ENVIRONMENT))
+        if packages and isinstance(packages.value, dict):
+            self.software = {name: text for name, text in packages.value.items() if isinstance(text, str)}
+        if environment and isinstance(environment.value, dict) and "NULL_GPU" in environment.value:
+            self.problem(
+                f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
+            )
+        if summary := events.first.get(schema.RUN_SUMMARY.key):
+            if isinstance(summary.value, dict):
+                self.header.setdefault("run_summary", summary.value)
+            else:
+                self.problem(f"line {summary.line}: run_summary without a table of values")
+        said = summary.value if summary and isinstance(summary.value, dict) else {}
+        for taken, names in (
+            (_count, ("devices", "nodes", "batch_per_device")),
+            (_text, ("precision", "math_mode", "mode", "framework", "model")),
+        ):
+            for name in names:
+                self.say(name, taken(said.get(name)), summary.line if summary else 0)
+        for name, event, of in (
+            ("telemetry", events.first.get(schema.TELEMETRY_SUMMARY.key), _table),
+            ("batch_of_all", events.first.get(schema.GLOBAL_BATCH_SIZE.key), _count),
+            ("platform", events.first.get(schema.SUBMISSION_PLATFORM.key), _text),
+            ("model", events.first.get(schema.SUBMISSION_BENCHMARK.key), _text),  # where no run_summary names it
+            ("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), _count),
+        ):
+            if event:
+                self.say(name, of(event.value), event.line)
+        self.say("rate_scope", self.rate_scope)
+
+    def _window(self, logged: run.Window, rank_times: schema.RankTimes | None) -> None:
+        steps, seconds = _count(logged.steps), _amount(logged.time_s)
+        if steps is None or seconds is None:
+            what = "step_window without steps or time" if logged.is_table else "step_window without a table of values"
+            self.problem(f"line {logged.line}: {what}")
+            return
+        self.add(
+            Window(
+                line=logged.line,
+                step=_count(logged.step),
+                epoch=_count(logged.epoch),
+                steps=steps,
+                images=_amount(logged.images),
+                seconds=seconds,
+                data_wait_s=wait_within(real(logged.data_wait_s), seconds),
+                printed_step_time_s=seconds / steps,
+                end_s=logged.time_ms / 1000,
+                phase=_text(logged.phase),
+                loss=real(logged.loss),
+                gpu_memory_mib=real(logged.gpu_memory_mib),
+                power_w=real(logged.power_w),
+                rank_times=rank_times,
+            )
+        )
+
+    def _epochs(self) -> list[Window]:
+        """A window of each epoch that stopped or was given a rate; one that only started is none."""
+        stopped = {interval.stop.number: interval for interval in self.events.epochs if interval.stop}
+        stops = sorted(((i.stop.line, i.stop.number) for i in self.events.epochs if i.stop), key=lambda stop: stop[0])
+        measured: dict[Any, run.Rate] = {}  # our epoch_throughput
+        printed: dict[Any, run.Rate] = {}  # the first that says one
+        for rate in self.events.rates:
+            number = rate.number
+            if number is None:
+                before = bisect.bisect(stops, rate.line, key=lambda stop: stop[0])
+                number = stops[before - 1][1] if before else None
+            if rate.key == schema.EPOCH_THROUGHPUT.key:
+                measured[number] = rate
+            elif _amount(rate.images_per_s) is not None:
+                printed.setdefault(number, rate)
+        found = []
+        for number in {**stopped, **measured, **printed}:
+            interval, summary, rated = stopped.get(number), measured.get(number), printed.get(number)
+            start, stop = (interval.start, interval.stop) if interval else (None, None)
+            seconds = _amount((stop.time_ms - start.time_ms) / 1000) if start and stop else None
+            images = None
+            if summary:
+                seconds, images = _amount(summary.time_s), _amount(summary.images)
+            if images is None and seconds:
+                images = self.value("train_samples")
+            found.append(
+                Window(
+                    line=max([event.line for event in (stop, summary) if event] or [rated.line if rated else 0]),
+                    epoch=_epoch_number(number),
+                    steps=self._steps(images),
+                    images=images,
+                    seconds=seconds,
+                    data_wait_s=real(summary.data_wait_s) if summary else None,
+                    printed_rate=_amount(rated.images_per_s) if rated else None,
+                    end_s=stop.time_ms / 1000 if stop else None,
+                )
+            )
+        return sorted(found, key=lambda epoch: epoch.line)
+
+    def _blocks(self) -> Iterator[Window]:
+        """A window of each block; its training ends with its evaluation, or with itself."""
+        blocks, samples = self.events.blocks, self.value("train_samples")
+        starts = [block.start for block in blocks if block.start]
+        ends = [one.stop for one in blocks if one.stop] + [one.start for one in self.events.evaluations if one.start]
+        ends.sort(key=lambda end: end.line)
+        for start, following in itertools.zip_longest(starts, starts[1:]):
+            first, epochs = _count(start.number), _count(start.count)
+            at = bisect.bisect(ends, start.line, key=lambda end: end.line)
+            if not first or not epochs or at == len(ends) or (following and ends[at].line > following.line):
+                continue
+            images = samples * epochs if samples else None
+            start_s, end_s = start.time_ms / 1000, ends[at].time_ms / 1000
+            if end_s > start_s:
+                yield Window(
+                    line=ends[at].line,
+                    epoch=first + epochs - 1,
+                    steps=self._steps(images),
+                    images=images,
+                    seconds=end_s - start_s,
+                    end_s=end_s,
+                )
+
+    def _steps(self, images: float | None) -> int | None:
+        batch = self.value("batch_of_all")
+        return int(images // batch) if images and batch else None
 
 
 def _amount(value: Any) -> float | None:
@@ -83,144 +211,9 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _table(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
 def _epoch_number(value: Any) -> int | None:
     return value if isinstance(value, int) and abs(value) < MOST else None
-
-
-def _headers(draft: Draft, events: Run) -> None:
-    """The sections of our own logs."""
-    draft.header |= {name: header.value for name, header in events.headers.items()}
-    for name, header in events.headers.items():
-        if name == schema.PACKAGES.name and isinstance(header.value, dict):
-            draft.software |= {str(name): version for name, version in header.value.items() if isinstance(version, str)}
-        elif name == schema.ENVIRONMENT.name and isinstance(header.value, dict) and "NULL_GPU" in header.value:
-            draft.problem(f"line {header.line}: null GPUs, which compute nothing: no figure of this run means anything")
-
-
-def _facts(draft: Draft, events: Run) -> None:
-    """What single events say."""
-    for name, marks in (("run_start", events.starts), ("run_stop", events.stops)):
-        for mark in marks[:1]:
-            draft.fact(f"{name}_s", mark.time_ms / 1000, mark.line)
-            draft.fact("status", _text(mark.status), mark.line)
-        for mark in marks[1:]:
-            draft.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
-    draft.truncated = not events.stops
-    if (summary := events.first.get(schema.RUN_SUMMARY.key)) and isinstance(summary.value, dict):
-        draft.header.setdefault("run_summary", summary.value)
-        for name in _COUNTS:
-            draft.fact(name, _count(summary.value.get(name)), summary.line)
-        for name in _TEXTS:
-            draft.fact(name, _text(summary.value.get(name)), summary.line)
-    elif summary:
-        draft.problem(f"line {summary.line}: run_summary without a table of values")
-    if (telemetry := events.first.get(schema.TELEMETRY_SUMMARY.key)) and isinstance(telemetry.value, dict):
-        draft.fact("telemetry", telemetry.value, telemetry.line)
-    for name, point, taken in (
-        ("batch_of_all", schema.GLOBAL_BATCH_SIZE, _count),
-        ("platform", schema.SUBMISSION_PLATFORM, _text),
-        ("model", schema.SUBMISSION_BENCHMARK, _text),  # where no run_summary names the model
-    ):
-        if event := events.first.get(point.key):
-            draft.fact(name, taken(event.value), event.line)
-    if event := events.last.get(schema.TRAIN_SAMPLES.key):
-        draft.fact("train_samples", _count(event.value), event.line)
-    draft.fact("rate_scope", "global")
-
-
-def _window(draft: Draft, logged: run.Window, rank_times: schema.RankTimes | None) -> None:
-    """A step_window."""
-    steps, seconds = _count(logged.steps), _amount(logged.time_s)
-    if steps is None or seconds is None:
-        what = "step_window without steps or time" if logged.is_table else "step_window without a table of values"
-        draft.problem(f"line {logged.line}: {what}")
-        return
-    draft.row(
-        Window(
-            line=logged.line,
-            step=_count(logged.step),
-            epoch=_count(logged.epoch),
-            steps=steps,
-            images=_amount(logged.images),
-            seconds=seconds,
-            data_wait_s=wait_within(real(logged.data_wait_s), seconds),
-            printed_step_time_s=seconds / steps,
-            end_s=logged.time_ms / 1000,
-            phase=_text(logged.phase),
-            loss=real(logged.loss),
-            gpu_memory_mib=real(logged.gpu_memory_mib),
-            power_w=real(logged.power_w),
-            rank_times=rank_times,
-        )
-    )
-
-
-def _epochs(draft: Draft, events: Run) -> list[tuple[Window, Epoch]]:
-    """A window and a summary of each epoch that stopped or was given a rate; one that only started is none."""
-    stopped = {interval.stop.number: interval for interval in events.epochs if interval.stop}
-    stops = sorted(((i.stop.line, i.stop.number) for i in events.epochs if i.stop), key=lambda stop: stop[0])
-    measured: dict[Any, run.Rate] = {}  # our epoch_throughput
-    printed: dict[Any, run.Rate] = {}  # the first that says one
-    for rate in events.rates:
-        number = rate.number
-        if number is None:
-            before = bisect.bisect(stops, rate.line, key=lambda stop: stop[0])
-            number = stops[before - 1][1] if before else None
-        if rate.key == schema.EPOCH_THROUGHPUT.key:
-            measured[number] = rate
-        elif _amount(rate.images_per_s) is not None:
-            printed.setdefault(number, rate)
-    found = []
-    for number in {**stopped, **measured, **printed}:
-        interval, summary, rated = stopped.get(number), measured.get(number), printed.get(number)
-        start, stop = (interval.start, interval.stop) if interval else (None, None)
-        seconds = _amount((stop.time_ms - start.time_ms) / 1000) if start and stop else None
-        images = None
-        if summary:
-            seconds, images = _amount(summary.time_s), _amount(summary.images)
-        if images is None and seconds:
-            images = _samples(draft)
-        both: dict[str, Any] = {
-            "line": max([event.line for event in (stop, summary) if event] or [rated.line if rated else 0]),
-            "epoch": _epoch_number(number),
-            "images": images,
-            "seconds": seconds,
-            "printed_rate": _amount(rated.images_per_s) if rated else None,
-        }
-        window = Window(steps=_steps(draft, images), end_s=stop.time_ms / 1000 if stop else None, **both)
-        found.append((window, Epoch(data_wait_s=real(summary.data_wait_s) if summary else None, **both)))
-    return sorted(found, key=lambda pair: pair[0].line)
-
-
-def _blocks(draft: Draft, events: Run) -> Iterator[Window]:
-    """A window of each block; its training ends with its evaluation, or with itself."""
-    starts = [block.start for block in events.blocks if block.start]
-    ends = [block.stop for block in events.blocks if block.stop] + [e.start for e in events.evaluations if e.start]
-    ends.sort(key=lambda end: end.line)
-    samples = _samples(draft)
-    for start, following in itertools.zip_longest(starts, starts[1:]):
-        first, epochs = _count(start.number), _count(start.count)
-        at = bisect.bisect(ends, start.line, key=lambda end: end.line)
-        if not first or not epochs or at == len(ends) or (following and ends[at].line > following.line):
-            continue
-        images = samples * epochs if samples else None
-        start_s, end_s = start.time_ms / 1000, ends[at].time_ms / 1000
-        if end_s > start_s:
-            yield Window(
-                line=ends[at].line,
-                epoch=first + epochs - 1,
-                steps=_steps(draft, images),
-                images=images,
-                seconds=end_s - start_s,
-                end_s=end_s,
-            )
-
-
-def _samples(draft: Draft) -> int | None:
-    samples = draft.value("train_samples")
-    return samples if isinstance(samples, int) else None
-
-
-def _steps(draft: Draft, images: float | None) -> int | None:
-    batch = draft.value("batch_of_all")
-    return int(images // batch) if images and isinstance(batch, int) else None

@@ -14,9 +14,8 @@ from __future__ import annotations
 import re
 
 from scoring.importers.table import At, Table
-from scoring.importers.text import Fact, RowPattern, field, integer
+from scoring.importers.text import RowPattern, field
 
-_JSON_STEP = re.compile(r'"(?:iter|step)": (\d{1,9})')
 # Devices that multiply FP32 as TF32 by PyTorch's default for convolutions.
 _TF32_DEVICE = re.compile(r"A100|A800|A30|A40|H100|H800|RTX 30|RTX 40|RTX A|L40")
 
@@ -51,7 +50,6 @@ class MMSeg(Table):
         r"|(?P<precision>\bfp16(?= ?= ?dict)|(?<=type=')(?:Fp16OptimizerHook|AmpOptimWrapper)(?='))"
     )
     precisions = (("", "amp"),)
-    others = ("mIoU: ",)
     evaluation = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality = "mIoU"
     _loader = ""
@@ -61,25 +59,23 @@ class MMSeg(Table):
         if name == "loader":
             self._loader = str(value)
         if name in ("batch_per_device", "loaded"):
-            super().state("config", True, line)
+            self.say("config", True, line)
         if name != "loaded" or self._loader == "train":
-            super().state("batch_per_device" if name == "loaded" else name, value, line)
+            self.say("batch_per_device" if name == "loaded" else name, value, line)
 
     def finish(self) -> None:
-        """Devices, precision and math mode, from all that was said."""
         super().finish()
-        for name in sorted({"range", "ids"} & self.stated.keys(), key=lambda name: self.stated[name].line)[:1]:
-            numbers = [int(text) for text in re.findall(r"\d+", self.text(name) or "")]
+        for name in sorted({"range", "ids"} & self.said.keys(), key=lambda name: self.said[name].line)[:1]:
+            numbers = [int(text) for text in re.findall(r"\d+", self.value(name))]
             count = numbers[1] - numbers[0] if name == "range" else len(numbers)
             # Under a launcher each process may list its own device alone: one is then no word on how many ran.
-            if not ("distributed" in self.stated and count == 1):
-                self.fact("devices", name, count or None)
-        self.fact("precision", "config", "fp32")  # the whole configuration is printed: without an fp16 section it is
-        if self.draft.value("precision") == "fp32":
-            self.fact("math_mode", "gpu", "tf32" if _TF32_DEVICE.search(self.text("gpu") or "") else "fp32")
-        versions = {name: self.text(name) for name in ("pytorch", "mmseg", "cudnn")}
-        self.draft.software |= {name: version for name, version in versions.items() if version}
-        self.draft.fact("framework", " ".join(filter(None, ("PyTorch", versions["pytorch"]))))
+            if count and not ("distributed" in self.said and count == 1):
+                self.derive("devices", name, count)
+        self.derive("precision", "config", "fp32")  # the whole configuration is printed: without an fp16 section it is
+        if self.value("precision") == "fp32":
+            self.derive("math_mode", "gpu", "tf32" if _TF32_DEVICE.search(self.value("gpu") or "") else "fp32")
+        self.software |= {name: version for name in ("pytorch", "mmseg", "cudnn") if (version := self.value(name))}
+        self.say("framework", " ".join(filter(None, ("PyTorch", self.value("pytorch")))))
 
 
 class MMCVJson(MMSeg):
@@ -96,20 +92,12 @@ class MMCVJson(MMSeg):
         (field('"data_time": '), re.compile(r'"memory": (\d{1,9})'), field('"loss": ')),
     )
     columns = "epoch step step time wait memory loss"
-    others = ('"mIoU": ',)
-    evaluation = re.compile(r'"mIoU": (?P<value>[\d.]+)')
+    evaluation = re.compile(r'^(?:(?=.*"(?:iter|step)": (?P<step>\d{1,9})))?.*"mIoU": (?P<value>[\d.]+)')
 
     def before(self, line: int, text: str) -> None:
-        """Take what the line says."""
-        self.stated["distributed"] = Fact(True, line)  # the file does not say whether a launcher ran
+        self.say("distributed", True, line)  # the file does not say whether a launcher ran
         for part in text.replace('\\"', '"').split("\\n"):
             super().before(line, part)
-
-    def after(self, line: int, text: str) -> None:
-        """An evaluation, at the step that it says."""
-        if found := self.evaluation.search(text):
-            step = _JSON_STEP.search(text)
-            self.draft.evaluated(line, self.quality, found["value"], step=integer(step[1]) if step else None)
 
     def steps(self, at: At) -> int | None:
         """A counter that runs through the run, or starts anew in each epoch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from scoring.importers.table import At, Table
+from scoring.importers.table import At, EpochTable
 from scoring.importers.text import RowPattern, field, integer
 
 # A rate has three digits behind the point: with fewer it was cut.
@@ -16,7 +16,7 @@ _RATE = re.compile(r" samples/s: (\d+\.\d{3}(?![\d.eE])|\d\.\d+[eE][-+]\d+|nan|i
 _IS = r"\b['\"]?\s*[=:]\s*['\"]?"
 
 
-class OneFlow(Table):
+class OneFlow(EpochTable):
     """Rows, and the script's arguments as it prints them: `batch_size_per_device = 128`."""
 
     marker = "train: epoch "
@@ -36,21 +36,16 @@ class OneFlow(Table):
     )
     framework = "OneFlow"
     precisions = (("True", "amp"), ("1", "amp"), ("", "fp32"))
-    others = ("validation: ",)
     evaluation = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
     quality = "top_1"
 
     def finish(self) -> None:
         """The devices are those of all nodes."""
         super().finish()
-        gpus, nodes = integer(self.text("gpus")), self.draft.value("nodes")
-        if gpus and isinstance(nodes, int):
-            self.fact("devices", "gpus", nodes * gpus)
+        gpus, nodes = integer(self.value("gpus")), self.value("nodes")
+        if gpus and nodes:
+            self.derive("devices", "gpus", nodes * gpus)
 
     def steps(self, at: At) -> int | None:
         """The last row of an epoch may hold more steps than the others, and the next one starts anew, or at 0."""
-        if self.last is None:
-            return None
-        if self.last.epoch == at.epoch and at.step > self.last.step:
-            return at.step - self.last.step
-        return at.step or self.usual_steps
+        return (super().steps(at) or self.usual_steps) if self.last else None

@@ -28,10 +28,8 @@ class Paddle18(Launch, EpochTable):
         (field(r"\sloss "),),
     )
     columns = "stamp epoch step time loss"
-    needs = "step"
     first_step = 0
     facts = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
     precisions = (("True", "amp_o1"), ("False", "fp32"))
-    others = ("[End pass",)
     evaluation = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
     quality = "acc1"

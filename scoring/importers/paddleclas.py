@@ -17,8 +17,8 @@ import re
 
 from scoring.importers.lines import Lines
 from scoring.importers.paddle_launch import Launch
-from scoring.importers.table import At, Columns, RowTime
-from scoring.importers.text import Fact, RowPattern, field, integer, number, positive, wait_within
+from scoring.importers.table import At, Columns, Fact, RowTime
+from scoring.importers.text import RowPattern, field, integer, number, positive, wait_within
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
 _COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
@@ -36,7 +36,7 @@ _PATHS = {  # of the configuration
     "TRAIN.batch_size": "batch_of_all",  # old releases divide it by the number of trainers
     "Arch.name": "model",
     "ARCHITECTURE.name": "model",
-    "Global.epochs": "epochs",
+    "Global.epochs": "epochs_wanted",
 }
 
 
@@ -51,7 +51,6 @@ class Dygraph(Launch):
     first_step = 0
     mean_time = True
     rows_tell_batch = True
-    others = ("END ", "[Avg]")
     evaluation = re.compile(
         r"(?:\[Eval\]\[Epoch (?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[Avg\]|END (?:eval|valid)\b)"
         r".*?\btop1: +(?P<value>[-\d.]+)"
@@ -66,7 +65,6 @@ class Dygraph(Launch):
         self._ended: set[int] = set()
 
     def before(self, line: int, text: str) -> None:
-        """Take what the line says."""
         super().before(line, text)
         if "INFO: " not in text or not (match := _CONFIG.search(text)):
             return
@@ -75,9 +73,9 @@ class Dygraph(Launch):
             self._path.pop()
         self._path.append((indent, key))
         path = ".".join(name for _, name in self._path)
-        self.state("config", True, line)
+        self.say("config", True, line)
         if path in _PATHS:
-            self.state(_PATHS[path], value, line)
+            self.say(_PATHS[path], value, line)
         elif path in _AMP or path.startswith("AMP."):
             self._amp[key] = Fact(value, line)
 
@@ -87,30 +85,25 @@ class Dygraph(Launch):
             self.first_step = 0
 
     def after(self, line: int, text: str) -> None:
-        """The end of an epoch's training, or an evaluation of the last epoch where it does not say of which."""
+        """The end of an epoch's training, or an evaluation."""
+        super().after(line, text)
         if found := _END.search(text):
             self._ended.add(int(found[1] or found[2]))
-        elif found := self.evaluation.search(text):
-            epoch = found["epoch"] or str(self.last and self.last.epoch)
-            self.draft.evaluated(line, self.quality, found["value"], epoch=epoch)
 
     def finish(self) -> None:
         """Precision: without an AMP section, or with `use_amp : False`, PaddleClas trains in FP32."""
-        amp = {key: str(fact.value) for key, fact in self._amp.items()}
-        precision = "amp_o1"
-        if amp.get("use_pure_fp16") == "True":
-            precision = "amp_o2"
-        elif not amp or amp.get("use_amp") == "False":
+        amp = {key: fact.value for key, fact in self._amp.items()}
+        pure = amp.get("use_pure_fp16") == "True"
+        precision = "amp_o2" if pure or amp.get("level") == "O2" else "amp_o1"
+        if not amp or (amp.get("use_amp") == "False" and not pure):
             precision = "fp32"
-        elif amp.get("level") == "O2":
-            precision = "amp_o2"
-        if "config" in self.stated:
-            line = min((fact.line for fact in self._amp.values()), default=self.stated["config"].line)
-            self.draft.fact("precision", precision, line)
+        if "config" in self.said:
+            line = min((fact.line for fact in self._amp.values()), default=self.said["config"].line)
+            self.say("precision", precision, line)
         super().finish()
-        epoch, epochs = self.last.epoch if self.last else None, integer(self.text("epochs"))
+        epoch, epochs = self.last.epoch if self.last else None, integer(self.value("epochs_wanted"))
         unfinished = epochs is not None and (epoch or 0) < epochs - 1 + self.first_epoch
-        self.draft.truncated = epoch not in self._ended or unfinished
+        self.truncated = epoch not in self._ended or unfinished
 
     def steps(self, at: At) -> int | None:
         """Rows are of their own steps, but for the first of an epoch."""
@@ -128,12 +121,8 @@ class Static(Dygraph):
     row = RowPattern(re.compile(_STAMP + r"epoch:(\d{1,9})\s+train step:(\d{1,9})"), _COSTS, _OTHERS)
     first_step = 1
     first_epoch = 0
+    cumulative = True
     _total_s = _waited_s = 0.0  # of the epoch's averaged steps
-
-    def finish(self) -> None:
-        """Printed rates are averages."""
-        self.draft.fact("cumulative", True)
-        super().finish()
 
     def time(self, at: At, row: Columns) -> RowTime:
         """The difference of two averages; newer releases reset the meters before an epoch's fifth step."""
@@ -146,11 +135,10 @@ class Static(Dygraph):
         resets = not row["old"] and last_step < 5 <= at.step
         count = at.step + 1 if row["old"] else at.step if at.step < 5 else at.step - 4
         total_s, waited_s = cost_s * count, None if wait_s is None else wait_s * count
-        if at.epoch != last_epoch or at.step <= last_step or resets:
-            steps, seconds, waited_here = count, total_s, waited_s
-        else:
-            steps, seconds = at.step - last_step, total_s - self._total_s
-            waited_here = None if waited_s is None else max(0.0, waited_s - self._waited_s)
+        steps = at.step - last_step
+        if at.epoch != last_epoch or steps <= 0 or resets:
+            steps, self._total_s, self._waited_s = count, 0.0, 0.0
+        seconds = total_s - self._total_s if total_s > self._total_s else None
+        waited_here = None if waited_s is None else max(0.0, waited_s - self._waited_s)
         self._total_s, self._waited_s = total_s, waited_s or 0.0
-        spent_s = seconds if seconds > 0 else None
-        return steps, spent_s, wait_within(waited_here, spent_s)
+        return steps, seconds, wait_within(waited_here, seconds)

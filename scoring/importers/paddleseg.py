@@ -37,7 +37,6 @@ class PaddleSeg(Launch):
         r"(?<![\w.])batch_size: (?P<in_file>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
         r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
     )
-    others = ("[EVAL]",)
     evaluation = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
     quality = "mIoU"
     _section = ""
@@ -51,9 +50,7 @@ class PaddleSeg(Launch):
             self.state("network" if found[1] == "  " else "backbone", found[2].strip(), line)
 
     def finish(self) -> None:
-        """Hand over to the draft."""
-        self.precisions = (("fp32", "fp32"), ("", f"amp_{(self.text('level') or 'O1').lower()}"))
-        self.fact("model", "network", " ".join(filter(None, (self.text("network"), self.text("backbone")))))
-        if "in_file" in self.stated:
-            self.stated.setdefault("batch_per_device", self.stated["in_file"])
+        self.precisions = (("fp32", "fp32"), ("", f"amp_{(self.value('level') or 'O1').lower()}"))
+        self.derive("model", "network", " ".join(filter(None, (self.value("network"), self.value("backbone")))))
+        self.derive("batch_per_device", "in_file")
         super().finish()

@@ -9,7 +9,9 @@ import pytest
 from scoring.figure import limit
 from scoring.published.cards import card_of
 from scoring.record import Record
+from tests import make_log
 from tests.jobs import REPOSITORY
+from tests.scoring.command import scoring
 
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_gib": 39.6}
 
@@ -78,10 +80,7 @@ def test_images_a_joule_are_those_of_all_runs() -> None:
         assert limit.images_per_joule([*runs, record(telemetry={"joules_per_image": joules})]) is None
 
 
-def test_score_and_report_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from scoring.__main__ import main
-    from tests import make_log
-
+def test_score_and_report_say_it(tmp_path: Path) -> None:
     summary = {"devices": 8, "batch_per_device": 256, "precision": "amp_o2"}
     text = make_log.run(summary=summary, devices=8, batch=256, samples=(204_800, 2048))
     gpu = A100 | {"driver": "535", "topology": None}
@@ -89,12 +88,11 @@ def test_score_and_report_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     text = text.replace('"RECIPE.image_size": {"value": 64,', '"RECIPE.image_size": {"value": 224,')
     log, page = tmp_path / "result_0.txt", tmp_path / "report.html"
     log.write_text(text)
-    assert main(["score", str(log), "--protocol", "window", "--runs", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    words = ("score", log, "--protocol", "window", "--runs", "1")
+    found = json.loads(scoring(*words, "--json").stdout)
     share = found["value"] * 24_299_077_632 / (8 * 312e12)
     assert found["flops_utilization"] == pytest.approx(share) and found["images_per_joule"] is None
-    assert main(["score", str(log), "--protocol", "window", "--runs", "1"]) == 0
     said = f"{share:.1%} of the cards' peak FLOP/s (MFU)"
-    assert f"  limit          {said}\n" in capsys.readouterr().out
-    assert main(["report", str(log), "--html", str(page)]) == 0
+    assert f"  limit          {said}\n" in scoring(*words).stdout
+    assert scoring("report", log, "--html", page).returncode == 0
     assert said.replace("'", "&#39;") in page.read_text()

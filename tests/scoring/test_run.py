@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from scoring.figure.score import score
 from scoring.importers import count, read_record
 from scoring.record import InputError, Record
 from tests.scoring import samples
+from tests.scoring.pages import event
 
 STAMP = re.compile(r"^\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\]")
 RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
@@ -189,21 +189,16 @@ def epochs_log(
     With `idle_ms` the run stops, and stood still that long before the first epoch.
     """
 
-    def event(key: str, time_ms: int, kind: str = "POINT_IN_TIME", **fields: object) -> str:
-        value = {"value": None, "metadata": {"file": "a", "lineno": 1}} | fields
-        return ":::MLLOG " + json.dumps({"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key} | value)
-
     now = 1_600_000_000_000
-    lines = [event("train_samples", now, value=1_281_167), event("global_batch_size", now, value=4096)]
-    lines += [event("run_start", now, "INTERVAL_START")]
+    lines = [event("train_samples", 1_281_167, now / 1000), event("global_batch_size", 4096, now / 1000)]
+    lines += [event("run_start", None, now / 1000, "INTERVAL_START")]
     now += idle_ms or 0
     for epoch in range(1, last + 1, every):
-        number = {"metadata": {"file": "a", "lineno": 1, "epoch_num": epoch}}
-        lines.append(event("epoch_start", now, "INTERVAL_START", **number))
+        lines.append(event("epoch_start", None, now / 1000, "INTERVAL_START", epoch_num=epoch))
         now += own_ms
-        lines.append(event("epoch_stop", now, "INTERVAL_END", **number))
+        lines.append(event("epoch_stop", None, now / 1000, "INTERVAL_END", epoch_num=epoch))
         now += evaluation_ms * (epoch % 2 == 0) + own_ms * (every - 1)
-    lines += [event("run_stop", now, "INTERVAL_END")] * (idle_ms is not None)
+    lines += [event("run_stop", None, now / 1000, "INTERVAL_END")] * (idle_ms is not None)
     path.write_text("\n".join(lines) + "\n")
     return path
 

@@ -15,9 +15,9 @@ from scoring.__main__ import main
 from scoring.figure import protocols, spread
 from scoring.figure.score import score
 from scoring.importers import read_record
-from scoring.record import InputError, TooFewRunsError
+from scoring.record import InputError
 from tests.scoring import samples
-from tests.scoring.command import Command
+from tests.scoring.command import Command, scoring
 from tests.scoring.samples import folder_of, steady_log, write
 
 # Published logs: the file, what to ask, and the figure to all digits that its publisher's rule yields.
@@ -125,33 +125,27 @@ def test_oneflow_example(tmp_path: Path, command: Command) -> None:
     assert result["windows"] == 9
 
 
-def test_throughput_run_counts_its_measured_windows_only(tmp_path: Path, command: Command) -> None:
-    times = [2.0] * 20 + [0.5] * 100
-    log = write(tmp_path, "a.txt", samples.mllog(samples.run_of(times), mode="throughput"))
-    _, result, _ = command("score", log, "--protocol", "window")
-    assert result["value"] == pytest.approx(512) and result["windows"] == 10
-
-
 def test_warm_up_that_a_run_set_apart_is_the_first_of_what_a_protocol_drops(tmp_path: Path, command: Command) -> None:
     times = [2.0] * 20 + [0.5] * 100
     log = write(tmp_path, "a.txt", samples.mllog(samples.run_of(times), mode="throughput"))
-    windows = {}
-    for name in ("perf-seg", "perf"):  # four and ten windows; the run's own warm-up is two
-        _, result, _ = command("score", log, "--protocol", name)
-        windows[name] = result["windows"]
-    assert windows == {"perf-seg": 8, "perf": 2}
-    _, result, _ = command("score", log, "--protocol", "perf-seg", "--skip", 0)
-    assert result["windows"] == 10
+    for name, skip, windows in (  # the run's own warm-up is two
+        ("window", [], 10),
+        ("perf-seg", [], 8),  # drops four
+        ("perf", [], 2),  # ten
+        ("perf-seg", ["--skip", 0], 10),
+    ):
+        _, result, _ = command("score", log, "--protocol", name, *skip)
+        assert result["windows"] == windows and result["value"] == pytest.approx(512)
 
 
 def test_fleetx_takes_steps_21_to_120(tmp_path: Path, command: Command) -> None:
     times = [2.0] * 20 + [0.5] * 100 + [0.1] * 80
-    logs = []
-    for at, factor in enumerate((1, 1.01, 0.99, 1.02, 0.98, 1.03, 5)):
-        logs.append(write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of([t * factor for t in times]))))
+    factors = (1, 1.01, 0.99, 1.02, 0.98, 1.03, 5)
+    texts = [samples.mllog(samples.run_of([time * factor for time in times])) for factor in factors]
+    logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
     code, result, _ = command("score", *logs, "--protocol", "fleetx")
     assert code == 0
-    assert result["value"] == pytest.approx(512 / 1.01)  # the median of seven
+    assert result["value"] == pytest.approx(512 / 1.01) and result["windows"] == 7 * 10  # the median of seven
     assert result["interval_method"] == "order statistics of 7 runs"
     low, high = result["interval_95"]  # seven reach 98.4 %: a little within the least and the greatest
     assert 512 / 5 < low < 512 / 1.03 and 512 / 0.99 < high < 512 / 0.98
@@ -163,10 +157,8 @@ def test_too_few_runs_is_an_error(published_logs: Path, command: Command) -> Non
     code, result, error = command("score", *logs[:2], "--protocol", "mlperf")
     assert code == 1 and result["value"] is None and "asks for 5 runs, given 2" in error
     code, result, error = command("score", *logs[:4], "--protocol", "mlperf")
-    assert code == 1 and result["warnings"][0]["rule"] != "" and "asks for 5 runs, given 4" in error
+    assert code == 1 and result["value"] > 28 and "asks for 5 runs, given 4" in error  # the figure so far
     assert "too_few_runs" in [warning["rule"] for warning in result["warnings"]]
-    with pytest.raises(TooFewRunsError):
-        score([read_record(log) for log in logs[:4]], protocols.find("mlperf"))
 
 
 def test_two_runs_that_did_not_converge(tmp_path: Path, command: Command) -> None:
@@ -202,11 +194,8 @@ def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
         (["--protocol", "perf", "--format", "oneflow"], "without one training row"),
     ],
 )
-def test_wrong_use_is_one_line(
-    published_logs: Path, capsys: pytest.CaptureFixture[str], options: list[object], says: str
-) -> None:
-    code = main(["score", str(published_logs / "paddleseg_v100_gpu1_fp32_bs8.log"), *map(str, options)])
-    out, error = capsys.readouterr()
+def test_wrong_use_is_one_line(published_logs: Path, options: list[object], says: str) -> None:
+    code, out, error = scoring("score", published_logs / "paddleseg_v100_gpu1_fp32_bs8.log", *options)
     assert code == 2 and out == "" and says in error and error.count("\n") == 1
 
 
@@ -258,13 +247,12 @@ def test_two_frameworks_or_machines_are_no_repeats(tmp_path: Path, command: Comm
     assert command("score", amd, twin, unsaid, "--protocol", "window")[0] == 0
 
 
-def test_unknown_devices_change_the_unit(published_logs: Path, command: Command) -> None:
+def test_unknown_devices_change_the_unit_and_an_unknown_batch_is_asked_for(
+    tmp_path: Path, published_logs: Path, command: Command
+) -> None:
     code, result, _ = command("score", published_logs / "paddleclas_a100_gpu1_fp32_bs256.log", "--protocol", "perf")
     assert code == 0 and result["unit"] == "images/s per device"
     assert "devices_unknown" in [warning["rule"] for warning in result["warnings"]]
-
-
-def test_unknown_batch_is_asked_for(tmp_path: Path, command: Command) -> None:
     text = "\n".join(line for line in samples.mmseg(samples.run_of([0.5] * 100)).splitlines() if "Iter [" in line)
     code, _, error = command("score", write(tmp_path, "a.log", text), "--protocol", "perf-seg")
     assert code == 2 and "give --batch" in error
@@ -308,6 +296,10 @@ def test_own_protocol(tmp_path: Path, command: Command) -> None:
         ("{source: a, skip: 1 window, over_steps: images_over_time, runs: 2, over_runs: olympic_mean}", "drops two"),
         ("{source: a, skip: 1 window, over_steps: run_time, runs: 1, over_runs: mean}", "figure: run_time"),
         ("{source: a, skip: 1 window, over_steps: between_stamps, runs: 1, over_runs: mean}", "counts from a step"),
+        (
+            "{source: a, skip: 1 window, take: 9 windows, over_steps: mean_of_rates, runs: 1, over_runs: mean}",
+            "take counts steps",
+        ),
         ("[1, 2]", "want a table"),
         ("{source: [a, b], skip: 1 window, over_steps: images_over_time, runs: 1, over_runs: mean}", "want text"),
         (
@@ -331,9 +323,8 @@ def test_no_protocol_file(tmp_path: Path, text: str) -> None:
 
 
 def test_another_skip_is_said(published_logs: Path) -> None:
-    log = str(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
-    command = [sys.executable, "-m", "scoring", "score", log, "--protocol", "perf", "--skip", "8"]
-    shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    log = published_logs / "paddleclas_v100_gpu8_fp32_bs256.log"
+    shown = scoring("score", log, "--protocol", "perf", "--skip", 8).stdout
     assert shown.startswith("3019.361 images/s   protocol perf: skip 8 windows, ")
 
 
@@ -351,7 +342,8 @@ def test_how_many_more_runs_make_one_percent(tmp_path: Path, command: Command) -
     for _ in range(300):
         first = [draw.gauss(100, 2) for _ in range(5)]
         interval = (spread.mean_of(first) or pytest.fail("no estimate")).interval_95
-        more = dataclasses.replace(empty, interval_95=interval, runs=empty.runs + empty.runs[:2]).more_runs or 0
+        five = dataclasses.replace(empty, interval_95=interval, runs=empty.runs + empty.runs[:2])
+        more = five.more_runs_for_1_percent or 0
         close += abs(statistics.fmean([*first, *(draw.gauss(100, 2) for _ in range(more))]) - 100) <= 1
     assert close >= 0.92 * 300
 
@@ -363,9 +355,8 @@ def test_a_mean_of_unlike_runs_is_warned_of(tmp_path: Path, command: Command) ->
 
 
 def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path, command: Command) -> None:
-    logs = []
-    for at, seconds in enumerate((0.9, 0.55, 0.51, 0.52, 0.53, 0.5, 0.1)):
-        logs.append(write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of([seconds] * 40))))
+    texts = [samples.mllog(samples.run_of([s] * 40)) for s in (0.9, 0.55, 0.51, 0.52, 0.53, 0.5, 0.1)]
+    logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
     code, result, _ = command("score", *reversed(logs), "--protocol", "mlperf")
     assert code == 0 and result["runs"] == 5 and result["protocol_rule"].endswith("the median of 3 sets of 5")
     assert "runs 2 to 6 of 7 in the order of their start" in result["protocol_rule"]
@@ -373,36 +364,31 @@ def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path, command
     assert main(["report", *map(str, logs), "--protocol", "mlperf"]) == 0
 
 
-def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(
-    tmp_path: Path, published_logs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(tmp_path: Path, published_logs: Path) -> None:
     mlperf = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").iterdir())
-    other = published_logs / "paddleseg_v100_gpu1_fp32_bs8.log"
     for words in (
         ["score", *mlperf, "--protocol", "mlperf"],
         ["compare", mlperf[0], mlperf[1], "--protocol", "window"],
     ):
-        assert main([*map(str, words)]) == 0
-        out = capsys.readouterr().out
+        out = scoring(*words).stdout
         assert " (unverified)" in out and "Result not verified by MLCommons Association." in out and "trademarks" in out
         assert ("images/s is derived" in out) == (words[0] == "compare")
-        assert main([*map(str, words), "--json"]) == 0
-        assert len(json.loads(capsys.readouterr().out)["footnotes"]) == 2
-    digits = tmp_path / "digits.txt"  # the form of MLPerf's logs, and none of its benchmarks
+        assert len(json.loads(scoring(*words, "--json").stdout)["footnotes"]) == 2
+    # The form of MLPerf's logs, and none of its benchmarks:
     header = {"dataset": {"name": "uci-digits-64", "train_samples": 1437, "synthetic": False}}
-    digits.write_text(f"# {json.dumps(header)}\n{mlperf[0].read_text()}")
+    digits = write(tmp_path, "digits.txt", f"# {json.dumps(header)}\n{mlperf[0].read_text()}")
+    other = published_logs / "paddleseg_v100_gpu1_fp32_bs8.log"
     for words in ([other, "--protocol", "perf-seg"], [digits, "--protocol", "window"]):
-        assert main(["score", *map(str, words)]) == 0
-        assert "erified" not in capsys.readouterr().out
+        done = scoring("score", *words)
+        assert done.returncode == 0 and "erified" not in done.stdout
 
 
 @pytest.mark.parametrize("text", ["", None])
-def test_the_name_of_a_log_breaks_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None) -> None:
+def test_the_name_of_a_log_breaks_no_line(tmp_path: Path, text: str | None) -> None:
     run = samples.mllog(samples.run_of(samples.steady()))
     logs = [write(tmp_path, f"{name}\n\x1b[31m.txt", run if text is None else text) for name in "ab"]
-    code = main(["score", str(logs[0]), "--protocol", "window"])
-    out, error = capsys.readouterr()
+    code, out, error = scoring("score", logs[0], "--protocol", "window")
     assert "\x1b" not in out + error and "\\n\\x1b[31m.txt" in out + error
     assert (code, error.count("\n")) == ((0, 0) if text is None else (2, 1))
-    assert main(["compare", *map(str, logs), "--protocol", "window"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    done = scoring("compare", *logs, "--protocol", "window")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
