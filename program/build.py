@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
 from program import capture
 from program import precision as precisions
-from program import strategy as strategies
 from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
@@ -33,14 +32,10 @@ from program.precision import Precision
 from program.proof import kernels, verify
 from program.proof import knobs as knobs_of
 from program.schedules import Schedule
-from program.strategy import Strategy
+from program.strategy import Strategy, resolve
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
-
-
-def _is_nccl_only(op: Any) -> bool:
-    return op.type in NCCL_ONLY
 
 
 class StepSchedule(paddle.optimizer.lr.LRScheduler):
@@ -81,32 +76,6 @@ def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Prog
     )
 
 
-@contextlib.contextmanager
-def _inserting_plainly() -> Iterator[None]:
-    """Lets fleet insert operators without comparing the whole program with C++'s each time, squared work."""
-    with replaced(Block, "_insert_op", Block._insert_op_without_sync):
-        yield
-
-
-@contextlib.contextmanager
-def _without_initializers() -> Iterator[None]:
-    """Leaves parameters their values from another program; Paddle would read the start-up program for each of them."""
-    create = Block.create_parameter
-
-    def plainly(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
-        return create(block, *args, **kwargs)
-
-    with replaced(Block, "create_parameter", plainly):
-        yield
-
-
-@contextlib.contextmanager
-def _without_waiting() -> Iterator[None]:
-    """Lets fleet build a program of N ranks without connecting to them."""
-    with replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None):
-        yield
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How a training program is to be built."""
@@ -119,6 +88,14 @@ class Plan:
     ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
 
     @property
+    def knobs(self) -> Strategy:
+        """The strategy with each knob decided.
+
+        Raises ValueError where one is asked for that this Paddle cannot build here.
+        """
+        return resolve(self.strategy, dtype=self.precision.dtype, layout=self.layout, device=self.device)
+
+    @property
     def fixed_scale(self) -> float:
         """Where the gradients start, which the update takes off again; 0: the loss scale is dynamic."""
         if self.strategy.auto or self.precision.dtype != "float16":
@@ -128,14 +105,6 @@ class Plan:
     def micro_batch(self, batch: int) -> int:
         """Images that a device computes at once, of `batch` for one update."""
         return batch // self.strategy.gradient_merge
-
-
-def resolve(plan: Plan) -> Strategy:
-    """The plan's strategy with each knob decided.
-
-    Raises ValueError where a knob is asked for that this Paddle cannot build here.
-    """
-    return strategies.resolve(plan.strategy, dtype=plan.precision.dtype, layout=plan.layout, device=plan.device)
 
 
 class Executor(static.Executor):
@@ -159,14 +128,7 @@ class TrainingProgram:
     schedule: StepSchedule  # `.send()` gives the program the learning rate, `.step()` moves it to the next step
 
 
-def minimize(
-    loss: static.Variable,
-    optimizer: OptimizerConfig,
-    schedule: Schedule,
-    *,
-    device: str = "cpu",
-    plan: Plan | None = None,
-) -> TrainingProgram:
+def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Adds gradients, their all-reduce over fleet's ranks and the optimizer to the program of `loss`.
 
     The ranks are those that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
@@ -174,27 +136,29 @@ def minimize(
     Raises ValueError where the plan asks for what this Paddle cannot build, or the built program is not what was asked
     for.
     """
-    plan = plan or Plan(device=device)
     main, startup = loss.block.program, static.default_startup_program()
     loss = loss.block._rename_var(loss.name, LOSS_VALUE)
     loss.persistable = True  # so that it can be read after a step
-    knobs = resolve(plan)
+    knobs = plan.knobs
     if knobs.resnet_unit:
         resnet_unit.fuse(main, startup)
-    _by_fleet(loss, startup, _optimizer_of(main, optimizer, schedule, knobs, plan), knobs, plan)
-    programs = _by_our_passes(main, startup, knobs, plan)
+    inner = _optimizer(optimizer, schedule, main, merged=bool(knobs.merged_optimizer))
+    if not knobs.auto:
+        inner = precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
+    _by_fleet(loss, startup, inner, plan)
+    programs = _by_our_passes(main, startup, plan)
     rates = main.lr_scheduler
     for program in programs:  # a program that has it gets the rate anew from Paddle's executor at each run
         vars(program).pop("lr_scheduler", None)
     update = (*programs[:-1] * (knobs.gradient_merge - 1), main)
-    verified = _verify(update, startup, optimizer, knobs, plan, ranks=fleet.worker_num())
+    verified = _verify(update, startup, optimizer, plan)
     if plan.device == "cpu":
         for program in programs:
             gradients.convolve_gradients(program)
             sync_bn.on_cpu(program, fleet.worker_num())
             buckets.thin_depends(program)
-            edit.remove(program, _is_nccl_only)
-        edit.remove(startup, _is_nccl_only)
+        for program in (*programs, startup):
+            edit.remove(program, lambda op: op.type in NCCL_ONLY)
     for program in programs:
         kernels.check(program, plan.device)
     return TrainingProgram(
@@ -207,33 +171,35 @@ def minimize(
     )
 
 
-def _optimizer_of(
-    main: static.Program, optimizer: OptimizerConfig, schedule: Schedule, knobs: Strategy, plan: Plan
-) -> Any:
-    """The recipe's optimizer as Paddle has it, with the loss scaling and casts of the plan's precision."""
-    inner = _optimizer(optimizer, schedule, main, merged=bool(knobs.merged_optimizer))
-    return inner if knobs.auto else precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
-
-
-def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, knobs: Strategy, plan: Plan) -> None:
+def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: Plan) -> None:
     """Adds what fleet adds: gradients, their all-reduce, the update."""
+    knobs = plan.knobs
     # Read when gradients are added: without it enable_addto finds nothing to do.
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": 8 if knobs.enable_addto else 0})
-    strategy = _fleet_strategy(knobs)
+    strategy = fleet.DistributedStrategy()
+    if knobs.auto:
+        strategy.auto = True
+    else:
+        strategy.without_graph_optimization = True  # the program after this call is the program that runs
+        strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
+    nothing, listens = contextlib.nullcontext(), plan.device == "gpu" and plan.ranks_listen
     with (
         precisions.fp32_statistics(),
         contextlib.redirect_stdout(sys.stderr),  # fleet prints what it found to the user's screen
         elsewhere(),  # its sharding writes its programs to files
-        _inserting_plainly(),
-        contextlib.nullcontext() if plan.device == "gpu" and plan.ranks_listen else _without_waiting(),
-        contextlib.nullcontext() if knobs.auto else of_paddle.chosen(knobs),
+        # Else each operator that is inserted has the whole program compared with C++'s, squared work.
+        replaced(Block, "_insert_op", Block._insert_op_without_sync),
+        # Else it connects to the other ranks.
+        nothing if listens else replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None),
+        nothing if knobs.auto else of_paddle.chosen(knobs),
     ):
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
         fleet.distributed_optimizer(inner).minimize(loss, startup)
 
 
-def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strategy, plan: Plan) -> list[static.Program]:
+def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) -> list[static.Program]:
     """Changes what fleet built; returns the programs of an update, each once, `main` being the last."""
+    knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
         control.perturb_input(main)
@@ -244,7 +210,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, knobs: Strateg
         updates.scale_loss(main, plan.fixed_scale)
     if knobs.merged_lars:
         updates.merge_lars(main)
-    programs = [main]  # of an update, each once
+    programs = [main]
     if knobs.gradient_merge > 1:
         programs = [merge.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
@@ -268,19 +234,13 @@ def keep_communicators(startup: static.Program) -> None:
 
 
 def _verify(
-    update: tuple[static.Program, ...],
-    startup: static.Program,
-    optimizer: OptimizerConfig,
-    knobs: Strategy,
-    plan: Plan,
-    *,
-    ranks: int,
+    update: tuple[static.Program, ...], startup: static.Program, optimizer: OptimizerConfig, plan: Plan
 ) -> list[str]:
     """What was proved of the built program, in words.
 
     Raises ValueError where it is not data-parallel training by the optimizer and the knobs asked for.
     """
-    main = update[-1]
+    main, knobs, ranks = update[-1], plan.knobs, fleet.worker_num()
     if knobs.auto:
         return _auto_chose(main, optimizer, ranks=ranks)
     parts, scale = knobs.gradient_merge, plan.fixed_scale or 1.0
@@ -310,25 +270,12 @@ def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int)
     """What Paddle's automatic mode made of the program; it is said, not refused."""
     chosen = [*fleet.fleet._context["applied_meta_list"], *fleet.fleet._context["applied_graph_list"]]
     said = [f"STRATEGY=auto chose {', '.join(chosen)}"]
-    for check in (
-        lambda: verify.gradients(main, ranks=ranks),
-        lambda: verify.optimizer(main, optimizer),
-    ):
+    for check in (lambda: verify.gradients(main, ranks=ranks), lambda: verify.optimizer(main, optimizer)):
         try:
             check()
         except verify.Refused as reason:
             said.append(f"STRATEGY=auto is not the job asked for: {reason}")
     return said
-
-
-def _fleet_strategy(knobs: Strategy) -> Any:
-    strategy = fleet.DistributedStrategy()
-    if knobs.auto:
-        strategy.auto = True
-        return strategy
-    strategy.without_graph_optimization = True  # the program after this call is the program that runs
-    strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
-    return strategy
 
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
@@ -343,13 +290,18 @@ def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan
 
     Raises ValueError where Paddle has no kernel of one of them, or its state is not the training program's.
     """
-    main = static.Program()
-    with static.program_guard(main, static.Program()), _without_initializers():
+    main, knobs, create = static.Program(), plan.knobs, Block.create_parameter
+
+    def plainly(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
+        return create(block, *args, **kwargs)
+
+    # Parameters have their values already; Paddle would read the start-up program for each of them.
+    with static.program_guard(main, static.Program()), replaced(Block, "create_parameter", plainly):
         totals()
-        if resolve(plan).resnet_unit:
+        if knobs.resnet_unit:
             resnet_unit.fuse(main)
         precisions.cast_evaluation(main, plan.precision)
-    if resolve(plan).enable_inplace:
+    if knobs.enable_inplace:
         of_paddle.share_buffers(main)
     kernels.evaluation(main, training.main, plan.device)
     return main

@@ -17,14 +17,15 @@ from typing import Any
 from program.ops import (
     BACKWARD,
     CONVOLUTIONS,
+    FACTORS,
     MIB,
     NORMALIZATIONS,
     OPTIMIZE,
     PRODUCTS,
-    adds,
+    added_to,
     dtype_of,
     element_bytes,
-    input_gradient,
+    operands,
     size_bytes,
 )
 
@@ -32,17 +33,8 @@ GIB = 2**30
 
 # Operators that move no data: views, and those that only order or name buffers.
 NO_DATA = {
-    "depend",
-    "share_buffer",
-    "c_sync_calc_stream",
-    "c_sync_comm_stream",
-    "c_wait_comm",
-    "c_wait_compute",
-    "reshape2",
-    "flatten2",
-    "flatten_contiguous_range",
-    "squeeze2",
-    "unsqueeze2",
+    *("depend", "share_buffer", "c_sync_calc_stream", "c_sync_comm_stream", "c_wait_comm", "c_wait_compute"),
+    *("reshape2", "flatten2", "flatten_contiguous_range", "squeeze2", "unsqueeze2"),
 }
 NO_DATA |= {f"{name}_grad" for name in NO_DATA}
 TRANSPOSES = {"transpose", "transpose2", "transpose_grad", "transpose2_grad", "transfer_layout"}
@@ -97,11 +89,20 @@ def _members(block: Any) -> dict[str, list[str]]:
     return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
 
 
+def _elements(block: Any, names: list[str]) -> int:
+    return sum(math.prod(block.var(name).shape) for name in names)
+
+
+def _sizes(op: Any, block: Any, *slots: str) -> tuple[int, ...]:
+    """Bytes of each variable in these slots."""
+    return tuple(size_bytes(block.var(name)) for name in operands(op, *slots))
+
+
 def _bytes(op: Any, block: Any, members: dict[str, list[str]]) -> int:
     """Inputs, each once, and outputs."""
     moved = 0
-    for slots, of in ((op.input_names, op.input), (op.output_names, op.output)):
-        for name in {name for slot in slots if slot != "XShape" for name in of(slot)}:
+    for slots in (op.input_names, op.output_names):
+        for name in set(operands(op, *(slot for slot in slots if slot != "XShape"))):
             variable = block._find_var_recursive(name)
             if name in members:
                 moved += _elements(block, members[name]) * element_bytes(variable)
@@ -110,21 +111,18 @@ def _bytes(op: Any, block: Any, members: dict[str, list[str]]) -> int:
     return moved
 
 
-def _elements(block: Any, names: list[str]) -> int:
-    return sum(math.prod(block.var(name).shape) for name in names)
-
-
 def _inside(op: Any, block: Any) -> int:
     """Bytes of images that pass between the kernels of one `resnet_unit`.
 
     Forward what a convolution wrote is read to be normalized. Backward the normalization's gradient is written and read
     by the convolution's; with a shortcut that of the sum too. Instead of the output, its input, it reads the mask.
     """
-    if op.type.removesuffix("_grad") != "resnet_unit":
+    if op.type == "resnet_unit":
+        return sum(_sizes(op, block, "ConvX", "ConvZ"))
+    if op.type != "resnet_unit_grad":
         return 0
-    of = op.output if op.type == "resnet_unit" else op.input
-    x, z = (sum(size_bytes(block.var(name)) for name in of(slot)) for slot in ("ConvX", "ConvZ"))
-    return x + z if op.type == "resnet_unit" else 2 * (x + 2 * z) - size_bytes(block.var(op.input("Y")[0]))
+    x, z, y = (sum(_sizes(op, block, slot)) for slot in ("ConvX", "ConvZ", "Y"))
+    return 2 * (x + 2 * z) - y
 
 
 def _again(op: Any, block: Any) -> tuple[int, ...]:
@@ -133,49 +131,42 @@ def _again(op: Any, block: Any) -> tuple[int, ...]:
     Forward that is the image; backward the image and the gradient, whose sums over the batch are in each output value.
     """
     if op.type == "resnet_unit_grad":  # forward its convolution has the sums
-        return tuple(size_bytes(block.var(n)) for slot in ("ConvX", "ConvZ", "Y@GRAD") for n in op.input(slot))
+        return _sizes(op, block, "ConvX", "ConvZ", "Y@GRAD")
     if op.type.removesuffix("_grad") not in NORMALIZATIONS or (op.has_attr("is_test") and op.attr("is_test")):
         return ()
-    slots = [slot for slot in ("X", "Y@GRAD") if slot in op.input_names and op.input(slot)]
-    return tuple(size_bytes(block.var(op.input(slot)[0])) for slot in slots)
+    return _sizes(op, block, "X", "Y@GRAD")
 
 
-def _turned(op: Any, block: Any) -> list[str]:
-    """Images that a kernel brings from NHWC into NCHW or back.
+def _turned(op: Any, block: Any) -> int:
+    """Bytes that a kernel moves to bring images from NHWC into NCHW or back.
 
     cuDNN's convolution and batch norm compute in NHWC for FP16 alone; for any other type Paddle's kernels transpose
     each image tensor on its way in and out (ConvCudnnKernel and BatchNormKernel of Paddle's sources).
     """
     kind = op.type.removesuffix("_grad")
-    attribute = "data_format" if kind in CONVOLUTIONS else "data_layout"
-    if kind not in CONVOLUTIONS | {"batch_norm"} or op.attr(attribute) != "NHWC":
-        return []
-    slots = ("Input", "Output@GRAD", "X", "Y@GRAD"), ("Output", "Input@GRAD", "Y", "X@GRAD")
-    read = [n for slot in slots[0] if slot in op.input_names for n in op.input(slot)]
-    written = [n for slot in slots[1] if slot in op.output_names for n in op.output(slot)]
-    return [] if dtype_of(block.var(read[0])) == "float16" else read + written
+    if kind not in CONVOLUTIONS | {"batch_norm"}:
+        return 0
+    images = ("Input", "Output") if kind in CONVOLUTIONS else ("X", "Y")
+    names = operands(op, *images, *(f"{slot}@GRAD" for slot in images))
+    is_turned = op.attr("data_format" if kind in CONVOLUTIONS else "data_layout") == "NHWC"
+    if not is_turned or dtype_of(block.var(names[0])) == "float16":
+        return 0
+    return 2 * sum(size_bytes(block.var(name)) for name in names)
 
 
 def _product(op: Any, block: Any) -> tuple[int, str]:
-    """FLOPs of a convolution or matrix product and the type of its arithmetic."""
+    """FLOPs of convolutions and matrix products, and the type of their arithmetic."""
     kind = op.type.removesuffix("_grad")
-    if kind == "resnet_unit":
-        return _unit_flops(op, block), dtype_of(block.var(op.input("FilterX")[0]))
-    if kind in CONVOLUTIONS:
-        out = block.var(op.input("Output@GRAD")[0] if op.type != kind else op.output("Output")[0])
-        weights = block.var(op.input("Filter")[0])  # [out, in / groups, height, width]
-        layout = op.attr("data_format")
-        channels = out.shape[3] if layout == "NHWC" else out.shape[1]
-        once = 2 * math.prod(out.shape) // channels * math.prod(weights.shape)
-    elif kind in PRODUCTS:
-        out = block.var(op.input("Out@GRAD")[0] if op.type != kind else op.output("Out")[0])
-        weights = block.var(op.input("Y")[0])
-        once = 2 * math.prod(out.shape) * weights.shape[0]
-    else:
-        return 0, ""
-    # The gradients by the input and by the weights cost one forward pass each.
-    passes = sum(1 for slot in op.output_names if op.output(slot)) if op.type != kind else 1
-    return once * passes, dtype_of(weights)
+    flops, dtype = 0, ""
+    for into, by, out in FACTORS.get(kind, ()):
+        for name in operands(op, by):
+            weights, made = block.var(name), block.var(operands(op, out, f"{out}@GRAD")[0])
+            # The gradients by the input and by the weights cost one forward pass each.
+            passes = 1 if op.type == kind else len(operands(op, f"{into}@GRAD", f"{by}@GRAD"))
+            of_an_output = math.prod(weights.shape) // weights.shape[-1 if kind in PRODUCTS else 0]
+            flops += passes * 2 * math.prod(made.shape) * of_an_output
+            dtype = dtype_of(weights)
+    return flops, dtype
 
 
 def _extra(op: Any, block: Any) -> int:
@@ -185,21 +176,14 @@ def _extra(op: Any, block: Any) -> int:
     gradient that it adds to. The gradient of Paddle's sync_batch_norm has a third kernel that reads both images.
     """
     if op.type == "conv2d_grad":
-        made = [slot for slot in op.output_names if op.output(slot)]
-        twice = size_bytes(block.var(op.input("Output@GRAD")[0])) if len(made) > 1 else 0
-        return twice + (size_bytes(block.var(op.output("Input@GRAD")[0])) if adds(op) else 0)
+        is_twice = len(operands(op, "Input@GRAD", "Filter@GRAD")) > 1
+        return is_twice * sum(_sizes(op, block, "Output@GRAD")) + _added(op, block)
     return sum(_again(op, block)) if op.type == "sync_batch_norm_grad" else 0
 
 
-def _unit_flops(op: Any, block: Any) -> int:
-    flops, backward = 0, op.type != "resnet_unit"
-    for side in "XZ":
-        for name in op.input(f"Filter{side}"):
-            out = block.var((op.input if backward else op.output)(f"Conv{side}")[0])
-            once = 2 * math.prod(out.shape[:3]) * math.prod(block.var(name).shape)
-            slots = [f"{slot}@GRAD" for slot in (side, f"Filter{side}")]
-            flops += once * (sum(bool(op.output(slot)) for slot in slots if slot in op.output_names) if backward else 1)
-    return flops
+def _added(op: Any, block: Any) -> int:
+    """What a convolution reads of the gradient that it adds to."""
+    return sum(size_bytes(block.var(name)) for name in added_to(op))
 
 
 def works(main: Any) -> list[Work]:
@@ -209,21 +193,20 @@ def works(main: Any) -> list[Work]:
     found = []
     for index, op in enumerate(block.ops):
         is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
-        turned = 2 * sum(size_bytes(block.var(name)) for name in _turned(op, block)) if is_kernel else 0
-        moved = _bytes(op, block, members) + turned + _inside(op, block) if is_kernel else 0
+        turned = _turned(op, block)
         flops, dtype = _product(op, block)
         found.append(
             Work(
                 index=index,
                 kind=op.type,
                 role=op.attr("op_role"),
-                moved_bytes=moved,
-                again_bytes=_again(op, block) if is_kernel else (),
+                moved_bytes=_bytes(op, block, members) + turned + _inside(op, block) if is_kernel else 0,
+                again_bytes=_again(op, block),
                 flops=flops,
                 dtype=dtype,
                 is_kernel=is_kernel,
                 turned_bytes=turned,
-                extra_bytes=_extra(op, block) if is_kernel else 0,
+                extra_bytes=_extra(op, block),
             )
         )
     return found
@@ -233,9 +216,9 @@ def buckets(main: Any) -> list[dict[str, Any]]:
     """Each gradient all-reduce: its size, and the share of the gradient operators that are done when it is issued."""
     block = main.global_block()
     in_buffer = _members(block)
-    found = []
     backward = [w for w in works(main) if w.role & BACKWARD and w.is_kernel and w.kind.endswith("_grad")]
     moved = sum(w.moved_bytes for w in backward)
+    found = []
     for index, op in enumerate(block.ops):
         if op.type != "c_allreduce_sum":
             continue
@@ -263,13 +246,12 @@ def layout(main: Any) -> str:
 
 def counts_of(main: Any) -> dict[str, Any]:
     """Counts of a program, the keys of `--json` that need no device."""
-    all_works = works(main)
+    block, all_works, found = main.global_block(), works(main), buckets(main)
     kinds = Counter(w.kind for w in all_works)
-    found = buckets(main)
-    moved, addto = sum(w.moved_bytes for w in all_works), _addto_bytes(main)
     by_kind: Counter[str] = Counter()
     for work in all_works:
         by_kind[work.kind] += work.moved_bytes
+    moved = by_kind.total()
     return {
         "operators": dict(kinds.most_common()),
         "kernel_operators": sum(w.is_kernel for w in all_works),
@@ -284,13 +266,7 @@ def counts_of(main: Any) -> dict[str, Any]:
         "fused": {kind: n for kind, n in kinds.items() if kind.startswith(("fused_", "merged_"))},
         "bytes_gib": moved / GIB,
         "bytes_gb": moved / 1e9,
-        "addto_reads_gb": addto / 1e9,
+        "addto_reads_gb": sum(_added(op, block) for op in block.ops) / 1e9,
         "bytes_gb_by_operator": {k: n / 1e9 for k, n in by_kind.most_common() if n >= 5e6},
         "flops": sum(w.flops for w in all_works),
     }
-
-
-def _addto_bytes(main: Any) -> int:
-    """What convolutions read of the gradients that they add to."""
-    block = main.global_block()
-    return sum(size_bytes(block.var(op.output(input_gradient(op))[0])) for op in block.ops if adds(op))

@@ -6,26 +6,22 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 BACKWARD, OPTIMIZE, LOSS = 1, 2, 256  # bits of an operator's op_role
 CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
 ADDING = {"conv2d_grad", "depthwise_conv2d_grad", "resnet_unit_grad"}  # gradients that can add to what is there
 PRODUCTS = {"mul", "matmul", "matmul_v2"}
+FACTORS = (  # of each operator that multiplies: slots of what comes in, of the weights, and of what comes out
+    dict.fromkeys(CONVOLUTIONS, (("Input", "Filter", "Output"),))
+    | dict.fromkeys(PRODUCTS, (("X", "Y", "Out"),))
+    | {"resnet_unit": (("X", "FilterX", "ConvX"), ("Z", "FilterZ", "ConvZ"))}
+)
 NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
 ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
 EMPTY = "@EMPTY@"
 LOSS_VALUE = "train.loss"  # name of the loss in every training program
 MERGED = ".merged"  # ends the name of a gradient's accumulator
-BYTES = {  # of an element
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-}
 MIB = 2**20
 
 
@@ -40,7 +36,7 @@ def dtype_of(variable: Any) -> str:
 
 def element_bytes(variable: Any) -> int:
     """Bytes of one element of a variable."""
-    return BYTES[dtype_of(variable)]
+    return np.dtype(dtype_of(variable)).itemsize
 
 
 def size_bytes(variable: Any) -> int:
@@ -81,14 +77,16 @@ def type_in(block: Any, name: str) -> str:
     return dtype_of(block.var(name))
 
 
-def adds(op: Any) -> bool:
-    """Whether it is a convolution's gradient that adds to what is there."""
-    return bool(op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"))
+def operands(op: Any, *slots: str) -> list[str]:
+    """The variables in these slots of an operator, inputs or outputs; none in a slot that it lacks."""
+    of = dict.fromkeys(op.input_names, op.input) | dict.fromkeys(op.output_names, op.output)
+    return [name for slot in slots if slot in of for name in of[slot](slot)]
 
 
-def input_gradient(op: Any) -> str:
-    """The slot of a convolution's gradient by its input."""
-    return "X@GRAD" if op.type == "resnet_unit_grad" else "Input@GRAD"
+def added_to(op: Any) -> list[str]:
+    """The gradient by its input that a convolution's gradient adds to, if it does not write it anew."""
+    adds = op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto")
+    return operands(op, "Input@GRAD", "X@GRAD") if adds else []
 
 
 def is_optimizer(op: Any) -> bool:

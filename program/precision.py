@@ -19,7 +19,7 @@ from paddle.base.framework import Block
 from paddle.static.amp import fp16_utils
 
 from program.contexts import replaced
-from program.passes.edit import insert
+from program.passes.edit import insert, remove
 
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
 # 0.8 after two steps with a gradient that is not finite.
@@ -33,7 +33,6 @@ BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduc
 class Precision:
     """One value of PRECISION; `level` is empty where all is FP32."""
 
-    name: str
     level: str = ""  # "", O1, O2
 
     @property
@@ -53,13 +52,10 @@ class Precision:
 
 
 PRECISIONS = {
-    p.name: p
-    for p in (
-        Precision(name="fp32"),
-        Precision(name="tf32"),  # the same program: NVIDIA_TF32_OVERRIDE decides (harness/env.py)
-        Precision(name="amp_o1", level="O1"),
-        Precision(name="amp_o2", level="O2"),
-    )
+    "fp32": Precision(),
+    "tf32": Precision(),  # the same program: NVIDIA_TF32_OVERRIDE decides (harness/env.py)
+    "amp_o1": Precision(level="O1"),
+    "amp_o2": Precision(level="O2"),
 }
 
 
@@ -106,20 +102,20 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """The optimizer with casts and, where it is asked for, a dynamic loss scale."""
     if not precision.is_half:
         return optimizer
-    settings = {
-        "amp_lists": _lists(precision),
-        "level": precision.level,
-        "dtype": precision.dtype,
-        "master_weight": precision.level == "O2" or None,
-        "init_loss_scaling": FIRST_LOSS_SCALE if dynamic else 1.0,
-        "use_dynamic_loss_scaling": dynamic,
-        "incr_every_n_steps": GOOD_STEPS,
-        "decr_every_n_nan_or_inf": BAD_STEPS,
-        "incr_ratio": GROWTH,
-        "decr_ratio": BACKOFF,
-        "use_amp_guard": precision.level == "O2",
-    }
-    return static.amp.decorate(optimizer, **settings)
+    return static.amp.decorate(
+        optimizer,
+        amp_lists=_lists(precision),
+        level=precision.level,
+        dtype=precision.dtype,
+        master_weight=precision.level == "O2" or None,
+        init_loss_scaling=FIRST_LOSS_SCALE if dynamic else 1.0,
+        use_dynamic_loss_scaling=dynamic,
+        incr_every_n_steps=GOOD_STEPS,
+        decr_every_n_nan_or_inf=BAD_STEPS,
+        incr_ratio=GROWTH,
+        decr_ratio=BACKOFF,
+        use_amp_guard=precision.level == "O2",
+    )
 
 
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
@@ -131,12 +127,7 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
         replaced(Block, "all_parameters", lambda block: parameters),
     ):
-        static.amp.cast_model_to_fp16(
-            main,
-            _lists(precision),
-            use_fp16_guard=True,
-            level=precision.level,
-        )
+        static.amp.cast_model_to_fp16(main, _lists(precision), use_fp16_guard=True, level=precision.level)
     feed_half(main, precision)
 
 
@@ -150,36 +141,32 @@ def _last_writer(ops: Any, reader: Any, name: str) -> Any:
     return next((op for op in reversed(list(before)) if name in op.output_arg_names), None)
 
 
-def feed_half(main: static.Program, precision: Precision) -> int:
-    """Feeds in half precision the images that the program would cast first; returns how many inputs.
+def feed_half(main: static.Program, precision: Precision) -> None:
+    """Feeds in half precision the images that the program would cast first.
 
     What reads them in FP32, as the resizing of an evaluation at several sizes, reads a cast. The network must be built
     on a float32 input all the same: Paddle's layers give their parameters the input's type.
     """
-    block, image = main.global_block(), "image"
+    block, image, wide = main.global_block(), "image", "image.fp32"
     if not precision.is_half or not block.has_var(image):
-        return 0
-    halved, wide = [], False
-    for index in reversed(range(len(block.ops))):
-        op = block.ops[index]
-        if image not in op.input_arg_names:
-            continue
-        if op.type == "cast" and op.attr("out_dtype") == paddle.float16:
-            halved += op.output("Out")
-            block._remove_op(index, sync=False)
-        else:
-            op.desc._rename_input(image, f"{image}.fp32")
-            wide = True
+        return
+
+    def halves(op: Any) -> bool:
+        return op.type == "cast" and op.input("X") == [image] and op.attr("out_dtype") == paddle.float16
+
+    halved = {name for op in block.ops if halves(op) for name in op.output("Out")}
+    remove(main, halves)
+    is_read_wide = any(image in op.input_arg_names for op in block.ops)
     for op in block.ops:
-        for name in set(halved) & set(op.input_arg_names):
+        op.desc._rename_input(image, wide)
+        for name in halved.intersection(op.input_arg_names):
             op.desc._rename_input(name, image)
     block.var(image).desc.set_dtype(paddle.float16)
-    if wide:
-        block.create_var(name=f"{image}.fp32", shape=block.var(image).shape, dtype="float32", stop_gradient=True)
+    if is_read_wide:
+        block.create_var(name=wide, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
         types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
-        insert(block, 0, "cast", {"X": [image]}, {"Out": [f"{image}.fp32"]}, **types, op_role=0)
+        insert(block, 0, "cast", {"X": [image]}, {"Out": [wide]}, **types, op_role=0)
     block._sync_with_cpp()
-    return 1
 
 
 def cast_startup(main: static.Program, startup: static.Program) -> None:

@@ -83,7 +83,7 @@ def parse(text: str) -> Strategy:
     """
     chosen, known = Strategy(), {f.name: f for f in fields(Strategy)}
     if text.strip() == AUTO:
-        return replace(chosen, auto=True)
+        return Strategy(auto=True)
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = entry.partition("=")
         if name in REFUSED:
@@ -117,12 +117,10 @@ def in_words(strategy: Strategy) -> str:
     """The value of STRATEGY that gives `strategy`."""
     if strategy.auto:
         return AUTO
-    default = Strategy()
-    changed = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
+    changed = {f.name: value for f in fields(strategy) if (value := getattr(strategy, f.name)) != f.default}
     return ",".join(
         f"{name}={str(int(value) if isinstance(value, bool) else value).removesuffix('.0')}"
         for name, value in changed.items()
-        if value != getattr(default, name)
     )
 
 
@@ -131,46 +129,27 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
 
     Raises ValueError where a knob is asked for that has no kernel and no pass here, or that changes nothing.
     """
-    if device == "cpu":
-        for name in _OF_CUDNN:
-            if getattr(strategy, name) is not None:
-                raise ValueError(f"STRATEGY: {name}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
-    if strategy.cuda_graph:
-        _check_graph(strategy, device)
-    bn = (
-        dtype == "float16" and layout == "NHWC",
-        f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}",
+    on_gpu, half = device == "gpu", dtype == "float16" and layout == "NHWC"
+    for name in _OF_CUDNN:
+        if not on_gpu and getattr(strategy, name) is not None:
+            raise ValueError(f"STRATEGY: {name}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
+    fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
+    unit = f"Paddle has its kernel for GPUs, in FP16 and NHWC: {_WHERE_NHWC}, DEVICE=gpu"
+    can = (  # knob, whether it may be on here, why not
+        ("cuda_graph", on_gpu, "a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu"),
+        ("cuda_graph", strategy.gradient_merge == 1, "one program is captured, gradient_merge has two: leave one out"),
+        ("fuse_bn_act_ops", half, fused_bn),
+        ("fuse_bn_add_act_ops", half, fused_bn),
+        ("fuse_elewise_add_act_ops", True, ""),
+        ("enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"),
+        ("merged_optimizer", True, ""),
+        ("resnet_unit", on_gpu and half, unit),
     )
-    unit = (
-        device == "gpu" and dtype == "float16" and layout == "NHWC",
-        f"Paddle has its kernel for GPUs, in FP16 and NHWC: {_WHERE_NHWC}, DEVICE=gpu",
-    )
-    can = {
-        "fuse_bn_act_ops": bn,
-        "fuse_bn_add_act_ops": bn,
-        "fuse_elewise_add_act_ops": (True, ""),
-        "enable_addto": (
-            device == "gpu",
-            "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu",
-        ),
-        "merged_optimizer": (True, ""),
-        "resnet_unit": unit,
-    }
-    chosen: dict[str, bool] = {}
-    for name, (possible, reason) in can.items():
+    # A CPU is left without sharing: it has memory, and its executor holds pairs of operators.
+    chosen = {"enable_inplace": on_gpu if strategy.enable_inplace is None else strategy.enable_inplace}
+    for name, possible, reason in can:
         asked = getattr(strategy, name)
         if asked and not possible:
             raise ValueError(f"STRATEGY: {name}=1: {reason}")
         chosen[name] = possible if asked is None else asked
-    if strategy.enable_inplace is None:
-        # A CPU is left without: it has memory, and its executor holds pairs of operators.
-        chosen["enable_inplace"] = device == "gpu"
     return replace(strategy, **chosen)
-
-
-def _check_graph(strategy: Strategy, device: str) -> None:
-    """Whether a step can be one CUDA graph. Raises ValueError where it cannot."""
-    if device != "gpu":
-        raise ValueError("STRATEGY: cuda_graph=1: a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu")
-    if strategy.gradient_merge > 1:
-        raise ValueError("STRATEGY: cuda_graph=1: one program is captured, gradient_merge has two: leave one out")

@@ -39,27 +39,18 @@ def read_pdparams(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             loaded = _Reader(file).load()
-    except (
-        OSError,
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        KeyError,
-    ) as error:
+        if not isinstance(loaded, dict):
+            raise TypeError(f"a {type(loaded).__name__}")
+        # paddle.save writes a tensor as (name, array), and a table of names under a key with two @.
+        arrays = {
+            name: value[1] if isinstance(value, tuple) and len(value) == 2 else value
+            for name, value in loaded.items()
+            if isinstance(name, str) and not name.endswith("@@")
+        }
+        for name, value in arrays.items():
+            if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+                raise TypeError(f"{name} is no array")
+    # What a pickle of anything may raise.
+    except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise ValueError(f"{path}: no weights of Paddle ({error}): set PRETRAINED to a .pdparams file") from error
-    if not isinstance(loaded, dict):
-        raise ValueError(
-            f"{path}: no weights of Paddle (a {type(loaded).__name__}): set PRETRAINED to a .pdparams file"
-        )
-    # paddle.save writes a tensor as (name, array), and a table of names under a key with two @.
-    arrays = {
-        name: value[1] if isinstance(value, tuple) and len(value) == 2 else value for name, value in loaded.items()
-    }
-    arrays = {name: value for name, value in arrays.items() if isinstance(name, str) and not name.endswith("@@")}
-    for name, value in arrays.items():
-        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
-            raise ValueError(f"{path}: no weights of Paddle ({name} is no array): set PRETRAINED to a .pdparams file")
     return arrays

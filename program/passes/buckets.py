@@ -8,8 +8,8 @@ from typing import Any
 
 from paddle import static
 
-from program.ops import BACKWARD, LOSS, MIB, element_bytes, is_optimizer, parameters_by_gradient, readers
-from program.passes.edit import Step, insert, insert_all
+from program.ops import BACKWARD, LOSS, MIB, element_bytes, is_optimizer, parameters_by_gradient, readers, writers
+from program.passes.edit import Step, insert, insert_all, remove
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,40 +45,40 @@ def _pack(gradients: list[_Gradient], limit_mib: float) -> list[list[_Gradient]]
     return [b for b in (*buckets, bucket, tail) if b]
 
 
-def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> int:
+def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
     """Replaces fleet's one all-reduce a gradient by one a bucket of at most `limit_mib`, each issued when it is full.
 
     The gradients of a bucket are slices of one buffer (`coalesce_tensor`, which copies nothing); `depend` tells the
     executor that a gradient's readers come after its bucket's all-reduce, as fleet's own fusion does. With
-    `one_stream` they are summed on the stream that computes, hidden behind nothing. Returns how many there are.
+    `one_stream` they are summed on the stream that computes, hidden behind nothing.
     """
     block = main.global_block()
     parameters = parameters_by_gradient(block)
-    found = []
-    for index in reversed(range(len(block.ops))):
-        op = block.ops[index]
-        if op.type == "c_allreduce_sum" and op.input("X")[0] in parameters:
-            found.append(op.input("X")[0])
-            block._remove_op(index, sync=False)
-    wanted = set(found)
-    made: dict[str, int] = {}
-    for index, op in enumerate(block.ops):
-        for name in wanted.intersection(op.output_arg_names):
-            if not is_optimizer(op):
-                made[name] = index
+
+    def is_fleets(op: Any) -> bool:
+        return op.type == "c_allreduce_sum" and op.input("X")[0] in parameters
+
+    found = [op.input("X")[0] for op in block.ops if is_fleets(op)]
+    remove(main, is_fleets)
+    written = writers(block)
+    made = {name: max(i for i in written[name] if not is_optimizer(block.ops[i])) for name in found}
     by_type: dict[Any, list[_Gradient]] = {}
     for name in sorted(found, key=lambda n: (made[n], n)):
-        variable, parameter = block.var(name), block.var(parameters[name])
-        bytes_ = math.prod(parameter.shape) * element_bytes(variable)
+        variable, parameter = block.var(name), parameters[name]
+        size_bytes = math.prod(block.var(parameter).shape) * element_bytes(variable)
         gradient = _Gradient(
-            name=name, parameter=parameters[name], dtype=variable.dtype, size_bytes=bytes_, made=made[name]
+            name=name, parameter=parameter, dtype=variable.dtype, size_bytes=size_bytes, made=made[name]
         )
         by_type.setdefault(variable.dtype, []).append(gradient)
     buckets = [bucket for gradients in by_type.values() for bucket in _pack(gradients, limit_mib)]
-    buckets.sort(key=_ready)
+    buckets.sort(key=lambda bucket: bucket[-1].made)
     fused = [f"bucket_{number}.{bucket[0].name}" for number, bucket in enumerate(buckets)]
-    for number in reversed(range(len(buckets))):
-        _all_reduce(block, buckets[number], fused[number], one_stream=one_stream)
+    attrs = {"ring_id": 0, "use_calc_stream": one_stream}
+    for buffer, bucket in reversed(list(zip(fused, buckets, strict=True))):
+        block.create_var(name=buffer, dtype=bucket[0].dtype, persistable=False, stop_gradient=True)
+        steps: list[Step] = [("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
+        steps += [("depend", {"X": [g.name], "Dep": [buffer]}, {"Out": [g.name]}, {}) for g in bucket]
+        insert_all(block, bucket[-1].made + 1, steps, op_role=BACKWARD)
     start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == BACKWARD | LOSS)
     for number, bucket in enumerate(buckets):
         insert(
@@ -93,39 +93,22 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
             op_role=BACKWARD,
         )
     block._sync_with_cpp()
-    return len(buckets)
 
 
-def _ready(bucket: list[_Gradient]) -> int:
-    """Number of the operator after which the last of its gradients exists."""
-    return max(g.made for g in bucket)
-
-
-def thin_depends(main: static.Program) -> int:
-    """Drops each `depend` whose gradient's readers all wait for the same bucket by another one; returns how many.
+def thin_depends(main: static.Program) -> None:
+    """Drops each `depend` whose gradient's readers all wait for the same bucket by another one.
 
     One operator updates all parameters, so one `depend` a bucket does. The executor's memory grows by the square of
     the number of operators.
     """
-    block, dropped = main.global_block(), 0
+    block = main.global_block()
     read = readers(block)
-    waiting: set[tuple[str, int]] = set()  # (bucket, operator)
-    for index in reversed(range(len(block.ops))):
-        op = block.ops[index]
-        if op.type != "depend":
-            continue
-        after = {(op.input("Dep")[0], reader) for reader in read[op.input("X")[0]] if reader > index}
-        if after <= waiting:
-            block._remove_op(index, sync=False)
-            dropped += 1
-        waiting |= after
-    block._sync_with_cpp()
-    return dropped
-
-
-def _all_reduce(block: Any, bucket: list[_Gradient], fused: str, *, one_stream: bool) -> None:
-    block.create_var(name=fused, dtype=bucket[0].dtype, persistable=False, stop_gradient=True)
-    attrs = {"ring_id": 0, "use_calc_stream": one_stream}
-    steps: list[Step] = [("c_allreduce_sum", {"X": [fused]}, {"Out": [fused]}, attrs)]
-    steps += [("depend", {"X": [g.name], "Dep": [fused]}, {"Out": [g.name]}, {}) for g in bucket]
-    insert_all(block, _ready(bucket) + 1, steps, op_role=BACKWARD)
+    spare: set[Any] = set()
+    waiting: set[tuple[str, int]] = set()  # (bucket, number of an operator that waits for it)
+    for index, op in reversed(list(enumerate(block.ops))):
+        if op.type == "depend":
+            after = {(op.input("Dep")[0], reader) for reader in read[op.input("X")[0]] if reader > index}
+            if after <= waiting:
+                spare.add(op)
+            waiting |= after
+    remove(main, spare.__contains__)

@@ -10,15 +10,14 @@ from program.passes.edit import Step, insert_all
 ROUNDING = {paddle.float32: 2.0**-23, paddle.float16: 2.0**-10}  # of 1.0
 
 
-def perturb_input(main: static.Program) -> int:
-    """Moves each value x of the floating-point inputs by about one rounding of its type; returns how many inputs.
+def perturb_input(main: static.Program) -> None:
+    """Moves each value x of the floating-point inputs by about one rounding of its type.
 
     By x sin(1000 x) rounding, so that the direction differs from value to value: a common factor would be taken out
     again by the first batch norm.
     """
     block = main.global_block()
-    inputs = [v for v in block.vars.values() if v.is_data and v.dtype in ROUNDING]
-    for variable in inputs:
+    for variable in [v for v in block.vars.values() if v.is_data and v.dtype in ROUNDING]:
         x = variable.name
         angle, part, moved = (
             block.create_var(name=f"{x}.{name}", shape=variable.shape, dtype=variable.dtype).name
@@ -35,4 +34,3 @@ def perturb_input(main: static.Program) -> int:
         ]
         insert_all(block, 0, steps, op_role=0)
     block._sync_with_cpp()
-    return len(inputs)

@@ -42,13 +42,25 @@ def insert_all(block: Any, index: int, steps: Sequence[Step], *, op_role: int) -
         insert(block, index, kind, inputs, outputs, **attrs, op_role=op_role)
 
 
+def rewrite(program: static.Program, instead: Callable[[Any], Sequence[Step] | None]) -> int:
+    """Puts what `instead` makes of an operator in its place and role, the last one first; None keeps it.
+
+    Returns how many operators it replaced.
+    """
+    block, replaced = program.global_block(), 0
+    for index in reversed(range(len(block.ops))):
+        op_role, steps = block.ops[index].attr("op_role"), instead(block.ops[index])
+        if steps is not None:
+            block._remove_op(index, sync=False)
+            insert_all(block, index, steps, op_role=op_role)
+            replaced += 1
+    block._sync_with_cpp()
+    return replaced
+
+
 def remove(program: static.Program, unwanted: Callable[[Any], bool]) -> None:
     """Takes the operators out that are `unwanted`."""
-    block = program.global_block()
-    for index in reversed(range(len(block.ops))):
-        if unwanted(block.ops[index]):
-            block._remove_op(index, sync=False)
-    block._sync_with_cpp()
+    rewrite(program, lambda op: [] if unwanted(op) else None)
 
 
 def _plain(value: Any) -> Any:

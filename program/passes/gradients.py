@@ -1,4 +1,4 @@
-"""Gradients by fewer or cheaper operators than Paddle makes. Each pass returns how many places it changed."""
+"""Gradients by fewer or cheaper operators than Paddle makes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from paddle import static
 
-from program.ops import BACKWARD, EMPTY, readers, writers
-from program.passes.edit import Step, insert, insert_all
+from program.ops import BACKWARD, EMPTY, operands, readers, writers
+from program.passes.edit import Step, insert_all, rewrite
 
 IMAGE_TO_CHANNELS = 1.5  # `convolve_gradients`: at 18 channels of 32 x 32 pixels it gains, at 72 of 8 x 8 it loses
 
@@ -16,7 +16,7 @@ IMAGE_TO_CHANNELS = 1.5  # `convolve_gradients`: at 18 channels of 32 x 32 pixel
 # ---- gradients of sums ---------------------------------------------------------------------------------------------
 
 
-def simplify_sums(main: static.Program) -> int:
+def simplify_sums(main: static.Program) -> None:
     """Sums of tensors of one shape without what nobody needs: their gradients are one variable, not a copy each.
 
     The gradient of an addition is that of its sum, so its operator goes. Paddle's fused add + relu also writes the sum
@@ -45,28 +45,28 @@ def simplify_sums(main: static.Program) -> int:
             read[keep] = read.get(keep, []) + read.get(name, [])
         return keep
 
-    done: dict[int, str] = {}  # operator -> its gradients' one variable
+    done: dict[Any, str] = {}  # operator -> its gradients' one variable
     for index, op in enumerate(block.ops):
-        gradients = [name for slot in ("X@GRAD", "Y@GRAD") if slot in op.output_names for name in op.output(slot)]
+        gradients = operands(op, "X@GRAD", "Y@GRAD")
         if len(gradients) < 2 or EMPTY in gradients:
             continue
         if op.type == "elementwise_add_grad":
-            done[index] = joins(index, op.input("Out@GRAD") + gradients)
+            done[op] = joins(index, op.input("Out@GRAD") + gradients)
         elif op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
-            done[index] = joins(index, gradients)
-    done = {index: name for index, name in done.items() if name}
-    for index in sorted(done, reverse=True):
-        op = block.ops[index]
-        if op.type != "elementwise_add_grad":
-            inputs = {slot: op.input(slot) for slot in ("Out", "Out@GRAD")}
-            insert(block, index + 1, "relu_grad", inputs, {"X@GRAD": [done[index]]}, op_role=BACKWARD)
-        block._remove_op(index, sync=False)
+            done[op] = joins(index, gradients)
+
+    def instead(op: Any) -> list[Step] | None:
+        if not done.get(op):
+            return None
+        inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
+        return [] if op.type == "elementwise_add_grad" else [("relu_grad", inputs, {"X@GRAD": [done[op]]}, {})]
+
+    rewrite(main, instead)
     for op in block.ops:
         for name in joined.keys() & {*op.input_arg_names, *op.output_arg_names}:
             op.desc._rename_input(name, _last(joined, name))
             op.desc._rename_output(name, _last(joined, name))
     block._sync_with_cpp()
-    return len(done)
 
 
 def _leave_out_sums(block: Any) -> None:
@@ -89,53 +89,38 @@ def _last(joined: dict[str, str], name: str) -> str:
 
 
 def spread_mean(main: static.Program) -> int:
-    """The gradient of an average pooling over the whole image from the gradient alone.
+    """The gradient of an average pooling over the whole image from the gradient alone; returns how many it changed.
 
     Paddle's operator also reads the image and its mean, of which the gradient does not depend. Each place of it is
     the mean's gradient / (height x width): the average, padding counted, over a window of the image's size that holds
     that one value wherever it stands. Must run after the gradients exist.
     """
-    block, changed = main.global_block(), 0
-    for index, op in enumerate(block.ops):
+    block = main.global_block()
+
+    def instead(op: Any) -> list[Step] | None:
         if op.type != "pool2d_grad" or op.attr("pooling_type") != "avg":
-            continue
+            return None
         first = op.attr("data_format").index("H")
-        sides = block.var(op.input("X")[0]).shape[first : first + 2]
-        if block.var(op.input("Out")[0]).shape[first : first + 2] != (1, 1):
-            continue
-        insert(
-            block,
-            index,
-            "pool2d",
-            {"X": op.input("Out@GRAD")},
-            {"Out": op.output("X@GRAD")},
-            pooling_type="avg",
-            ksize=list(sides),
-            strides=[1, 1],
-            paddings=[side - 1 for side in sides],
-            exclusive=False,
-            data_format=op.attr("data_format"),
-            use_cudnn=op.attr("use_cudnn"),
-            op_role=BACKWARD,
-        )
-        block._remove_op(index + 1, sync=False)
-        changed += 1
-    block._sync_with_cpp()
-    return changed
+        sides, mean = (block.var(op.input(slot)[0]).shape[first : first + 2] for slot in ("X", "Out"))
+        attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
+        attrs |= {"ksize": list(sides), "strides": [1, 1], "paddings": [n - 1 for n in sides], "exclusive": False}
+        spread: Step = ("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)
+        return [spread] if mean == (1, 1) else None
+
+    return rewrite(main, instead)
 
 
 # ---- convolutions of a CPU -------------------------------------------------------------------------------------------
 
 
-def convolve_gradients(main: static.Program) -> int:
-    """Gradients by the input of 3x3 convolutions as convolutions with the turned weights; returns how many.
+def convolve_gradients(main: static.Program) -> None:
+    """Gradients by the input of 3x3 convolutions as convolutions with the turned weights.
 
     Paddle's CPU kernel adds up the columns of its matrix product value by value, 12 % of HRNet's step. Only where the
     image is large against the weights, which are turned at each step.
     """
-    block, changed = main.global_block(), 0
-    for index in reversed(range(len(block.ops))):
-        op = block.ops[index]
+    block = main.global_block()
+    for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
             continue
         weights, gradient = block.var(op.input("Filter")[0]), block.var(op.output("Input@GRAD")[0])
@@ -164,6 +149,4 @@ def convolve_gradients(main: static.Program) -> int:
         ]
         op.desc.set_output("Input@GRAD", [])
         insert_all(block, index, steps, op_role=BACKWARD)
-        changed += 1
     block._sync_with_cpp()
-    return changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paddle import static
 
 from program.ops import BACKWARD, LOSS, MERGED, is_clear, is_merge, is_optimizer, parameters_by_gradient, writers
-from program.passes.edit import insert
+from program.passes.edit import insert, remove
 
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
 
@@ -41,12 +41,9 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     startup.global_block()._sync_with_cpp()
     block._sync_with_cpp()
     micro = main.clone()
-    block = micro.global_block()
-    for index in reversed(range(len(block.ops))):
-        op = block.ops[index]
-        if is_optimizer(op) or is_clear(op) or op.type in TRANSPORT:
-            block._remove_op(index, sync=False)
-        elif is_merge(op):
+    remove(micro, lambda op: is_optimizer(op) or is_clear(op) or op.type in TRANSPORT)
+    for op in micro.global_block().ops:
+        if is_merge(op):
             op.desc.set_output("Out", op.input("Y"))
-    block._sync_with_cpp()
+    micro.global_block()._sync_with_cpp()
     return micro

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from paddle import static
 
-from program.ops import ALL_UPDATES, readers
+from program.ops import ALL_UPDATES, operands, readers
 from program.passes.edit import insert
 
 UNIT = "resnet_unit"
-_INPUTS = ("Filter", "Scale", "Bias", "Mean", "Var")  # of each side, X and Z
-_OUTPUTS = ("Conv", "SavedMean", "SavedInvstd", "RunningMean", "RunningVar")
-_OF_CHANNELS = ("Scale", "Bias", "Mean", "Variance")  # of a batch_norm
+# Of each side, X and Z: a slot of the unit, and whose place it takes, a slot of conv2d or batch_norm.
+_INPUTS = {"": "Input", "Filter": "Filter", "Scale": "Scale", "Bias": "Bias", "Mean": "Mean", "Var": "Variance"}
+_OUTPUTS = {"Conv": "Output", "SavedMean": "SavedMean", "SavedInvstd": "SavedVariance"}
+_OUTPUTS |= {"RunningMean": "Mean", "RunningVar": "Variance"}
 
 
 def fits(op: Any, block: Any) -> bool:
@@ -40,9 +41,9 @@ def fits(op: Any, block: Any) -> bool:
     )
 
 
-def fuse(main: static.Program, startup: static.Program | None = None) -> int:
-    """Makes units of the blocks of a forward program; returns how many. An evaluation has no start-up program."""
-    block, made = main.global_block(), 0
+def fuse(main: static.Program, startup: static.Program | None = None) -> None:
+    """Makes units of the blocks of a forward program. An evaluation has no start-up program."""
+    block = main.global_block()
     read, writer = readers(block), {name: op for op in block.ops for name in op.output_arg_names}
 
     def maker(name: str, kind: str) -> Any:
@@ -65,39 +66,30 @@ def fuse(main: static.Program, startup: static.Program | None = None) -> int:
         if z and [*z[0].attr("paddings")] != [*x[0].attr("paddings")]:
             z = ()  # its kernel pads both alike
         _insert(block, x, z, add, relu)
-        for convolution, norm in (x, z) if z else (x,):
-            _store(block, startup, convolution.input("Filter")[0], [norm.input(slot)[0] for slot in _OF_CHANNELS])
-        for op in (*x, *z, *((add,) if add else ()), relu):
+        for convolution, norm in filter(None, (x, z)):
+            channels = operands(norm, "Scale", "Bias", "Mean", "Variance")
+            _store(block, startup, convolution.input("Filter")[0], channels)
+        for op in filter(None, (*x, *z, add, relu)):
             for name in op.output_arg_names:
                 writer.pop(name, None)
             block._remove_op(block.ops.index(op), sync=False)
-        made += 1
     block._sync_with_cpp()
     for op in block.ops:
         if op.type == UNIT:
             op.desc.infer_shape(block.desc)
-    return made
 
 
 def _insert(block: Any, x: tuple[Any, ...], z: tuple[Any, ...], add: Any, relu: Any) -> None:
+    mask = block.create_var(name=f"{relu.output('Out')[0]}.mask", dtype="int32", stop_gradient=True)
     inputs: dict[str, list[str]] = {}
-    outputs = {"Y": relu.output("Out")}
-    for letter, side in (("X", x), ("Z", z)):
-        if not side:  # the gradient asks for each slot by name
-            inputs |= {f"{slot}{letter}": [] for slot in ("", *_INPUTS)}
-            outputs |= {f"{slot}{letter}": [] for slot in _OUTPUTS}
-            continue
-        convolution, norm = side
-        inputs |= {letter: convolution.input("Input"), f"Filter{letter}": convolution.input("Filter")}
-        inputs |= {f"{slot}{letter}": norm.input(slot) for slot in ("Scale", "Bias", "Mean")}
-        inputs |= {f"Var{letter}": norm.input("Variance")}
-        outputs |= {f"Conv{letter}": convolution.output("Output"), f"SavedMean{letter}": norm.output("SavedMean")}
-        outputs |= {f"SavedInvstd{letter}": norm.output("SavedVariance")}
-        outputs |= {f"RunningMean{letter}": norm.input("Mean"), f"RunningVar{letter}": norm.input("Variance")}
+    outputs = {"Y": relu.output("Out"), "BitMask": [mask.name]}
+    for letter, side in (("X", x), ("Z", z)):  # without one the slots are empty: the gradient asks for each by name
+        for slot, theirs in _INPUTS.items():
+            inputs[f"{slot}{letter}"] = [name for op in side for name in operands(op, theirs)]
+        for slot, theirs in _OUTPUTS.items():
+            outputs[f"{slot}{letter}"] = [name for op in side for name in operands(op, theirs)]
     if add and not z:
         inputs["Z"] = add.input("Y")
-    mask = block.create_var(name=f"{relu.output('Out')[0]}.mask", dtype="int32", stop_gradient=True)
-    outputs["BitMask"] = [mask.name]
     convolution, norm = x
     attrs = {name: norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
     attrs |= {"stride": convolution.attr("strides")[0], "padding": convolution.attr("paddings")[0]}
@@ -143,11 +135,11 @@ def stored_otherwise(main: static.Program) -> set[str]:
         if op.type == "cast":
             wide[op.output("Out")[0]] = op.input("X")[0]
         elif op.type == UNIT:
-            names = [name for side in "XZ" for slot in _INPUTS for name in op.input(f"{slot}{side}")]
+            names = operands(op, *(f"{slot}{side}" for slot in _INPUTS if slot for side in "XZ"))
             found.update(wide.get(name, name) for name in names)
         elif op.type in ALL_UPDATES:
-            for slot in {"Velocity", "MasterParam"} & {*op.input_names}:
-                pairs = zip(op.input("Param"), op.input(slot), strict=False)  # no masters of FP32 parameters
+            for slot in ("Velocity", "MasterParam"):
+                pairs = zip(op.input("Param"), operands(op, slot), strict=False)  # no masters of FP32 parameters
                 found.update(name for parameter, name in pairs if parameter in found)
     return found
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from paddle import static
 
-from program.ops import ALL_UPDATES, BACKWARD, LOSS, OPTIMIZE
-from program.passes.edit import insert
+from program.ops import ALL_UPDATES, BACKWARD, LOSS, OPTIMIZE, operands
+from program.passes.edit import insert, remove
 
 # ---- a fixed loss scale ----------------------------------------------------------------------------------------------
 
@@ -28,12 +28,13 @@ def scale_loss(main: static.Program, scale: float) -> None:
 # ---- update by LARS -----------------------------------------------------------------------------------------------
 
 MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
-_LARS_LISTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam", "ParamOut", "VelocityOut", "MasterParamOut")
+_LARS_INPUTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam")
+_LARS_OUTPUTS = ("ParamOut", "VelocityOut", "MasterParamOut")
 _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision")
 
 
-def merge_lars(main: static.Program) -> int:
-    """Updates by LARS of one type as one operator for up to MERGED_LARS parameters; returns how many it makes.
+def merge_lars(main: static.Program) -> None:
+    """Updates by LARS of one type as one operator for up to MERGED_LARS parameters.
 
     Paddle's kernel takes lists and computes each parameter by itself.
     """
@@ -43,32 +44,23 @@ def merge_lars(main: static.Program) -> int:
         if op.type == "lars_momentum":
             key = (block.var(op.input("Param")[0]).dtype, *(op.attr(name) for name in _LARS_SHARED))
             groups.setdefault(key, []).append(op)
-    made = 0
+    joined: set[Any] = set()
     for alike in groups.values():
         parts = math.ceil(len(alike) / MERGED_LARS)
-        for part in range(parts):
-            first, *others = alike[part::parts]
-            if not others:
+        for together in (alike[part::parts] for part in range(parts)):
+            if len(together) == 1:
                 continue
-            slots = {slot: [n for op in (first, *others) for n in _operands(op, slot)] for slot in _LARS_LISTS}
-            attrs = {name: first.attr(name) for name in _LARS_SHARED}
-            attrs["lars_weight_decay"] = [decay for op in (first, *others) for decay in op.attr("lars_weight_decay")]
             insert(
                 block,
-                block.ops.index(others[-1]) + 1,
+                block.ops.index(together[-1]) + 1,
                 "lars_momentum",
-                {slot: names for slot, names in slots.items() if not slot.endswith("Out")},
-                {slot: names for slot, names in slots.items() if slot.endswith("Out")},
-                **attrs,
+                *(
+                    {s: [n for op in together for n in operands(op, s)] for s in of}
+                    for of in (_LARS_INPUTS, _LARS_OUTPUTS)
+                ),
+                **{name: together[0].attr(name) for name in _LARS_SHARED},
+                lars_weight_decay=[decay for op in together for decay in op.attr("lars_weight_decay")],
                 op_role=OPTIMIZE,
             )
-            for op in (first, *others):
-                block._remove_op(block.ops.index(op), sync=False)
-            made += 1
-    block._sync_with_cpp()
-    return made
-
-
-def _operands(op: Any, slot: str) -> list[str]:
-    of, slots = (op.output, op.output_names) if slot.endswith("Out") else (op.input, op.input_names)
-    return list(of(slot)) if slot in slots else []
+            joined.update(together)
+    remove(main, joined.__contains__)

@@ -8,20 +8,16 @@ from typing import Any
 import numpy as np
 import paddle
 
-from program.ops import ALL_UPDATES, CONVOLUTIONS, EMPTY, NORMALIZATIONS, Refused, dtype_of, type_in
+from program.ops import ALL_UPDATES, CONVOLUTIONS, EMPTY, NORMALIZATIONS, Refused, dtype_of, operands, type_in
 
 # Operators that the executor runs without a kernel of their own, or whose one kernel looks at no data.
 NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
-_TYPE_NAMES = {
+_CALLED = {
     "float16": "::paddle::platform::float16",
     "float32": "float",
     "float64": "double",
-    "int32": "int",
-    "int64": "int64_t",
     "bool": "bool",
-    "uint8": "uint8_t",
-    "int8": "int8_t",
-    "int16": "int16_t",
+    "int32": "int",
 }
 _FLOATS = {"float16", "float32", "float64"}
 # Operators whose kernels take operands of two types: those that are FP32 whatever the kernel's own type is.
@@ -52,18 +48,17 @@ MOST_ELEMENTS = 2**31 - 1
 def sizes(main: Any) -> None:
     """That cuDNN takes each convolution's images. Raises ValueError where one has too many elements."""
     block = main.global_block()
-    for op in block.ops:
-        for name in (*op.input("Input"), *op.output("Output")) if op.type in CONVOLUTIONS else ():
-            elements = math.prod(block.var(name).shape)
-            if elements > MOST_ELEMENTS:
-                raise ValueError(
-                    f"BATCHSIZE: {name} has {elements} elements, cuDNN takes tensors of {MOST_ELEMENTS} at most: "
-                    "lower BATCHSIZE or IMAGE_SIZE"
-                )
+    for name in (n for op in block.ops if op.type in CONVOLUTIONS for n in operands(op, "Input", "Output")):
+        elements = math.prod(block.var(name).shape)
+        if elements > MOST_ELEMENTS:
+            raise ValueError(
+                f"BATCHSIZE: {name} has {elements} elements, cuDNN takes tensors of {MOST_ELEMENTS} at most: "
+                "lower BATCHSIZE or IMAGE_SIZE"
+            )
 
 
-def check(main: Any, device: str) -> int:
-    """Number of operators, all of which this Paddle has a kernel for on `device`, in the types of all their data.
+def check(main: Any, device: str) -> None:
+    """That this Paddle has a kernel for each operator on `device`, in the types of all its data.
 
     Raises ValueError where an image is too large for cuDNN; Refused where one has no kernel of the type that Paddle
     selects, or an operand is declared in another type than that kernel reads or writes: Paddle would cast it at each
@@ -80,41 +75,42 @@ def check(main: Any, device: str) -> int:
             continue
         types = {t.partition("[")[2].partition("]")[0] for t in registered.get(op.type, []) if place in t}
         types |= {
-            _TYPE_NAMES.get(t.rpartition(", ")[2].rstrip(")"), "")
+            _called(t.rpartition(", ")[2].rstrip(")"))
             for t in bare.get(op.type, [])  # the few operators that the first list leaves out, `cast` for one
             if t.startswith(f"({device.upper()},")
         }
-        operands = _operands(op, block)
-        selected = _selected(op, operands)
-        if not types or (selected and _TYPE_NAMES[selected] not in types):
+        declared = _declared(op, block)
+        selected = _selected(op, declared)
+        if not types or (selected and _called(selected) not in types):
             raise Refused(f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
-        _agree(op, operands, selected)
-    return len(block.ops)
+        _agree(op, declared, selected)
 
 
-def _operands(op: Any, block: Any) -> dict[str, dict[str, str]]:
+def _called(dtype: str) -> str:
+    """What C++ calls a type."""
+    return _CALLED.get(dtype, f"{dtype}_t")
+
+
+def _declared(op: Any, block: Any) -> dict[str, dict[str, str]]:
     """{slot: {variable: its type}} of the tensors that an operator reads and writes."""
-    found: dict[str, dict[str, str]] = {}
-    for slots, of in ((op.input_names, op.input), (op.output_names, op.output)):
-        for slot in slots:
-            names = (n for n in of(slot) if n != EMPTY and slot != "XShape" and block.has_var(n))
-            found[slot] = found.get(slot, {}) | {n: type_in(block, n) for n in names}
-    return found
+    return {
+        slot: {n: type_in(block, n) for n in operands(op, slot) if n != EMPTY and slot != "XShape" and block.has_var(n)}
+        for slot in (*op.input_names, *op.output_names)
+    }
 
 
-def _selected(op: Any, operands: dict[str, dict[str, str]]) -> str:
+def _selected(op: Any, declared: dict[str, dict[str, str]]) -> str:
     """The type of whose kernel Paddle runs; empty where an operator has no tensors."""
-    slots = [] if op.type in _TYPED_BY_OUTPUT else [slot for slot in _SELECTORS if slot in op.input_names]
-    for slot in (*slots, *(() if op.type in _TYPED_BY_OUTPUT else op.input_names), *op.output_names):
-        if operands[slot]:
-            return next(iter(operands[slot].values()))
-    return ""
+    slots = [*op.output_names]
+    if op.type not in _TYPED_BY_OUTPUT:
+        slots = [*(slot for slot in _SELECTORS if slot in op.input_names), *op.input_names, *slots]
+    return next((dtype for slot in slots for dtype in declared[slot].values()), "")
 
 
-def _agree(op: Any, operands: dict[str, dict[str, str]], selected: str) -> None:
+def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
     """Each operand has the type in which its operator's kernel reads or writes it."""
-    for slot, types in operands.items():
-        for name, declared in types.items():
+    for slot, types in declared.items():
+        for name, dtype in types.items():
             wanted = selected
             if slot in _FP32_OPERANDS.get(op.type, ()):
                 wanted = "float32"
@@ -122,16 +118,16 @@ def _agree(op: Any, operands: dict[str, dict[str, str]], selected: str) -> None:
                 wanted = _type_name(op.attr("in_dtype" if slot == "X" else "out_dtype"))
             elif op.type == "fill_constant":
                 wanted = _type_name(op.attr("dtype"))
-            elif declared not in _FLOATS or wanted not in _FLOATS:
+            elif not {dtype, wanted} <= _FLOATS:
                 continue  # indices, masks and counts
             elif op.type == "coalesce_tensor" and slot == "Input":
                 continue
-            if declared != wanted:
-                raise Refused(f"{op.type} reads or writes {name} in {wanted}, and it is declared {declared}")
+            if dtype != wanted:
+                raise Refused(f"{op.type} reads or writes {name} in {wanted}, and it is declared {dtype}")
 
 
-def evaluation(main: Any, training: Any, device: str) -> int:
-    """Number of operators of an evaluation program that has kernels for all, and the training program's state.
+def evaluation(main: Any, training: Any, device: str) -> None:
+    """That an evaluation program has a kernel for each operator, and the training program's state.
 
     Raises Refused where it lacks a kernel, or shares a variable in another shape or type than the training program has.
     """
@@ -139,10 +135,10 @@ def evaluation(main: Any, training: Any, device: str) -> int:
     for variable in main.list_vars():
         other = theirs.get(variable.name)
         if variable.persistable and other is not None and other.persistable:
-            ours = [(v.shape, dtype_of(v)) for v in (variable, other)]
-            if ours[0] != ours[1]:
-                raise Refused(f"the evaluation has {variable.name} as {ours[0]}, the training as {ours[1]}")
-    return check(main, device)
+            ours, its = ((v.shape, dtype_of(v)) for v in (variable, other))
+            if ours != its:
+                raise Refused(f"the evaluation has {variable.name} as {ours}, the training as {its}")
+    check(main, device)
 
 
 def feed(main: Any, given: dict[str, Any]) -> None:

@@ -9,17 +9,7 @@ from typing import Any
 
 import paddle
 
-from program.ops import (
-    ADDING,
-    MIB,
-    NORMALIZATIONS,
-    Refused,
-    adds,
-    element_bytes,
-    input_gradient,
-    readers,
-    type_in,
-)
+from program.ops import ADDING, MIB, NORMALIZATIONS, Refused, added_to, dtype_of, element_bytes, readers, type_in
 from program.passes.resnet_unit import fits
 from program.strategy import Strategy
 
@@ -51,7 +41,7 @@ def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
             raise Refused("STRATEGY: perturb_input is on and no input is moved")
         said.append(f"perturb_input moved {', '.join(moved)} by one rounding")
     if ranks > 1:
-        return said + _buckets(block, on)
+        return said + _buckets(block, on.fuse_grad_size_in_MB)
     if asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:
         raise Refused(
             "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
@@ -90,14 +80,12 @@ def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
 def _made(block: Any) -> dict[str, int]:
     """{knob: operators that only its pass makes}."""
     kinds = Counter(op.type for op in block.ops)
-    added_to = [op.output(input_gradient(op))[0] for op in block.ops if adds(op)]
+    added = [name for op in block.ops for name in added_to(op)]
     # Addto makes two around each gradient that is added to; the others are enable_inplace's.
-    of_addto = sum(
-        op.type == "share_buffer" and not {*op.input("X"), *op.output("Out")}.isdisjoint(added_to) for op in block.ops
-    )
+    shares = [op for op in block.ops if op.type == "share_buffer"]
     return {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {
-        "enable_addto": len(added_to),
-        "enable_inplace": kinds["share_buffer"] - of_addto,
+        "enable_addto": len(added),
+        "enable_inplace": sum(not {*op.input("X"), *op.output("Out")}.intersection(added) for op in shares),
         "merged_lars": sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops),
     }
 
@@ -106,38 +94,32 @@ def _left(block: Any) -> Counter[str]:
     """{knob: places that its pass would have changed}, by the patterns of Paddle's passes."""
     read = readers(block)
 
-    def reader(name: str) -> Any:
-        """The only operator that reads it, if there is one only; share_buffer reads no value."""
-        found = [block.ops[index] for index in read.get(name, ()) if block.ops[index].type != "share_buffer"]
+    def reader(op: Any, slot: str) -> Any:
+        """The only operator that reads its output, if there is one only; share_buffer reads no value."""
+        found = [block.ops[index] for index in read.get(op.output(slot)[0], ())]
+        found = [op for op in found if op.type != "share_buffer"]
         return found[0] if len(found) == 1 else None
 
     def is_add_relu(op: Any) -> bool:
         if op.type == "fused_elemwise_add_activation":
             return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
-        return op.type == "elementwise_add" and getattr(reader(op.output("Out")[0]), "type", "") == "relu"
+        return op.type == "elementwise_add" and getattr(reader(op, "Out"), "type", "") == "relu"
 
-    alone = Counter(
-        type_in(block, op.input("Param")[0])
-        for op in block.ops
-        if op.type == "lars_momentum" and len(op.input("Param")) == 1
-    )
+    by_lars = [op.input("Param") for op in block.ops if op.type == "lars_momentum"]
+    alone = Counter(type_in(block, parameters[0]) for parameters in by_lars if len(parameters) == 1)
     found: Counter[str] = Counter(merged_lars=sum(n for n in alone.values() if n > 1))
     writer: dict[str, Any] = {}  # the last so far
     for op in block.ops:
         found["resnet_unit"] += fits(op, block)
-        if (
-            op.type == "batch_norm"
-            and op.attr("data_layout") == "NHWC"
-            and type_in(block, op.input("X")[0]) == "float16"
-        ):
-            after = reader(op.output("Y")[0])
-            found["fuse_bn_act_ops"] += after is not None and after.type == "relu"
-            found["fuse_bn_add_act_ops"] += after is not None and is_add_relu(after)
         found["fuse_elewise_add_act_ops"] += op.type == "elementwise_add" and is_add_relu(op)
         found["merged_optimizer"] += op.type == "momentum"
+        is_nhwc = op.type == "batch_norm" and op.attr("data_layout") == "NHWC"
+        if is_nhwc and type_in(block, op.input("X")[0]) == "float16" and (after := reader(op, "Y")):
+            found["fuse_bn_act_ops"] += after.type == "relu"
+            found["fuse_bn_add_act_ops"] += is_add_relu(after)
         if op.type in ("sum", "grad_add"):
             makers = [writer[name] for name in op.input_arg_names if name in writer]
-            found["enable_addto"] += any(maker.type in ADDING and not adds(maker) for maker in makers)
+            found["enable_addto"] += any(maker.type in ADDING and not added_to(maker) for maker in makers)
         writer.update(dict.fromkeys(op.output_arg_names, op))
     return found
 
@@ -156,24 +138,21 @@ def _flags(block: Any, asked: Strategy) -> None:
         )
 
 
-def _buckets(block: Any, on: Strategy) -> list[str]:
-    """What fuse_grad_size_in_MB made of the all-reduces, in words."""
-    buffers = {op.output("FusedOutput")[0]: op for op in block.ops if op.type == "coalesce_tensor"}
+def _buckets(block: Any, limit_mib: float) -> list[str]:
+    """What fuse_grad_size_in_MB made of the all-reduces, in words.
+
+    Buckets of more than one gradient keep to the limit, and one is closed only where the next would not fit.
+    """
+    coalesced = [op for op in block.ops if op.type == "coalesce_tensor"]
     sent = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
-    for name in sent:
-        if name not in buffers:
-            raise Refused(f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
-    _check_sizes(block, list(buffers.values()), limit_mib=on.fuse_grad_size_in_MB)
-    return [f"fuse_grad_size_in_MB={on.fuse_grad_size_in_MB:g}: buckets {len(sent)}"]
-
-
-def _check_sizes(block: Any, coalesced: list[Any], *, limit_mib: float) -> None:
-    """Buckets of more than one gradient keep to the limit, and one is closed only where the next would not fit."""
-    by_type: dict[str, list[list[float]]] = {}  # sizes of the gradients in each bucket
+    alone = sorted(set(sent).difference(*(op.output("FusedOutput") for op in coalesced)), key=sent.index)
+    if alone:
+        raise Refused(f"STRATEGY: fuse_grad_size_in_MB: {alone[0]} travels by itself, in no bucket")
+    by_type: dict[str, list[list[float]]] = {}  # MiB of the gradients in each bucket
     for op in coalesced:
-        name = op.output("Output")[0]
-        sizes = [_mib(block, parameter, name) for parameter in op.input("Input")]
-        by_type.setdefault(type_in(block, name), []).append(sizes)
+        gradient = block.var(op.output("Output")[0])
+        sizes = [math.prod(block.var(p).shape) * element_bytes(gradient) / MIB for p in op.input("Input")]
+        by_type.setdefault(dtype_of(gradient), []).append(sizes)
         if len(sizes) > 1 and sum(sizes) > limit_mib:
             raise Refused(f"STRATEGY: a bucket has {sum(sizes):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
     for buckets in by_type.values():
@@ -183,7 +162,4 @@ def _check_sizes(block: Any, coalesced: list[Any], *, limit_mib: float) -> None:
                     f"STRATEGY: a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {following[0]:.2f}, "
                     f"fuse_grad_size_in_MB is {limit_mib:g}"
                 )
-
-
-def _mib(block: Any, parameter: str, gradient: str) -> float:
-    return math.prod(block.var(parameter).shape) * element_bytes(block.var(gradient)) / MIB
+    return [f"fuse_grad_size_in_MB={limit_mib:g}: buckets {len(sent)}"]

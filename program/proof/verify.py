@@ -13,14 +13,15 @@ from typing import Any
 from program.ops import (
     ALL_UPDATES,
     BACKWARD,
-    CONVOLUTIONS,
     EMPTY,
+    FACTORS,
     LOSS,
     OPTIMIZE,
-    PRODUCTS,
     Refused,
     is_clear,
     is_merge,
+    is_optimizer,
+    operands,
     type_in,
 )
 from program.optimizers import OptimizerConfig
@@ -37,6 +38,11 @@ class Gradient:
     scaled: int = 0  # power of the dynamic loss scale on it
 
 
+def _differ(found: float, wanted: float, least: float = 0.0) -> bool:
+    """Whether two values are not one of C's floats; what is smaller than `least` is held to its size."""
+    return abs(found - wanted) > 1e-6 * max(abs(wanted), least)
+
+
 def gradients(main: Any, *, ranks: int, parts: int = 1, scale: float = 1.0) -> dict[str, Gradient]:
     """{parameter: its gradient as the update uses it}; the update is computed in `parts` micro-steps.
 
@@ -45,18 +51,24 @@ def gradients(main: Any, *, ranks: int, parts: int = 1, scale: float = 1.0) -> d
     Raises Refused where a gradient is summed or scaled not exactly once, is written again after its sum, or is not
     used.
     """
-    starts = (op for op in main.global_block().ops if op.attr("op_role") == BACKWARD | LOSS and op.has_attr("value"))
-    for value in (op.attr("value") for op in starts):
-        if abs(value / scale - 1.0) > 1e-6:
-            raise Refused(f"the gradients start at {value:g}, not at the loss scale {scale:g}")
-    used = _follow(main, ranks=ranks, scales=_loss_scales(main)).used
-    wanted = {p.name for p in main.all_parameters() if p.trainable}
-    if wanted - used.keys():
-        raise Refused(
-            f"no optimizer updates {sorted(wanted - used.keys())[0]} and {len(wanted - used.keys()) - 1} more"
-        )
+    for op in main.global_block().ops:
+        if op.attr("op_role") == BACKWARD | LOSS and op.has_attr("value") and _differ(op.attr("value"), scale):
+            raise Refused(f"the gradients start at {op.attr('value'):g}, not at the loss scale {scale:g}")
+    used = _Followed(main, main, ranks).used
+    unused = sorted({p.name for p in main.all_parameters() if p.trainable} - used.keys())
+    if unused:
+        raise Refused(f"no optimizer updates {unused[0]} and {len(unused) - 1} more")
+    sums = int(ranks > 1)
     for parameter, value in used.items():
-        _check(parameter, value, ranks=ranks, parts=parts)
+        said = f"the gradient of {parameter}"
+        if value.sums != sums:
+            raise Refused(
+                f"{said} is summed over the ranks {value.sums} times, not {sums}: the ranks would train apart"
+            )
+        if _differ(value.factor, 1 / (ranks * parts)):
+            raise Refused(f"{said} is scaled by {value.factor:g}, not by 1/{ranks * parts}")
+        if value.scaled:
+            raise Refused(f"{said} still has the loss scale on it ({value.scaled:+d})")
     return used
 
 
@@ -65,7 +77,7 @@ def merged(micro: Any, main: Any, *, ranks: int, parts: int, scale: float = 1.0)
 
     Raises Refused where one is left out, joined with a value of another scale, or lives on into the next update.
     """
-    first, last = (_follow(program, ranks=ranks, scales=_loss_scales(main)) for program in (micro, main))
+    first, last = (_Followed(program, main, ranks) for program in (micro, main))
     if first.used:
         raise Refused(f"a micro-step updates {sorted(first.used)[0]}")
     if first.merged != last.merged:
@@ -77,141 +89,109 @@ def merged(micro: Any, main: Any, *, ranks: int, parts: int, scale: float = 1.0)
         for index, op in enumerate(program.global_block().ops):
             if not is_merge(op):
                 continue
-            gradient, total = op.input("X")[0], op.input("Y")[0]
-            if op.output("Out")[0] != (total if into_total else gradient):
-                raise Refused(f"the merged {gradient} is written to {op.output('Out')[0]}")
+            gradient, total, out = operands(op, "X", "Y", "Out")
+            if out != (total if into_total else gradient):
+                raise Refused(f"the merged {gradient} is written to {out}")
             if not into_total and cleared.get(total, -1) < index:
                 raise Refused(f"{total} is not cleared after the update")
     for gradient, value in last.merged.values():
-        if value.sums or abs(value.factor * ranks * parts / scale - 1.0) > 1e-6:
+        if value.sums or _differ(value.factor, scale / (ranks * parts)):
             raise Refused(f"{gradient} is merged after {value.sums} sums at the factor {value.factor:g}")
     return len(last.merged)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Followed:
-    used: dict[str, Gradient]  # parameter -> its gradient as the optimizer reads it
-    merged: dict[str, tuple[str, Gradient]]  # accumulator -> the gradient that joins it, and its value then
+    """The gradients of a program, operator by operator; `main` has the loss scale."""
 
+    def __init__(self, program: Any, main: Any, ranks: int) -> None:
+        self.used: dict[str, Gradient] = {}  # parameter -> its gradient as the optimizer reads it
+        self.merged: dict[str, tuple[str, Gradient]] = {}  # accumulator -> the gradient that joins it, its value then
+        self._values: dict[str, Gradient] = {}
+        self._slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
+        self._summed: set[str] = set()
+        self._ranks = ranks
+        scaling = [op for op in main.global_block().ops if op.type == "elementwise_mul" and op.attr("op_role") == LOSS]
+        self._scales = {name for op in scaling for name in op.input("Y")}
+        for op in program.global_block().ops:
+            self._follow(op)
 
-def _follow(main: Any, *, ranks: int, scales: set[str]) -> _Followed:
-    block = main.global_block()
-    values: dict[str, Gradient] = {}
-    slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
-    summed: set[str] = set()
-    used: dict[str, Gradient] = {}
-    merges: dict[str, tuple[str, Gradient]] = {}
-    for op in block.ops:
+    def _follow(self, op: Any) -> None:
         role, kind = op.attr("op_role"), op.type
-        outputs = [n for n in op.output_arg_names if n != EMPTY]
         if kind == "coalesce_tensor":
-            slices[op.output("FusedOutput")[0]] = op.output("Output")
+            self._slices[op.output("FusedOutput")[0]] = op.output("Output")
         elif role == BACKWARD | LOSS:
-            values[outputs[0]] = Gradient(factor=op.attr("value"))
+            self._values[op.output_arg_names[0]] = Gradient(factor=op.attr("value"))
         elif is_merge(op):
-            _merge(op, values, merges, summed)
+            self._merge(*operands(op, "X", "Y"))
         elif kind == "c_allreduce_sum":
-            members = _members(op.input("X")[0], slices, values)
-            values.update({name: replace(value, sums=value.sums + 1) for name, value in members.items()})
-            summed.update(members)
+            self._sum(op.input("X")[0])
         elif kind in ("c_reduce_sum", "c_broadcast") and role & BACKWARD:
             raise Refused(f"{op.input('X')[0]} goes through {kind}: this is not an all-reduce")
         elif kind in ALL_UPDATES:
-            _use(op, values, used)
+            self._use(op)
         elif kind == "check_finite_and_unscale":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-                values[name] = _unscaled(source, values, ranks)
+                self._values[name] = self._unscaled(source)
         elif kind == "update_loss_scaling":
-            values.update({name: values[source] for source, name in zip(op.input("X"), op.output("Out"), strict=True)})
+            for source, name in zip(op.input("X"), op.output("Out"), strict=True):
+                self._values[name] = self._values[source]
         elif role & (BACKWARD | OPTIMIZE):
-            _pass_on(op, kind, outputs, values, scales, summed)
-    return _Followed(used=used, merged=merges)
+            self._pass_on(op)
 
+    def _sum(self, name: str) -> None:
+        """Of a buffer the gradients in it; of what is none the gradient itself, if it is one."""
+        for member in self._slices.get(name, []):
+            if member not in self._values:
+                raise Refused(f"{member} is summed over the ranks before it is computed")
+        for member in self._slices.get(name, [name]):
+            if value := self._values.get(member):
+                self._values[member] = replace(value, sums=value.sums + 1)
+                self._summed.add(member)
 
-def _loss_scales(main: Any) -> set[str]:
-    ops = main.global_block().ops
-    return {n for op in ops if op.type == "elementwise_mul" and op.attr("op_role") == LOSS for n in op.input("Y")}
+    def _unscaled(self, source: str) -> Gradient:
+        if source not in self._values:
+            raise Refused(f"{source} is unscaled but no gradient reaches it")
+        value = self._values[source]
+        if self._ranks > 1 and value.sums != 1:
+            raise Refused(f"{source} is looked at for infinities before its sum over the ranks: they would differ")
+        return replace(value, scaled=value.scaled - 1)
 
+    def _pass_on(self, op: Any) -> None:
+        """Any operator that is linear in the gradients that it reads."""
+        kind = op.type
+        sources = [n for n in (op.input("X") if kind == "depend" else op.input_arg_names) if n in self._values]
+        if not sources:
+            return
+        met = {self._values[name] for name in sources}
+        if len(met) > 1:
+            raise Refused(f"{kind} joins gradients of different sums or scales: {sorted(sources)[:2]}")
+        value = met.pop()
+        if kind == "scale":
+            if op.attr("bias") or len(op.input_arg_names) > 1:
+                raise Refused(f"scale of {sources[0]} is more than a constant factor: bias {op.attr('bias'):g}")
+            value = replace(value, factor=value.factor * op.attr("scale"))
+        if kind == "elementwise_mul_grad" and self._scales.intersection(op.input_arg_names):
+            value = replace(value, scaled=value.scaled + 1)
+        for name in op.output_arg_names:
+            if name in self._summed and kind not in ("depend", "scale") and not is_optimizer(op):
+                raise Refused(f"{name} is written by {kind} after its sum over the ranks")
+            if name != EMPTY:
+                self._values[name] = value
 
-def _members(name: str, slices: dict[str, list[str]], values: dict[str, Gradient]) -> dict[str, Gradient]:
-    """The gradients in a buffer; of what is none the gradient itself, if it is one."""
-    for member in slices.get(name, []):
-        if member not in values:
-            raise Refused(f"{member} is summed over the ranks before it is computed")
-    return {member: values[member] for member in slices.get(name, [name]) if member in values}
+    def _merge(self, name: str, total: str) -> None:
+        if total in self.merged or name not in self._values or name in self._summed:
+            raise Refused(f"{name} is merged twice, after its sum over the ranks, or before it is computed")
+        self.merged[total] = (name, self._values[name])
 
-
-def _unscaled(source: str, values: dict[str, Gradient], ranks: int) -> Gradient:
-    if source not in values:
-        raise Refused(f"{source} is unscaled but no gradient reaches it")
-    value = values[source]
-    if ranks > 1 and value.sums != 1:
-        raise Refused(f"{source} is looked at for infinities before its sum over the ranks: they would differ")
-    return replace(value, scaled=value.scaled - 1)
-
-
-def _pass_on(
-    op: Any,
-    kind: str,
-    outputs: list[str],
-    values: dict[str, Gradient],
-    scale_names: set[str],
-    summed: set[str],
-) -> None:
-    """Any operator that is linear in the gradients that it reads."""
-    sources = [n for n in op.input_arg_names if n in values]
-    if kind == "depend":
-        sources = op.input("X")
-    met = {values[n] for n in sources if n in values}
-    if not met:
-        return
-    if len(met) > 1:
-        raise Refused(f"{kind} joins gradients of different sums or scales: {sorted(sources)[:2]}")
-    value = met.pop()
-    if kind == "scale":
-        if op.attr("bias") or len(op.input_arg_names) > 1:
-            raise Refused(f"scale of {sources[0]} is more than a constant factor: bias {op.attr('bias'):g}")
-        value = replace(value, factor=value.factor * op.attr("scale"))
-    if kind == "elementwise_mul_grad" and scale_names.intersection(op.input_arg_names):
-        value = replace(value, scaled=value.scaled + 1)
-    for name in outputs:
-        if (
-            name in summed
-            and kind not in ("depend", "update_loss_scaling", "scale")
-            and not op.attr("op_role") & OPTIMIZE
-        ):
-            raise Refused(f"{name} is written by {kind} after its sum over the ranks")
-        values[name] = value
-
-
-def _merge(op: Any, values: dict[str, Gradient], merges: dict[str, tuple[str, Gradient]], summed: set[str]) -> None:
-    name, total = op.input("X")[0], op.input("Y")[0]
-    if total in merges or name not in values or name in summed:
-        raise Refused(f"{name} is merged twice, after its sum over the ranks, or before it is computed")
-    merges[total] = (name, values[name])
-
-
-def _use(op: Any, values: dict[str, Gradient], used: dict[str, Gradient]) -> None:
-    for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
-        if gradient not in values:
-            raise Refused(f"the optimizer reads {gradient}, which no gradient of the loss reaches")
-        if parameter in used:
-            raise Refused(f"{parameter} is updated twice")
-        value, rescaled = values[gradient], op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
-        used[parameter] = replace(value, factor=value.factor * rescaled)
-
-
-def _check(parameter: str, value: Gradient, *, ranks: int, parts: int) -> None:
-    sums = 1 if ranks > 1 else 0
-    if value.sums != sums:
-        raise Refused(
-            f"the gradient of {parameter} is summed over the ranks {value.sums} times, not {sums}: the ranks would "
-            "train apart"
-        )
-    if abs(value.factor * ranks * parts - 1.0) > 1e-6:
-        raise Refused(f"the gradient of {parameter} is scaled by {value.factor:g}, not by 1/{ranks * parts}")
-    if value.scaled:
-        raise Refused(f"the gradient of {parameter} still has the loss scale on it ({value.scaled:+d})")
+    def _use(self, op: Any) -> None:
+        rescaled = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
+        for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
+            if gradient not in self._values:
+                raise Refused(f"the optimizer reads {gradient}, which no gradient of the loss reaches")
+            if parameter in self.used:
+                raise Refused(f"{parameter} is updated twice")
+            value = self._values[gradient]
+            self.used[parameter] = replace(value, factor=value.factor * rescaled)
 
 
 def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
@@ -227,46 +207,43 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
         found[op.type] = found.get(op.type, 0) + len(names)
         if op.type not in UPDATES[config.kind]:
             raise Refused(f"the recipe asks for {config.kind}, the program updates {names[0]} by {op.type}")
-        if abs(op.attr("mu") - config.momentum) > 1e-6:
-            raise Refused(f"momentum of {names[0]} is {op.attr('mu'):g}, not {config.momentum:g}")
+        wanted = {"mu": config.momentum}
         if op.type == "lars_momentum":
-            _check_lars(op, config)
+            wanted |= {"lars_coeff": config.lars_coefficient, "epsilon": config.lars_epsilon}
+            _check_lists(op)
+        for attr, value in wanted.items():
+            if _differ(op.attr(attr), value, least=1e-3):
+                said = "momentum" if attr == "mu" else attr
+                raise Refused(f"{said} of {names[0]} is {op.attr(attr):g}, not {value:g}")
         for number, name in enumerate(names):
-            decay = _decay(op, number)
-            wanted = config.weight_decay if config.decays(name) else 0.0
-            if abs(decay - wanted) > 1e-6 * max(wanted, 1e-3):
-                raise Refused(f"weight decay of {name} is {decay:g}, not {wanted:g}")
-        if any(str(main.global_block().var(n).dtype).endswith("16") for n in names):
-            masters = op.input("MasterParam")
-            if len(masters) != len(names) or not op.attr("multi_precision"):
-                raise Refused(f"{names[0]} is in half precision and has no FP32 master")
+            decay, value = _decay(op, number), config.weight_decay if config.decays(name) else 0.0
+            if _differ(decay, value, least=1e-3):
+                raise Refused(f"weight decay of {name} is {decay:g}, not {value:g}")
+        is_half = any(type_in(main.global_block(), name) == "float16" for name in names)
+        if is_half and (len(op.input("MasterParam")) != len(names) or not op.attr("multi_precision")):
+            raise Refused(f"{names[0]} is in half precision and has no FP32 master")
     return found
 
 
-def _check_lars(op: Any, config: OptimizerConfig) -> None:
-    """Its lists belong together, entry by entry, and what its parameters share is the recipe's."""
-    lists = {"Param": op.input("Param"), "Velocity": op.input("Velocity")}
-    if op.attr("multi_precision"):
-        lists["MasterParam"] = op.input("MasterParam")
-    parameters = lists["Param"]
-    for slot, names in lists.items():
+def _check_lists(op: Any) -> None:
+    """Lists of an update by LARS belong together, entry by entry."""
+    parameters = op.input("Param")
+    for slot in ("Param", "Velocity", "MasterParam") if op.attr("multi_precision") else ("Param", "Velocity"):
+        names = op.input(slot)
         if op.output(f"{slot}Out") != names:
             raise Refused(f"{op.type} of {parameters[0]} writes another {slot} than it reads")
         strangers = [p for p, n in zip(parameters, names, strict=True) if n != p and not n.startswith(f"{p}_")]
         if strangers:
             raise Refused(f"{op.type} updates {strangers[0]} by the {slot} of another parameter")
-    for name, wanted in (("lars_coeff", config.lars_coefficient), ("epsilon", config.lars_epsilon)):
-        if abs(op.attr(name) - wanted) > 1e-6 * max(abs(wanted), 1e-3):
-            raise Refused(f"{name} of {parameters[0]} is {op.attr(name):g}, not {wanted:g}")
 
 
 def _decay(op: Any, number: int) -> float:
     if op.type == "lars_momentum":
         return float(op.attr("lars_weight_decay")[number])
-    if op.type == "merged_momentum":
-        methods = op.attr("regularization_method")
-        return float(op.attr("regularization_coeff")[number]) if methods and methods[number] == "l2_decay" else 0.0
-    return float(op.attr("regularization_coeff")) if op.attr("regularization_method") == "l2_decay" else 0.0
+    method, coefficient = op.attr("regularization_method"), op.attr("regularization_coeff")
+    if op.type == "merged_momentum":  # a list of each, which may be empty
+        method, coefficient = method[number] if method else "", coefficient[number] if method else 0.0
+    return float(coefficient) if method == "l2_decay" else 0.0
 
 
 def arithmetic(main: Any, dtype: str) -> None:
@@ -276,10 +253,7 @@ def arithmetic(main: Any, dtype: str) -> None:
     """
     block = main.global_block()
     for op in block.ops:
-        kind = op.type.removesuffix("_grad")
-        slots = ["Filter"] * (kind in CONVOLUTIONS) + ["Y"] * (kind in PRODUCTS)
-        slots += ["FilterX", "FilterZ"] if kind == "resnet_unit" else []
-        for weights in (name for slot in slots if slot in op.input_names for name in op.input(slot)):
+        for weights in operands(op, *(by for _, by, _ in FACTORS.get(op.type.removesuffix("_grad"), ()))):
             if type_in(block, weights) != dtype:
                 raise Refused(f"{op.type} of {weights} is not in {dtype}")
         if op.type == "softmax_with_cross_entropy" and type_in(block, op.input("Logits")[0]) != "float32":

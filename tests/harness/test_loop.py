@@ -33,7 +33,7 @@ def test_a_rate_is_copied_to_the_device_where_it_changes_and_at_no_other_step(tm
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         logits = static.nn.fc(static.data("image", [4, 3], "float32"), 2)
         loss = paddle.nn.functional.cross_entropy(logits, static.data("label", [4, 1], "int64"))
-        training = build.minimize(loss, SGD, SCHEDULE, device="cpu")
+        training = build.minimize(loss, SGD, SCHEDULE, plan=build.Plan(device="cpu"))
     executor = static.Executor(paddle.CPUPlace())
     rate = training.schedule
     of_program: list[float] = []  # the rate that each step took

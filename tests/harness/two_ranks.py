@@ -56,7 +56,7 @@ main, startup = static.Program(), static.Program()
 startup.random_seed = 100 + me.rank
 with static.program_guard(main, startup):
     loss = network(BATCH)
-    training = build.minimize(loss, PLAIN, SCHEDULE, device="cpu")
+    training = build.minimize(loss, PLAIN, SCHEDULE, plan=build.Plan(device="cpu"))
 executor = static.Executor(paddle.CPUPlace())
 executor.run(startup)
 

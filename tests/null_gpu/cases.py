@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,23 +15,15 @@ from PIL import Image
 import paddle_hrnet.config
 import paddle_rn50.config
 from harness import env
+from tests.null_gpu import expected
 
 RECIPES = {"rn50": dict(paddle_rn50.config.RECIPES), "hrnet": paddle_hrnet.config.RECIPES}
 del RECIPES["rn50"]["recorded"]  # it trains nothing, and its program is nvidia_cosine's
-LAYOUTS = {  # beside the precision's own; FCN-HRNetW18 has one
-    ("rn50", "fp32"): "NHWC",
-    ("rn50", "tf32"): "NHWC",
-    ("rn50", "amp_o1"): "NCHW",
-    ("rn50", "amp_o2"): "NCHW",
-}
 LARS_BATCH = 1632  # images: the smallest global batch that mlperf_lars has a reference point for
 SIDE = {"rn50": 32, "hrnet": 64}  # pixels of a training crop
 CLOSED = "rn50-mlperf_lars-amp_o2-train-2"  # the README's command for the closed division
 FULL = (CLOSED, "hrnet-cityscapes_80k_flip-amp_o1-throughput-2")  # have the networks of users, others fewer blocks
-KNOBS = {
-    "merged_lars=1": "mlperf_lars",
-    "resnet_unit=1": "nvidia_cosine",
-}  # that are off by default, each with the recipe of its case
+KNOBS = {"merged_lars=1": "mlperf_lars", "resnet_unit=1": "nvidia_cosine"}  # off by default; the recipe of its case
 STEPS = 2  # of an epoch
 EVALUATED = 3  # evaluation images: less than a batch, so that a part of it only fills up
 
@@ -42,9 +35,9 @@ class Case:
     workload: str
     recipe: str
     precision: str
-    layout: str
-    mode: str
-    ranks: int
+    layout: str = ""  # the precision's own
+    mode: str = "train"
+    ranks: int = 2
     strategy: str = ""  # of the job; the matrix has one case of each knob in KNOBS
 
     def __str__(self) -> str:
@@ -54,6 +47,35 @@ class Case:
     def batch(self) -> int:
         """Images of a rank."""
         return LARS_BATCH // self.ranks if self.recipe == "mlperf_lars" else {"rn50": 4, "hrnet": 2}[self.workload]
+
+    @property
+    def hyperparameters(self) -> Any:
+        """The recipe."""
+        return RECIPES[self.workload][self.recipe](self.batch * self.ranks)
+
+    @property
+    def fed(self) -> str:
+        """Layout of the images in the program: without a word, NHWC where cuDNN is fastest with it."""
+        is_fastest = self.workload == "rn50" and expected.TYPES[self.precision] == "half"
+        return self.layout or ("NHWC" if is_fastest else "NCHW")
+
+    @property
+    def between(self) -> tuple[str, str]:
+        """Type and layout of the images between convolutions, as cuDNN is told: of an NHWC program Paddle transposes
+        them but in FP16."""
+        kind = expected.TYPES[self.precision]
+        return kind, self.fed if kind == "half" else "NCHW"
+
+    @property
+    def spans_ranks(self) -> bool:
+        """Whether batch normalizations take their statistics over all ranks."""
+        return self.workload == "hrnet" and self.ranks > 1 and self.hyperparameters.sync_bn
+
+    def evaluations(self, last: int) -> int:
+        """Batches that a rank evaluates in the last so many epochs."""
+        recipe, epochs = self.hyperparameters, range(self.epochs - last + 1, self.epochs + 1)
+        at_once = self.ranks * (self.batch if self.workload == "rn50" else recipe.eval_batch)
+        return sum(recipe.is_eval_epoch(e, self.epochs) for e in epochs) * math.ceil(EVALUATED / at_once)
 
     @property
     def is_small(self) -> bool:
@@ -104,30 +126,16 @@ class Case:
 
 def matrix() -> list[Case]:
     """Every case on a GPU."""
-    found = []
+    found: dict[Case, None] = {}
     for workload, recipes in RECIPES.items():
-        for recipe, precision, mode, ranks in itertools.product(
-            recipes, env.PRECISIONS, ("train", "throughput"), (2, 1)
-        ):
-            for layout in ("", LAYOUTS.get((workload, precision), "")):
-                case = Case(
-                    workload=workload, recipe=recipe, precision=precision, layout=layout, mode=mode, ranks=ranks
-                )
-                if case not in found:
-                    found.append(case)
-    for knob, recipe in KNOBS.items():
-        found.append(
-            Case(
-                workload="rn50",
-                recipe=recipe,
-                precision="amp_o2",
-                layout="",
-                mode="train",
-                ranks=2,
-                strategy=knob,
-            )
-        )
-    return found
+        for recipe, *job in itertools.product(recipes, env.PRECISIONS, ("train", "throughput"), (2, 1)):
+            precision, mode, ranks = job
+            case = Case(workload=workload, recipe=recipe, precision=precision, mode=mode, ranks=ranks)
+            found[case] = None
+            if workload == "rn50":  # FCN-HRNetW18 has one layout
+                found[replace(case, layout="NCHW" if case.fed == "NHWC" else "NHWC")] = None
+    knobs = [Case(workload="rn50", recipe=r, precision="amp_o2", strategy=knob) for knob, r in KNOBS.items()]
+    return [*found, *knobs]
 
 
 def _pairs(case: Case) -> Iterator[tuple[object, ...]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness import nvidia
 from tests import jobs
+from tests.null_gpu import cases
+from tests.null_gpu.cases import Case
 
 RUN = Path(__file__).with_name("run.sh")
 NODE = Path("/sys/devices/system/node/node0/cpulist")  # cores of this machine's first NUMA node
@@ -143,6 +147,12 @@ class Job:
         return lines[0].removeprefix("error: ") if lines else ""
 
     @property
+    def program(self) -> dict[str, Any]:
+        """What the log's header says of the training program."""
+        header = next(line for line in self.log.read_text().splitlines() if line.startswith('# {"program": '))
+        return dict(json.loads(header[2:])["program"])
+
+    @property
     def explained(self) -> str:
         """What it said, for a failed assertion."""
         messages = self.log.with_suffix(".stderr")
@@ -161,6 +171,18 @@ def start(folder: Path, *before: str, timeout_s: float = 1200, trial: str = "res
     done = jobs.run([*before, str(RUN), "./run_and_time.sh"], timeout_s=timeout_s, **settings)
     log = folder / "logs" / settings["DGXSYSTEM"] / settings.get("WORKLOAD", "rn50") / f"{trial}.txt"
     return Job(done=done, log=log, ranks=read(counts))
+
+
+def trained_twice(case: Case, folder: Path, **variables: str) -> list[Job]:
+    """A training, and its resumption in the middle; both have ended as they must."""
+    end = f"evaluation is 0.0000 after {case.epochs} epochs, below the target"  # nothing is computed
+    first = start(folder, **variables)
+    assert first.error.startswith(end), first.explained
+    (checkpoint,) = (first.log.parent / "result_0.checkpoints").iterdir()
+    assert checkpoint.name == f"step_{cases.STEPS * (case.epochs - 1):09d}.safetensors"
+    again = start(folder, trial="result_0.resumed_1", RESUME="auto", **variables)
+    assert again.error.startswith(end), again.explained
+    return [first, again]
 
 
 def report(folder: Path) -> str:

@@ -18,7 +18,6 @@ class Network:
     normalized: tuple[int, ...]  # channels of each batch normalization
     relu: int  # normalizations with a rectifier right after
     add_relu: int  # ... with a sum and a rectifier after
-    poolings: int
     dense: tuple[int, ...] = ()  # elements of matrices and biases outside convolutions
     products: int = 0  # matrix products of a step
 
@@ -47,7 +46,6 @@ def resnet50(*, small: bool = False, classes: int = 1000, input_channels: int = 
         normalized=tuple(out for out, _, _ in convolutions),
         relu=1 + sum(stages) * 2,
         add_relu=sum(stages),
-        poolings=1,  # the maximum after the stem; the mean at the end is one too or a reduction, as the program has it
         dense=(channels * classes, classes),
         products=3,  # forward, and the gradients of both operands
     )

@@ -3,15 +3,12 @@ and each recipe does so in FP32 on the CPU. What a step asks of a GPU is held ag
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import paddle_hrnet.config
 from harness import nvidia
 from tests import jobs
 from tests.null_gpu import cases, door, expected
@@ -25,33 +22,19 @@ SHORT = cases.pairwise(MATRIX)
 GRADIENTS = ("cudnnConvolutionForward", "cudnnConvolutionBackwardData", "cudnnConvolutionBackwardFilter")
 
 
-def program_section(job: Job) -> dict[str, Any]:
-    """What the log's header says of the training program."""
-    for line in job.log.read_text().splitlines():
-        if line.startswith('# {"program": '):
-            return dict(json.loads(line[2:])["program"])
-    raise AssertionError(f"{job.log} has no section program\n{job.explained}")
-
-
 def run(case: Case, folder: Path) -> list[Job]:
     """The job, and where it trains its resumption in the middle too; both have ended as they must."""
     data = case.write_data(folder / "data")
     settings = case.variables(data)
+    if case.mode == "train":
+        return door.trained_twice(case, folder, **settings)
     if binds(case):  # from one core, as RANK_NUMA alone may widen it
-        before, settings = ("taskset", "--cpu-list", str(min(node_cores()))), settings | {"RANK_NUMA": "0,0"}
+        one_core = ("taskset", "--cpu-list", str(min(node_cores())))
+        job = door.start(folder, *one_core, **settings | {"RANK_NUMA": "0,0"})
     else:
-        before = ()
-    first = door.start(folder, *before, **settings)
-    if case.mode == "throughput":
-        assert first.done.returncode == 0, first.explained
-        return [first]
-    end = f"evaluation is 0.0000 after {case.epochs} epochs, below the target"  # nothing is computed
-    assert first.error.startswith(end), first.explained
-    (checkpoint,) = (first.log.parent / "result_0.checkpoints").iterdir()
-    assert checkpoint.name == f"step_{cases.STEPS * (case.epochs - 1):09d}.safetensors"
-    again = door.start(folder, timeout_s=600, trial="result_0.resumed_1", RESUME="auto", **settings)
-    assert again.error.startswith(end), again.explained
-    return [first, again]
+        job = door.start(folder, **settings)
+    assert job.done.returncode == 0, job.explained
+    return [job]
 
 
 def binds(case: Case) -> bool:
@@ -73,27 +56,37 @@ def test_a_gpu_is_asked_for_what_the_network_needs(case: Case, tmp_path: Path) -
         assert [process.rank for process in job.ranks] == list(range(case.ranks)), job.explained
         for process in job.ranks:
             assert len(process.training) == 1 + cases.STEPS * left, "the warm-up and each step"
-            assert len(process.evaluation) == ((1 + evaluations(case, left)) if case.mode == "train" else 0)
+            assert len(process.evaluation) == (1 + case.evaluations(left) if case.mode == "train" else 0)
             assert not process.refused
             assert process.devices == {process.rank}, "each rank has a GPU of its own"
             assert process.communicators == (case.ranks > 1)
             assert not binds(case) or process.cores == node_cores()
-            taken = [step.of("alloc") for step in process.training[1:]]
-            assert not any(name.startswith("device") for names in taken for name in names), (
-                "the warm-up took all memory"
-            )
+            taken = [name for step in process.training[1:] for name in step.of("alloc")]
+            assert not any(name.startswith("device") for name in taken), "the warm-up took all memory"
             steady = process.training[1]  # the warm-up has built the program, and the loss is read after the next one
             check_layers(case, steady)
             check_host(case, steady)
             check_collectives(case, job, process)
             for step in process.evaluation:
-                wanted = Counter({("cudnnConvolutionForward", *type_and_layout(case)): evaluated_convolutions(case)})
-                if case.strategy == "resnet_unit=1":
-                    network = resnet50(case)
-                    wanted = units("Inference", evaluated_convolutions(case) - 1, network)
-                    assert Counter({key: n for key, n in step.work("cudnn").items() if "Fused" in key[0]}) == wanted
-                    wanted = Counter({("cudnnConvolutionForward", *type_and_layout(case)): 1})  # the stem's
-                assert convolutions(step) == wanted
+                check_evaluation(case, step)
+
+
+def check_evaluation(case: Case, step: Step) -> None:
+    """Convolutions of an evaluation's batch: the network's, once for each size and mirror image."""
+    if case.workload == "hrnet":
+        recipe = case.hyperparameters
+        count = (hrnet_w18(case) + 1) * len(recipe.eval_scales) * (2 if recipe.eval_flip else 1)
+    else:
+        count = resnet50(case).convolutions
+    if case.strategy == "resnet_unit=1":
+        assert named(step.work("cudnn"), "Fused") == units("Inference", count - 1, resnet50(case))
+        count = 1  # the stem's
+    assert named(step.work("cudnn"), *GRADIENTS) == {("cudnnConvolutionForward", *case.between): count}
+
+
+def named(work: Counter[tuple[str, ...]], *parts: str) -> dict[tuple[str, ...], int]:
+    """Calls in whose name one of these stands."""
+    return {call: n for call, n in work.items() if any(part in call[0] for part in parts)}
 
 
 def resnet50(case: Case, **ends: int) -> expected.Network:
@@ -106,57 +99,26 @@ def hrnet_w18(case: Case) -> int:
     return expected.hrnet_w18_convolutions(small=case.is_small)
 
 
-def units(statistics: str, count: int, network: expected.Network) -> Counter[tuple[str, ...]]:
+def units(statistics: str, count: int, network: expected.Network) -> dict[tuple[str, ...], int]:
     """Forward calls of ResNet-50's units with `count` convolutions, three a bottleneck, with statistics each."""
     normalized = 3 * network.add_relu
     images = {("cudnnFusedConvolution", "half", "NHWC"): count, ("cudnnFusedNormalize", "half", "NHWC"): normalized}
-    return Counter({**images, (f"cudnnFused{statistics}",): count})
+    return {**images, (f"cudnnFused{statistics}",): count}
 
 
-def evaluations(case: Case, left: int) -> int:
-    """Batches that a rank evaluates in the last `left` epochs."""
-    recipe = cases.RECIPES[case.workload][case.recipe](case.batch * case.ranks)
-    epochs = sum(recipe.is_eval_epoch(e, case.epochs) for e in range(case.epochs - left + 1, case.epochs + 1))
-    at_once = case.ranks * (case.batch if case.workload == "rn50" else recipe.eval_batch)
-    return epochs * math.ceil(cases.EVALUATED / at_once)
-
-
-def layout(case: Case) -> str:
-    """Of the images in the program: without a word, NHWC where cuDNN is fastest with it."""
-    fastest = "NHWC" if case.workload == "rn50" and expected.TYPES[case.precision] == "half" else "NCHW"
-    return case.layout or fastest
-
-
-def type_and_layout(case: Case) -> tuple[str, str]:
-    """Of the images between convolutions, as cuDNN is told: Paddle transposes those of an NHWC program but in FP16."""
-    kind = expected.TYPES[case.precision]
-    return kind, layout(case) if kind == "half" else "NCHW"
-
-
-def convolutions(step: Step) -> Counter[tuple[str, ...]]:
-    """Calls of cuDNN's convolutions by name, type and layout."""
-    return Counter({key: n for key, n in step.work("cudnn").items() if key[0] in GRADIENTS})
-
-
-def evaluated_convolutions(case: Case) -> int:
-    """Convolutions of an evaluation's batch: the network's, once for each size and mirror image."""
-    if case.workload == "rn50":
-        return resnet50(case).convolutions
-    recipe = paddle_hrnet.config.RECIPES[case.recipe](case.batch * case.ranks)
-    return (hrnet_w18(case) + 1) * len(recipe.eval_scales) * (2 if recipe.eval_flip else 1)
-
-
-def merged_updates(case: Case, network: expected.Network) -> int:
-    """Calls of LARS's kernel, each for up to 59 parameters of one type: normalizations stay in FP32."""
+def updates(case: Case, network: expected.Network) -> int:
+    """Calls of LARS's kernel: one a parameter, or one for up to 59 of one type; normalizations stay in FP32."""
     norms = 2 * len(network.normalized)
-    of_a_type = (parameters(network) - norms, norms) if case.precision == "amp_o2" else (parameters(network),)
+    others = len(network.filters) + len(network.dense)
+    if case.strategy != "merged_lars=1":
+        return norms + others
+    of_a_type = (others, norms) if case.precision == "amp_o2" else (others + norms,)
     return sum(math.ceil(count / 59) for count in of_a_type)
 
 
 def check_layers(case: Case, step: Step) -> None:
     """Convolutions, normalizations, poolings and products of a training step, by type and layout."""
-    about = type_and_layout(case)
-    work = step.work("cudnn")
+    about, work = case.between, step.work("cudnn")
     if case.strategy == "resnet_unit=1":
         check_units(work, resnet50(case))
         return
@@ -167,15 +129,13 @@ def check_layers(case: Case, step: Step) -> None:
         normalized, count = len(network.normalized), network.convolutions
         # The mean at the end is a pooling or a reduction, as the program has it.
         pooled = {key[1:]: n for key, n in work.items() if key[0] == "cudnnPoolingForward"}
-        assert set(pooled) == {(about[0], layout(case))} and sum(pooled.values()) in (1, 2)
+        assert set(pooled) == {(about[0], case.fed)} and sum(pooled.values()) in (1, 2)
         assert sum(step.of("cublas work").values()) == network.products
-        updates = merged_updates(case, network) if case.strategy == "merged_lars=1" else parameters(network)
-        assert step.of("kernel")["lars_momentum"] == (updates if case.recipe == "mlperf_lars" else 0)
-    assert convolutions(step) == Counter(
-        dict(zip(((n, *about) for n in GRADIENTS), (count, count - 1, count), strict=True))
-    )
-    norms = Counter({key: n for key, n in work.items() if "Normalization" in key[0]})
-    if spans_ranks(case):
+        assert step.of("kernel")["lars_momentum"] == (case.recipe == "mlperf_lars") * updates(case, network)
+    counts = zip(GRADIENTS, (count, count - 1, count), strict=True)
+    assert named(work, *GRADIENTS) == {(name, *about): n for name, n in counts}
+    norms = named(work, "Normalization")
+    if case.spans_ranks:
         assert not norms, "a normalization over all ranks is Paddle's own kernel"
         return
     assert {key[1:] for key in norms} == {about}
@@ -191,19 +151,12 @@ def check_units(work: Counter[tuple[str, ...]], network: expected.Network) -> No
     """A training step of ResNet-50 whose every convolution but the stem's is a unit's."""
     about = ("half", "NHWC")
     inside = network.convolutions - 1
-    fused = Counter({key: n for key, n in work.items() if key[0].startswith("cudnnFused")})
     backward = {("cudnnFusedWgrad", *about): inside, ("cudnnFusedBackward", *about): inside}
-    assert fused == units("Statistics", inside, network) + Counter(backward)
+    assert named(work, "cudnnFused") == units("Statistics", inside, network) | backward
     found = {name: work[(name, *about)] for name in GRADIENTS}
     assert found == dict(zip(GRADIENTS, (1, inside, 1), strict=True))
-    norms = Counter({key: n for key, n in work.items() if "Normalization" in key[0]})
     ways = ("cudnnBatchNormalizationForwardTrainingExRelu", "cudnnBatchNormalizationBackwardExRelu")
-    assert norms == dict.fromkeys(((way, *about) for way in ways), 1)  # the stem's
-
-
-def parameters(network: expected.Network) -> int:
-    """Tensors that an optimizer updates: filters, scales and biases of normalizations, matrix and bias."""
-    return len(network.filters) + 2 * len(network.normalized) + len(network.dense)
+    assert named(work, "Normalization") == dict.fromkeys(((way, *about) for way in ways), 1)  # the stem's
 
 
 def check_host(case: Case, step: Step) -> None:
@@ -215,13 +168,6 @@ def check_host(case: Case, step: Step) -> None:
     assert not step.of("sync")
 
 
-def spans_ranks(case: Case) -> bool:
-    """Whether batch normalizations take their statistics over all ranks."""
-    if case.workload == "rn50" or case.ranks == 1:
-        return False
-    return bool(paddle_hrnet.config.RECIPES[case.recipe](case.batch * case.ranks).sync_bn)
-
-
 def check_collectives(case: Case, job: Job, process: Process) -> None:
     """One sum of every gradient, the same on all ranks; and a normalization's two, where it spans them."""
     step = process.training[1]
@@ -230,8 +176,8 @@ def check_collectives(case: Case, job: Job, process: Process) -> None:
         assert not step.collectives
         return
     assert {name for name, *_ in step.collectives} == {"AllReduce"}
-    gradients = program_section(job)["all_reduces"]
-    statistics = 2 * hrnet_w18(case) if spans_ranks(case) else 0
+    gradients = job.program["all_reduces"]
+    statistics = 2 * hrnet_w18(case) if case.spans_ranks else 0
     assert len(step.collectives) == gradients + statistics
     assert all(place == "in place" for *_, place in step.collectives)
     # A normalization sums on the stream that it computes on, gradients on one of their own; there is no third.
@@ -240,9 +186,8 @@ def check_collectives(case: Case, job: Job, process: Process) -> None:
     (computes,) = process.computes_on
     assert streams.pop(computes, 0) == statistics and list(streams.values()) == [gradients]
     if case.workload == "rn50":
-        recipe = cases.RECIPES["rn50"][case.recipe](case.batch * case.ranks)
-        channels = 4 if type_and_layout(case) == ("half", "NHWC") else 3
-        network = resnet50(case, classes=recipe.classes, input_channels=channels)
+        channels = 4 if case.between == ("half", "NHWC") else 3
+        network = resnet50(case, classes=case.hyperparameters.classes, input_channels=channels)
         elements: Counter[str] = Counter()
         for _, count, kind, *_ in step.collectives:
             elements[kind] += int(count)
@@ -262,7 +207,7 @@ SLOW_ON_CPU = [recipe for recipe in cases.RECIPES["hrnet"] if recipe != "scenes_
 )
 def test_a_recipe_trains_on_the_cpu(workload: str, recipe: str, tmp_path: Path) -> None:
     mode = "throughput" if recipe == "mlperf_lars" else "train"  # whose smallest batch takes 20 s a step
-    case = Case(workload=workload, recipe=recipe, precision="fp32", layout="", mode=mode, ranks=2)
+    case = Case(workload=workload, recipe=recipe, precision="fp32", mode=mode)
     settings = {**door.FEW, "DGXSYSTEM": "CPU", "DEVICE": "cpu", **case.variables(case.write_data(tmp_path / "data"))}
     if mode == "throughput":
         settings |= {"WARMUP_STEPS": "1", "MEASURED_STEPS": "1"}

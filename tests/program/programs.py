@@ -20,6 +20,7 @@ from program import build as building
 from program import precision, strategy
 from program.optimizers import OptimizerConfig
 from program.passes import resnet_unit
+from program.proof import knobs as proof
 from program.schedules import Schedule
 
 STAGES = ((8, 2), (16, 2))  # a projection and an identity shortcut in each
@@ -91,6 +92,13 @@ def fresh(
 
 
 _kept = functools.cache(fresh)
+
+
+def proved(main: Any, text: str, *, name: str = "amp_o2", ranks: int = 8) -> list[str]:
+    """What is proved of a GPU's program where STRATEGY was `text`."""
+    asked, chosen = strategy.parse(text), precision.PRECISIONS[name]
+    on = strategy.resolve(asked, dtype=chosen.dtype, layout=chosen.layout, device="gpu")
+    return proof.check(main, on, asked=asked, ranks=ranks)
 
 
 def images(step: int, *, layout: str, channels: int, batch: int = BATCH) -> dict[str, Any]:

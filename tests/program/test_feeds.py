@@ -62,28 +62,25 @@ def small() -> Any:
         yield
 
 
-def plan_of(name: str, layout: str, device: str = "gpu") -> build.Plan:
-    return build.Plan(device=device, precision=precision.PRECISIONS[name], layout=layout, ranks_listen=False)
+def plan_of(name: str, layout: str) -> build.Plan:
+    return build.Plan(device="gpu", precision=precision.PRECISIONS[name], layout=layout, ranks_listen=False)
 
 
-def rn50(recipe_name: str, plan: build.Plan) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
-    recipe = config.recipe(recipe_name, global_batch=4096, image_size=32)  # one that has a rate in every recipe
-    model = train.ResNet50(recipe, plan, batch=BATCH, ranks=RANKS)
-    return both(model, *model.eval_input(None))  # type: ignore[arg-type]
-
-
-def hrnet_programs(
-    recipe_name: str, plan: build.Plan
+def built(
+    plan: build.Plan, recipe_name: str = "nvidia_cosine", workload: str = "rn50"
 ) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
-    recipe = hrnet_config.recipe(recipe_name, global_batch=BATCH * RANKS, image_size=64)
-    model = hrnet.HRNet(recipe, plan, batch=BATCH, ranks=RANKS)
-    return both(model, replace(model.image, height=64, width=96), recipe.eval_batch)
-
-
-def both(model: Workload, image: Any, batch: int) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
-    """Both programs, and a synthetic batch of each."""
+    """The training and the evaluation program, and what a synthetic batch feeds each."""
+    model: Workload
+    if workload == "rn50":
+        recipe: Any = config.recipe(recipe_name, global_batch=4096, image_size=32)  # has a rate in every recipe
+        model = train.ResNet50(recipe, plan, batch=BATCH, ranks=RANKS)
+        image, batch = model.image, BATCH
+    else:
+        recipe = hrnet_config.recipe(recipe_name, global_batch=BATCH * RANKS, image_size=64)
+        model = hrnet.HRNet(recipe, plan, batch=BATCH, ranks=RANKS)
+        image, batch = replace(model.image, height=64, width=96), recipe.eval_batch
     training = model.training_program(programs.SCHEDULE, seed=1)
-    evaluation = build.evaluation(lambda: model.evaluation_totals(image, batch), training, model.plan)
+    evaluation = build.evaluation(lambda: model.evaluation_totals(image, batch), training, plan)
     made = [model.synthetic(of, batch=size, seed=1) for of, size in ((model.image, BATCH), (image, batch))]
     return training, evaluation, [fed(batch) for batch in made]
 
@@ -96,7 +93,7 @@ def fed(batch: Any) -> dict[str, Any]:
 def test_a_synthetic_batch_is_what_both_programs_take(workload: str, recipe: str, name: str, layout: str) -> None:
     """Of every workload, recipe, precision and layout, as two GPUs have them; each is proved as it is built."""
     plan = plan_of(name, layout)
-    training, evaluation, (batch, whole) = {"rn50": rn50, "hrnet": hrnet_programs}[workload](recipe, plan)
+    training, evaluation, (batch, whole) = built(plan, recipe, workload)
     for program in training.update:
         kernels.feed(program, {"image": batch["image"], "label": batch["label"]})
     kernels.feed(evaluation, whole)
@@ -113,7 +110,7 @@ def test_a_batch_read_by_dali_is_what_rn50_takes(tmp_path: Any, name: str, layou
         Image.new("RGB", (48, 40), (number, 0, 0)).save(tmp_path / f"{number}.jpg")
     (tmp_path / "list.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(BATCH)))
     plan = plan_of(name, layout)
-    training, evaluation, _ = rn50("nvidia_cosine", plan)
+    training, evaluation, _ = built(plan)
     image = train.ResNet50(recipe, plan, batch=BATCH).image
     images = data.read_list(tmp_path, "list.txt", recipe.classes)
     reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=1, seed=1)
@@ -129,13 +126,11 @@ def test_a_batch_read_by_dali_is_what_rn50_takes(tmp_path: Any, name: str, layou
 
 
 def test_a_batch_of_another_type_or_shape_is_refused_before_any_kernel() -> None:
-    training, _, (batch, _) = rn50("nvidia_cosine", plan_of("amp_o2", "NHWC"))
+    training, _, (batch, _) = built(plan_of("amp_o2", "NHWC"))
     good = {"image": batch["image"], "label": batch["label"]}
+    as_float = {"image": good["image"].astype(np.float32)}
     for wrong, said in (
-        (
-            {"image": good["image"].astype(np.float32)},
-            r"takes image as \(\[2, 32, 32, 4\], 'float16'\) and is fed .*32'",
-        ),
+        (as_float, r"takes image as \(\[2, 32, 32, 4\], 'float16'\) and is fed .*32'"),
         ({"label": good["label"][:, 0]}, r"takes label as \(\[2, 1\], 'int64'\) and is fed \(\[2\], 'int64'\)"),
         ({"valid": batch["valid"]}, "takes valid as nothing"),
     ):
@@ -145,9 +140,9 @@ def test_a_batch_of_another_type_or_shape_is_refused_before_any_kernel() -> None
 
 def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
     """What Paddle would cast at each step without a word, or stop at in the first one."""
-    training, evaluation, _ = rn50("nvidia_cosine", plan_of("amp_o2", "NHWC"))
+    training, evaluation, _ = built(plan_of("amp_o2", "NHWC"))
     evaluation.global_block().var("image").desc.set_dtype(paddle.float32)
     with pytest.raises(ValueError, match=r"conv2d reads or writes stem.conv.w in float32, and it is declared float16"):
         kernels.check(evaluation, "gpu")
     with pytest.raises(ValueError, match=r"the evaluation has .* the training as"):
-        kernels.evaluation(rn50("nvidia_cosine", plan_of("fp32", "NHWC"))[1], training.main, "gpu")
+        kernels.evaluation(built(plan_of("fp32", "NHWC"))[1], training.main, "gpu")

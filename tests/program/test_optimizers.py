@@ -30,14 +30,11 @@ def reference_step(weights: dict, velocity: dict, x: np.ndarray, y: np.ndarray, 
         decays = name == "fc.w" or config.decay_bn_and_bias or (name == "fc.b" and config.decay_bias)
         decay = config.weight_decay if decays else 0.0
         value = weights[name]
-        if config.kind == "lars" and decay:
+        if config.kind == "lars":
             # You et al. 2017, algorithm 1, with the decay inside the trust ratio's norm
             norm = np.linalg.norm(value)
-            local = config.lars_coefficient * norm / (np.linalg.norm(g) + decay * norm + config.lars_epsilon)
-            velocity[name] = config.momentum * velocity[name] + rate * local * (g + decay * value)
-            weights[name] = value - velocity[name]
-        elif config.kind == "lars":
-            velocity[name] = config.momentum * velocity[name] + rate * g
+            trust = config.lars_coefficient * norm / (np.linalg.norm(g) + decay * norm + config.lars_epsilon)
+            velocity[name] = config.momentum * velocity[name] + rate * (trust if decay else 1) * (g + decay * value)
             weights[name] = value - velocity[name]
         else:
             velocity[name] = config.momentum * velocity[name] + g + decay * value

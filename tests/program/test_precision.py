@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import paddle
@@ -11,7 +13,9 @@ from paddle import static
 from paddle.static.amp.amp_nn import check_finite_and_unscale, update_loss_scaling
 
 from harness.loop import COUNTED
-from program import precision
+from paddle_rn50 import train
+from program import build, precision
+from program.passes import sync_bn
 from tests.program import programs
 
 
@@ -94,43 +98,31 @@ def test_the_start_up_program_casts_parameters_after_their_masters_are_copied() 
     assert all(order == ["master", "cast"] for order in seen.values())
 
 
-def test_an_evaluation_program_takes_the_parameters_of_its_training_program() -> None:
-    from paddle_rn50 import train
-    from program import build
-
-    for name, wanted in (("amp_o1", paddle.float32), ("amp_o2", paddle.float16)):
-        chosen = precision.PRECISIONS[name]
-        plan = build.Plan(device="gpu", precision=chosen, layout="NHWC")
-        model = train.ResNet50(programs.RECIPE, plan, batch=4)
-        main = static.Program()
-        with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():
-            model.evaluation_totals(model.image, 4)
-            precision.cast_evaluation(main, chosen)
-        block = main.global_block()
-        assert block.var("stem.conv.w").dtype == wanted
-        assert block.var("image").dtype == paddle.float16
-        convolutions = [op for op in block.ops if op.type == "conv2d"]
-        assert all(block.var(op.output("Output")[0]).dtype == paddle.float16 for op in convolutions)
-        for total in (train.CORRECT, COUNTED):  # 50,000 images are counted: FP16 ends at 2048
-            assert block.var(total).dtype == paddle.float32
-            writer = next(op for op in block.ops if total in op.output_arg_names)
-            assert block.var(writer.input_arg_names[0]).dtype == paddle.float32
+@pytest.mark.parametrize(("name", "wanted"), [("amp_o1", paddle.float32), ("amp_o2", paddle.float16)])
+def test_an_evaluation_program_takes_the_parameters_of_its_training_program(name: str, wanted: Any) -> None:
+    chosen = precision.PRECISIONS[name]
+    model = train.ResNet50(programs.RECIPE, build.Plan(device="gpu", precision=chosen, layout="NHWC"), batch=4)
+    main = static.Program()
+    with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():
+        model.evaluation_totals(model.image, 4)
+        precision.cast_evaluation(main, chosen)
+    block = main.global_block()
+    assert block.var("stem.conv.w").dtype == wanted
+    convolutions = [op.output("Output")[0] for op in block.ops if op.type == "conv2d"]
+    assert {block.var(name).dtype for name in ("image", *convolutions)} == {paddle.float16}
+    for total in (train.CORRECT, COUNTED):  # 50,000 images are counted: FP16 ends at 2048
+        writer = next(op for op in block.ops if total in op.output_arg_names)
+        assert {block.var(name).dtype for name in (total, writer.input_arg_names[0])} == {paddle.float32}
 
 
 def test_statistics_over_the_ranks_stay_in_fp32() -> None:
-    from unittest import mock
-
-    from program import build
-    from program.passes import sync_bn
-
     minimize = build.minimize
 
-    def spanning(loss: static.Variable, *arguments: object, **settings: object) -> object:
+    def spanning(loss: static.Variable, *arguments: Any, **settings: Any) -> Any:
         sync_bn.span_ranks(loss.block.program)
         return minimize(loss, *arguments, **settings)
 
     with mock.patch.object(build, "minimize", spanning):
         built = programs.fresh(name="amp_o2", device="gpu", ranks=2)  # verified as it is built
-    block = built.main.global_block()
     assert built.kinds("batch_norm", "fused_batch_norm_act", "sync_batch_norm") == [0, 0, 15]
-    assert block.var("stem.bn.w").dtype == paddle.float32
+    assert built.main.global_block().var("stem.bn.w").dtype == paddle.float32

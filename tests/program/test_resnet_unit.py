@@ -21,7 +21,6 @@ from program import build, precision, strategy
 from program.ops import type_in
 from program.passes import resnet_unit
 from program.proof import kernels, verify
-from program.proof import knobs as knobs_of
 from tests.program import lower, programs
 
 RANKS, STEPS = 8, 10
@@ -130,15 +129,6 @@ def test_a_checkpoint_of_the_plain_network_goes_into_units_and_comes_out_again()
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_a_value_is_turned_and_turned_back() -> None:
-    rng = np.random.default_rng(0)
-    for shape in ((64, 32, 3, 3), (64, 32, 1, 1), (64,)):
-        value = rng.normal(size=shape)
-        there = resnet_unit.stored(value)
-        assert there.ndim == 4 and np.array_equal(resnet_unit.plain(there), value)
-        assert there.flags.c_contiguous and resnet_unit.plain(there).flags.c_contiguous
-
-
 def test_an_evaluation_has_units_on_the_training_programs_state() -> None:
     plan = build.Plan(
         device="gpu",
@@ -165,19 +155,6 @@ def test_an_evaluation_has_units_on_the_training_programs_state() -> None:
 def test_units_that_no_kernel_takes_are_refused(where: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"^STRATEGY: {reason}"):
         programs.build(**({"name": "amp_o2", "device": "gpu", "knobs": "resnet_unit=1", "stages": STAGES} | where))
-
-
-def test_a_block_left_apart_or_fused_unasked_is_refused() -> None:
-    def checked(main: Any, knobs: str) -> None:
-        asked = strategy.parse(knobs)
-        on = strategy.resolve(asked, dtype="float16", layout="NHWC", device="gpu")
-        knobs_of.check(main, on, asked=asked, ranks=RANKS)
-
-    with pytest.raises(verify.Refused, match="resnet_unit is off and the program has 12 resnet_unit"):
-        checked(one().main, "")
-    base = programs.build(name="amp_o2", device="gpu", ranks=RANKS, stages=STAGES)
-    with pytest.raises(verify.Refused, match="resnet_unit is on and the program has 14 convolution that a unit takes"):
-        checked(base.main, "resnet_unit=1")
 
 
 @pytest.mark.parametrize(

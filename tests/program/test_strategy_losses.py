@@ -49,6 +49,6 @@ def test_the_control_moves_the_losses_and_little(base: np.ndarray, tmp_path: Pat
 
 
 def test_gradient_merge_on_two_ranks_is_the_large_batch() -> None:
-    done = jobs.on_ranks(2, str(Path(__file__).with_name("two_ranks_merge.py")), THREADS=1)
+    done = jobs.on_ranks(2, str(Path(__file__).with_name("two_ranks.py")), "merge", THREADS=1)
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(done.stdout.split("\n")) == ["", "rank 0 agrees", "rank 1 agrees"]

@@ -39,15 +39,15 @@ def mark_runs(executor):
     def marked(self, program=None, feed=None, *args, **kwargs):
         number = numbers.setdefault(id(program), next(count) if id(program) not in numbers else 0)
         library.nullgpu_mark(f"run {number} {','.join(sorted(feed or {}))}".encode())
-        counted = number_in(total("eval.counted")).value if feed and "valid" in feed else 0
+        counted = memory("eval.counted")[0] if feed and "valid" in feed else 0
         library.nullgpu_running(1)
         done = run(self, program, feed, *args, **kwargs)
         library.nullgpu_running(0)
         if feed and "valid" in feed:
-            number_in(total("eval.counted")).value = counted + int(np.asarray(feed["valid"], dtype=np.float32).sum())
+            memory("eval.counted")[0] = counted + int(np.asarray(feed["valid"], dtype=np.float32).sum())
             for name in ("eval.correct", "eval.confusion"):  # else what lay in the memory of a sum
-                if found := total(name):
-                    ctypes.memset(found._ptr(), 0, found._numel() * width(found))
+                if found := memory(name):
+                    ctypes.memset(found, 0, ctypes.sizeof(found))
             library.nullgpu_mark(b"evaluated")  # a job of several ranks that misses its target is killed
         return done
 
@@ -66,20 +66,14 @@ def mark_replays(capture):
     capture.CapturedStep.run = marked
 
 
-def total(name):
-    """An evaluation's total, in the device's memory, which is the host's; None where the workload has no such."""
+def memory(name):
+    """An evaluation's total in the device's memory, which is the host's; None where the workload has no such."""
     variable = sys.modules["paddle"].static.global_scope().find_var(name)
-    return variable and variable.get_tensor()
-
-
-def width(tensor):
-    """Bytes of an element: a total is int64 or float32."""
-    return 8 if "int64" in str(tensor._dtype()).lower() else 4
-
-
-def number_in(tensor):
-    """Its one element."""
-    return (ctypes.c_int64 if width(tensor) == 8 else ctypes.c_float).from_address(tensor._ptr())
+    if not variable:
+        return None
+    tensor = variable.get_tensor()
+    number = ctypes.c_int64 if "int64" in str(tensor._dtype()).lower() else ctypes.c_float
+    return (number * tensor._numel()).from_address(tensor._ptr())
 
 
 def pipelines_on_cpu(dali):

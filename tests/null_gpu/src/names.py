@@ -9,16 +9,8 @@ import sys
 from pathlib import Path
 
 # "driver" is what Paddle itself opens as libcuda.so. CUDA's runtime opens libcuda.so.1: nothing here stands in for it.
-LIBRARIES = {
-    "driver": rb"cu[A-Z]",
-    "cudnn": rb"cudnn[A-Z]",
-    "cublas": rb"cublas[A-Z]",
-    "nccl": rb"nccl[A-Z]",
-    "curand": rb"curand[A-Z]",
-    "cusolver": rb"cusolver[A-Z]",
-    "cusparse": rb"cusparse[A-Z]",
-    "cupti": rb"cupti[A-Z]",
-    "cufft": rb"cufft[A-Z]",
+PREFIXES = {"driver": "cu"} | {
+    name: name for name in ("cudnn", "cublas", "nccl", "curand", "cusolver", "cusparse", "cupti", "cufft")
 }
 
 
@@ -44,6 +36,6 @@ defined = {
 names = set().union(*(looked_up(Path(library)) for library in sys.argv[1:split])) - defined
 print('#include "core.h"')
 print('#define STUB(KIND, NAME) int NAME(void) { COUNT(KIND); ng_trace(KIND "\\t" #NAME); return 0; }')
-for kind, form in LIBRARIES.items():
-    for name in sorted(name.decode() for name in names if re.match(form, name)):
+for kind, prefix in PREFIXES.items():
+    for name in sorted(name.decode() for name in names if re.match(rb"%b[A-Z]" % prefix.encode(), name)):
         print(f'STUB("{kind}", {name})')
