@@ -111,8 +111,10 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
-        samplers = [stack.enter_context(sampler) for sampler in telemetry.samplers(job, me)]
-        tracers = [stack.enter_context(tracer) for tracer in tracing.tracers(job, me)]
+        samplers = telemetry.samplers(job, me)
+        beside: list[Hook] = [*samplers, *tracing.tracers(job, me)]
+        for hook in beside:
+            stack.enter_context(hook)
         dataset = schema.Dataset(
             name=task.dataset,
             train_samples=task.train_samples,
@@ -132,7 +134,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             progress=progress,
             keeper=keeper,
             samplers=samplers,
-            hooks=(*samplers, *tracers, keeper),
+            hooks=(*beside, keeper),
             start=start,
             seed=seed,
             steps_per_epoch=steps,

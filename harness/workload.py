@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import paddle
 from paddle import static
 
 from harness import plan as plans
@@ -46,10 +47,7 @@ class Workload(ABC):
 
     @classmethod
     def plan_of(cls, job: Job) -> build.Plan:
-        """How this model's program is to be built for a job.
-
-        Raises ValueError where the job asks for what cannot be built.
-        """
+        """How this model's program is to be built. Raises ValueError where the job asks for what cannot be built."""
         return plans.of_job(job)
 
     @property
@@ -107,6 +105,13 @@ class Workload(ABC):
         with static.program_guard(training, startup):
             loss = self.training_loss(self.plan.micro_batch(self.batch))
             return build.minimize(loss, self.recipe.optimizer, schedule, plan=self.plan)
+
+
+def add_to_total(name: str, value: static.Variable, *, shape: list[int], dtype: str) -> None:
+    """Adds a value of a batch to a variable that stays in the scope, by operators of the default program."""
+    block = static.default_main_program().global_block()
+    total = block.create_var(name=name, shape=shape, dtype=dtype, persistable=True)
+    paddle.assign(total + value, output=total)
 
 
 def of_job(job: Job) -> Workload:
