@@ -99,7 +99,7 @@ def _listed(list_file: Path) -> list[tuple[str, str, str]]:
         paths = line.split()
         if len(paths) != 2:
             raise ValueError(f"{where}: {line!r} has not two paths: write 'image label', without blanks in them")
-        pairs.append((where, *paths))
+        pairs.append((where, paths[0], paths[1]))
     return pairs
 
 

@@ -146,10 +146,8 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def folder_of(job: Job) -> Path:
     """Where a trial's checkpoints are: beside its log, the same for the trial and for those that go on with it."""
-    if job.checkpoint_dir:
-        return Path(job.checkpoint_dir)
     log = Path(job.result_file)
-    return log.with_name(log.name.partition(".")[0] + ".checkpoints")
+    return Path(job.checkpoint_dir or log.with_name(log.name.partition(".")[0] + ".checkpoints"))
 
 
 def _newest_first(folder: Path) -> list[Path]:
