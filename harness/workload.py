@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,25 +24,13 @@ from program.schedules import Schedule
 class Workload(ABC):
     """A model as a run trains it, by a recipe and a plan."""
 
-    EMBEDDED: ClassVar[str]  # name of the data set that is made where none is given
+    EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `prepare(folder)`
+    DATA: ClassVar[Any]  # module that reads a data set: `find(root, part, classes)`, `Loader` and `synthetic`
     QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
 
     def __init__(self, recipe: Any, plan: build.Plan, *, batch: int, ranks: int = 1) -> None:
         """`batch` is of a device in images, `recipe` the workload's frozen dataclass."""
         self.recipe, self.plan, self.batch, self.ranks = recipe, plan, batch, ranks
-
-    @staticmethod
-    @abstractmethod
-    def make_data(folder: Path) -> Any:
-        """Makes the embedded data set in a folder."""
-
-    @staticmethod
-    @abstractmethod
-    def find_data(root: Path, part: str, classes: int) -> Any:
-        """Samples of `part` (train or val) of a data set, with a length.
-
-        Raises ValueError where they are absent, not whole, or wrongly listed.
-        """
 
     @classmethod
     def plan_of(cls, job: Job) -> build.Plan:
@@ -67,17 +54,20 @@ class Workload(ABC):
         Raises ValueError where the samples do not say it.
         """
 
-    @abstractmethod
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
         """A batch of noise in a format, to warm up on and to measure the program without its input."""
+        made: Batch = self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
+        return made
 
-    @abstractmethod
     def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Training batches."""
+        loader: Loader = self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
+        return loader
 
-    @abstractmethod
     def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Evaluation batches."""
+        loader: Loader = self.DATA.Loader(samples, plan, reader)
+        return loader
 
     @abstractmethod
     def training_loss(self, batch: int) -> static.Variable:

@@ -72,7 +72,7 @@ class PairList:
         return len(self.images)
 
 
-def read_list(root: Path, part: str, classes: int) -> PairList:
+def find(root: Path, part: str, classes: int) -> PairList:
     """Pairs of `part` (train or val): those of its list file, or without one all in Cityscapes' folders.
 
     Raises ValueError where the folder or the list is absent or empty; a line has not two paths; a file is absent. The

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import paddle
@@ -12,9 +12,7 @@ from paddle import static
 from paddle.nn import functional
 
 from harness.env import Job
-from harness.loader import Batch, ReaderConfig
 from harness.loop import COUNTED
-from harness.sampling import Plan
 from harness.workload import Workload, add_to_total
 from paddle_hrnet import config, data, metric, scenes
 from paddle_hrnet.model import fcn_hrnet_w18, pretrained_weights
@@ -27,9 +25,10 @@ CONFUSION = "eval.confusion"
 class HRNet(Workload):
     """FCN-HRNetW18, in the plan's precision."""
 
-    EMBEDDED, QUALITY = scenes.NAME, CONFUSION
+    EMBEDDED: ClassVar = scenes
+    DATA: ClassVar = data
+    QUALITY = CONFUSION
     recipe: config.Recipe
-    make_data, find_data = staticmethod(scenes.prepare), staticmethod(data.read_list)
 
     @classmethod
     def plan_of(cls, job: Job) -> build.Plan:
@@ -52,15 +51,6 @@ class HRNet(Workload):
 
     def eval_input(self, samples: data.PairList) -> tuple[data.ImageFormat, int]:
         return dataclasses.replace(data.first_size(samples), half=self.image.half), self.recipe.eval_batch
-
-    def synthetic(self, image: data.ImageFormat, *, batch: int, seed: int) -> Batch:
-        return data.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
-
-    def batches(self, samples: data.PairList, plan: Plan, reader: ReaderConfig) -> data.Loader:
-        return data.Loader(samples, plan, reader, augment=self.recipe.augmentation)
-
-    def eval_batches(self, samples: data.PairList, plan: Plan, reader: ReaderConfig) -> data.Loader:
-        return data.Loader(samples, plan, reader)
 
     def training_loss(self, batch: int) -> static.Variable:
         """Mean cross entropy [] over the pixels of a batch that are not ignored."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import paddle
 from paddle import static
 from paddle.nn import functional
 
-from harness.loader import Batch, ReaderConfig
+from harness.loader import ReaderConfig
 from harness.loop import COUNTED
 from harness.sampling import Plan
 from harness.workload import Workload, add_to_total
@@ -22,9 +22,10 @@ CORRECT = "eval.correct"
 class ResNet50(Workload):
     """ResNet-50, in the plan's layout and precision."""
 
-    EMBEDDED, QUALITY = digits.NAME, CORRECT
+    EMBEDDED: ClassVar = digits
+    DATA: ClassVar = data
+    QUALITY = CORRECT
     recipe: config.Recipe
-    make_data, find_data = staticmethod(digits.prepare), staticmethod(data.find)
 
     @property
     def image(self) -> data.ImageFormat:
@@ -35,12 +36,6 @@ class ResNet50(Workload):
 
     def eval_input(self, samples: data.Images) -> tuple[data.ImageFormat, int]:
         return self.image, self.batch
-
-    def synthetic(self, image: data.ImageFormat, *, batch: int, seed: int) -> Batch:
-        return data.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
-
-    def batches(self, samples: data.Images, plan: Plan, reader: ReaderConfig) -> data.Loader:
-        return data.Loader(samples, plan, reader, augment=self.recipe.augmentation)
 
     def eval_batches(self, samples: data.Images, plan: Plan, reader: ReaderConfig) -> data.Loader:
         return data.Loader(samples, plan, reader, resize=self.recipe.eval_resize)

@@ -151,7 +151,7 @@ class Run:
         elif key == schema.STEP_WINDOW.key:
             value, is_table = _table(event)
             said = [metadata.get(name) for name in _BESIDE_WINDOW] + [value.get(name) for name in _OF_WINDOW]
-            self.windows.append(Window(event.line, event.time_ms, *map(scalar, said), is_table=is_table))
+            self.windows.append(Window._make([event.line, event.time_ms, *map(scalar, said), is_table]))
         elif key == schema.EPOCH_THROUGHPUT.key:
             value, _ = _table(event)
             said = [metadata.get("epoch_num"), *(value.get(name) for name in _OF_EPOCH)]

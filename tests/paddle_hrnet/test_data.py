@@ -53,13 +53,13 @@ def reader(batch: int, image: data.ImageFormat) -> ReaderConfig:
 def training(
     root: Path, *, augment: Augmentation, batch: int = 4, rank: int = 0, ranks: int = 1, **crop: int
 ) -> data.Loader:
-    pairs = data.read_list(root, "train", CLASSES)
+    pairs = data.find(root, "train", CLASSES)
     plan = sampling.training_plan(len(pairs), batch=batch, rank=rank, ranks=ranks, seed=3)
     return data.Loader(pairs, plan, reader(batch, data.ImageFormat(**crop)), augment=augment)
 
 
 def evaluation(root: Path, *, rank: int = 0, ranks: int = 1, batch: int = 2, classes: int = CLASSES) -> data.Loader:
-    pairs = data.read_list(root, "val", classes)
+    pairs = data.find(root, "val", classes)
     plan = sampling.evaluation_plan(len(pairs), batch=batch, rank=rank, ranks=ranks)
     return data.Loader(pairs, plan, reader(batch, data.first_size(pairs)))
 
@@ -207,7 +207,7 @@ def test_label_ids_become_train_ids_where_only_they_are_there(tmp_path: Path) ->
 def test_a_list_file_decides(root: Path, name: str) -> None:
     line = write(root, "train", "listed", *pair())
     (root / name).write_text(f"{line}\n\n")
-    assert data.read_list(root, "train", CLASSES).images == ("leftImg8bit/train/town/listed_leftImg8bit.png",)
+    assert data.find(root, "train", CLASSES).images == ("leftImg8bit/train/town/listed_leftImg8bit.png",)
 
 
 # ---- bad input: one line that names the file and what to do
@@ -227,13 +227,13 @@ def test_bad_lists(root: Path, text: str, said: str) -> None:
     image, label = write(root, "train", "t0", *pair()).split()
     (root / "train.txt").write_text(text.format(image=image, label=label))
     with pytest.raises(ValueError, match=said) as caught:
-        data.read_list(root, "train", CLASSES)
+        data.find(root, "train", CLASSES)
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
-        data.read_list(tmp_path, "train", 19)
+        data.find(tmp_path, "train", 19)
 
 
 IMAGE, LABEL = "leftImg8bit/train/town/t2_leftImg8bit.png", "gtFine/train/town/t2_gtFine_labelTrainIds.png"

@@ -57,11 +57,14 @@ def test_what_goes_on_and_what_was_said_last() -> None:
         ("train_samples", 100, {}),
         ("eval_start", None, {"epoch_num": 1}),
         ("train_samples", 200, {}),
+        ("eval_stop", None, {"epoch_num": 1}),
         ("run_stop", None, {"status": "success"}),
     ]
     phases = [run_of(*events[:count]).phase for count in range(len(events) + 1)]
-    assert phases == ["starting", "preparing", "training", "training", "evaluating", "evaluating", "finished"]
+    assert phases == [
+        *("starting", "preparing", "training", "training", "evaluating", "evaluating", "training", "finished")
+    ]
     assert run_of(("run_stop", None, {})).phase == "aborted"
     run = run_of(*events)
     assert (run.first["train_samples"].value, run.last["train_samples"].value) == (100, 200)
-    assert (run.starts[0].line, run.stops[0].line, run.last_ms) == (2, 6, 6000)
+    assert (run.starts[0].line, run.stops[0].line, run.last_ms) == (2, 7, 7000)
