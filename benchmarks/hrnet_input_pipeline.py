@@ -71,7 +71,7 @@ def ours(folder: Path, batches: int) -> float:
     from paddle_hrnet import data
     from paddle_hrnet.config import CITYSCAPES_CLASSES, Augmentation
 
-    pairs = data.read_list(folder, "train", CITYSCAPES_CLASSES)
+    pairs = data.find(folder, "train", CITYSCAPES_CLASSES)
     plan = sampling.training_plan(len(pairs), batch=BATCH, rank=0, ranks=1, seed=1)
     image, cores = data.ImageFormat(height=512, width=1024), len(os.sched_getaffinity(0))
     reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)

@@ -29,13 +29,10 @@ def main(module: str = "", **options: Any) -> int:
             _check_precision(job)
         # Imported now: Paddle takes its settings from the environment when it is loaded.
         importlib.import_module(module or "harness.train").main(job, origins, **options)
-    except ValueError as error:
-        return _abort(error, 2)
-    except RunError as error:
-        return _abort(error, 1)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: reported whole, then ended
-        traceback.print_exc()
-        return _abort(error, 1)
+        if not isinstance(error, ValueError | RunError):
+            traceback.print_exc()
+        return _abort(error, 2 if isinstance(error, ValueError) else 1)
     return 0
 
 
@@ -65,15 +62,14 @@ def _check_precision(job: env.Job) -> None:
         return
     with nvidia.opened() as (handles, _):
         for gpu in map(nvidia.gpu_of, handles[: job.dgxngpu]):
-            if fused and gpu.capability is not None and not AMPERE <= gpu.capability < HOPPER:
+            which, capability = f"{gpu.name} of {socket.gethostname()}", gpu.capability
+            if fused and capability is not None and not AMPERE <= capability < HOPPER:
                 raise ValueError(
-                    f"STRATEGY: resnet_unit=1: {gpu.name} of {socket.gethostname()} has compute capability "
-                    f"{gpu.capability / 10:.1f}, its kernel takes 8.0 to 8.9: leave it out"
+                    f"STRATEGY: resnet_unit=1: {which} has compute capability {capability / 10:.1f}, "
+                    "its kernel takes 8.0 to 8.9: leave it out"
                 )
-            if job.precision == "tf32" and gpu.capability is not None and gpu.capability < AMPERE:
-                raise ValueError(
-                    f"PRECISION=tf32: {gpu.name} of {socket.gethostname()} does not have it: set fp32, amp_o1 or amp_o2"
-                )
+            if job.precision == "tf32" and capability is not None and capability < AMPERE:
+                raise ValueError(f"PRECISION=tf32: {which} does not have it: set fp32, amp_o1 or amp_o2")
 
 
 def _abort(error: Exception, code: int) -> int:

@@ -136,9 +136,21 @@ class Loader(ABC):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def listed(list_file: Path) -> list[str]:
-    """Lines of a list of files. A name is the bytes that the folder has, UTF-8 or not."""
-    return [os.fsdecode(line) for line in list_file.read_bytes().splitlines()]
+def listed(list_file: Path) -> list[tuple[str, str]]:
+    """(file and number, text) of each line that is not blank. A name is the bytes that the folder has, UTF-8 or not.
+
+    Raises ValueError where there is none.
+    """
+    lines = enumerate(map(os.fsdecode, list_file.read_bytes().splitlines()), 1)
+    found = [(f"{list_file}:{number}", line) for number, line in lines if line.strip()]
+    if not found:
+        raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
+    return found
+
+
+def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> np.ndarray:
+    """Images of a synthetic batch."""
+    return rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if half else np.float32)
 
 
 class Folders:

@@ -71,16 +71,21 @@ def visible(text: str, uuids: Sequence[str]) -> list[int]:
     return numbers if len(set(numbers)) == len(numbers) else []
 
 
-def _ask(question: Callable[..., Any], *about: Any) -> Any:
-    """An answer of NVML; None where this GPU or driver has none."""
+def _ask(question: Callable[..., Any], *about: Any, to: Callable[[Any], Any] | None = None) -> Any:
+    """An answer of NVML, as `to` turns it; None where this GPU or driver has none."""
     try:
-        return question(*about)
+        return to(question(*about)) if to else question(*about)
     except UNANSWERED:
         return None
 
 
-def throttled(bits: int | None) -> list[str]:
+def _from_milli(found: int) -> float:
+    return found / 1000
+
+
+def throttled(handle: Any) -> list[str]:
     """Reasons that slow a GPU down now."""
+    bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     return [name for bit, name in THROTTLE_REASONS.items() if bits and bits & bit]
 
 
@@ -104,10 +109,7 @@ class Gpu:
 
 def gpu_of(handle: Any) -> Gpu:
     """What NVML says of a GPU."""
-    capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    milliwatt = _ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
-    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     corrected, uncorrected = (
         _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
         for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
@@ -116,22 +118,24 @@ def gpu_of(handle: Any) -> Gpu:
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_ask(pynvml.nvmlDeviceGetName, handle),
         driver=_ask(pynvml.nvmlSystemGetDriverVersion),
-        capability=None if capability is None else 10 * capability[0] + capability[1],
+        capability=_ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, to=lambda pair: 10 * pair[0] + pair[1]),
         memory_gib=None if memory is None else round(memory.total / 2**30, 1),
         memory_used_mib=None if memory is None else round(memory.used / MIB),
         persistence=_ask(pynvml.nvmlDeviceGetPersistenceMode, handle),
-        power_limit_w=None if milliwatt is None else milliwatt / 1000,
+        power_limit_w=_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle, to=_from_milli),
         ecc_corrected=corrected,
         ecc_uncorrected=uncorrected,
-        throttle=tuple(throttled(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle))),
-        processes=None if processes is None else tuple(p.pid for p in processes),
+        throttle=tuple(throttled(handle)),
+        processes=_ask(
+            pynvml.nvmlDeviceGetComputeRunningProcesses, handle, to=lambda found: tuple(one.pid for one in found)
+        ),
     )
 
 
 def energy_j(handle: Any) -> float | None:
     """Energy since the driver was loaded, in joules (Volta and later)."""
-    millijoule = _ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-    return None if millijoule is None else millijoule / 1000
+    found: float | None = _ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle, to=_from_milli)
+    return found
 
 
 def nvlinks(handle: Any) -> int:
@@ -144,9 +148,6 @@ def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
 
     NVLink counters are KiB of data since the driver was loaded, over all links of the GPU.
     """
-    use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    milliwatt = _ask(pynvml.nvmlDeviceGetPowerUsage, handle)
     counters = None
     if nvlink:
         # By nvml.h; that NVML sums them so, no machine with NVLink has confirmed to us.
@@ -160,14 +161,14 @@ def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
         )
     tx_kib, rx_kib = (c.value.ullVal if c.nvmlReturn == 0 else None for c in counters) if counters else (None, None)
     return {
-        "utilization_percent": None if use is None else use.gpu,
-        "memory_mib": None if memory is None else round(memory.used / MIB, 1),
-        "power_w": None if milliwatt is None else milliwatt / 1000,
+        "utilization_percent": _ask(pynvml.nvmlDeviceGetUtilizationRates, handle, to=lambda use: use.gpu),
+        "memory_mib": _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, to=lambda memory: round(memory.used / MIB, 1)),
+        "power_w": _ask(pynvml.nvmlDeviceGetPowerUsage, handle, to=_from_milli),
         "energy_j": energy_j(handle),
         "sm_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         "memory_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
         "temperature_c": _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-        "throttle": throttled(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
+        "throttle": throttled(handle),
         "nvlink_tx_kib": tx_kib,
         "nvlink_rx_kib": rx_kib,
         # NVML measures these over 20 ms each, in KB/s.

@@ -9,10 +9,7 @@ from program.precision import PRECISIONS, captured_loss_scale
 
 
 def _check_auto(job: Job) -> None:
-    """What Paddle's automatic mode was found to do on this wheel, by the programs that it builds.
-
-    Raises ValueError where the job is not one that it can run as it says.
-    """
+    """Refuses a job that Paddle's automatic mode would not run as it says, by the programs that it builds."""
     said = "STRATEGY=auto: Paddle's automatic mode"
     if job.device != "gpu" or job.world_size != strategy.AUTO_RANKS:
         raise ValueError(
@@ -31,10 +28,7 @@ MOST_PIXELS = 64 * 1024 * 512  # of a mean whose gradients FP16 was shown to hol
 
 
 def _check_pixels(job: Job) -> None:
-    """Whether FP16 holds the gradients of HRNet's loss, a mean over pixels too; a rate is measured all the same.
-
-    Raises ValueError where it does not.
-    """
+    """Refuses a batch at which FP16 loses the gradients of HRNet's loss, a mean over pixels too; only to train."""
     recipe = job.hyperparameters
     most = MOST_PIXELS // (recipe.image_width * recipe.image_height)
     if job.global_batch > most:

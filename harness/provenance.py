@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -75,6 +77,9 @@ def packages() -> dict[str, str]:
 
 def node() -> schema.Node:
     """This machine: memory in GiB; cores are those that this process may use."""
+    topology = None
+    with contextlib.suppress(ValueError):  # no matrix that could be read
+        topology = nvidia.topology()
     return schema.Node(
         host=socket.gethostname(),
         cpu=_cpu_name(),
@@ -82,23 +87,13 @@ def node() -> schema.Node:
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         kernel=platform.release(),
         gpus=_gpus(),
-        topology=_topology(),
+        topology=topology,
     )
 
 
 def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _topology() -> schema.Topology | None:
-    """How the GPUs of this node are linked, by `nvidia-smi topo -m`; None without GPUs or where it cannot be read."""
-    try:
-        return nvidia.topology()
-    except ValueError:
-        return None
+    named = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
+    return named[1].strip() if named else platform.machine()
 
 
 def _gpus() -> list[schema.Gpu]:

@@ -57,11 +57,15 @@ class Ranks:
 
     def mean(self, value: float) -> float:
         """Mean of `value` over the ranks."""
-        return float(self.comm.allreduce(value)) / self.size
+        return self.sum(value) / self.size
 
     def sum(self, value: float) -> float:
         """Sum of `value` over the ranks."""
         return float(self.comm.allreduce(value))
+
+    def most(self, value: int) -> int:
+        """Largest `value` of the ranks."""
+        return int(self.comm.allreduce(value, op=MPI.MAX))
 
     def table(self, *values: float) -> np.ndarray | None:
         """On rank 0 the `values` of every rank, as (values, ranks); elsewhere None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,10 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
-        samplers = [stack.enter_context(sampler) for sampler in telemetry.samplers(job, me)]
-        tracers = [stack.enter_context(tracer) for tracer in tracing.tracers(job, me)]
+        samplers = telemetry.samplers(job, me)
+        beside: list[Hook] = [*samplers, *tracing.tracers(job, me)]
+        for hook in beside:
+            stack.enter_context(hook)
         dataset = schema.Dataset(
             name=task.dataset,
             train_samples=task.train_samples,
@@ -132,7 +134,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             progress=progress,
             keeper=keeper,
             samplers=samplers,
-            hooks=(*samplers, *tracers, keeper),
+            hooks=(*beside, keeper),
             start=start,
             seed=seed,
             steps_per_epoch=steps,
@@ -145,24 +147,15 @@ def executor(job: Job, me: Ranks) -> build.Executor:
     return build.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
 
 
-def epoch_samples(job: Job, *, listed: int, nominal: int) -> int:
-    """Images of an epoch: those `listed`, or `nominal` ones where no data set is given and none is read.
-
-    Batch and rate are then as on the recipe's data set, which the embedded one may be too small for.
-    """
-    without_data = job.data == "synthetic" and not job.datadir
-    return max(nominal, job.global_batch) if without_data else listed
-
-
-def data_set(job: Job, me: Ranks, *, embedded: str, make: Callable[[Path], Any]) -> tuple[str, Path]:
-    """Name and folder of the data set; the embedded one is made here, once on each node."""
+def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
+    """Name and folder of the data set; the embedded one is made here by its module, once on each node."""
     if job.datadir:
         return Path(job.datadir).name, Path(job.datadir)
-    folder = Path(job.data_cache) / embedded
+    folder = Path(job.data_cache) / embedded.NAME
     if me.local_rank == 0:
-        make(folder)
+        embedded.prepare(folder)
     me.barrier()
-    return embedded, folder
+    return embedded.NAME, folder
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:

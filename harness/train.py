@@ -71,9 +71,11 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
     """
     model = workload.of_job(job)
     recipe = model.recipe
-    name, root = session.data_set(job, me, embedded=model.EMBEDDED, make=model.make_data)
-    train_samples, eval_samples = (model.find_data(root, part, recipe.classes) for part in ("train", "val"))
-    count = session.epoch_samples(job, listed=len(train_samples), nominal=recipe.train_samples)
+    name, root = session.data_set(job, me, model.EMBEDDED)
+    train_samples, eval_samples = (model.DATA.find(root, part, recipe.classes) for part in ("train", "val"))
+    count = len(train_samples)
+    if job.data == "synthetic" and not job.datadir:  # as on the recipe's data set: the embedded one may be too small
+        count = max(recipe.train_samples, job.global_batch)
     eval_image, eval_batch = model.eval_input(eval_samples)
     sizes = {"samples": count, "global_batch": job.global_batch}
     return session.Task(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import paddle
 from paddle import static
 
 from harness import plan as plans
@@ -24,32 +24,17 @@ from program.schedules import Schedule
 class Workload(ABC):
     """A model as a run trains it, by a recipe and a plan."""
 
-    EMBEDDED: ClassVar[str]  # name of the data set that is made where none is given
+    EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `prepare(folder)`
+    DATA: ClassVar[Any]  # module that reads a data set: `find(root, part, classes)`, `Loader` and `synthetic`
     QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
 
     def __init__(self, recipe: Any, plan: build.Plan, *, batch: int, ranks: int = 1) -> None:
         """`batch` is of a device in images, `recipe` the workload's frozen dataclass."""
         self.recipe, self.plan, self.batch, self.ranks = recipe, plan, batch, ranks
 
-    @staticmethod
-    @abstractmethod
-    def make_data(folder: Path) -> Any:
-        """Makes the embedded data set in a folder."""
-
-    @staticmethod
-    @abstractmethod
-    def find_data(root: Path, part: str, classes: int) -> Any:
-        """Samples of `part` (train or val) of a data set, with a length.
-
-        Raises ValueError where they are absent, not whole, or wrongly listed.
-        """
-
     @classmethod
     def plan_of(cls, job: Job) -> build.Plan:
-        """How this model's program is to be built for a job.
-
-        Raises ValueError where the job asks for what cannot be built.
-        """
+        """How this model's program is to be built. Raises ValueError where the job asks for what cannot be built."""
         return plans.of_job(job)
 
     @property
@@ -69,17 +54,20 @@ class Workload(ABC):
         Raises ValueError where the samples do not say it.
         """
 
-    @abstractmethod
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
         """A batch of noise in a format, to warm up on and to measure the program without its input."""
+        made: Batch = self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
+        return made
 
-    @abstractmethod
     def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Training batches."""
+        loader: Loader = self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
+        return loader
 
-    @abstractmethod
     def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Evaluation batches."""
+        loader: Loader = self.DATA.Loader(samples, plan, reader)
+        return loader
 
     @abstractmethod
     def training_loss(self, batch: int) -> static.Variable:
@@ -107,6 +95,13 @@ class Workload(ABC):
         with static.program_guard(training, startup):
             loss = self.training_loss(self.plan.micro_batch(self.batch))
             return build.minimize(loss, self.recipe.optimizer, schedule, plan=self.plan)
+
+
+def add_to_total(name: str, value: static.Variable, *, shape: list[int], dtype: str) -> None:
+    """Adds a value of a batch to a variable that stays in the scope, by operators of the default program."""
+    block = static.default_main_program().global_block()
+    total = block.create_var(name=name, shape=shape, dtype=dtype, persistable=True)
+    paddle.assign(total + value, output=total)
 
 
 def of_job(job: Job) -> Workload:

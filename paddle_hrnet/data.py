@@ -72,28 +72,22 @@ class PairList:
         return len(self.images)
 
 
-def read_list(root: Path, part: str, classes: int) -> PairList:
+def find(root: Path, part: str, classes: int) -> PairList:
     """Pairs of `part` (train or val): those of its list file, or without one all in Cityscapes' folders.
 
     Raises ValueError where the folder or the list is absent or empty; a line has not two paths; a file is absent. The
     message names the line.
     """
-    for name in LISTS:
-        if (root / name.format(part)).is_file():
-            pairs = _listed(root / name.format(part))
-            break
-    else:
-        pairs = _found(root, part)
+    lists = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
     folders = loader.Folders(root)
     images, labels = [], []
-    for where, image, label in pairs:
-        if not folders.has(image):
-            raise ValueError(f"{where}: {root / image} is absent: restore it or remove it from the list")
-        if not folders.has(label):
+    for where, image, label in _listed(lists[0]) if lists else _found(root, part):
+        if label.endswith(LABEL_END) and not folders.has(label):
             other = label.removesuffix(LABEL_END) + LABEL_IDS_END
-            if not label.endswith(LABEL_END) or not folders.has(other):
-                raise ValueError(f"{where}: {root / label} is absent: restore it or remove it from the list")
-            label = other
+            label = other if folders.has(other) else label
+        for path in (image, label):
+            if not folders.has(path):
+                raise ValueError(f"{where}: {root / path} is absent: restore it or remove it from the list")
         images.append(image)
         labels.append(label)
     return PairList(root=root, images=tuple(images), labels=tuple(labels), classes=classes)
@@ -101,17 +95,11 @@ def read_list(root: Path, part: str, classes: int) -> PairList:
 
 def _listed(list_file: Path) -> list[tuple[str, str, str]]:
     pairs = []
-    for number, line in enumerate(loader.listed(list_file), 1):
-        if not line.strip():
-            continue
+    for where, line in loader.listed(list_file):
         paths = line.split()
         if len(paths) != 2:
-            raise ValueError(
-                f"{list_file}:{number}: {line!r} has not two paths: write 'image label', without blanks in them"
-            )
-        pairs.append((f"{list_file}:{number}", paths[0], paths[1]))
-    if not pairs:
-        raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
+            raise ValueError(f"{where}: {line!r} has not two paths: write 'image label', without blanks in them")
+        pairs.append((where, paths[0], paths[1]))
     return pairs
 
 
@@ -123,11 +111,8 @@ def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
             f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
             "set DATADIR to a folder in Cityscapes' layout"
         )
-    result = []
-    for image in images:
-        label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
-        result.append((os.fspath(image), os.fspath(image.relative_to(root)), label))
-    return result
+    labels = [f"gtFine/{part}/{i.parent.name}/{i.name.removesuffix(IMAGE_END)}{LABEL_END}" for i in images]
+    return [(str(i), str(i.relative_to(root)), label) for i, label in zip(images, labels, strict=True)]
 
 
 def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
@@ -192,12 +177,8 @@ def _crc(*parts: bytes | memoryview) -> bytes:
 
 def _cut(crop: ImageFormat) -> dict[str, Any]:
     """The crop at the upper left corner, filled up where the image ends before it."""
-    return {
-        "crop": (crop.height, crop.width),
-        "crop_pos_x": 0.0,
-        "crop_pos_y": 0.0,
-        "out_of_bounds_policy": "pad",
-    }
+    size = (crop.height, crop.width)
+    return {"crop": size, "crop_pos_x": 0.0, "crop_pos_y": 0.0, "out_of_bounds_policy": "pad"}
 
 
 def _augmented(images: Any, labels: Any, drawn: Sequence[Any], crop: ImageFormat) -> tuple[Any, Any, Any]:
@@ -291,14 +272,9 @@ def _draw(
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
     """A batch of noise, to warm up on and to measure the program without its input."""
     rng = np.random.default_rng(seed)
-    return loader.Batch(
-        image=rng.standard_normal((batch, 3, image.height, image.width), dtype=np.float32).astype(
-            np.float16 if image.half else np.float32
-        ),
-        label=rng.integers(0, classes, (batch, image.height, image.width), dtype=np.uint8),
-        valid=np.ones(batch, dtype=np.float32),
-        ids=np.zeros(batch, dtype=np.int64),
-    )
+    pixels = loader.noise(rng, (batch, 3, image.height, image.width), half=image.half)
+    label = rng.integers(0, classes, (batch, image.height, image.width), dtype=np.uint8)
+    return loader.Batch(image=pixels, label=label, valid=np.ones(batch, np.float32), ids=np.zeros(batch, np.int64))
 
 
 class Loader(loader.Loader):

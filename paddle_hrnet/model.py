@@ -14,15 +14,15 @@ normalizations over ranks have no fused form. The bytes that it would save and c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import paddle
 from paddle import static
 from paddle.nn import functional
-from paddle.nn.initializer import Constant, Initializer, KaimingNormal, Normal
 
+from harness.layers import Layers
+from paddle_hrnet.config import Recipe
 from program.weights import read_pdparams
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
@@ -30,138 +30,54 @@ STEM = 64
 BOTTLENECKS, EXPANSION = 4, 4  # stage 1: bottlenecks, and output channels over their width
 MODULES = {2: 1, 3: 4, 4: 3}  # stage: how often its branches are exchanged
 BLOCKS = 4  # residual blocks of a branch in a module
-BN_EPSILON = 1e-5
 NAMED = 5  # layers that an error names before it only counts
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """What decides the network's operators and its first weights."""
-
-    classes: int
-    head_bias: bool = True  # in both convolutions of the head
-    padding_same: bool = True  # else a convolution of stride 2 too pads on all sides
-    bn_momentum: float = 0.9  # share of the old running statistic kept at a step
-    weight_std: float | None = 0.001  # of a convolution's first weights, as PaddleSeg has it; None: Kaiming's
-    zero_gamma: bool = False  # the last normalization of a residual block starts at 0, the block as its shortcut
-
-
-def _conv(
-    x: static.Variable,
-    name: str,
-    config: ModelConfig,
-    *,
-    channels: int,
-    kernel: int,
-    stride: int = 1,
-    bias: bool = False,
-) -> static.Variable:
-    initializer: Initializer = KaimingNormal() if config.weight_std is None else Normal(0.0, config.weight_std)
-    return static.nn.conv2d(
-        x,
-        channels,
-        kernel,
-        stride=stride,
-        padding="SAME" if config.padding_same else (kernel - 1) // 2,
-        param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=initializer),
-        bias_attr=paddle.ParamAttr(name=f"{name}.b", initializer=Constant(0.0)) if bias else False,
-    )
-
-
-def _conv_bn(
-    x: static.Variable,
-    name: str,
-    config: ModelConfig,
-    *,
-    channels: int,
-    kernel: int,
-    stride: int = 1,
-    relu: bool = True,
-    bias: bool = False,
-    gamma: float = 1.0,
-    training: bool,
-) -> static.Variable:
-    """Convolution, batch normalization of the first scale `gamma`, and ReLU where asked for."""
-    x = _conv(x, f"{name}.conv", config, channels=channels, kernel=kernel, stride=stride, bias=bias)
-    return static.nn.batch_norm(
-        x,
-        act="relu" if relu else None,
-        is_test=not training,
-        momentum=config.bn_momentum,
-        epsilon=BN_EPSILON,
-        param_attr=paddle.ParamAttr(name=f"{name}.bn.w", initializer=Constant(gamma)),
-        bias_attr=paddle.ParamAttr(name=f"{name}.bn.b", initializer=Constant(0.0)),
-        moving_mean_name=f"{name}.bn.mean",
-        moving_variance_name=f"{name}.bn.variance",
-    )
-
-
-def _bottleneck(
-    x: static.Variable, name: str, config: ModelConfig, *, project: bool, training: bool
-) -> static.Variable:
+def _bottleneck(x: static.Variable, name: str, layers: Layers, *, project: bool, gamma: float) -> static.Variable:
     """1x1, 3x3, 1x1, added to the shortcut, ReLU."""
-    y = _conv_bn(x, f"{name}.conv1", config, channels=STEM, kernel=1, training=training)
-    y = _conv_bn(y, f"{name}.conv2", config, channels=STEM, kernel=3, training=training)
-    wide = STEM * EXPANSION
-    gamma = 0.0 if config.zero_gamma else 1.0
-    y = _conv_bn(y, f"{name}.conv3", config, channels=wide, kernel=1, relu=False, gamma=gamma, training=training)
+    y = layers.conv_bn(x, f"{name}.conv1", STEM, 1)
+    y = layers.conv_bn(y, f"{name}.conv2", STEM, 3)
+    y = layers.conv_bn(y, f"{name}.conv3", STEM * EXPANSION, 1, relu=False, gamma=gamma)
     if project:
-        x = _conv_bn(x, f"{name}.conv_down", config, channels=wide, kernel=1, relu=False, training=training)
+        x = layers.conv_bn(x, f"{name}.conv_down", STEM * EXPANSION, 1, relu=False)
     return functional.relu(paddle.add(y, x))
 
 
-def _block(x: static.Variable, name: str, config: ModelConfig, *, training: bool) -> static.Variable:
+def _block(x: static.Variable, name: str, layers: Layers, *, gamma: float) -> static.Variable:
     """Two 3x3, added to their input, ReLU."""
-    channels = x.shape[1]
-    y = _conv_bn(x, f"{name}.conv1", config, channels=channels, kernel=3, training=training)
-    gamma = 0.0 if config.zero_gamma else 1.0
-    y = _conv_bn(y, f"{name}.conv2", config, channels=channels, kernel=3, relu=False, gamma=gamma, training=training)
+    y = layers.conv_bn(x, f"{name}.conv1", x.shape[1], 3)
+    y = layers.conv_bn(y, f"{name}.conv2", x.shape[1], 3, relu=False, gamma=gamma)
     return functional.relu(paddle.add(y, x))
 
 
-def _transition(
-    branches: list[static.Variable], name: str, config: ModelConfig, *, count: int, training: bool
-) -> list[static.Variable]:
+def _transition(branches: list[static.Variable], name: str, layers: Layers, *, count: int) -> list[static.Variable]:
     """`count` branches of the widths that the next stage has; a new one halves the last one's size."""
     result = []
-    for i in range(count):
-        if i < len(branches) and branches[i].shape[1] == WIDTHS[i]:
-            result.append(branches[i])
-            continue
-        stride = 1 if i < len(branches) else 2
-        x = branches[min(i, len(branches) - 1)]
-        layer = f"{name}.transition_{name.rpartition('.')[2]}_layer_{i + 1}"
-        result.append(_conv_bn(x, layer, config, channels=WIDTHS[i], kernel=3, stride=stride, training=training))
+    for i, width in enumerate(WIDTHS[:count]):
+        is_new = i == len(branches)
+        x = branches[-1 if is_new else i]
+        if is_new or x.shape[1] != width:
+            layer = f"{name}.transition_{name.rpartition('.')[2]}_layer_{i + 1}"
+            x = layers.conv_bn(x, layer, width, 3, stride=2 if is_new else 1)
+        result.append(x)
     return result
 
 
-def _exchange(
-    branches: list[static.Variable], name: str, prefix: str, config: ModelConfig, *, training: bool
-) -> list[static.Variable]:
+def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
     """Every branch becomes the ReLU of the sum of all, each brought to its size and width."""
     result = []
     for i, target in enumerate(branches):
         total = target
-        for j, source in enumerate(branches):
+        for j, y in enumerate(branches):
             layer = f"{prefix}.residual_{name}_layer_{i + 1}_{j + 1}"
-            y = source
             if j > i:
-                y = _conv_bn(y, layer, config, channels=WIDTHS[i], kernel=1, relu=False, training=training)
+                y = layers.conv_bn(y, layer, WIDTHS[i], 1, relu=False)
                 # Paddle's AMP O1 takes the type of the second: enlarged in FP32, summed in FP16.
                 total = paddle.add(_enlarge(y, target.shape[2:]), total)
             elif j < i:
-                for k in range(1, i - j + 1):
-                    last = k == i - j
-                    y = _conv_bn(
-                        y,
-                        f"{layer}_{k}",
-                        config,
-                        channels=WIDTHS[i] if last else WIDTHS[j],
-                        kernel=3,
-                        stride=2,
-                        relu=not last,
-                        training=training,
-                    )
+                for k in range(1, i - j):
+                    y = layers.conv_bn(y, f"{layer}_{k}", WIDTHS[j], 3, stride=2)
+                y = layers.conv_bn(y, f"{layer}_{i - j}", WIDTHS[i], 3, stride=2, relu=False)
                 total = paddle.add(total, y)
         result.append(functional.relu(total))
     return result
@@ -171,37 +87,42 @@ def _enlarge(x: static.Variable, size: tuple[int, int] | list[int]) -> static.Va
     return functional.interpolate(x, list(size), mode="bilinear", align_corners=False)
 
 
-def hrnet_w18(image: static.Variable, config: ModelConfig, *, training: bool) -> static.Variable:
-    """Features [N, 270, H/4, W/4] of `image` [N, 3, H, W]: the four branches, enlarged and side by side."""
+def hrnet_w18(image: static.Variable, layers: Layers, *, gamma: float) -> static.Variable:
+    """Features [N, 270, H/4, W/4] of `image` [N, 3, H, W]: the four branches, enlarged and side by side.
+
+    Residual blocks begin with the scale `gamma` in their last normalization.
+    """
     name = "backbone"
-    x = _conv_bn(image, f"{name}.conv_layer1_1", config, channels=STEM, kernel=3, stride=2, training=training)
-    x = _conv_bn(x, f"{name}.conv_layer1_2", config, channels=STEM, kernel=3, stride=2, training=training)
+    x = layers.conv_bn(image, f"{name}.conv_layer1_1", STEM, 3, stride=2)
+    x = layers.conv_bn(x, f"{name}.conv_layer1_2", STEM, 3, stride=2)
     for i in range(1, BOTTLENECKS + 1):
-        x = _bottleneck(x, f"{name}.la1.bb_layer2_{i}", config, project=i == 1, training=training)
+        x = _bottleneck(x, f"{name}.la1.bb_layer2_{i}", layers, project=i == 1, gamma=gamma)
     branches = [x]
     for stage, modules in MODULES.items():
-        branches = _transition(branches, f"{name}.tr{stage - 1}", config, count=stage, training=training)
+        branches = _transition(branches, f"{name}.tr{stage - 1}", layers, count=stage)
         for module in range(1, modules + 1):
             short = f"st{stage}_{module}"
-            prefix = f"{name}.st{stage}.stage_st{stage}_{module}"
+            prefix = f"{name}.st{stage}.stage_{short}"
             for i in range(stage):
                 for block in range(1, BLOCKS + 1):
                     layer = f"{prefix}.branches_func.bb_{short}_branch_layer_{i + 1}_{block}"
-                    branches[i] = _block(branches[i], layer, config, training=training)
-            branches = _exchange(branches, short, f"{prefix}.fuse_func", config, training=training)
+                    branches[i] = _block(branches[i], layer, layers, gamma=gamma)
+            branches = _exchange(branches, short, f"{prefix}.fuse_func", layers)
     size = branches[0].shape[2:]
     return paddle.concat([branches[0], *(_enlarge(x, size) for x in branches[1:])], axis=1)
 
 
-def fcn_hrnet_w18(image: static.Variable, config: ModelConfig, *, training: bool) -> static.Variable:
-    """Logits [N, K, H, W] of `image` [N, 3, H, W], appended to the default program.
-
-    With `training` the batch normalizations use the batch's statistics and update the running ones.
-    Building twice under the same names, in one program or in two, shares the weights.
-    """
-    x = hrnet_w18(image, config, training=training)
-    x = _conv_bn(x, "head.conv_1", config, channels=sum(WIDTHS), kernel=1, bias=config.head_bias, training=training)
-    x = _conv(x, "head.cls", config, channels=config.classes, kernel=1, bias=config.head_bias)
+def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
+    """Logits [N, K, H, W] of `image` [N, 3, H, W], appended to the default program."""
+    layers = Layers(
+        training=training,
+        bn_momentum=recipe.bn_momentum,
+        weight_std=recipe.weight_std,
+        padding_same=recipe.padding_same,
+    )
+    x = hrnet_w18(image, layers, gamma=0.0 if recipe.zero_gamma else 1.0)
+    x = layers.conv_bn(x, "head.conv_1", sum(WIDTHS), 1, bias=recipe.head_bias)
+    x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)
     return _enlarge(x, image.shape[2:])
 
 

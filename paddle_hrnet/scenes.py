@@ -27,10 +27,7 @@ INK = 0.25  # from this share of full ink on a pixel is the digit's
 
 
 def prepare(folder: Path) -> Path:
-    """Writes the data set to `folder` unless it is there, and returns the folder.
-
-    Raises ValueError where the folder cannot be written.
-    """
+    """Writes the data set to `folder` unless it is there, and returns the folder. Raises ValueError where it cannot."""
     return embedded.make(folder, _write)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import paddle
@@ -12,12 +12,10 @@ from paddle import static
 from paddle.nn import functional
 
 from harness.env import Job
-from harness.loader import Batch, ReaderConfig
 from harness.loop import COUNTED
-from harness.sampling import Plan
-from harness.workload import Workload
+from harness.workload import Workload, add_to_total
 from paddle_hrnet import config, data, metric, scenes
-from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, pretrained_weights
+from paddle_hrnet.model import fcn_hrnet_w18, pretrained_weights
 from program import build, precision
 from program.passes import sync_bn
 
@@ -27,9 +25,10 @@ CONFUSION = "eval.confusion"
 class HRNet(Workload):
     """FCN-HRNetW18, in the plan's precision."""
 
-    EMBEDDED, QUALITY = scenes.NAME, CONFUSION
+    EMBEDDED: ClassVar = scenes
+    DATA: ClassVar = data
+    QUALITY = CONFUSION
     recipe: config.Recipe
-    make_data, find_data = staticmethod(scenes.prepare), staticmethod(data.read_list)
 
     @classmethod
     def plan_of(cls, job: Job) -> build.Plan:
@@ -43,49 +42,22 @@ class HRNet(Workload):
 
     @property
     def bn_span(self) -> int:
-        """Images over which a normalization takes its statistics."""
         return super().bn_span * (self.ranks if self.recipe.sync_bn else 1)
 
     @property
-    def model(self) -> ModelConfig:
-        """The network."""
-        return ModelConfig(
-            classes=self.recipe.classes,
-            head_bias=self.recipe.head_bias,
-            padding_same=self.recipe.padding_same,
-            bn_momentum=self.recipe.bn_momentum,
-            weight_std=self.recipe.weight_std,
-            zero_gamma=self.recipe.zero_gamma,
-        )
-
-    @property
     def image(self) -> data.ImageFormat:
-        """The training crop."""
         half = self.plan.precision.is_half
         return data.ImageFormat(height=self.recipe.image_height, width=self.recipe.image_width, half=half)
 
     def eval_input(self, samples: data.PairList) -> tuple[data.ImageFormat, int]:
-        """Whole images, of the size of the first."""
         return dataclasses.replace(data.first_size(samples), half=self.image.half), self.recipe.eval_batch
-
-    def synthetic(self, image: data.ImageFormat, *, batch: int, seed: int) -> Batch:
-        """A batch of noise."""
-        return data.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
-
-    def batches(self, samples: data.PairList, plan: Plan, reader: ReaderConfig) -> data.Loader:
-        """Crops, scaled, flipped and recoloured."""
-        return data.Loader(samples, plan, reader, augment=self.recipe.augmentation)
-
-    def eval_batches(self, samples: data.PairList, plan: Plan, reader: ReaderConfig) -> data.Loader:
-        """Whole images."""
-        return data.Loader(samples, plan, reader)
 
     def training_loss(self, batch: int) -> static.Variable:
         """Mean cross entropy [] over the pixels of a batch that are not ignored."""
         height, width = self.image.height, self.image.width
         pixels = static.data("image", [batch, 3, height, width], "float32")
         with precision.half_region():
-            logits = fcn_hrnet_w18(pixels, self.model, training=True)
+            logits = fcn_hrnet_w18(pixels, self.recipe, training=True)
         label = static.data("label", [batch, height, width], "uint8")
         label = paddle.unsqueeze(paddle.cast(label, "int64"), 1)
         loss = functional.cross_entropy(logits, label, axis=1, ignore_index=config.IGNORED)
@@ -94,34 +66,30 @@ class HRNet(Workload):
         return loss
 
     def evaluation_totals(self, image: data.ImageFormat, batch: int) -> None:
-        """Adds a batch's confusion matrix and counted images to CONFUSION and COUNTED."""
         classes = self.recipe.classes
         pixels = static.data("image", [batch, 3, image.height, image.width], "float32")
         label = static.data("label", [batch, image.height, image.width], "uint8")
         valid = static.data("valid", [batch], "float32")
         with precision.half_region():
-            logits = evaluation_logits(pixels, self.recipe, self.model)
+            logits = evaluation_logits(pixels, self.recipe)
         for name, value, shape in (
             (CONFUSION, metric.confusion_matrix(logits, label, classes), [classes, classes]),
             (COUNTED, paddle.cast(paddle.sum(valid, keepdim=True), "int64"), [1]),
         ):
-            block = static.default_main_program().global_block()
-            total = block.create_var(name=name, shape=shape, dtype="int64", persistable=True)
-            paddle.assign(total + value, output=total)
+            add_to_total(name, value, shape=shape, dtype="int64")
 
     def quality(self, totals: dict[str, Any]) -> float:
         """Mean intersection over union."""
         return metric.mean_iou(totals[CONFUSION])
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
-        """Weights of PaddleSeg."""
         return pretrained_weights(Path(path), program) if path else {}
 
 
 WORKLOAD = HRNet
 
 
-def evaluation_logits(pixels: static.Variable, recipe: config.Recipe, model: ModelConfig) -> static.Variable:
+def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
     """Logits [N, K, H, W], summed over the recipe's sizes of the image and, with `eval_flip`, its mirror image."""
     height, width = pixels.shape[2:]
     total = None
@@ -131,7 +99,7 @@ def evaluation_logits(pixels: static.Variable, recipe: config.Recipe, model: Mod
         if scale != 1.0:
             scaled = functional.interpolate(pixels, size, mode="bilinear", align_corners=False)
         for mirrored in (False, True) if recipe.eval_flip else (False,):
-            logits = fcn_hrnet_w18(paddle.flip(scaled, [3]) if mirrored else scaled, model, training=False)
+            logits = fcn_hrnet_w18(paddle.flip(scaled, [3]) if mirrored else scaled, recipe, training=False)
             logits = paddle.flip(logits, [3]) if mirrored else logits
             if scale != 1.0:
                 logits = functional.interpolate(logits, [height, width], mode="bilinear", align_corners=False)

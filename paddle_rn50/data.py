@@ -101,21 +101,16 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
         )
     paths, labels = [], []
     folders = loader.Folders(root)
-    for number, line in enumerate(loader.listed(list_file), 1):
-        if not line.strip():
-            continue
+    for where, line in loader.listed(list_file):
         path, _, text = line.strip().rpartition(" ")
         if not path or not text.isdecimal():
-            raise ValueError(f"{list_file}:{number}: {line!r} has no label: write 'path label'")
-        label = int(text)
-        if label >= classes:
-            raise ValueError(f"{list_file}:{number}: label {label} is out of range: the recipe has {classes} classes")
+            raise ValueError(f"{where}: {line!r} has no label: write 'path label'")
+        if int(text) >= classes:
+            raise ValueError(f"{where}: label {int(text)} is out of range: the recipe has {classes} classes")
         if not folders.has(path):
-            raise ValueError(f"{list_file}:{number}: {root / path} is absent: restore it or remove the line")
+            raise ValueError(f"{where}: {root / path} is absent: restore it or remove the line")
         paths.append(path)
-        labels.append(label)
-    if not paths:
-        raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
+        labels.append(int(text))
     return ImageList(root=root, paths=tuple(paths), labels=np.array(labels, dtype=np.int64))
 
 
@@ -219,12 +214,9 @@ def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loa
     rng = np.random.default_rng(seed)
     side, channels = image.size, image.channels
     shape = (batch, channels, side, side) if image.layout == "NCHW" else (batch, side, side, channels)
-    return loader.Batch(
-        image=rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if image.half else np.float32),
-        label=rng.integers(0, classes, (batch, 1)),
-        valid=np.ones((batch, 1), dtype=np.float32),
-        ids=np.zeros(batch, dtype=np.int64),
-    )
+    pixels, label = loader.noise(rng, shape, half=image.half), rng.integers(0, classes, (batch, 1))
+    valid = np.ones((batch, 1), np.float32)
+    return loader.Batch(image=pixels, label=label, valid=valid, ids=np.zeros(batch, np.int64))
 
 
 class Loader(loader.Loader):

@@ -12,10 +12,7 @@ SIDE = 64  # pixels
 
 
 def prepare(folder: Path) -> Path:
-    """Writes the data set to `folder` unless it is there, and returns the folder.
-
-    Raises ValueError where the folder cannot be written.
-    """
+    """Writes the data set to `folder` unless it is there, and returns the folder. Raises ValueError where it cannot."""
     return embedded.make(folder, _write)
 
 

@@ -6,6 +6,7 @@ comes out as a `Problem`, so that no reader of this stream sees more or less tha
 """
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -194,102 +195,51 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """The same of an open binary stream."""
-    line = 1  # of the first byte of `data`
-    offset = 0  # of the first byte of `data`
+    line, offset = 1, 0  # of the first byte of `rest`
     rest = b""  # the line that the last chunk broke off
     saw_nul = False
-    too_long: bytes | None = None  # start of a line of which the rest is being passed over
-    tail = b""  # its last bytes: a token may lie across two chunks
-    held_event = False
     while chunk := stream.read(BLOCK_BYTES):
         if not saw_nul and (nul := chunk.find(b"\0")) >= 0:
             saw_nul = True
             packed = not offset and not rest and chunk.startswith(_PACKED)
             message = "the file is packed: unpack it first" if packed else "a NUL byte: the file is no text"
             yield Problem("nul", message, line + chunk.count(b"\n", 0, nul), "")
-        if too_long is not None:
-            end = min((at for at in (chunk.find(b"\n"), chunk.find(b"\r")) if at >= 0), default=len(chunk))
-            held_event = held_event or TOKEN in tail + chunk[:end]
-            tail = (tail + chunk[:end])[-len(TOKEN) :]
-            offset += end
-            chunk = chunk[end:]
-            if not chunk:
-                continue
-            if held_event:
-                yield _oversized(line, too_long)
-            too_long = None
-        data = rest + chunk if rest else chunk
+        data = rest + chunk
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        block, rest = data[:cut], data[cut:]
-        yield from _entries(block, line, offset)
-        line += block.count(b"\n")
-        offset += cut
-        if len(rest) > MAX_LINE_BYTES:
-            too_long, tail, held_event = rest[:100], rest[-len(TOKEN) :], TOKEN in rest
-            offset += len(rest)
-            rest = b""
-    if too_long is not None and held_event:
-        yield _oversized(line, too_long)
+        for whole in data[:cut].splitlines(keepends=True):
+            yield from _entries(whole, line, offset)
+            line += whole.endswith(b"\n")
+            offset += len(whole)
+        rest = data[cut:]
+        if len(rest) > MAX_LINE_BYTES:  # no event: all that is still asked of it is whether it holds a token
+            kept = rest[:MAX_LINE_BYTES] + b" " + (TOKEN if TOKEN in rest else rest[-len(TOKEN) :])
+            offset += len(rest) - len(kept)
+            rest = kept
     yield from _entries(rest, line, offset)
 
 
-def _where(line: int, text: bytes) -> tuple[int, str]:
-    return line, text[:200].decode("utf-8", "replace")
-
-
-def _oversized(line: int, text: bytes) -> Problem:
-    return Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", *_where(line, text))
-
-
-def _entries(block: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """What the complete lines of `block` hold; `line` and `offset` are those of its first byte."""
-    has_cr = b"\r" in block
-    counted = 0  # newlines before this byte are in `line`
-    done = 0  # the line that was looked at last ends here
-    newline = -1  # the next one: not searched for again before it is passed, since a file may hold none
-    event = block.find(TOKEN)
-    header = block.find(HEADER)
-    while event >= 0 or header >= 0:
-        is_header = event < 0 or 0 <= header < event
-        at = header if is_header else event
-        if newline < at:
-            newline = block.find(b"\n", at)
-            if newline < 0:
-                newline = len(block)
-        end = newline
-        if has_cr and (cr := block.find(b"\r", at, end)) >= 0:
-            end = cr
-        line += block.count(b"\n", counted, at)
-        counted = at
-        start = max(done, block.rfind(b"\n", done, at) + 1)
-        if has_cr:
-            start = max(start, block.rfind(b"\r", start, at) + 1)
-        done = end
-        if is_header and not at < event < end:
-            if found := _header(block[start:at], block[at:end], line):
-                yield found
-            header = block.find(HEADER, end)
-            continue
-        yield from _of_line(block[start:event], block[event:end], line, offset + event)
-        event = block.find(TOKEN, end)
-        if 0 <= header < end:
-            header = block.find(HEADER, end)
-
-
-def _of_line(prefix: bytes, raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """What a line holds that has `raw`, from its first token on, behind `prefix`; `offset` is that of `raw`."""
-    if len(prefix) + len(raw) > MAX_LINE_BYTES:
-        yield _oversized(line, (prefix + raw)[: len(TOKEN) + 80])
+def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
+    """What a line holds; `offset` is that of its first byte."""
+    at = raw.find(TOKEN)
+    if at < 0:
+        if (at := raw.find(HEADER)) >= 0 and (found := _header(raw[:at], raw[at:].rstrip(b"\r\n"), line)):
+            yield found
         return
-    rank = _rank(prefix) if prefix else None
-    second = raw.find(TOKEN, len(TOKEN))
-    if second >= 0:
+    raw = raw.rstrip(b"\r\n")
+    if len(raw) > MAX_LINE_BYTES:
+        yield Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", line, _shown(raw))
+        return
+    rank = _rank(raw[:at])
+    starts = [token.start() for token in re.finditer(TOKEN, raw)]
+    if len(starts) > 1:
         message = "several events on one line: the official parser reads the last alone"
-        yield Problem("several-events", message, *_where(line, raw))
-    at = 0
-    while at >= 0:
-        yield from _event(raw[at : second if second >= 0 else len(raw)], line, offset + at, rank)
-        at, second = second, raw.find(TOKEN, second + len(TOKEN)) if second >= 0 else -1
+        yield Problem("several-events", message, line, _shown(raw[at:]))
+    for start, end in itertools.pairwise([*starts, len(raw)]):
+        yield from _event(raw[start:end], line, offset + start, rank)
+
+
+def _shown(text: bytes) -> str:
+    return text[:200].decode("utf-8", "replace")
 
 
 def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
@@ -320,7 +270,7 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        found.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", *_where(line, raw)))
+        found.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw)))
         text = raw.decode("utf-8", "replace")
 
     def problem(kind: str, message: str) -> list[Entry]:

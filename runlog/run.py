@@ -9,7 +9,7 @@ that a million events stay small.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,17 @@ from runlog import schema
 from runlog.reader import Entry, Event, Header, settings_of, table_of
 
 LONGEST_TEXT = 200  # of a value that is kept
+_PHASES = {  # what goes on after an event
+    schema.INIT_START.key: "preparing",
+    schema.RUN_START.key: "training",
+    schema.EPOCH_START.key: "training",
+    schema.EVAL_START.key: "evaluating",
+    schema.EVAL_STOP.key: "training",
+}
+_NUMBERED = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}  # where an interval has its number
+_BESIDE_WINDOW = ("step", "epoch_num", "phase")
+_OF_WINDOW = ("steps", "images", "time_s", "data_wait_s", "loss", "gpu_memory_mib", "power_w")
+_OF_EPOCH = ("images_per_s", "images", "time_s", "data_wait_s")
 _T = TypeVar("_T")
 
 
@@ -36,13 +47,6 @@ class Interval:
 
     start: Mark | None = None
     stop: Mark | None = None
-
-    @property
-    def first(self) -> Mark:
-        """The mark that was met first."""
-        mark = self.start or self.stop
-        assert mark is not None
-        return mark
 
 
 class Window(NamedTuple):
@@ -95,7 +99,6 @@ class Run:
     last: dict[str, Event] = field(default_factory=dict)  # and the last
     last_ms: float | None = None  # Unix time of the last event
     phase: str = "starting"  # preparing, training, evaluating, finished or aborted: what goes on after the last event
-    inits: list[Mark] = field(default_factory=list)
     starts: list[Mark] = field(default_factory=list)  # run_start: a run has one
     stops: list[Mark] = field(default_factory=list)  # run_stop: a run has at most one
     epochs: list[Interval] = field(default_factory=list)
@@ -118,15 +121,58 @@ class Run:
     def take(self, entry: Entry) -> None:
         """The next entry of the log."""
         if isinstance(entry, Event):
-            key = entry.key
             self.last_ms = entry.time_ms
-            if key in schema.EVENTS:
-                self.first.setdefault(key, entry)
-                self.last[key] = entry
-            if handle := _HANDLERS.get(key):
-                handle(self, entry)
+            if entry.key in schema.EVENTS:
+                self.first.setdefault(entry.key, entry)
+                self.last[entry.key] = entry
+            self._take(entry)
         elif isinstance(entry, Header):
             self.headers.setdefault(entry.section, entry)
+
+    def _take(self, event: Event) -> None:
+        key, metadata = event.key, event.metadata
+        self.phase = _PHASES.get(key, self.phase)
+        kind, _, end = key.rpartition("_")
+        if kind in _NUMBERED and end in ("start", "stop"):
+            number, count = scalar(metadata.get(_NUMBERED[kind])), scalar(metadata.get("epoch_count"))
+            self._bound(kind, end, Mark(event.line, event.time_ms, number, count))
+        elif key == schema.RUN_START.key:
+            self.starts.append(Mark(event.line, event.time_ms))
+        elif key == schema.RUN_STOP.key:
+            status = scalar(metadata.get("status"))
+            self.stops.append(Mark(event.line, event.time_ms, status=status))
+            self.phase = "finished" if status == "success" else "aborted"
+        elif key in ("eval_accuracy", "eval_mean_iou"):
+            epoch = scalar(metadata.get("epoch_num"))
+            self.accuracies.append(Accuracy(event.line, event.time_ms, key, epoch, scalar(event.value)))
+        elif key == schema.RANK_TIMES.key:
+            if times := table_of(schema.RankTimes, event.value):
+                self.rank_times[scalar(metadata.get("step"))] = times
+        elif key == schema.STEP_WINDOW.key:
+            value, is_table = _table(event)
+            said = [metadata.get(name) for name in _BESIDE_WINDOW] + [value.get(name) for name in _OF_WINDOW]
+            self.windows.append(Window._make([event.line, event.time_ms, *map(scalar, said), is_table]))
+        elif key == schema.EPOCH_THROUGHPUT.key:
+            value, _ = _table(event)
+            said = [metadata.get("epoch_num"), *(value.get(name) for name in _OF_EPOCH)]
+            self.rates.append(Rate(event.line, event.time_ms, key, *map(scalar, said)))
+        elif key in ("throughput", "tracked_stats"):
+            rate = event.value
+            if isinstance(rate, dict):
+                rate = rate.get("throughput", rate.get("imgs_sec"))
+            number = scalar(metadata.get("epoch_num", metadata.get("step")))
+            self.rates.append(Rate(event.line, event.time_ms, key, number, scalar(rate)))
+
+    def _bound(self, kind: str, end: str, mark: Mark) -> None:
+        """A start or a stop of an interval."""
+        intervals = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}[kind]
+        interval = self._open.pop((kind, mark.number), None) if end == "stop" else None
+        if interval is None:
+            interval = Interval()
+            intervals.append(interval)
+        if end == "start":
+            self._open[kind, mark.number] = interval
+        setattr(interval, end, mark)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -137,95 +183,6 @@ class Run:
     def last_value(self, point: schema.Point[_T]) -> Any:
         """The last value of an event; None where it was not met."""
         return self.last[point.key].value if point.key in self.last else None
-
-    def _started(self, name: str, intervals: list[Interval], mark: Mark) -> None:
-        interval = Interval(start=mark)
-        intervals.append(interval)
-        self._open[name, mark.number] = interval
-
-    def _stopped(self, name: str, intervals: list[Interval], mark: Mark) -> None:
-        interval = self._open.pop((name, mark.number), None)
-        if interval is None:
-            intervals.append(Interval(stop=mark))
-        else:
-            interval.stop = mark
-
-    def _init_start(self, event: Event) -> None:
-        self.inits.append(Mark(event.line, event.time_ms))
-        self.phase = "preparing"
-
-    def _run_start(self, event: Event) -> None:
-        self.starts.append(Mark(event.line, event.time_ms))
-        self.phase = "training"
-
-    def _run_stop(self, event: Event) -> None:
-        status = scalar(event.metadata.get("status"))
-        self.stops.append(Mark(event.line, event.time_ms, status=status))
-        self.phase = "finished" if status == "success" else "aborted"
-
-    def _epoch_start(self, event: Event) -> None:
-        self._started("epoch", self.epochs, _of_epoch(event))
-        self.phase = "training"
-
-    def _epoch_stop(self, event: Event) -> None:
-        self._stopped("epoch", self.epochs, _of_epoch(event))
-
-    def _block_start(self, event: Event) -> None:
-        self._started("block", self.blocks, _of_block(event))
-
-    def _block_stop(self, event: Event) -> None:
-        self._stopped("block", self.blocks, _of_block(event))
-
-    def _eval_start(self, event: Event) -> None:
-        self._started("eval", self.evaluations, _of_epoch(event))
-        self.phase = "evaluating"
-
-    def _eval_stop(self, event: Event) -> None:
-        self._stopped("eval", self.evaluations, _of_epoch(event))
-        self.phase = "training"
-
-    def _accuracy(self, event: Event) -> None:
-        number, value = scalar(event.metadata.get("epoch_num")), scalar(event.value)
-        self.accuracies.append(Accuracy(event.line, event.time_ms, event.key, number, value))
-
-    def _step_window(self, event: Event) -> None:
-        is_table = isinstance(event.value, dict)
-        value, where = event.value.get if is_table else {}.get, event.metadata.get
-        self.windows.append(
-            Window(
-                event.line,
-                event.time_ms,
-                scalar(where("step")),
-                scalar(where("epoch_num")),
-                scalar(where("phase")),
-                scalar(value("steps")),
-                scalar(value("images")),
-                scalar(value("time_s")),
-                scalar(value("data_wait_s")),
-                scalar(value("loss")),
-                scalar(value("gpu_memory_mib")),
-                scalar(value("power_w")),
-                is_table,
-            )
-        )
-
-    def _rank_times(self, event: Event) -> None:
-        if times := table_of(schema.RankTimes, event.value):
-            self.rank_times[scalar(event.metadata.get("step"))] = times
-
-    def _epoch_throughput(self, event: Event) -> None:
-        value = event.value.get if isinstance(event.value, dict) else {}.get
-        number = scalar(event.metadata.get("epoch_num"))
-        names = ("images_per_s", "images", "time_s", "data_wait_s")
-        self.rates.append(Rate(event.line, event.time_ms, event.key, number, *(scalar(value(name)) for name in names)))
-
-    def _throughput(self, event: Event) -> None:
-        """`throughput`, or `tracked_stats` with `throughput` or `imgs_sec`; the epoch is `epoch_num` or `step`."""
-        value, metadata = event.value, event.metadata
-        if isinstance(value, dict):
-            value = value.get("throughput", value.get("imgs_sec"))
-        number = scalar(metadata.get("epoch_num", metadata.get("step")))
-        self.rates.append(Rate(event.line, event.time_ms, event.key, number, scalar(value)))
 
 
 def scalar(value: Any) -> Any:
@@ -246,30 +203,6 @@ def real(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _of_epoch(event: Event) -> Mark:
-    return Mark(event.line, event.time_ms, scalar(event.metadata.get("epoch_num")))
-
-
-def _of_block(event: Event) -> Mark:
-    metadata = event.metadata.get
-    return Mark(event.line, event.time_ms, scalar(metadata("first_epoch_num")), scalar(metadata("epoch_count")))
-
-
-_HANDLERS: dict[str, Callable[[Run, Event], None]] = {
-    schema.INIT_START.key: Run._init_start,
-    schema.RUN_START.key: Run._run_start,
-    schema.RUN_STOP.key: Run._run_stop,
-    schema.EPOCH_START.key: Run._epoch_start,
-    schema.EPOCH_STOP.key: Run._epoch_stop,
-    schema.BLOCK_START.key: Run._block_start,
-    schema.BLOCK_STOP.key: Run._block_stop,
-    schema.EVAL_START.key: Run._eval_start,
-    schema.EVAL_STOP.key: Run._eval_stop,
-    schema.EVAL_ACCURACY.key: Run._accuracy,
-    "eval_mean_iou": Run._accuracy,
-    schema.STEP_WINDOW.key: Run._step_window,
-    schema.RANK_TIMES.key: Run._rank_times,
-    schema.EPOCH_THROUGHPUT.key: Run._epoch_throughput,
-    "throughput": Run._throughput,
-    "tracked_stats": Run._throughput,
-}
+def _table(event: Event) -> tuple[dict[str, Any], bool]:
+    """The value of an event that should be a table, and whether it is one."""
+    return (event.value, True) if isinstance(event.value, dict) else ({}, False)

@@ -151,9 +151,7 @@ PACKAGES = Section[dict[str, str]](name="packages", value=dict[str, str], meanin
 HARDWARE = Section[Hardware](name="hardware", value=Hardware, meaning="the machines")
 DATASET = Section[Dataset](name="dataset", value=Dataset, meaning="what the run trains on")
 PROGRAM = Section[Program](name="program", value=Program, meaning="the training program of a rank")
-SECTIONS: dict[str, Section[Any]] = {
-    s.name: s for s in (LOG, SOURCE, CONFIG, ENVIRONMENT, PACKAGES, HARDWARE, DATASET, PROGRAM)
-}
+SECTIONS: dict[str, Section[Any]] = {s.name: s for s in list(globals().values()) if isinstance(s, Section)}
 
 # ---- tables that are values or metadata of events
 
@@ -291,74 +289,57 @@ class Checkpoint:
 # ---- events
 
 
-def _text(key: str, meaning: str) -> Point[str]:
-    return Point(key=key, value=str, meaning=meaning)
+def _point(
+    key: str, value: type[V], meaning: str, *, unit: str = "", least: int | None = None, beside: type | None = None
+) -> Point[V]:
+    return Point(key=key, value=value, meaning=meaning, unit=unit, least=least, metadata=beside)
 
 
-def _count(key: str, unit: str, meaning: str) -> Point[int]:
-    return Point(key=key, value=int, unit=unit, meaning=meaning, least=1)
-
-
-def _number(key: str, unit: str, meaning: str) -> Point[float]:
-    return Point(key=key, value=float, unit=unit, meaning=meaning)
-
-
-def _start(name: str, meaning: str, metadata: type | None = None) -> Mark:
-    return Mark(key=f"{name}_start", event_type="INTERVAL_START", meaning=meaning, metadata=metadata)
-
-
-def _stop(name: str, meaning: str, metadata: type | None = None) -> Mark:
-    return Mark(key=f"{name}_stop", event_type="INTERVAL_END", meaning=meaning, metadata=metadata)
+def _mark(key: str, meaning: str, metadata: type | None = None) -> Mark:
+    kind = "INTERVAL_START" if key.endswith("_start") else "INTERVAL_END"
+    return Mark(key=key, event_type=kind, meaning=meaning, metadata=metadata)
 
 
 # MLPerf's
-SUBMISSION_BENCHMARK = _text("submission_benchmark", "resnet or hrnet")
-SUBMISSION_ORG = _text("submission_org", "who submits")
-SUBMISSION_DIVISION = _text("submission_division", "closed or open")
-SUBMISSION_STATUS = _text("submission_status", "cloud, onprem, preview or research")
-SUBMISSION_PLATFORM = _text("submission_platform", "name of the system")
-CACHE_CLEAR = Point[bool](key="cache_clear", value=bool, meaning="a node's page cache was cleared", metadata=CacheState)
-SEED = Point[int](key="seed", value=int, meaning="of the run, the same on every rank")
-TRAIN_SAMPLES = _count("train_samples", "images", "of an epoch")
-EVAL_SAMPLES = _count("eval_samples", "images", "of an evaluation")
-GLOBAL_BATCH_SIZE = _count("global_batch_size", "images", "of a step, over all ranks")
-GRADIENT_ACCUMULATION_STEPS = _count("gradient_accumulation_steps", "", "parts of a rank's batch")
-MODEL_BN_SPAN = _number("model_bn_span", "images", "over which a normalization takes its statistics")
-OPT_NAME = _text("opt_name", "sgd or lars")
-EVAL_ACCURACY = Point[float](
-    key="eval_accuracy", value=float, meaning="top-1 or mean IoU of the evaluation, 0 to 1", metadata=InEpoch
-)
-INIT_START = _start("init", "the preparation, without training data, begins")
-INIT_STOP = _stop("init", "it ends")
-RUN_START = _start("run", "the timed run begins: training data may be touched")
-RUN_STOP = _stop("run", "it ends", Ended)
-BLOCK_START = _start("block", "the epochs up to an evaluation begin", InBlock)
-BLOCK_STOP = _stop("block", "that evaluation is done", InBlock)
-EPOCH_START = _start("epoch", "an epoch's training begins", InEpoch)
-EPOCH_STOP = _stop("epoch", "it ends", InEpoch)
-EVAL_START = _start("eval", "an evaluation begins", InEpoch)
-EVAL_STOP = _stop("eval", "it ends", InEpoch)
+SUBMISSION_BENCHMARK = _point("submission_benchmark", str, "resnet or hrnet")
+SUBMISSION_ORG = _point("submission_org", str, "who submits")
+SUBMISSION_DIVISION = _point("submission_division", str, "closed or open")
+SUBMISSION_STATUS = _point("submission_status", str, "cloud, onprem, preview or research")
+SUBMISSION_PLATFORM = _point("submission_platform", str, "name of the system")
+CACHE_CLEAR = _point("cache_clear", bool, "a node's page cache was cleared", beside=CacheState)
+SEED = _point("seed", int, "of the run, the same on every rank")
+TRAIN_SAMPLES = _point("train_samples", int, "of an epoch", unit="images", least=1)
+EVAL_SAMPLES = _point("eval_samples", int, "of an evaluation", unit="images", least=1)
+GLOBAL_BATCH_SIZE = _point("global_batch_size", int, "of a step, over all ranks", unit="images", least=1)
+GRADIENT_ACCUMULATION_STEPS = _point("gradient_accumulation_steps", int, "parts of a rank's batch", least=1)
+MODEL_BN_SPAN = _point("model_bn_span", float, "over which a normalization takes its statistics", unit="images")
+OPT_NAME = _point("opt_name", str, "sgd or lars")
+EVAL_ACCURACY = _point("eval_accuracy", float, "top-1 or mean IoU of the evaluation, 0 to 1", beside=InEpoch)
+INIT_START = _mark("init_start", "the preparation, without training data, begins")
+INIT_STOP = _mark("init_stop", "it ends")
+RUN_START = _mark("run_start", "the timed run begins: training data may be touched")
+RUN_STOP = _mark("run_stop", "it ends", Ended)
+BLOCK_START = _mark("block_start", "the epochs up to an evaluation begin", InBlock)
+BLOCK_STOP = _mark("block_stop", "that evaluation is done", InBlock)
+EPOCH_START = _mark("epoch_start", "an epoch's training begins", InEpoch)
+EPOCH_STOP = _mark("epoch_stop", "it ends", InEpoch)
+EVAL_START = _mark("eval_start", "an evaluation begins", InEpoch)
+EVAL_STOP = _mark("eval_stop", "it ends", InEpoch)
 
 # Ours: what MLPerf lacks
-RUN_SUMMARY = Point[RunSummary](key="run_summary", value=RunSummary, meaning="what a score must know of the run")
-STEP_WINDOW = Point[StepWindow](key="step_window", value=StepWindow, meaning="some steps", metadata=InWindow)
-RANK_TIMES = Point[RankTimes](
-    key="rank_times", value=RankTimes, meaning="the ranks' own times in the window that ends here", metadata=AtStep
-)
-EPOCH_THROUGHPUT = Point[EpochThroughput](
-    key="epoch_throughput", value=EpochThroughput, meaning="training of an epoch", metadata=InEpoch
-)
-TELEMETRY_SUMMARY = Point[TelemetrySummary](
-    key="telemetry_summary", value=TelemetrySummary, meaning="what the nodes' samplers saw"
-)
-CHECKPOINT = Point[Checkpoint](key="checkpoint", value=Checkpoint, meaning="a checkpoint was written")
-ABORT_REASON = _text("abort_reason", "why the run ended, in one line")
-CLOCK_SET = Point[float](
-    key="clock_set",
-    value=float,
+RUN_SUMMARY = _point("run_summary", RunSummary, "what a score must know of the run")
+STEP_WINDOW = _point("step_window", StepWindow, "some steps", beside=InWindow)
+RANK_TIMES = _point("rank_times", RankTimes, "the ranks' own times in the window that ends here", beside=AtStep)
+EPOCH_THROUGHPUT = _point("epoch_throughput", EpochThroughput, "training of an epoch", beside=InEpoch)
+TELEMETRY_SUMMARY = _point("telemetry_summary", TelemetrySummary, "what the nodes' samplers saw")
+CHECKPOINT = _point("checkpoint", Checkpoint, "a checkpoint was written")
+ABORT_REASON = _point("abort_reason", str, "why the run ended, in one line")
+CLOCK_SET = _point(
+    "clock_set",
+    float,
+    "by which somebody set the system's clock (below 0: back); durations stay right",
     unit="s",
-    meaning="by which somebody set the system's clock (below 0: back); durations stay right",
-    metadata=AtStep,
+    beside=AtStep,
 )
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
@@ -371,14 +352,17 @@ _HYPERPARAMETERS = {
     "weight_decay": ("", "factor of the L2 penalty"),
 }
 OPTIMIZER: dict[str, dict[str, Point[float]]] = {
-    kind: {name: _number(f"{kind}_opt_{name}", *says) for name, says in _HYPERPARAMETERS.items()}
+    kind: {
+        name: _point(f"{kind}_opt_{name}", float, meaning, unit=unit)
+        for name, (unit, meaning) in _HYPERPARAMETERS.items()
+    }
     for kind in ("sgd", "lars")
 }
 WARMUP_EPOCHS = {
-    "sgd": _number("opt_learning_rate_warmup_epochs", "epochs", "length of the warm-up"),
-    "lars": _number("lars_opt_learning_rate_warmup_epochs", "epochs", "length of the warm-up"),
+    "sgd": _point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    "lars": _point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
 }
-LARS_EPSILON = _number("lars_epsilon", "", "added to the denominator of the trust ratio")
+LARS_EPSILON = _point("lars_epsilon", float, "added to the denominator of the trust ratio")
 
 _ALL = [value for value in globals().values() if isinstance(value, Point | Mark)]
 _ALL += [*WARMUP_EPOCHS.values(), *(point for kind in OPTIMIZER.values() for point in kind.values())]

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.progress import Timing
+
+H = TypeVar("H", bound="Hook")
 
 
 class Hook:
     """Called by the loop on this rank; each hook overrides what it needs."""
+
+    def __enter__(self: H) -> H:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """After the run, whatever ended it."""
 
     def run_begins(self) -> None:
         """Before the first step of an epoch, or of a measurement."""

@@ -21,7 +21,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,9 +88,10 @@ def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -
         assert array.flags.c_contiguous
         begin, end = end, end + array.nbytes
         header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+    contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     digest = hashlib.sha256(_canonical(header))
-    for array in arrays.values():
-        digest.update(array.reshape(-1).view(np.uint8).data)
+    for content in contents:
+        digest.update(content)
     header["__metadata__"]["sha256"] = digest.hexdigest()
     text = _canonical(header)
     text += b" " * (-len(text) % 8)
@@ -98,8 +99,7 @@ def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -
     try:
         with temporary.open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
-            for array in arrays.values():
-                file.write(array.reshape(-1).view(np.uint8).data)
+            file.writelines(contents)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -146,10 +146,8 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def folder_of(job: Job) -> Path:
     """Where a trial's checkpoints are: beside its log, the same for the trial and for those that go on with it."""
-    if job.checkpoint_dir:
-        return Path(job.checkpoint_dir)
     log = Path(job.result_file)
-    return log.with_name(log.name.partition(".")[0] + ".checkpoints")
+    return Path(job.checkpoint_dir or log.with_name(log.name.partition(".")[0] + ".checkpoints"))
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -287,10 +285,8 @@ class Keeper(Hook):
         self._failure = ""
         self._written: schema.Checkpoint | None = None  # the last checkpoint, until it is logged
 
-    def __enter__(self) -> Keeper:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Waits for the last checkpoint."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._join()
@@ -319,7 +315,7 @@ class Keeper(Hook):
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         late = self._every_s and self._ranks.is_first and time.monotonic() - self._last_s >= self._every_s
-        asked: int = self._ranks.comm.allreduce(2 * self._signal + bool(late), op=_maximum())
+        asked = self._ranks.most(2 * self._signal + bool(late))
         if not asked:
             return 0.0
         started = time.perf_counter()
@@ -377,15 +373,11 @@ class Keeper(Hook):
                 if value.dtype.kind == "f" and not math.isfinite(np.sum(value, dtype=np.float64))
             ]
             if broken:
-                self._failure = f"not written: {broken[0]} is not finite"
-                return
+                raise OSError(f"{broken[0]} is not finite")
             self._folder.mkdir(parents=True, exist_ok=True)
             needed, free = sum(value.nbytes for value in arrays.values()) + SPARE, shutil.disk_usage(self._folder).free
             if free < needed:
-                self._failure = (
-                    f"not written: {self._folder} has {free / MIB:.0f} MiB left, {needed / MIB:.0f} are needed"
-                )
-                return
+                raise OSError(f"{self._folder} has {free / MIB:.0f} MiB left, {needed / MIB:.0f} are needed")
             write(path, arrays, metadata)
             self._kept.append(path)
             while len(self._kept) > self._keep:
@@ -413,9 +405,3 @@ class Keeper(Hook):
             text, self._failure = f"warning: checkpoint {self._failure}", ""
             print(text, file=sys.stderr, flush=True)
             self._log.text(text)
-
-
-def _maximum() -> Any:
-    from mpi4py import MPI
-
-    return MPI.MAX

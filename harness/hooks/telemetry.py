@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -48,8 +47,7 @@ class Sampler(Hook):
         self._energy_begin_j: float | None = None
         self._images = 0
         self._samples, self._cpu_s, self._error = 0, 0.0, ""
-        self._peak_memory_mib: float | None = None
-        self._peak_temperature_c: float | None = None
+        self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
     def __enter__(self) -> Sampler:
@@ -60,7 +58,8 @@ class Sampler(Hook):
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Ends the sampling."""
         self._stop.set()
         self._thread.join()
         self._exit.close()
@@ -75,8 +74,11 @@ class Sampler(Hook):
                     self._note(sample)
                     file.write(json.dumps(sample) + "\n")
                     file.flush()
-                    if self._prometheus:
-                        self._write_prometheus(sample)
+                    if self._prometheus:  # as its collector wants it: whole under its name at any time
+                        text = Path(self._prometheus)
+                        temporary = text.with_name(f".{text.name}.tmp")
+                        temporary.write_text(prometheus(sample))
+                        temporary.replace(text)
                     self._samples, self._cpu_s = self._samples + 1, time.thread_time()
                     due_s = max(due_s + self._every_s, time.monotonic())
                     if self._stop.wait(due_s - time.monotonic()):
@@ -114,21 +116,11 @@ class Sampler(Hook):
 
     def _note(self, sample: dict[str, Any]) -> None:
         gpus = sample["gpus"][: self._job_gpus]
-        memory = [gpu["memory_mib"] for gpu in gpus if gpu["memory_mib"] is not None]
-        if memory:
-            self._peak_memory_mib = max(self._peak_memory_mib or 0.0, *memory)
-        temperatures = [gpu["temperature_c"] for gpu in gpus if gpu["temperature_c"] is not None]
-        if temperatures:
-            self._peak_temperature_c = max(self._peak_temperature_c or 0.0, *temperatures)
+        for name in self._peaks:
+            known = [value for value in (self._peaks[name], *(gpu[name] for gpu in gpus)) if value is not None]
+            self._peaks[name] = max(known, default=None)
         power = [gpu["power_w"] for gpu in gpus]
         self.power_w = None if not power or None in power else round(sum(power), 3)
-
-    def _write_prometheus(self, sample: dict[str, Any]) -> None:
-        """As node_exporter's textfile collector wants it: whole under its name at any time."""
-        path = Path(self._prometheus)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(prometheus(sample))
-        temporary.replace(path)
 
     # ---- what the run asks
 
@@ -158,8 +150,7 @@ class Sampler(Hook):
         return {
             "node": self._node,
             "samples": self._samples,
-            "peak_gpu_memory_mib": self._peak_memory_mib,
-            "peak_gpu_temperature_c": self._peak_temperature_c,
+            **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},
             "energy_j": end_j - self._energy_begin_j if measured else None,  # type: ignore[operator]
             "images": self._images,
             "sampler_cpu_s": round(self._cpu_s, 4),
@@ -174,16 +165,15 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     Energy is that of the job's GPUs from the first step to the end of the run, evaluations included; images are those
     that were trained on, so that joules_per_image is what an image of training cost.
     """
-    memory_mib, temperature_c = (
-        max((node[name] for node in nodes if node[name] is not None), default=None)
+    peaks = {
+        name: max((node[name] for node in nodes if node[name] is not None), default=None)
         for name in ("peak_gpu_memory_mib", "peak_gpu_temperature_c")
-    )
+    }
     energies = [node["energy_j"] for node in nodes]
     energy_j = None if None in energies else sum(energies)
     images = nodes[0]["images"]
     return TelemetrySummary(
-        peak_gpu_memory_mib=memory_mib,
-        peak_gpu_temperature_c=temperature_c,
+        **peaks,
         energy_j=None if energy_j is None else round(energy_j, 3),
         joules_per_image=energy_j / images if energy_j is not None and images else None,
         samples=sum(node["samples"] for node in nodes),
@@ -203,15 +193,15 @@ def _infiniband_bytes() -> dict[str, int | None]:
 def prometheus(sample: dict[str, Any]) -> str:
     """A sample in Prometheus' text format."""
     node = sample["node"].replace("\\", "\\\\").replace('"', '\\"')
-    lines = []
-    for name, value in sample.items():
-        if isinstance(value, int | float):
-            lines.append(f'training_{name}{{node="{node}"}} {value}')
-    for index, gpu in enumerate(sample["gpus"]):
-        for name, value in gpu.items():
-            if isinstance(value, int | float):
-                lines.append(f'training_gpu_{name}{{node="{node}",gpu="{index}"}} {value}')
-    return "\n".join(lines) + "\n"
+    groups = [("training", f'node="{node}"', sample)]
+    groups += [("training_gpu", f'node="{node}",gpu="{index}"', gpu) for index, gpu in enumerate(sample["gpus"])]
+    lines = [
+        f"{prefix}_{name}{{{labels}}} {value}\n"
+        for prefix, labels, values in groups
+        for name, value in values.items()
+        if isinstance(value, int | float)
+    ]
+    return "".join(lines)
 
 
 def samplers(job: Job, ranks: Ranks) -> list[Sampler]:

@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from harness import env
@@ -34,10 +33,8 @@ class Tracer(Hook):
         self._profiler: Any = None
         self._closed = False
 
-    def __enter__(self) -> Tracer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Writes the trace of a run that ended before the last of the steps."""
         if not self._closed:
             left = "the trace ends before it" if self._events else "there is no trace"
             said = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"
@@ -51,11 +48,11 @@ class Tracer(Hook):
             from paddle import profiler
 
             target = profiler.ProfilerTarget
-            self._profiler = profiler.Profiler(targets=[target.CPU, target.GPU], on_trace_ready=self._export)
+            self._profiler = profiler.Profiler(
+                targets=[target.CPU, target.GPU],
+                on_trace_ready=lambda done: done.export(str(self._kernels), "json"),
+            )
             self._profiler.start()
-
-    def _export(self, profiler: Any) -> None:
-        profiler.export(str(self._kernels), "json")
 
     def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
         """Records the step, and writes the trace after the last one."""

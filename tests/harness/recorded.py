@@ -95,7 +95,7 @@ def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str,
             setattr(nvml, name, value)  # constants and types
         else:
             setattr(nvml, name, functools.partial(_unrecorded, name))
-    assert not {name for name in vars(_Answers) if name.startswith("nvml")} - set(vars(pynvml))
+    assert not {name for name in dir(answers) if name.startswith("nvml")} - set(vars(pynvml))
     with mock.patch.object(nvidia, "pynvml", nvml), mock.patch.dict(sys.modules, pynvml=nvml):
         yield nvml
 
@@ -110,11 +110,33 @@ def _given(value: Any) -> Any:
     return value
 
 
+# What a card has where its kind above does not say it.
+USUAL = {"persistence": 1, "throttle": pynvml.nvmlClocksThrottleReasonGpuIdle, "pcie_kb": 350}
+# Questions that one value of a card answers.
+PLAIN = {
+    "nvmlDeviceGetIndex": "index",
+    "nvmlDeviceGetName": "name",
+    "nvmlDeviceGetCudaComputeCapability": "capability",
+    "nvmlDeviceGetPersistenceMode": "persistence",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle",
+    "nvmlDeviceGetPowerManagementLimit": "power_limit_mw",
+    "nvmlDeviceGetPowerUsage": "power_mw",
+    "nvmlDeviceGetTotalEnergyConsumption": "energy_mj",
+    "nvmlDeviceGetTemperature": "temperature",
+    "nvmlDeviceGetPcieThroughput": "pcie_kb",
+}
+
+
 class _Answers:
-    """Under the names of pynvml's functions, what the driver answers."""
+    """Under the names of pynvml's functions, what the driver answers beside PLAIN."""
 
     def __init__(self, gpus: tuple[dict[str, Any], ...], absent: bool) -> None:
         self._gpus, self._absent = gpus, absent
+        for question, name in PLAIN.items():
+            setattr(self, question, functools.partial(self._plain, name))
+
+    def _plain(self, name: str, gpu: dict[str, Any], *which: int) -> Any:
+        return _given((USUAL | dict(gpu))[name])
 
     def nvmlInit(self) -> None:
         if self._absent:
@@ -129,40 +151,22 @@ class _Answers:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
         return ChainMap({"index": index}, self._gpus[index])
 
-    def nvmlDeviceGetIndex(self, gpu: dict[str, Any]) -> int:
-        return gpu["index"]
-
     def nvmlSystemGetDriverVersion(self) -> str:
         return self._gpus[0]["driver"]
-
-    def nvmlDeviceGetName(self, gpu: dict[str, Any]) -> str:
-        return gpu["name"]
 
     def nvmlDeviceGetUUID(self, gpu: dict[str, Any]) -> str:
         return f"GPU-8d2f{gpu['index']:04x}-0000-0000-0000-000000000000"
 
-    def nvmlDeviceGetCudaComputeCapability(self, gpu: dict[str, Any]) -> tuple[int, int]:
-        return gpu["capability"]
-
     def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any]) -> Any:
         return pynvml.c_nvmlMemory_t(*gpu["memory"])
 
-    def nvmlDeviceGetPersistenceMode(self, gpu: dict[str, Any]) -> int:
-        return gpu.get("persistence", 1)
-
     def nvmlDeviceGetTotalEccErrors(self, gpu: dict[str, Any], kind: int, counter: int) -> int:
         return _given(gpu.get("ecc", {})).get(kind, 0)
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: dict[str, Any]) -> int:
-        return gpu.get("throttle", pynvml.nvmlClocksThrottleReasonGpuIdle)
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: dict[str, Any]) -> list[Any]:
         return [
             pynvml.nvmlStructToFriendlyObject(pynvml.c_nvmlProcessInfo_v2_t(pid=pid)) for pid in gpu.get("pids", [])
         ]
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: dict[str, Any]) -> int:
-        return _given(gpu["energy_mj"])
 
     def nvmlDeviceGetNvLinkState(self, gpu: dict[str, Any], link: int) -> int:
         if link >= gpu["links"]:
@@ -171,12 +175,6 @@ class _Answers:
 
     def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, Any]) -> Any:
         return pynvml.c_nvmlUtilization_t(gpu.get("busy", 0), 0)
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: Any) -> int:
-        return int(_given(handle["power_limit_mw"]))
-
-    def nvmlDeviceGetPowerUsage(self, gpu: dict[str, Any]) -> int:
-        return gpu["power_mw"]
 
     def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[tuple[int, int]]) -> Any:
         """NVLink counters as nvml.h has them, 1000 KiB and the field's number on each link; never seen on a machine."""
@@ -199,9 +197,3 @@ class _Answers:
 
     def nvmlDeviceGetMaxPcieLinkWidth(self, gpu: dict[str, Any]) -> int:
         return gpu["pcie"][1]
-
-    def nvmlDeviceGetTemperature(self, gpu: dict[str, Any], sensor: int) -> int:
-        return gpu["temperature"]
-
-    def nvmlDeviceGetPcieThroughput(self, gpu: dict[str, Any], counter: int) -> int:
-        return _given(gpu.get("pcie_kb", 350))

@@ -173,15 +173,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
 def test_a_new_run_overwrites_no_old_checkpoint(tmp_path, one_rank):
     save(tmp_path, 10)
     with pytest.raises(ValueError, match="checkpoints are never overwritten"):
-        checkpoint.Keeper(
-            dataclasses.replace(job(tmp_path), resume="no"),
-            one_rank,
-            None,  # type: ignore[arg-type]
-            start=checkpoint.BEGINNING,
-            run=RUN,
-            seed=1,
-            steps_per_epoch=5,
-        )
+        keeper(one_rank, tmp_path, tmp_path / "log.txt")
 
 
 # ---- the keeper, on a program of one layer
@@ -210,24 +202,22 @@ def trained(main):
     return build.TrainingProgram(main=main, startup=None, loss=None, update=(main,), verified=(), schedule=main.rate)
 
 
-def keeper(one_rank, folder: Path, log: Path, **changes: object) -> tuple[checkpoint.Keeper, RunLog]:
+def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.Keeper:
     settings = {"resume": "no", "checkpoint_epochs": 1, **changes}
-    lines = RunLog(log)
-    made = checkpoint.Keeper(
+    return checkpoint.Keeper(
         dataclasses.replace(job(folder), **settings),  # type: ignore[arg-type]
         one_rank,
-        lines,
+        RunLog(log),
         start=checkpoint.BEGINNING,
         run=RUN,
         seed=7,
         steps_per_epoch=10,
     )
-    return made, lines
 
 
 def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, layer):
     folder = tmp_path / "kept"
-    made, _ = keeper(one_rank, folder, tmp_path / "result_0.txt", checkpoint_keep=2)
+    made = keeper(one_rank, folder, tmp_path / "result_0.txt", checkpoint_keep=2)
     with made:
         for epoch in (1, 2, 3):
             made.epoch_ended(layer, epoch)
@@ -265,7 +255,7 @@ def test_restore_gives_the_state_back(tmp_path, one_rank, layer):
 
 
 def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer):
-    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
+    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
     before = signal.getsignal(signal.SIGTERM)
     with made:
         assert made.window_ends(layer, Timing(), step=3, epoch=1) == 0.0
@@ -285,7 +275,7 @@ def test_a_broken_state_is_never_written(tmp_path, one_rank, layer, capfd):
 
     _, tensor = next(iter(state.tensors(layer)))
     good = np.array(tensor)
-    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     try:
         tensor.set(np.full_like(good, np.nan), CPUPlace())
         with made:
@@ -300,7 +290,7 @@ def test_a_broken_state_is_never_written(tmp_path, one_rank, layer, capfd):
 
 def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path, one_rank, layer, capfd):
     (tmp_path / "kept").write_text("a file")
-    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     with made:
         made.epoch_ended(layer, 1)
         made._join()
@@ -311,7 +301,7 @@ def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_pa
 def test_a_disk_with_too_little_room_is_never_filled(tmp_path, one_rank, layer, capfd, monkeypatch):
     used = shutil.disk_usage(tmp_path)._replace(free=checkpoint.SPARE)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", mock.create_autospec(shutil.disk_usage, return_value=used))
-    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     with made:
         made.epoch_ended(layer, 1)
     assert "kept has 64 MiB left, 64 are needed" in capfd.readouterr().err
@@ -327,7 +317,7 @@ def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
         write(*arguments)
 
     monkeypatch.setattr(checkpoint, "write", slow)
-    made, _ = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
+    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     with made:
         made.epoch_ended(layer, 1)
         assert made.window_ends(layer, Timing(), step=11, epoch=2) == 0.0

@@ -132,14 +132,9 @@ def test_the_memory_reckoned_is_what_the_null_gpu_hands_out(
     tmp_path: Path, workload: str, precision: str, batch: int, card_mib: int, workspace: str
 ) -> None:
     recipe = {"rn50": "nvidia_cosine", "hrnet": "cityscapes_benchmark"}[workload]
-    settings = {**jobs.TINY, "DEVICE": "gpu", "DGXNGPU": "1", "DATA": "synthetic", "RECIPE": recipe}
-    settings |= {
-        "WORKLOAD": workload,
-        "IMAGE_SIZE": "0",
-        "PRECISION": precision,
-        "BATCHSIZE": str(batch),
-        "NULLGPU_MEMORY_MIB": str(card_mib),
-    }
+    settings = {**jobs.TINY, "DEVICE": "gpu", "DGXNGPU": "1", "DATA": "synthetic", "RECIPE": recipe, "IMAGE_SIZE": "0"}
+    settings |= {"WORKLOAD": workload, "PRECISION": precision, "BATCHSIZE": str(batch)}
+    settings |= {"NULLGPU_MEMORY_MIB": str(card_mib)}
     done = jobs.run([NULL_GPU, "./run_and_time.sh"], timeout_s=600, NULLGPU_OUT=str(tmp_path), **settings)
     assert done.returncode == 0, done.stderr[-3000:]
     (log,) = tmp_path.glob(f"results/*/{workload}/result_0.txt")

@@ -19,10 +19,3 @@ def test_the_rate_is_paddles_polynomial_decay_at_every_step(name: str) -> None:
         peer.step()
     assert schedule(iterations // 2) == pytest.approx(0.01 * 0.5**0.9)
     assert schedule(iterations) == 0
-
-
-def test_the_benchmark_is_the_recipe_without_biases_in_the_head() -> None:
-    full, benchmark = (config.recipe(name, global_batch=8) for name in ("cityscapes_80k", "cityscapes_benchmark"))
-    assert (full.head_bias, benchmark.head_bias) == (True, False)
-    assert (full.image_size, benchmark.image_size) == ("1024x512", "1024x512")
-    assert full.optimizer == benchmark.optimizer

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +46,22 @@ def pair() -> tuple[Image.Image, Image.Image]:
     return Image.fromarray(image), Image.fromarray(label)
 
 
-def training(root: Path, *, augment: Augmentation, batch: int = 4, **crop: int) -> data.Loader:
-    pairs = data.read_list(root, "train", CLASSES)
-    plan = sampling.training_plan(len(pairs), batch=batch, rank=0, ranks=1, seed=3)
-    image = data.ImageFormat(**crop)
-    reader = ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
-    return data.Loader(pairs, plan, reader, augment=augment)
+def reader(batch: int, image: data.ImageFormat) -> ReaderConfig:
+    return ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
+
+
+def training(
+    root: Path, *, augment: Augmentation, batch: int = 4, rank: int = 0, ranks: int = 1, **crop: int
+) -> data.Loader:
+    pairs = data.find(root, "train", CLASSES)
+    plan = sampling.training_plan(len(pairs), batch=batch, rank=rank, ranks=ranks, seed=3)
+    return data.Loader(pairs, plan, reader(batch, data.ImageFormat(**crop)), augment=augment)
 
 
 def evaluation(root: Path, *, rank: int = 0, ranks: int = 1, batch: int = 2, classes: int = CLASSES) -> data.Loader:
-    pairs = data.read_list(root, "val", classes)
+    pairs = data.find(root, "val", classes)
     plan = sampling.evaluation_plan(len(pairs), batch=batch, rank=rank, ranks=ranks)
-    image = data.first_size(pairs)
-    reader = ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
-    return data.Loader(pairs, plan, reader)
+    return data.Loader(pairs, plan, reader(batch, data.first_size(pairs)))
 
 
 @pytest.fixture
@@ -154,11 +157,8 @@ def test_a_sample_looks_the_same_at_any_rank_count(root: Path) -> None:
     for ranks in (1, 2):
         images: dict[int, np.ndarray] = {}
         for rank in range(ranks):
-            pairs = data.read_list(root, "train", CLASSES)
-            plan = sampling.training_plan(len(pairs), batch=4 // ranks, rank=rank, ranks=ranks, seed=5)
-            image = data.ImageFormat(height=64, width=64)
-            reader = ReaderConfig(batch=4 // ranks, image=image, device="cpu", device_id=0, threads=1, seed=5)
-            loader = data.Loader(pairs, plan, reader, augment=Augmentation())
+            place = {"batch": 4 // ranks, "rank": rank, "ranks": ranks}
+            loader = training(root, augment=Augmentation(), height=64, width=64, **place)
             batch = next(loader)
             images |= {int(i): image.copy() for i, image in zip(batch.ids, batch.image, strict=True)}
             loader.close()
@@ -207,7 +207,7 @@ def test_label_ids_become_train_ids_where_only_they_are_there(tmp_path: Path) ->
 def test_a_list_file_decides(root: Path, name: str) -> None:
     line = write(root, "train", "listed", *pair())
     (root / name).write_text(f"{line}\n\n")
-    assert data.read_list(root, "train", CLASSES).images == ("leftImg8bit/train/town/listed_leftImg8bit.png",)
+    assert data.find(root, "train", CLASSES).images == ("leftImg8bit/train/town/listed_leftImg8bit.png",)
 
 
 # ---- bad input: one line that names the file and what to do
@@ -227,59 +227,56 @@ def test_bad_lists(root: Path, text: str, said: str) -> None:
     image, label = write(root, "train", "t0", *pair()).split()
     (root / "train.txt").write_text(text.format(image=image, label=label))
     with pytest.raises(ValueError, match=said) as caught:
-        data.read_list(root, "train", CLASSES)
+        data.find(root, "train", CLASSES)
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
-        data.read_list(tmp_path, "train", 19)
+        data.find(tmp_path, "train", 19)
 
 
-def changed(root: Path, kind: str) -> str:
-    """Spoils pair t2; what must be said."""
-    image, label = coordinates()
-    picture, labels = Image.fromarray(image), Image.fromarray(label)
-    image_path = root / "leftImg8bit/train/town/t2_leftImg8bit.png"
-    label_path = root / "gtFine/train/town/t2_gtFine_labelTrainIds.png"
-    if kind == "another size":
-        labels.resize((WIDTH, HEIGHT - 1)).save(label_path)
-        return f"{label_path}: is 160 x 95 pixels but its image 160 x 96: replace"
-    if kind == "label out of range":
-        label[:] = 60
-        Image.fromarray(label).save(label_path)
-        return f"{label_path}: holds the label 60, "
-    if kind == "alpha":
-        picture.convert("RGBA").save(image_path)
-        return f"{image_path}: has 8 bits of RGB with alpha a pixel, must have 8 of RGB: convert it"
-    if kind == "palette":
-        labels.convert("P").save(label_path)
-        return f"{label_path}: has 8 bits of a palette a pixel, must have 8 of greyscale: convert it"
-    if kind == "truncated":
-        image_path.write_bytes(image_path.read_bytes()[:-200])
-        return f"{image_path}: is truncated ("
-    if kind == "no PNG":
-        picture.save(image_path, format="JPEG")
-        return f"{image_path}: is no PNG file: convert it"
-    if kind == "damaged":
-        content = bytearray(image_path.read_bytes())
-        content[60:100] = bytes(40)
-        image_path.write_bytes(content)
-        return f"{image_path}: cannot be decoded ("
-    raise AssertionError(kind)
+IMAGE, LABEL = "leftImg8bit/train/town/t2_leftImg8bit.png", "gtFine/train/town/t2_gtFine_labelTrainIds.png"
 
 
-KINDS = ["another size", "label out of range", "alpha", "palette", "truncated", "no PNG", "damaged"]
+def cut(path: Path, picture: Image.Image) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_file_is_named(root: Path, kind: str) -> None:
-    said = changed(root, kind)
+def overwrite(path: Path, picture: Image.Image) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:60] + bytes(40) + content[100:])
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        (LABEL, lambda path, label: label.resize((WIDTH, HEIGHT - 1)).save(path), "is 160 x 95 pixels but its image "),
+        (LABEL, lambda path, label: Image.new("L", label.size, 60).save(path), "holds the label 60, "),
+        (
+            IMAGE,
+            lambda path, image: image.convert("RGBA").save(path),
+            "has 8 bits of RGB with alpha a pixel, must have 8 of RGB: convert it",
+        ),
+        (
+            LABEL,
+            lambda path, label: label.convert("P").save(path),
+            "has 8 bits of a palette a pixel, must have 8 of greyscale: convert it",
+        ),
+        (IMAGE, cut, "is truncated ("),
+        (IMAGE, lambda path, image: image.save(path, format="JPEG"), "is no PNG file: convert it"),
+        (IMAGE, overwrite, "cannot be decoded ("),
+    ],
+    ids=["another size", "label out of range", "alpha", "palette", "truncated", "no PNG", "damaged"],
+)
+def test_a_bad_file_is_named(root: Path, name: str, spoil: Callable[[Path, Image.Image], None], said: str) -> None:
+    image, label = pair()
+    spoil(root / name, image if name == IMAGE else label)
     loader = training(root, augment=PLAIN, height=64, width=96)
     with pytest.raises(RunError) as caught:
         next(loader)
     loader.close()
-    assert said in str(caught.value)
+    assert f"{root / name}: {said}" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

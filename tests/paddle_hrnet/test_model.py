@@ -4,6 +4,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -13,8 +14,8 @@ import pytest
 from paddle import static
 
 from paddle_hrnet import model, train
-from paddle_hrnet.config import Recipe, cityscapes_80k_flip, cityscapes_80k_multiscale
-from paddle_hrnet.model import ModelConfig, fcn_hrnet_w18, paddleseg_name, pretrained_weights
+from paddle_hrnet.config import Recipe, cityscapes_80k, cityscapes_80k_flip, cityscapes_80k_multiscale
+from paddle_hrnet.model import fcn_hrnet_w18, paddleseg_name, pretrained_weights
 from tests import jobs
 
 
@@ -23,14 +24,17 @@ def _static() -> None:
     paddle.enable_static()
 
 
+CITYSCAPES = cityscapes_80k(8)
+
+
 @functools.cache
 def build(
-    config: ModelConfig, *, batch: int = 1, height: int = 64, width: int = 96, training: bool = False
+    recipe: Recipe = CITYSCAPES, *, batch: int = 1, height: int = 64, width: int = 96, training: bool = False
 ) -> tuple[static.Program, static.Program, str]:
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
-        logits = fcn_hrnet_w18(static.data("image", [batch, 3, height, width], "float32"), config, training=training)
-    assert logits.shape == (batch, config.classes, height, width)
+        logits = fcn_hrnet_w18(static.data("image", [batch, 3, height, width], "float32"), recipe, training=training)
+    assert logits.shape == (batch, recipe.classes, height, width)
     return main, startup, logits.name
 
 
@@ -62,13 +66,13 @@ def flops(main: static.Program) -> int:
     [(True, 9_641_119, 9_675_595, 37_169_432_576), (False, 9_640_830, 9_675_306, 37_159_962_624)],
 )
 def test_parameters_and_flops(bias: bool, trainable: int, whole: int, flop: int) -> None:
-    main = build(ModelConfig(classes=19, head_bias=bias), height=512, width=1024)[0]
+    main = build(replace(CITYSCAPES, head_bias=bias), height=512, width=1024)[0]
     assert parameters(main) == (trainable, whole)
     assert flops(main) == flop
 
 
 def test_has_fewer_operators_than_a_plain_construction() -> None:
-    main = build(ModelConfig(classes=19), height=512, width=1024)[0]
+    main = build(height=512, width=1024)[0]
     kinds = Counter(op.type for op in main.global_block().ops)
     assert sum(kinds.values()) < 1092
     assert kinds["conv2d"] == kinds["batch_norm"] + 1
@@ -81,7 +85,7 @@ def test_building_twice_shares_the_weights() -> None:
     with small, static.program_guard(main, startup):
         image = static.data("image", [1, 3, 32, 32], "float32")
         for _ in range(2):
-            fcn_hrnet_w18(image, ModelConfig(classes=3), training=False)
+            fcn_hrnet_w18(image, replace(CITYSCAPES, classes=3), training=False)
             found.append(parameters(main))
     assert found[0] == found[1]
 
@@ -101,7 +105,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mode", ["evaluated", "trained"])
 def test_outputs_agree_with_paddleseg(peer: Path, mode: str) -> None:
     outputs = np.load(peer / "outputs.npz")
-    main, startup, logits = build(ModelConfig(classes=19), batch=2, training=mode == "trained")
+    main, startup, logits = build(batch=2, training=mode == "trained")
     executor = static.Executor(paddle.CPUPlace())
     with static.scope_guard(static.Scope()):
         executor.run(startup)
@@ -118,7 +122,7 @@ def test_an_augmented_evaluation_is_paddlesegs(peer: Path, mode: str, recipe: Ca
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         image = static.data("image", list(outputs["image"].shape), "float32")
-        total = train.evaluation_logits(image, recipe(1), ModelConfig(classes=19))
+        total = train.evaluation_logits(image, recipe(1))
     executor = static.Executor(paddle.CPUPlace())
     with static.scope_guard(static.Scope()):
         executor.run(startup)
@@ -132,12 +136,12 @@ def test_an_augmented_evaluation_is_paddlesegs(peer: Path, mode: str, recipe: Ca
 @pytest.mark.slow
 def test_flops_are_those_of_paddles_counter(peer: Path) -> None:
     for bias, theirs in zip((True, False), np.load(peer / "outputs.npz")["flops"], strict=True):
-        assert flops(build(ModelConfig(classes=19, head_bias=bias), height=512, width=1024)[0]) == theirs
+        assert flops(build(replace(CITYSCAPES, head_bias=bias), height=512, width=1024)[0]) == theirs
 
 
 @pytest.mark.slow
 def test_backbone_weights_leave_the_head_as_it_is(peer: Path) -> None:
-    main = build(ModelConfig(classes=5))[0]
+    main = build(replace(CITYSCAPES, classes=5))[0]
     values = pretrained_weights(peer / "backbone.pdparams", main)
     model = {v.name for v in main.list_vars() if v.persistable and paddleseg_name(v.name)}
     assert set(values) == {name for name in model if name.startswith("backbone.")}
@@ -155,7 +159,7 @@ def weights_of(main: static.Program) -> dict[str, np.ndarray]:
 
 
 def test_a_mismatch_names_the_layers(tmp_path: Path) -> None:
-    main = build(ModelConfig(classes=19), height=512, width=1024)[0]
+    main = build(height=512, width=1024)[0]
     state = weights_of(main)
     assert len(pretrained_weights(saved(tmp_path, state), main)) == 1533
     del state["backbone.la1.bb_layer2_1.conv1._conv.weight"]

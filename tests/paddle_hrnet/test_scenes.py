@@ -11,7 +11,7 @@ from paddle_hrnet.config import SCENES_CLASSES
 
 def test_layout_and_labels(tmp_path: Path) -> None:
     root = scenes.prepare(tmp_path / scenes.NAME)
-    train, val = (data.read_list(root, part, SCENES_CLASSES) for part in ("train", "val"))
+    train, val = (data.find(root, part, SCENES_CLASSES) for part in ("train", "val"))
     assert (len(train), len(val)) == (scenes.TRAIN, scenes.EVAL)
     pixels = np.zeros(SCENES_CLASSES, dtype=np.int64)
     for image, label in zip(val.images, val.labels, strict=True):

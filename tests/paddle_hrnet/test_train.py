@@ -16,6 +16,7 @@ from compliance import rules
 from compliance.check import check_file
 from compliance.official import tools as official
 from harness import env, workload
+from harness.layers import Layers
 from paddle_hrnet import config, data, model, train
 from program import build, precision, strategy
 from scoring.__main__ import main as scoring
@@ -151,7 +152,9 @@ def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -
     paddle.enable_static()
     whole = static.Program()
     with static.program_guard(whole, static.Program()):
-        model.hrnet_w18(static.data("image", [1, 3, 64, 64], "float32"), model.ModelConfig(classes=19), training=True)
+        model.hrnet_w18(
+            static.data("image", [1, 3, 64, 64], "float32"), Layers(training=True, bn_momentum=0.9), gamma=1.0
+        )
     names = {model.paddleseg_name(v.name).removeprefix("backbone."): v.shape for v in whole.list_vars()}
     weights = tmp_path / "hrnet_w18.pdparams"
     paddle.save({name: np.zeros(shape, np.float32) for name, shape in names.items() if name}, str(weights))

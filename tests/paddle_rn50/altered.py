@@ -31,28 +31,20 @@ if CHANGE == "rounding":
         return np.nextafter(fed, np.float32(np.inf)) if fed.ndim == 4 else fed
 
     loader.to_feed = up
-elif CHANGE.startswith("bits:"):
+elif CHANGE == "half" or CHANGE.startswith("bits:"):
     import rounded
 
     minimize = build.minimize
 
     def and_round(loss: Any, *args: Any, **kwargs: Any) -> build.TrainingProgram:
         built = minimize(loss, *args, **kwargs)
-        rounded.round_products(built.main.global_block(), bits=int(CHANGE.removeprefix("bits:")))
+        if CHANGE == "half":
+            rounded.store_half(loss.block, loss_scale=128.0)  # that of tools/acceptance/machine.py
+        else:
+            rounded.round_products(loss.block, bits=int(CHANGE.removeprefix("bits:")))
         return built
 
     build.minimize = and_round
-elif CHANGE == "half":
-    import rounded
-
-    minimize_whole = build.minimize
-
-    def and_store(loss: Any, *args: Any, **kwargs: Any) -> build.TrainingProgram:
-        training = minimize_whole(loss, *args, **kwargs)
-        rounded.store_half(loss.block, loss_scale=128.0)  # that of tools/acceptance/machine.py
-        return training
-
-    build.minimize = and_store
 elif CHANGE == "gradient":  # the all-reduce is lost: every rank follows its own gradient
     build.NCCL_ONLY = (*build.NCCL_ONLY, "c_allreduce_sum")
 elif CHANGE == "schedule":  # the warm-up starts one step late

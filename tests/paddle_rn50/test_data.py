@@ -209,15 +209,21 @@ def test_a_bad_list_names_its_line(tmp_path: Path, content: str, message: str) -
         data.read_list(tmp_path, "train_list.txt", 10)
 
 
-def test_empty_lines_of_a_list_are_no_samples(tmp_path: Path) -> None:
+def test_empty_lines_of_a_list_are_no_samples_and_a_missing_list_is_named(tmp_path: Path) -> None:
     write(tmp_path, [np.zeros((8, 8, 3), dtype=np.uint8)])
     (tmp_path / "train_list.txt").write_text("\ntrain/0.jpeg 1\n\n")
     assert data.read_list(tmp_path, "train_list.txt", 10).paths == ("train/0.jpeg",)
-
-
-def test_a_missing_data_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train_list.txt: no such file: DATADIR must hold"):
         data.read_list(tmp_path / "none", "train_list.txt", 10)
+
+
+def fails(images: data.Images, said: str) -> None:
+    """What an epoch or two end with."""
+    loader = train_loader(images, reader(4, size=32), Augmentation())
+    with pytest.raises(RunError, match=said):
+        for _ in range(20):
+            next(loader)
+    loader.close()
 
 
 @pytest.mark.parametrize("damage", ["text", "truncated", "empty", "header"])
@@ -229,11 +235,7 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, damage: str) -> None:
     victim.write_bytes(
         {"text": b"not an image", "truncated": whole[: len(whole) // 2], "empty": b"", "header": whole[:20]}[damage]
     )
-    loader = train_loader(images, reader(4, size=32), Augmentation())
-    with pytest.raises(RunError, match=r"train/17\.jpeg: cannot be decoded"):
-        for _ in range(20):
-            next(loader)
-    loader.close()
+    fails(images, r"train/17\.jpeg: cannot be decoded")
 
 
 def tfrecords(folder: Path, source: Path) -> Path:
@@ -297,20 +299,12 @@ def test_a_packed_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     victim.write_bytes(victim.read_bytes()[:2000])
     pack.pack(tmp_path, tmp_path / "packed", "train")
     images = data.find(tmp_path / "packed", "train", 10)
-    source = train_loader(images, reader(4, size=32), Augmentation())
-    with pytest.raises(RunError, match=r"train\.rec, record 17 at byte \d+: cannot be decoded \(.*truncated"):
-        for _ in range(20):
-            next(source)
-    source.close()
+    fails(images, r"train\.rec, record 17 at byte \d+: cannot be decoded \(.*truncated")
 
 
 def test_a_packed_label_that_the_recipe_lacks_is_named(embedded: Path, tmp_path: Path) -> None:
     pack.pack(embedded, tmp_path, "train")
-    source = train_loader(data.find(tmp_path, "train", 9), reader(40, size=32), Augmentation())
-    with pytest.raises(RunError, match=r"train\.rec, record \d+ .*the recipe has 9 classes"):
-        for _ in range(30):
-            next(source)
-    source.close()
+    fails(data.find(tmp_path, "train", 9), r"train\.rec, record \d+ .*the recipe has 9 classes")
 
 
 def test_the_decoder_is_told_of_the_largest_image(tmp_path: Path) -> None:

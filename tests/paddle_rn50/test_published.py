@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import session
 from harness.sampling import steps_per_epoch
 from paddle_rn50 import config
-from runlog.writer import RunLog
-from tests import jobs
+from tests.runlog.test_optimizer_events import logged
 
 ARCHIVES = ("mlperf_v0.7_v1.0.tar.xz", "mlperf_v1.1_baidu.tar.xz", "mlperf_resnet.tar.xz")
 DECAY_STEPS = "lars_opt_learning_rate_decay_steps"
@@ -94,14 +92,7 @@ def decay_said(steps: Any, *, per_epoch: int, train_steps: int, warmup_steps: in
 
 def test_published_logs_have_our_values_or_are_listed(published_corpus: Path, tmp_path: Path) -> None:
     logs, alike, others = Counter[int](), Counter[int](), dict[int, dict[str, Counter[Any]]]()
-    ours = {}
-    for batch in config.MLPERF_POINTS:
-        recipe = config.recipe("mlperf_lars", global_batch=batch)
-        schedule = recipe.make_schedule(samples=config.IMAGENET_TRAIN, global_batch=batch)
-        log = RunLog(tmp_path / f"{batch}.txt")
-        session.log_optimizer(log, schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
-        log.close()
-        ours[batch] = {event["key"]: event["value"] for event in jobs.mllog(tmp_path / f"{batch}.txt")}
+    ours = {batch: logged(tmp_path / f"{batch}.txt", config, "mlperf_lars", batch) for batch in config.MLPERF_POINTS}
     for said in published(published_corpus):
         batch = int(said["global_batch_size"])
         if batch not in ours:

@@ -34,7 +34,7 @@ def test_a_stop_ends_the_interval_of_its_number() -> None:
     )
     lines = [(e.start.line if e.start else None, e.stop.line if e.stop else None) for e in run.epochs]
     assert lines == [(None, 1), (2, 4), (3, 5), (6, None)]
-    assert [epoch.first.number for epoch in run.epochs] == [7, 1, 2, "three"]
+    assert [(epoch.start or epoch.stop).number for epoch in run.epochs] == [7, 1, 2, "three"]
     [block], [evaluation] = run.blocks, run.evaluations
     assert block.start and (block.start.number, block.start.count, block.stop) == (1, 4, None)
     assert evaluation.start and evaluation.stop and evaluation.stop.time_ms - evaluation.start.time_ms == 1000
@@ -57,11 +57,14 @@ def test_what_goes_on_and_what_was_said_last() -> None:
         ("train_samples", 100, {}),
         ("eval_start", None, {"epoch_num": 1}),
         ("train_samples", 200, {}),
+        ("eval_stop", None, {"epoch_num": 1}),
         ("run_stop", None, {"status": "success"}),
     ]
     phases = [run_of(*events[:count]).phase for count in range(len(events) + 1)]
-    assert phases == ["starting", "preparing", "training", "training", "evaluating", "evaluating", "finished"]
+    assert phases == [
+        *("starting", "preparing", "training", "training", "evaluating", "evaluating", "training", "finished")
+    ]
     assert run_of(("run_stop", None, {})).phase == "aborted"
     run = run_of(*events)
     assert (run.first["train_samples"].value, run.last["train_samples"].value) == (100, 200)
-    assert (run.starts[0].line, run.stops[0].line, run.last_ms) == (2, 6, 6000)
+    assert (run.starts[0].line, run.stops[0].line, run.last_ms) == (2, 7, 7000)

@@ -35,7 +35,7 @@ class Machine:
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
-        _, self.root = session.data_set(replace(job, datadir=""), me, embedded=digits.NAME, make=digits.prepare)
+        _, self.root = session.data_set(replace(job, datadir=""), me, digits)
         self.executor = session.executor(job, me)
         self.nodes = list({node.host: node for node in me.gather(provenance.node())}.values())
         self.steps = SHORT_STEPS if short else STEPS

@@ -129,7 +129,7 @@ class Alone:
         job, me = self.job, self.machine.me
         model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.batchsize)
         root = Path(job.datadir) if job.datadir else self.machine.root
-        images = model.find_data(root, "train", model.recipe.classes)
+        images = model.DATA.find(root, "train", model.recipe.classes)
         batch = min(job.batchsize, len(images))
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=batch, seed=SEED)
