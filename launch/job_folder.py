@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from harness.env import Job
 from launch.times import TIMES
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
@@ -58,8 +59,8 @@ class Folder:
     Its path is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
     """
 
-    def __init__(self, *, key: Path, port: int, address: str) -> None:
-        user = user_name()
+    def __init__(self, job: Job) -> None:
+        user, port = user_name(), job.ssh_port
         self.path = Path(f"/tmp/nodes-{os.getuid()}-{port}")
         self.path.mkdir(mode=0o700, exist_ok=True)
         if self.path.stat().st_uid != os.getuid() or self.path.is_symlink():
@@ -73,14 +74,14 @@ class Folder:
             if left.name != "lock":
                 left.unlink()
         for_others = os.umask(0o077)
-        kind, text = self.take_key(key, user)
+        kind, text = self.take_key(Path(job.job_key), user)
         values = {
             "port": port,
             "user": user,
             "folder": self.path,
             "alive_s": TIMES["ALIVE_S"],
             "alive_count": TIMES["ALIVE_COUNT"],
-            "listen": f"ListenAddress {address}" if address else "",
+            "listen": f"ListenAddress {job.ssh_address}" if job.ssh_address else "",
         }
         (self.path / "authorized_keys").write_text(f"restrict {kind} {text}\n")
         (self.path / "known_hosts").write_text(f"job {kind} {text}\n")
