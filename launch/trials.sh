@@ -40,17 +40,12 @@ result_of() {
   echo "${result}"
 }
 
-# What mpirun must carry to the ranks of other nodes: the job, and what libraries read.
-forwarded() {
-  local name
-  for name in ${JOB_FORWARDED:?} ${COLUMNS:+COLUMNS}; do printf -- '-x\n%s\n' "${name}"; done
-}
-
 mpirun_command() {
   local venv="${PWD}/.venv"
   printf '%s\n' "${venv}/bin/mpirun" --prefix "${venv}" -n "$((DGXNNODES * DGXNGPU))" \
     --map-by "ppr:${DGXNGPU}:node:OVERSUBSCRIBE" --bind-to none --wdir "${PWD}"
-  forwarded
+  # shellcheck disable=SC2086 # names: what mpirun carries to the ranks of other nodes is the job and what libraries read
+  printf -- '-x\n%s\n' ${JOB_FORWARDED:?} ${COLUMNS:+COLUMNS}
   [[ -z "${RANK_NUMA:-}" ]] || echo launch/bind.sh
   printf '%s\n' "${venv}/bin/python" -u -m "$@"
 }
