@@ -32,17 +32,16 @@ if [[ -n ${dry_run} ]]; then
   [[ -n ${root} ]] || echo "${ENGINE} import - ${tag}"
   exit 0
 fi
-image=${root:+no}
-[[ -n ${image} ]] || need_engine
-if [[ -z ${image} && -n $(image_id "${tag}") ]]; then
-  echo "base_image.sh: ${tag} is present, nothing to do"
-  exit 0
+asked=${root} # else the root is one step on the way to the image
+if [[ -z ${asked} ]]; then
+  need_engine
+  [[ -z $(image_id "${tag}") ]] || { echo "base_image.sh: ${tag} is present, nothing to do" && exit 0; }
 fi
 command -v debootstrap >/dev/null || refuse "debootstrap is missing: apt-get install debootstrap"
 [[ $(id -u) == 0 ]] || refuse "debootstrap needs root: run this with sudo"
 
 root=${root:-$(mktemp -d)}
-[[ -n ${image} ]] || trap 'rm -rf -- "${root}"' EXIT
+[[ -n ${asked} ]] || trap 'rm -rf -- "${root}"' EXIT
 script=()
 [[ -e /usr/share/debootstrap/scripts/${suite} ]] || script=(/usr/share/debootstrap/scripts/sid) # a suite that is newer than it
 debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" "${script[@]}" >"${root}.log" 2>&1 ||
@@ -62,5 +61,5 @@ find "${root}/usr/share/doc" -type f ! -name copyright -delete
 rm -rf "${root}"/usr/share/{man,info,locale}/* "${root}"/var/lib/apt/lists/* "${root}"/var/cache/apt/*.bin \
   "${root}"/var/cache/apt/archives/*.deb "${root}"/var/log/* "${root}"/etc/{machine-id,hostname,resolv.conf}
 
-[[ -z ${image} ]] || exit 0
+[[ -z ${asked} ]] || exit 0
 tar -C "${root}" --numeric-owner -c . | "${ENGINE}" import --change 'CMD ["bash"]' - "${tag}"

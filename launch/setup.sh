@@ -35,17 +35,12 @@ system_install() {
   else echo "your system's package manager (Debian's names: $1)"; fi
 }
 
-find_python() {
-  local python version found=""
-  for python in python3.11 python3.12 python3.10 python3; do
-    version="$("${python}" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" || continue
-    case "${version}" in
-      3.10 | 3.11 | 3.12)
-        PYTHON="${python}"
-        return
-        ;;
-    esac
-    found="${found} ${version}"
+find_python() { # PYTHON and its VERSION
+  local python found=""
+  for PYTHON in python3.11 python3.12 python3.10 python3; do
+    VERSION="$("${PYTHON}" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" || continue
+    [[ ! "${VERSION}" =~ ^3\.1[012]$ ]] || return 0
+    found+=" ${VERSION}"
   done
   [[ -n "${found}" ]] && python=python3.11 || python=python3 # the system's own is another version, or absent
   fail "Python 3.10, 3.11 or 3.12 is needed to train, as Paddle 2.6.2 has wheels for these only; found:${found:- none}." \
@@ -62,11 +57,10 @@ make_venv() {
 exit(libc != "glibc" or tuple(map(int, version.split("."))) < (2, 28))' ||
     fail "Paddle and its packages need glibc 2.28 or newer, which this system does not have (Alpine's is musl): train" \
       "in a container (docs/launch.md). To check and score logs it is not needed: pip install . into a venv"
-  local version missing=() debian=() fedora=() suse=() arch=() free_kb
-  version="$("${PYTHON}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+  local missing=() debian=() fedora=() suse=() arch=() free_kb
   if ! "${PYTHON}" -c 'import venv, ensurepip' 2>/dev/null; then
-    missing+=("${PYTHON} has no venv module") debian+=("python${version}-venv") fedora+=("python${version}")
-    suse+=("python${version/./}") arch+=(python)
+    missing+=("${PYTHON} has no venv module") debian+=("python${VERSION}-venv") fedora+=("python${VERSION}")
+    suse+=("python${VERSION/./}") arch+=(python)
   fi
   if ! "${PYTHON}" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null; then # of Paddle, DALI and scikit-learn
     missing+=("libgomp.so.1 is not here") debian+=(libgomp1) fedora+=(libgomp) suse+=(libgomp1) arch+=(gcc-libs)

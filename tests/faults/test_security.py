@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,18 +12,11 @@ import psutil
 import pytest
 
 from tests import jobs
+from tests.test_limits import tracked
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "paddle.load"}  # the last unpickles
 FORBIDDEN_CALLS |= {"yaml.full_load", "yaml.unsafe_load", "yaml.load_all"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-
-
-def sources(repository: Path) -> list[Path]:
-    """The project's Python files, without its tests."""
-    done = subprocess.run(["git", "-C", repository, "ls-files", "*.py"], capture_output=True, text=True, check=True)
-    files = [repository / line for line in done.stdout.split() if not line.startswith("tests/")]
-    assert len(files) > 20
-    return [file for file in files if file.exists()]
 
 
 def is_given(call: ast.Call, name: str, *, but: object) -> bool:
@@ -61,7 +53,9 @@ def findings(path: Path) -> list[str]:
 
 
 def test_no_data_becomes_code(repository):
-    found = [line for path in sources(repository) for line in findings(path)]
+    files = tracked(repository, ".py", but=("tests/",))
+    assert len(files) > 20
+    found = [line for path in files for line in findings(path)]
     # The one reader of a pickle takes arrays only: tests/program/test_weights.py.
     assert [line for line in found if not re.search(r"program/weights\.py:\d+: pickle$", line)] == []
 

@@ -114,7 +114,7 @@ def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> Non
 def test_a_node_with_another_key_is_refused(tmp_path: Path, pair: Pair) -> None:
     lead, serve = pair.both("true", second=new_key(tmp_path / "other"), NODE_WAIT_S="10")
     for process, words in (
-        (lead, "localhost (node 1): answers with another key than this job's"),
+        (lead, "1 of 2 nodes did not join: localhost (node 1): answers with another key than this job's"),  # at once
         (serve, "did not come within 10 s"),
     ):
         status, stderr = said(process)
