@@ -41,19 +41,10 @@ flock -n 9 || refuse "$results: another campaign.sh is at work there; wait for i
 
 jobs=$(campaign plan --jobs)
 failed=0
-child=""
+child="" stopped=""
 # Stopping the campaign stops the run; its half log is set aside when the campaign is started again.
-# shellcheck disable=SC2329 # the trap calls it
-stop() {
-  if [[ -n $child ]]; then
-    kill -TERM "$child" 2>/dev/null || true
-    wait "$child" || true
-  fi
-  echo "launch/campaign.sh: stopped; start it again to go on" >&2
-  exit 130
-}
-trap stop INT TERM
-while IFS=$'\t' read -r -u 8 run trial folder command exports; do
+trap 'stopped=yes; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' INT TERM
+while [[ -z $stopped ]] && IFS=$'\t' read -r -u 8 run trial folder command exports; do
   [[ -n $run ]] || continue
   if [[ -e $folder ]]; then
     aside=1
@@ -70,8 +61,9 @@ while IFS=$'\t' read -r -u 8 run trial folder command exports; do
   begin=$SECONDS status=0
   env "${assignments[@]}" "LOGDIR=$folder" "${command[@]}" >"$folder/run.out" 2>&1 9>&- &
   child=$!
-  wait "$child" || status=$?
+  await "$child" || status=$?
   child=""
+  [[ -z $stopped ]] || break
   printf '{"run": "%s", "trial": %d, "started": "%s", "wall_s": %d, "exit": %d}\n' \
     "$run" "$trial" "$started" "$((SECONDS - begin))" "$status" >>"$folder/../../campaign.jsonl"
   if ((status)); then
@@ -80,6 +72,7 @@ while IFS=$'\t' read -r -u 8 run trial folder command exports; do
     tail -n 5 "$folder/run.out" | sed 's/^/   | /' >&2
   fi
 done 8<<<"$jobs"
+[[ -z $stopped ]] || { echo "launch/campaign.sh: stopped; start it again to go on" >&2; exit 130; }
 
 campaign table || failed=1
 exit "$failed"
