@@ -130,7 +130,7 @@ def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
 ) -> None:
     command, variables = LAUNCHERS[launcher]
     for instead in asked:
-        stdout = printed(*command, *instead.split(), "--dry-run", **variables)
+        stdout = printed(*command, *reversed(instead.split()), "--dry-run", **variables)  # in any order
         ends = [line.rstrip() for line in stdout.splitlines() if "run_and_time.sh" in line]
         for words in INSTEAD:
             assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), stdout
