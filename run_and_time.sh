@@ -9,11 +9,7 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-for argument in "$@"; do
-  job_flag "${argument}" ||
-    refuse "unknown argument ${argument}: use --dry-run, --check, --fleet, --acceptance or --help; a job is described by its environment"
-done
-only_one_instead
+take_options "${INSTEAD}" "$@"
 
 # ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py
 launch/setup.sh run

@@ -2,10 +2,9 @@
 # Makes the image's base, debian:bookworm-slim, with debootstrap where no registry can be reached.
 # Needs root, debootstrap and ENGINE (docker, or podman); the packages come from this machine's own apt sources, or from --mirror.
 #
-# usage: launch/base_image.sh [--mirror URL] [--tag NAME] [--suite NAME] [--root DIR] [--dry-run]
+# usage: launch/base_image.sh [--mirror URL] [--suite NAME] [--root DIR] [--dry-run]
 #   --mirror URL  Debian mirror (default: where this machine's apt gets bookworm from)
-#   --tag NAME    image to make (default: debian:bookworm-slim)
-#   --suite NAME  of Debian's (default: bookworm)
+#   --suite NAME  of Debian's (default: bookworm); the image is debian:NAME-slim
 #   --root DIR    the files of a root into DIR, and no image
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
@@ -13,17 +12,9 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 known_engine docker podman
 
-suite=bookworm mirror="" tag=debian:bookworm-slim folder=""
-while (($#)); do
-  case $1 in
-    --mirror) mirror=${2:?--mirror needs a URL}; shift 2 ;;
-    --tag) tag=${2:?--tag needs a name}; shift 2 ;;
-    --suite) suite=${2:?--suite needs a name}; shift 2 ;;
-    --root) folder=${2:?--root needs a folder}; shift 2 ;;
-    --dry-run | -h | --help) job_flag "$1"; shift ;;
-    *) refuse "unknown argument '$1'; see --help" ;;
-  esac
-done
+mirror="" suite=bookworm root=""
+take_options "--mirror= --suite= --root=" "$@"
+tag=debian:${suite}-slim
 
 # One line "URI RELEASE" for each source of the suite (release, updates, security) that apt knows here.
 sources=""
@@ -38,19 +29,19 @@ fi
 
 if [[ -n ${dry_run} ]]; then
   echo "debootstrap --variant=minbase ${suite} ROOT ${mirror}"
-  [[ -n ${folder} ]] || echo "${ENGINE} import - ${tag}"
+  [[ -n ${root} ]] || echo "${ENGINE} import - ${tag}"
   exit 0
 fi
-[[ -n ${folder} ]] || need_engine
-if [[ -z ${folder} && -n $(image_id "${tag}") ]]; then
-  echo "base_image.sh: ${tag} is present, nothing to do"
-  exit 0
+asked=${root} # else the root is one step on the way to the image
+if [[ -z ${asked} ]]; then
+  need_engine
+  [[ -z $(image_id "${tag}") ]] || { echo "base_image.sh: ${tag} is present, nothing to do" && exit 0; }
 fi
 command -v debootstrap >/dev/null || refuse "debootstrap is missing: apt-get install debootstrap"
 [[ $(id -u) == 0 ]] || refuse "debootstrap needs root: run this with sudo"
 
-root=${folder:-$(mktemp -d)}
-[[ -n ${folder} ]] || trap 'rm -rf -- "${root}"' EXIT
+root=${root:-$(mktemp -d)}
+[[ -n ${asked} ]] || trap 'rm -rf -- "${root}"' EXIT
 script=()
 [[ -e /usr/share/debootstrap/scripts/${suite} ]] || script=(/usr/share/debootstrap/scripts/sid) # a suite that is newer than it
 debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" "${script[@]}" >"${root}.log" 2>&1 ||
@@ -70,5 +61,5 @@ find "${root}/usr/share/doc" -type f ! -name copyright -delete
 rm -rf "${root}"/usr/share/{man,info,locale}/* "${root}"/var/lib/apt/lists/* "${root}"/var/cache/apt/*.bin \
   "${root}"/var/cache/apt/archives/*.deb "${root}"/var/log/* "${root}"/etc/{machine-id,hostname,resolv.conf}
 
-[[ -z ${folder} ]] || exit 0
+[[ -z ${asked} ]] || exit 0
 tar -C "${root}" --numeric-owner -c . | "${ENGINE}" import --change 'CMD ["bash"]' - "${tag}"

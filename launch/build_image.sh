@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds the run image from what git tracks here, by ENGINE: docker (default; its classic builder or BuildKit) or podman.
 #
-# usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE]... [--index URL] [--dry-run]
+# usage: launch/build_image.sh [--tag NAME] [--base NAME] [--ca FILE] [--index URL] [--dry-run]
 #   --tag NAME   image to make (default: paddle-reference:latest)
 #   --base NAME  base image (default: debian:bookworm-slim; launch/base_image.sh makes it where no registry can be reached)
-#   --ca FILE    extra CA certificates (PEM) that the package index needs, as behind a proxy; not left in the image
+#   --ca FILE    extra CA certificates (PEM, one or more) that the package index needs, as behind a proxy; not left in the image
 #   --index URL  package index or mirror to install from; not left in the image
 # CUDA=12 in the environment takes locks/run12.lock and locks/cuda12.lock, for Hopper (launch/lock.sh cuda12 makes them).
 # DOCKER_BUILDKIT=1 or 0 in the environment chooses BuildKit or the classic builder; unset, the docker client does.
@@ -14,20 +14,9 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 known_engine docker podman
 
-tag=paddle-reference:latest base=debian:bookworm-slim index="" ca=()
-while (($#)); do
-  case $1 in
-    --tag) tag=${2:?--tag needs a name}; shift 2 ;;
-    --base) base=${2:?--base needs a name}; shift 2 ;;
-    --ca) ca+=("${2:?--ca needs a file}"); shift 2 ;;
-    --index) index=${2:?--index needs a URL}; shift 2 ;;
-    --dry-run | -h | --help) job_flag "$1"; shift ;;
-    *) refuse "unknown argument '$1'; see --help" ;;
-  esac
-done
-for file in "${ca[@]}"; do
-  grep -q 'BEGIN CERTIFICATE' "${file}" 2>/dev/null || refuse "--ca ${file}: not a PEM file of certificates"
-done
+tag=paddle-reference:latest base=debian:bookworm-slim index="" ca=""
+take_options "--tag= --base= --ca= --index=" "$@"
+[[ -z ${ca} ]] || grep -q 'BEGIN CERTIFICATE' "${ca}" 2>/dev/null || refuse "--ca ${ca}: not a PEM file of certificates"
 git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout: the image is made of what git tracks"
 
 commit=$(git rev-parse HEAD)
@@ -53,7 +42,7 @@ git ls-files -z | xargs -0 cp --parents -t "${context}" --
 # The image must not depend on who checked the code out, nor on their umask; a changed time stamp must not rebuild a layer.
 chmod -R u=rwX,go=rX "${context}"
 mkdir -p "${context}/.build/ca"
-for i in "${!ca[@]}"; do cp -- "${ca[i]}" "${context}/.build/ca/extra_${i}.crt"; done
+[[ -z ${ca} ]] || cp -- "${ca}" "${context}/.build/ca/extra.crt"
 printf '[global]\n%s\n%s\n' "${index:+index-url = ${index}}" \
   "${PIP_EXTRA_INDEX_URL:+extra-index-url = ${PIP_EXTRA_INDEX_URL}}" >"${context}/.build/pip.conf"
 

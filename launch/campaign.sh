@@ -17,22 +17,16 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-name="" shrink=()
-for argument in "$@"; do
-  case "$argument" in
-    --shrink) shrink=(--shrink) ;;
-    --dry-run | -h | --help) job_flag "$argument" ;;
-    -*) refuse "unknown option $argument; see --help" ;;
-    *) [[ -z $name ]] || refuse "one campaign at a time: $name or $argument?"; name=$argument ;;
-  esac
-done
-[[ -n $name ]] || refuse "which campaign? Give one of: $(cd campaigns && echo *.yaml | sed 's/\.yaml//g')"
+shrink=""
+take_options "--shrink WORDS" "$@"
+((${#words[@]} == 1)) || refuse "which campaign? Name one campaign of: $(cd campaigns && echo *.yaml | sed 's/\.yaml//g')"
+name=${words[0]}
 
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run
 [[ -n ${HOSTS:-} || -z ${HOSTFILE:-} ]] || hosts=$(hosts_of_file "$HOSTFILE")
 campaign() {
-  HOSTS=${HOSTS:-${hosts:-}} .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" "${shrink[@]}" \
+  HOSTS=${HOSTS:-${hosts:-}} .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" ${shrink:+--shrink} \
     ${REPEATS:+--repeats "$REPEATS"} ${RUNNER:+--runner "$RUNNER"} "${@:2}"
 }
 
@@ -47,19 +41,10 @@ flock -n 9 || refuse "$results: another campaign.sh is at work there; wait for i
 
 jobs=$(campaign plan --jobs)
 failed=0
-child=""
+child="" stopped=""
 # Stopping the campaign stops the run; its half log is set aside when the campaign is started again.
-# shellcheck disable=SC2329 # the trap calls it
-stop() {
-  if [[ -n $child ]]; then
-    kill -TERM "$child" 2>/dev/null || true
-    wait "$child" || true
-  fi
-  echo "launch/campaign.sh: stopped; start it again to go on" >&2
-  exit 130
-}
-trap stop INT TERM
-while IFS=$'\t' read -r -u 8 run trial folder command exports; do
+trap 'stopped=yes; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' INT TERM
+while [[ -z $stopped ]] && IFS=$'\t' read -r -u 8 run trial folder command exports; do
   [[ -n $run ]] || continue
   if [[ -e $folder ]]; then
     aside=1
@@ -68,16 +53,17 @@ while IFS=$'\t' read -r -u 8 run trial folder command exports; do
   fi
   mkdir -p "$folder"
   IFS=' ' read -r -a assignments <<<"$exports"
-  IFS=' ' read -r -a words <<<"$command"
+  IFS=' ' read -r -a command <<<"$command"
   # The launchers are told the hosts of this job; a job of one node has none.
   [[ -n ${RUNNER:-} ]] || assignments=(-u HOSTS -u HOSTFILE -u NODE_RANK "${assignments[@]}")
   echo "== $name $run, trial $trial"
   started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
   begin=$SECONDS status=0
-  env "${assignments[@]}" "LOGDIR=$folder" "${words[@]}" >"$folder/run.out" 2>&1 9>&- &
+  env "${assignments[@]}" "LOGDIR=$folder" "${command[@]}" >"$folder/run.out" 2>&1 9>&- &
   child=$!
-  wait "$child" || status=$?
+  await "$child" || status=$?
   child=""
+  [[ -z $stopped ]] || break
   printf '{"run": "%s", "trial": %d, "started": "%s", "wall_s": %d, "exit": %d}\n' \
     "$run" "$trial" "$started" "$((SECONDS - begin))" "$status" >>"$folder/../../campaign.jsonl"
   if ((status)); then
@@ -86,6 +72,7 @@ while IFS=$'\t' read -r -u 8 run trial folder command exports; do
     tail -n 5 "$folder/run.out" | sed 's/^/   | /' >&2
   fi
 done 8<<<"$jobs"
+[[ -z $stopped ]] || { echo "launch/campaign.sh: stopped; start it again to go on" >&2; exit 130; }
 
 campaign table || failed=1
 exit "$failed"

@@ -36,25 +36,33 @@ export HOME=${HOME:-/} # Open MPI does not start without one
 refuse() { echo "error: $1" >&2; exit 2; }
 [[ -d ${TMPDIR:-/tmp} && -w ${TMPDIR:-/tmp} ]] || refuse "${TMPDIR:-/tmp} is no folder that can be written: set TMPDIR to one that is"
 
-# Prints the comment that opens the script.
-usage() {
-  local script=$0 here
-  for here in "${0##*/}" "launch/${0##*/}"; do [[ ! -f ${here} ]] || script=${here}; done # $0 is from before the `cd`
-  sed -n '2,${/^#\( \|$\)/!q; s/^# \{0,1\}//p}' "${script}"
-}
-
-## Flags that every launcher has: `job_flag "$1" || refuse ...`
+## The command line of a script, which opens with a comment that says it. --write-hosts= in KNOWN sets write_hosts to what
+## follows, --shrink sets shrink to 1; WORDS takes what is no option into words.
+readonly INSTEAD="--check --fleet --acceptance --short"
 dry_run=""
 instead=() # of training: --check, --fleet, --acceptance or --acceptance --short, for ./run_and_time.sh
-job_flag() {
-  case $1 in
-    --check | --fleet | --acceptance | --short) instead+=("$1") ;;
-    --dry-run) dry_run=1 ;;
-    -h | --help) usage; exit 0 ;;
-    *) return 1 ;;
-  esac
-}
-only_one_instead() {
+words=()
+take_options() { # "KNOWN..." ARGUMENTS...
+  local known=" $1 --dry-run " name
+  shift
+  while (($#)); do
+    name=${1#--}
+    if [[ $1 == -h || $1 == --help ]]; then
+      (cd -- "${OLDPWD:-.}" && sed -n '2,${/^#\( \|$\)/!q; s/^# \{0,1\}//p}' "$0") # $0 is from before the script's `cd`
+      exit 0
+    elif [[ $1 == --[a-z]* && ${known} == *" $1= "* ]]; then
+      [[ -n ${2:-} ]] || refuse "$1 needs a value; see --help"
+      printf -v "${name//-/_}" %s "$2"
+      shift
+    elif [[ $1 =~ ^--[a-z0-9-]+$ && ${known} == *" $1 "* ]]; then
+      if [[ " ${INSTEAD} " == *" $1 "* ]]; then instead+=("$1"); else printf -v "${name//-/_}" 1; fi
+    elif [[ ${known} == *" WORDS "* && $1 != -* ]]; then
+      words+=("$1")
+    else
+      refuse "unknown argument $1; see --help"
+    fi
+    shift
+  done
   case "${instead[*]}" in
     "" | --check | --fleet | --acceptance | "--acceptance --short") ;;
     "--short --acceptance") instead=(--acceptance --short) ;;
@@ -68,9 +76,7 @@ known_engine() { # NAMES...
   [[ " $* " == *" ${ENGINE} "* ]] || refuse "ENGINE=${ENGINE}: must be one of $*"
 }
 need_engine() {
-  local package=${ENGINE}
-  [[ ${ENGINE} != docker ]] || package=docker.io
-  command -v "${ENGINE}" >/dev/null || refuse "${ENGINE} is missing on this node: install ${package}"
+  command -v "${ENGINE}" >/dev/null || refuse "${ENGINE} is missing on this node: install ${ENGINE/docker/docker.io}"
 }
 # The digest of an image that is here, or nothing; of an image of Apptainer's or enroot's, which is a file, the file's.
 image_id() {

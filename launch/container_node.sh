@@ -17,11 +17,9 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-print=""
-for argument in "$@"; do
-  if [[ ${argument} == --print0 ]]; then print='%s\0'; else job_flag "${argument}" || refuse "unknown argument ${argument}; see --help"; fi
-done
-[[ -z ${dry_run} ]] || print='%q '
+print0=""
+take_options "--print0 ${INSTEAD}" "$@"
+print=${dry_run:+%q }${print0:+%s\\0}
 known_engine docker podman apptainer
 [[ -n ${CONT:-} ]] || refuse "set CONT to the image to run: build one with launch/build_image.sh"
 
@@ -38,27 +36,20 @@ name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
 # One node needs no network: in a container with loopback alone nobody reaches what mpirun listens on.
 network=${CONT_NETWORK:-$( ((DGXNNODES == 1)) && echo none || echo host)}
 digest=$(image_id "${CONT}")
-mounts=()
-# A path of this node, where it is inside, and options.
-mounted() {
-  [[ $1 != *[,\"]* ]] || refuse "$1: a path with a comma or a quote cannot be mounted into a container: rename it"
-  mounts+=("src=$1,dst=$2${3:-}")
-}
-logdir=$(realpath -m "${LOGDIR:-results}")
-mounted "${logdir}" "${logdir}"
-environment+=("LOGDIR=${logdir}" "IMAGE_DIGEST=${digest}")
-if [[ -n ${DATADIR:-} ]]; then
-  datadir=$(realpath -m "${DATADIR}")
-  mounted "${datadir}" "${datadir}" ,ro
-  environment+=("DATADIR=${datadir}")
-fi
+environment+=("IMAGE_DIGEST=${digest}")
+LOGDIR=${LOGDIR:-results}
 [[ ${NODE_RANK:-0} == 0 ]] || unset FLEET_BASELINE # the first node judges
-for variable in JOB_KEY FLEET_BASELINE HOSTFILE; do
-  [[ -n ${!variable:-} ]] || continue
-  file=${!variable}
-  [[ ${file} == "{JOB_KEY}" ]] || file=$(realpath -m "${file}") # which on_host.sh replaces
-  mounted "${file}" "/run/${variable,,}" ,ro
-  environment+=("${variable}=/run/${variable,,}")
+mounts=()
+for variable in LOGDIR DATADIR JOB_KEY FLEET_BASELINE HOSTFILE; do
+  path=${!variable:-}
+  [[ -n ${path} ]] || continue
+  [[ ${path} == "{JOB_KEY}" ]] || path=$(realpath -m "${path}") # which on_host.sh replaces
+  [[ ${path} != *[,\"]* ]] || refuse "${path}: a path with a comma or a quote cannot be mounted into a container: rename it"
+  inside=/run/${variable,,} options=,ro
+  [[ ${variable} != *DIR ]] || inside=${path}
+  [[ ${variable} != LOGDIR ]] || options=""
+  mounts+=("src=${path},dst=${inside}${options}")
+  environment+=("${variable}=${inside}")
 done
 
 if [[ ${ENGINE} == apptainer ]]; then
@@ -93,7 +84,7 @@ run+=("${mounts[@]/#/--mount=type=bind,}")
 if [[ -z ${print} ]]; then
   need_engine
   [[ -n ${digest} ]] || refuse "image ${CONT} is not on this node: build it with launch/build_image.sh, or pull it"
-  mkdir -p "${logdir}"
+  mkdir -p "${LOGDIR}"
   # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
   # An acceptance flushes nothing; --check is told what can be done, as it judges that.
   if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && ${instead[*]} != *--acceptance* && -w /proc/sys/vm/drop_caches ]]; then

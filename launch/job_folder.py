@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pwd
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from harness.env import Job
 from launch.times import TIMES
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
@@ -36,20 +38,17 @@ def fail(text: str) -> NoReturn:
 def user_name() -> str:
     """Login name of this process's user; one that has none gets one, as ssh and sshd refuse a user without."""
     uid, gid = os.getuid(), os.getgid()
-    try:
+    with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        pass
     if not EXTRA_USERS.is_symlink():
         refuse(f"user id {uid} has no name on this machine: run as a user of /etc/passwd, or in the image")
     folder = EXTRA_USERS.resolve()
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "passwd").write_text(f"job:x:{uid}:{gid}::/tmp:/bin/bash\n")
     (folder / "group").write_text(f"job:x:{gid}:\n")
-    try:
+    with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        refuse(f"user id {uid} has no name and is below 500, so the image cannot give it one: use another --user")
+    refuse(f"user id {uid} has no name and is below 500, so the image cannot give it one: use another --user")
 
 
 class Folder:
@@ -58,8 +57,8 @@ class Folder:
     Its path is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
     """
 
-    def __init__(self, *, key: Path, port: int, address: str) -> None:
-        user = user_name()
+    def __init__(self, job: Job) -> None:
+        user, port = user_name(), job.ssh_port
         self.path = Path(f"/tmp/nodes-{os.getuid()}-{port}")
         self.path.mkdir(mode=0o700, exist_ok=True)
         if self.path.stat().st_uid != os.getuid() or self.path.is_symlink():
@@ -73,14 +72,14 @@ class Folder:
             if left.name != "lock":
                 left.unlink()
         for_others = os.umask(0o077)
-        kind, text = self.take_key(key, user)
+        kind, text = self.take_key(Path(job.job_key), user)
         values = {
             "port": port,
             "user": user,
             "folder": self.path,
             "alive_s": TIMES["ALIVE_S"],
             "alive_count": TIMES["ALIVE_COUNT"],
-            "listen": f"ListenAddress {address}" if address else "",
+            "listen": f"ListenAddress {job.ssh_address}" if job.ssh_address else "",
         }
         (self.path / "authorized_keys").write_text(f"restrict {kind} {text}\n")
         (self.path / "known_hosts").write_text(f"job {kind} {text}\n")
@@ -95,12 +94,8 @@ class Folder:
             (self.path / "key").write_bytes(key.read_bytes())
         except OSError as error:
             refuse(f"JOB_KEY={key}: {error.strerror}; mount the job's private ssh key there, readable by {user}")
-        public = subprocess.run(
-            ["ssh-keygen", "-y", "-P", "", "-f", str(self.path / "key")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ["ssh-keygen", "-y", "-P", "", "-f", str(self.path / "key")]
+        public = subprocess.run(command, capture_output=True, text=True, check=False)
         if public.returncode != 0:
             refuse(f"JOB_KEY={key}: no private ssh key without passphrase; make one with ssh-keygen -t ed25519 -N ''")
         kind, text = public.stdout.split()[:2]

@@ -5,28 +5,48 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import subprocess
 import threading
 import time
+from typing import TypeAlias
 
 from harness.provenance import code_sha256
 from launch.job_folder import Folder
 
+CONNECTING = threading.Semaphore(64)  # ssh connections that the first node opens at the same time
+# What ssh says where it fails, what that means for a user, and whether trying again is of no use.
+FAILURES = (
+    ("Could not resolve|Name or service", "its name does not resolve", False),
+    (
+        "Host key verification failed",
+        "answers with another key than this job's: JOB_KEY differs, or another sshd has that port",
+        True,
+    ),
+    ("Permission denied", "refused the job's key: JOB_KEY differs", True),
+    ("timed out|No route", "not reached ({})", False),
+    ("refused", "nothing listens there (is its container running?)", False),
+    ("", "{}", False),
+)
+
+
+# A node that was lost, an exit status, or None for a signal: SimpleQueue's put may stand in a signal's handler.
+Events: TypeAlias = "queue.SimpleQueue[Lifeline | int | None]"
+
 
 class Lifeline(threading.Thread):
-    """The connection to one other node: opened, held, watched."""
+    """The connection to one other node; puts itself into `lost` when that ends."""
 
-    def __init__(self, rank: int, host: str, *, folder: Folder, deadline: float, slots: threading.Semaphore) -> None:
+    def __init__(self, rank: int, host: str, folder: Folder, deadline: float, lost: Events) -> None:
         super().__init__(daemon=True)
-        self.rank, self.host, self.folder, self.deadline, self.slots = rank, host, folder, deadline, slots
+        self.rank, self.host, self.folder, self.deadline, self.lost = rank, host, folder, deadline, lost
         self.process: subprocess.Popen[str] | None = None
         self.problem = "not tried"
         self.final = False  # no use in trying again
         self.ready = threading.Event()  # connected, or given up
-        self.events: queue.Queue[tuple[str, object]] | None = None
 
-    def connect(self) -> bool:
-        """One try; whether the node is there."""
+    def connect(self) -> None:
+        """One try; `problem` is empty where the node is there."""
         path = self.folder.path
         self.process = subprocess.Popen(
             ["ssh", "-F", str(path / "ssh_config"), self.host, f"cat {path}/hello && exec cat >{path}/lifeline"],
@@ -39,10 +59,10 @@ class Lifeline(threading.Thread):
         assert self.process.stdin and self.process.stdout and self.process.stderr
         hello = self.process.stdout.readline()
         if not hello:
-            lines = self.process.stderr.read().strip().splitlines()
-            self.problem = explain(lines, self.process.wait())
-            self.final = self.problem.startswith("refused") or self.problem.startswith("answers with")
-            return False
+            said = self.process.stderr.read().strip() or f"ssh exited with {self.process.wait()}"
+            problem, self.final = next((why, final) for words, why, final in FAILURES if re.search(words, said))
+            self.problem = problem.format(said.splitlines()[-1])
+            return
         facts = json.loads(hello)
         if facts["rank"] != self.rank:
             self.problem = f"says NODE_RANK={facts['rank']}, but HOSTS has it as node {self.rank}"
@@ -53,19 +73,17 @@ class Lifeline(threading.Thread):
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
         self.final = bool(self.problem)
-        return not self.problem
 
     def run(self) -> None:
-        while not self.final and self.problem and time.monotonic() < self.deadline:
-            with self.slots:
-                if self.connect():
-                    break
-            time.sleep(0.5)
+        while self.problem and not self.final and time.monotonic() < self.deadline:
+            with CONNECTING:
+                self.connect()
+            if self.problem:
+                time.sleep(0.5)
         self.ready.set()
-        if not self.problem and self.process is not None:
+        if self.process and not self.problem:
             self.process.wait()
-            if self.events is not None:
-                self.events.put(("lost", self))
+            self.lost.put(self)
 
     def end(self, status: int) -> None:
         """Tells the node how the job ended."""
@@ -74,20 +92,3 @@ class Lifeline(threading.Thread):
         with contextlib.suppress(BrokenPipeError):  # it went first
             self.process.stdin.write(f"end {status}\n")
             self.process.stdin.close()
-
-
-def explain(stderr: list[str], status: int) -> str:
-    """What ssh's failure means for a user."""
-    text = stderr[-1] if stderr else f"ssh exited with {status}"
-    whole = "\n".join(stderr)
-    if "Could not resolve" in whole or "Name or service" in whole:
-        return "its name does not resolve"
-    if "Host key verification failed" in whole:
-        return "answers with another key than this job's: JOB_KEY differs, or another sshd has that port"
-    if "Permission denied" in whole:
-        return "refused the job's key: JOB_KEY differs"
-    if "timed out" in whole or "No route" in whole:
-        return f"not reached ({text})"
-    if "refused" in whole:
-        return "nothing listens there (is its container running?)"
-    return text

@@ -7,30 +7,28 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
-locks=() index=()
-while (($#)); do
-  case $1 in
-    --index) index=(--extra-index-url "${2:?--index needs a URL}"); shift 2 ;;
-    *) locks+=("$1"); shift ;;
-  esac
-done
-((${#locks[@]})) || locks=(run dev cuda bench peers export)
+# shellcheck source=launch/common.sh
+source launch/common.sh
+
+index=""
+take_options "--index= WORDS" "$@"
+((${#words[@]})) || words=(run dev cuda bench peers export)
 
 resolve() { # LOCK INPUT [OPTION...]
   uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate "${@:3}" \
     --custom-compile-command launch/lock.sh --output-file "locks/$1.lock" "$2"
 }
 
-for lock in "${locks[@]}"; do
+for lock in "${words[@]}"; do
   options=()
   [[ "${lock}" != peers ]] || options=(--no-deps)
   if [[ "${lock}" == cuda12 ]]; then
-    ((${#index[@]})) || { echo "error: cuda12 needs --index URL, Paddle's own index for CUDA 12" >&2 && exit 2; }
+    [[ -n ${index} ]] || refuse "cuda12 needs --index URL, Paddle's own index for CUDA 12"
     pinned="$(mktemp)"
     trap 'rm -f -- "${pinned}"' EXIT
     sed -n 's/^\([a-z].*\) \\$/\1/p' locks/run.lock | grep -v '^paddlepaddle-gpu=\|^nvidia-dali-' >"${pinned}"
     sed 's/^paddlepaddle-gpu==[^ ]*/&.post120/; s/^nvidia-dali-cuda110/nvidia-dali-cuda120/' locks/run.in |
-      resolve run12 - --constraints "${pinned}" "${index[@]}"
+      resolve run12 - --constraints "${pinned}" --extra-index-url "${index}"
   fi
   resolve "${lock}" "locks/${lock}.in" "${options[@]}"
 done

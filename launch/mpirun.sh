@@ -23,26 +23,10 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-hosts="" bare="" workdir=${PWD} ssh=(ssh) write="" wanted="" topology="" baseline=""
-while (($#)); do
-  case $1 in
-    --hosts | --write-hosts | --nodes | --topology | --baseline | --ssh | --workdir)
-      [[ -n ${2:-} ]] || refuse "$1 needs a value; see --help"
-      case $1 in
-        --hosts) hosts=$2 ;;
-        --write-hosts) write=$2 ;;
-        --nodes) wanted=$2 ;;
-        --topology) topology=$2 ;;
-        --baseline) baseline=$(realpath -m "$2") ;;
-        --ssh) read -ra ssh <<<"$2" ;;
-        --workdir) workdir=$2 ;;
-      esac
-      shift 2 ;;
-    --no-container) bare=1; shift ;;
-    *) job_flag "$1" || refuse "unknown argument $1; see --help"; shift ;;
-  esac
-done
-only_one_instead
+hosts="" no_container="" workdir=${PWD} ssh=ssh write_hosts="" nodes="" topology="" baseline=""
+take_options "--hosts= --write-hosts= --nodes= --topology= --baseline= --ssh= --workdir= --no-container ${INSTEAD}" "$@"
+read -ra ssh <<<"${ssh}"
+baseline=${baseline:+$(realpath -m "${baseline}")}
 [[ ! -f ${hosts} ]] || hosts=$(hosts_of_file "${hosts}")
 [[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hosts FILE"
 IFS=, read -ra host <<<"${hosts}"
@@ -54,16 +38,16 @@ for name in "${host[@]}" "${spare[@]}"; do # ssh would take what begins with - a
 done
 twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"
-[[ -n ${bare} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
-[[ -z ${write}${wanted}${topology}${baseline} || ${instead[*]} == --fleet ]] ||
+[[ -n ${no_container} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
+[[ -z ${write_hosts}${nodes}${topology}${baseline} || ${instead[*]} == --fleet ]] ||
   refuse "--write-hosts, --nodes, --topology and --baseline go with --fleet"
 [[ -z ${topology} || -r ${topology} ]] || refuse "--topology ${topology}: not a readable file"
-[[ ${wanted} =~ ^[1-9][0-9]*$ || -z ${wanted} ]] || refuse "--nodes ${wanted}: must be a whole number from 1"
-[[ -z ${wanted} || -n ${write} ]] || refuse "--nodes goes with --write-hosts"
-((${wanted:-0} <= ${#host[@]})) || refuse "--nodes ${wanted}: there are ${#host[@]} hosts"
-{ [[ -z ${write} ]] || : >>"${write}"; } 2>/dev/null || refuse "--write-hosts ${write}: cannot be written"
+[[ ${nodes} =~ ^[1-9][0-9]*$ || -z ${nodes} ]] || refuse "--nodes ${nodes}: must be a whole number from 1"
+[[ -z ${nodes} || -n ${write_hosts} ]] || refuse "--nodes goes with --write-hosts"
+((${nodes:-0} <= ${#host[@]})) || refuse "--nodes ${nodes}: there are ${#host[@]} hosts"
+{ [[ -z ${write_hosts} ]] || : >>"${write_hosts}"; } 2>/dev/null || refuse "--write-hosts ${write_hosts}: cannot be written"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
-[[ -n ${bare} ]] || known_engine docker podman apptainer
+[[ -n ${no_container} ]] || known_engine docker podman apptainer
 unset HOSTFILE
 [[ -z ${baseline} ]] || export FLEET_BASELINE=${baseline}
 if [[ ${instead[*]} == --fleet && -z ${dry_run} ]]; then # goes on without those that cannot be reached
@@ -93,7 +77,7 @@ job=paddle-reference-$$-$(date +%s)
 command_of() {
   local container="" command=() variable
   NODE_RANK=$1
-  if [[ -n ${bare} ]]; then
+  if [[ -n ${no_container} ]]; then
     command=(env -C "${workdir}")
     for variable in ${JOB_GIVEN}; do command+=("${variable}=${!variable}"); done
     command+=(./run_and_time.sh "${instead[@]}")
@@ -196,14 +180,14 @@ while ((status != 0 && stopped == 0 && ${#spare[@]} > 0)); do
   load_job --launch
   run_nodes
 done
-if [[ -n ${write} && -s ${folder}/first ]]; then
+if [[ -n ${write_hosts} && -s ${folder}/first ]]; then
   good=$(sed -n 's/^good  *\([^ ]\)/\1/p' "${folder}/first" | tr ',' '\n')
   if [[ -n ${good} ]]; then
-    head -n "${wanted:-${#host[@]}}" <<<"${good}" >"${write}"
-    tail -n "+$((${wanted:-${#host[@]}} + 1))" <<<"${good}" >"${write}.spares"
-    taken=$(grep -c . "${write}")
-    if ((taken < ${wanted:-0})); then
-      echo "mpirun.sh: ${wanted} nodes are wanted, ${taken} are good: add hosts" >&2
+    head -n "${nodes:-${#host[@]}}" <<<"${good}" >"${write_hosts}"
+    tail -n "+$((${nodes:-${#host[@]}} + 1))" <<<"${good}" >"${write_hosts}.spares"
+    taken=$(grep -c . "${write_hosts}")
+    if ((taken < ${nodes:-0})); then
+      echo "mpirun.sh: ${nodes} nodes are wanted, ${taken} are good: add hosts" >&2
       ((status)) || status=1
     fi
   fi

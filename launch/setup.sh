@@ -35,17 +35,12 @@ system_install() {
   else echo "your system's package manager (Debian's names: $1)"; fi
 }
 
-find_python() {
-  local python version found=""
-  for python in python3.11 python3.12 python3.10 python3; do
-    version="$("${python}" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" || continue
-    case "${version}" in
-      3.10 | 3.11 | 3.12)
-        PYTHON="${python}"
-        return
-        ;;
-    esac
-    found="${found} ${version}"
+find_python() { # PYTHON and its VERSION
+  local python found=""
+  for PYTHON in python3.11 python3.12 python3.10 python3; do
+    VERSION="$("${PYTHON}" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" || continue
+    [[ ! "${VERSION}" =~ ^3\.1[012]$ ]] || return 0
+    found+=" ${VERSION}"
   done
   [[ -n "${found}" ]] && python=python3.11 || python=python3 # the system's own is another version, or absent
   fail "Python 3.10, 3.11 or 3.12 is needed to train, as Paddle 2.6.2 has wheels for these only; found:${found:- none}." \
@@ -62,11 +57,10 @@ make_venv() {
 exit(libc != "glibc" or tuple(map(int, version.split("."))) < (2, 28))' ||
     fail "Paddle and its packages need glibc 2.28 or newer, which this system does not have (Alpine's is musl): train" \
       "in a container (docs/launch.md). To check and score logs it is not needed: pip install . into a venv"
-  local version missing=() debian=() fedora=() suse=() arch=() free_kb
-  version="$("${PYTHON}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+  local missing=() debian=() fedora=() suse=() arch=() free_kb
   if ! "${PYTHON}" -c 'import venv, ensurepip' 2>/dev/null; then
-    missing+=("${PYTHON} has no venv module") debian+=("python${version}-venv") fedora+=("python${version}")
-    suse+=("python${version/./}") arch+=(python)
+    missing+=("${PYTHON} has no venv module") debian+=("python${VERSION}-venv") fedora+=("python${VERSION}")
+    suse+=("python${VERSION/./}") arch+=(python)
   fi
   if ! "${PYTHON}" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null; then # of Paddle, DALI and scikit-learn
     missing+=("libgomp.so.1 is not here") debian+=(libgomp1) fedora+=(libgomp) suse+=(libgomp1) arch+=(gcc-libs)
@@ -85,23 +79,20 @@ exit(libc != "glibc" or tuple(map(int, version.split("."))) < (2, 28))' ||
 
 # Why pip failed, and what mends it.
 explain() { # LOCK LOG
-  local index="${PIP_INDEX_URL:-of pip}" said
+  local index="the package index ${PIP_INDEX_URL:-of pip}" package said line
+  package="$(sed -n 's/.*satisfies the requirement \([^ ]*\) .*/\1/p' "$2" | head -n 1)"
   said="$(grep -m 1 ERROR "$2" || tail -n 1 "$2")"
-  if grep -q "certificate is not yet valid\|certificate has expired" "$2"; then
-    said="the package index's certificate is not valid today, which is $(printf '%(%F)T') by this machine's clock: set the clock"
-  elif grep -q "CERTIFICATE_VERIFY_FAILED\|SSLError" "$2"; then
-    said="the certificate of the package index is not trusted here, as behind a proxy: set PIP_CERT to the site's CA file"
-  elif grep -qi "ProxyError\|Cannot connect to proxy" "$2"; then
-    said="the proxy ${HTTPS_PROXY:-${https_proxy:-}} does not answer: set HTTPS_PROXY to the right one, or unset it"
-  elif grep -q "name resolution\|Name or service not known\|Network is unreachable\|No address associated" "$2"; then
-    said="no network: the package index ${index} is not found: set HTTPS_PROXY where only a proxy leads out, or PIP_INDEX_URL to a mirror"
-  elif grep -q "Connection refused\|timed out\|Connection reset\|No route to host" "$2"; then
-    said="the package index ${index} does not answer: set PIP_INDEX_URL to one that does, or HTTPS_PROXY"
-  elif grep -q "from versions: none" "$2"; then
-    said="the package index ${index} has no $(sed -n 's/.*satisfies the requirement \([^ ]*\) .*/\1/p' "$2" | head -n 1): set PIP_INDEX_URL to one that has"
-  elif grep -q "No space left on device" "$2"; then
-    said="no space left in ${PWD}: ${NEEDED_GB} GB are needed for ${VENV}: free some or clone elsewhere"
-  fi
+  while read -r line; do # what the log has => what it means
+    ! grep -qi "${line% => *}" "$2" || { said="${line#* => }" && break; }
+  done <<END
+certificate is not yet valid\|certificate has expired => the package index's certificate is not valid today, which is $(printf '%(%F)T') by this machine's clock: set the clock
+CERTIFICATE_VERIFY_FAILED\|SSLError => the certificate of the package index is not trusted here, as behind a proxy: set PIP_CERT to the site's CA file
+ProxyError\|Cannot connect to proxy => the proxy ${HTTPS_PROXY:-${https_proxy:-}} does not answer: set HTTPS_PROXY to the right one, or unset it
+name resolution\|Name or service not known\|Network is unreachable\|No address associated => no network: ${index} is not found: set HTTPS_PROXY where only a proxy leads out, or PIP_INDEX_URL to a mirror
+Connection refused\|timed out\|Connection reset\|No route to host => ${index} does not answer: set PIP_INDEX_URL to one that does, or HTTPS_PROXY
+from versions: none => ${index} has no ${package}: set PIP_INDEX_URL to one that has
+No space left on device => no space left in ${PWD}: ${NEEDED_GB} GB are needed for ${VENV}: free some or clone elsewhere
+END
   fail "pip could not install locks/$1.lock: ${said}; all of it is in $2"
 }
 

@@ -52,13 +52,10 @@ def take(stderr: Path) -> IO[bytes]:
     Raises FileExistsError where it is another job's, or no plain file; OSError where the folder cannot be written.
     """
     stderr.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-    try:
-        held = os.open(stderr, flags | os.O_EXCL, 0o644)
-    except FileExistsError:
-        if stderr.is_symlink() or not stderr.is_file():
-            raise FileExistsError(f"{stderr} is a link, or no plain file: remove it, or set LOGDIR") from None
-        held = os.open(stderr, flags, 0o644)  # of a trial that ended before it had a log, or of a job under way
+    if stderr.is_symlink() or (stderr.exists() and not stderr.is_file()):
+        raise FileExistsError(f"{stderr} is a link, or no plain file: remove it, or set LOGDIR")
+    # One that is there is of a trial that ended before it had a log, or of a job under way.
+    held = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -96,16 +93,16 @@ class Trial:
     def run(self, messages: IO[bytes]) -> int:
         """mpirun's exit status, or 128 + the signal that it was ended by."""
         # A rank that is killed leaves its segments in the node's memory; other nodes' are gone with their container.
-        segments = None
+        settings, segments = dict(os.environ), ""
         if self.args.nodes == 1:
             with contextlib.suppress(OSError):
                 segments = tempfile.mkdtemp(prefix=f"ranks.{os.getppid()}.", dir="/dev/shm")  # or trials.sh removes it
-        more = {"OMPI_MCA_btl_sm_backing_directory": segments} if segments else {}
+                settings["OMPI_MCA_btl_sm_backing_directory"] = segments
         self.mpirun = subprocess.Popen(
             self.args.command,
             stdin=subprocess.DEVNULL,
             stderr=messages,
-            env=os.environ | more,
+            env=settings,
             preexec_fn=lambda: end_with_parent(signal.SIGTERM),
         )
         if self.signal is not None:  # it came before there was an mpirun
@@ -118,10 +115,8 @@ class Trial:
             elif now > min(self.deadline, late):
                 self.mpirun.terminate()
             time.sleep(0.1)
-        # A killed mpirun leaves its own folder too.
-        shutil.rmtree(Path(tempfile.gettempdir()) / f"ompi.{self.mpirun.pid}", ignore_errors=True)
-        if segments:
-            shutil.rmtree(segments, ignore_errors=True)
+        for left in (segments, f"{tempfile.gettempdir()}/ompi.{self.mpirun.pid}"):  # a killed mpirun's own folder too
+            shutil.rmtree(left, ignore_errors=True)
         return self.mpirun.returncode if self.mpirun.returncode >= 0 else 128 - self.mpirun.returncode
 
     def killed(self) -> str:
@@ -146,10 +141,8 @@ class Trial:
 
     def told(self) -> str:
         """The reason that the first node's launcher has, as it lost a node or is being stopped."""
-        path = os.environ.get("ABORT_REASON_FILE", "")
-        with contextlib.suppress(OSError):
-            return Path(path).read_text().partition("\n")[0] if path else ""
-        return ""
+        path = Path(os.environ.get("ABORT_REASON_FILE") or os.devnull)
+        return path.read_text().partition("\n")[0] if path.exists() else ""
 
     def wait_for_word(self) -> None:
         """Where a node was lost or all are being stopped, mpirun may fail before this node hears of it.
@@ -211,20 +204,15 @@ class Trial:
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
 
 
-def arguments() -> argparse.Namespace:
-    """The command line; see the module's docstring."""
+def main() -> int:
+    """Runs the trial; its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path, help="the trial's log, which rank 0 makes")
     parser.add_argument("--nodes", type=int, required=True, help="nodes of the job")
     parser.add_argument("--limit", type=float, default=0, help="seconds after which the trial is ended; 0: never")
     parser.add_argument("--reason", type=Path, required=True, help="pipe that gets why the trial failed")
     parser.add_argument("command", nargs="+", help="mpirun and its words")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Runs the trial; its exit status."""
-    args = arguments()
+    args = parser.parse_args()
     trial = Trial(args)
     for number in STOPPING:
         signal.signal(number, trial.on_signal)
@@ -233,9 +221,8 @@ def main() -> int:
     try:
         messages = take(trial.stderr)
     except OSError as error:
-        reason = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
-        if isinstance(error, FileExistsError):
-            reason = str(error)
+        denied = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
+        reason = str(error) if isinstance(error, FileExistsError) else denied
         args.reason.write_text(reason)
         print(f"error: {reason}", file=sys.stderr)
         return 2

@@ -40,17 +40,12 @@ result_of() {
   echo "${result}"
 }
 
-# What mpirun must carry to the ranks of other nodes: the job, and what libraries read.
-forwarded() {
-  local name
-  for name in ${JOB_FORWARDED:?} ${COLUMNS:+COLUMNS}; do printf -- '-x\n%s\n' "${name}"; done
-}
-
 mpirun_command() {
   local venv="${PWD}/.venv"
   printf '%s\n' "${venv}/bin/mpirun" --prefix "${venv}" -n "$((DGXNNODES * DGXNGPU))" \
     --map-by "ppr:${DGXNGPU}:node:OVERSUBSCRIBE" --bind-to none --wdir "${PWD}"
-  forwarded
+  # shellcheck disable=SC2086 # names: what mpirun carries to the ranks of other nodes is the job and what libraries read
+  printf -- '-x\n%s\n' ${JOB_FORWARDED:?} ${COLUMNS:+COLUMNS}
   [[ -z "${RANK_NUMA:-}" ]] || echo launch/bind.sh
   printf '%s\n' "${venv}/bin/python" -u -m "$@"
 }
@@ -115,16 +110,13 @@ if [[ "${1:-}" == --fleet ]]; then
   fi
   run_trial "${RESULT_FILE}" tools.fleet || exit $?
   echo "record    ${FOLDER}/fleet.json"
-  hosts=(--write-hosts "${FOLDER}/hosts")
-  ((DGXNNODES > 1)) || hosts=() # its ranks were compared
+  hosts=()
+  ((DGXNNODES == 1)) || hosts=(--write-hosts "${FOLDER}/hosts") # of one node the ranks were compared
   exec .venv/bin/python -m tools.fleet "${FOLDER}/fleet.json" --html "${FOLDER}/fleet.html" "${hosts[@]}" "${baseline[@]}"
 fi
 if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows --acceptance is for the ranks
   precisions="$(.venv/bin/python -m tools.acceptance --precisions)" || exit 2
-  if ! mkdir -p "${FOLDER}" 2>/dev/null; then
-    echo "error: ${FOLDER} cannot be written: set LOGDIR to a writable folder" >&2
-    exit 2
-  fi
+  mkdir -p "${FOLDER}" 2>/dev/null || refuse "${FOLDER} cannot be written: set LOGDIR to a writable folder"
   end_s="${ACCEPTANCE_END_S}"
   export MODE=throughput DATA=synthetic CLEAR_CACHES=0 RESUME=no PRECISION RESULT_FILE
   for PRECISION in ${precisions}; do
@@ -143,10 +135,8 @@ if [[ "${1:-}" == --acceptance ]]; then # a job for each precision; what follows
 fi
 
 for ((trial = 0; trial < NEXP && !KEEP_TRIALS; trial++)); do
-  if [[ -e "$(result_of "${trial}")" ]]; then
-    echo "error: $(result_of "${trial}") exists, results are never overwritten: move it or set LOGDIR" >&2
-    exit 2
-  fi
+  RESULT_FILE="$(result_of "${trial}")"
+  [[ ! -e "${RESULT_FILE}" ]] || refuse "${RESULT_FILE} exists, results are never overwritten: move it or set LOGDIR"
 done
 
 first_seed="${SEED}"
@@ -168,9 +158,7 @@ for ((trial = 0; trial < NEXP; trial++)); do
   else
     failed=${status}
     aborted+=("trial ${trial} aborted: ${reason}")
-    if [[ -n "${signal}" || "${ON_FAILURE}" == stop || "${status}" == 2 ]]; then
-      break
-    fi
+    [[ -z "${signal}" && "${ON_FAILURE}" == go_on && "${status}" != 2 ]] || break
   fi
 done
 if ((failed != 0)) && { [[ -n "${signal}" || "${ON_FAILURE}" == stop ]] || ((${#logs[@]} == 0)); }; then

@@ -10,15 +10,8 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-folder=data/published_logs
-for argument in "$@"; do
-  case ${argument} in
-    --dry-run) dry_run=1 ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' tests/fetch_logs.sh; exit 0 ;;
-    -*) refuse "unknown option ${argument}; see --help" ;;
-    *) folder=${argument} ;;
-  esac
-done
+take_options WORDS "$@"
+folder=${words[0]:-data/published_logs}
 [[ -n ${dry_run} ]] || command -v curl >/dev/null || refuse "curl is missing: install it"
 base=${LOGS_MIRROR:-https://raw.githubusercontent.com}
 

@@ -2,10 +2,11 @@
 
 import ast
 import graphlib
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.test_limits import tracked
 
 # What each package may import of the others: tools -> paddle_* -> harness -> program -> runlog, and
 # scoring -> compliance -> runlog.
@@ -23,28 +24,15 @@ MAY = {
     "tools": TRAINING | PUBLISHING,
 }
 # Packages that a command may do without, or that take long to load: these alone are imported where they are used.
-HEAVY = {
-    "hashlib",  # OpenSSL
-    "jinja2",
-    "paddle",
-    "nvidia",
-    "mpi4py",
-    "mlperf_logging",
-    "pynvml",
-    "PIL",
-    "matplotlib",
-    "numpy",
-    "scipy",
-    "sklearn",
-}
+HEAVY = {"jinja2", "paddle", "nvidia", "mpi4py", "mlperf_logging", "pynvml", "PIL", "matplotlib", "numpy", "scipy"}
+HEAVY |= {"sklearn", "hashlib"}  # the last loads OpenSSL
 
 
 def modules(repository: Path) -> dict[str, Path]:
     """The product's modules by their dotted names."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *(f"{name}/*.py" for name in MAY)]
-    names = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout.split()
-    paths = [repository / name for name in names if (repository / name).exists()]
-    return {".".join(p.relative_to(repository).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
+    paths = (path.relative_to(repository) for path in tracked(repository, ".py"))
+    product = (path for path in paths if path.parts[0] in MAY)
+    return {".".join(p.with_suffix("").parts).removesuffix(".__init__"): repository / p for p in product}
 
 
 def of_types_only(tree: ast.Module) -> set[ast.AST]:
@@ -78,10 +66,8 @@ def test_packages_import_one_way(trees: dict[str, ast.Module]) -> None:
     wrong = []
     for module, tree in trees.items():
         package = module.partition(".")[0]
-        for node, name in imports(tree):
-            other = name.partition(".")[0]
-            if other in MAY and other != package and other not in MAY[package]:
-                wrong.append(f"{module}:{node.lineno}: {name}")
+        forbidden = set(MAY) - MAY[package] - {package}
+        wrong += [f"{module}:{n.lineno}: {name}" for n, name in imports(tree) if name.partition(".")[0] in forbidden]
     assert wrong == []
 
 

@@ -1,10 +1,13 @@
 """Containers as nodes: jobs started on a private network as a user would, and what a test asks of them."""
 
+import json
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests import jobs, needs
 
@@ -19,9 +22,27 @@ GOLDEN_JOB = {**jobs.TINY, "RECIPE": "recorded", "MEASURED_STEPS": "19", "THREAD
 ENDLESS_JOB = {**GOLDEN_JOB, "MEASURED_STEPS": "1000000"}
 
 
-def no_key_is_left() -> bool:
-    """Other tests that run beside these may have one for a while."""
-    return not list(Path("/dev/shm").glob("job-key.*"))
+def devices_and_nodes(log: Path) -> tuple[int, int]:
+    """Of the run of a log."""
+    (summary,) = jobs.values(log, "run_summary")
+    return summary["devices"], summary["nodes"]
+
+
+def status_of(log: Path) -> str:
+    """How the run of a log ended; it says so once."""
+    (stop,) = (event for event in jobs.mllog(log) if event["key"] == "run_stop")
+    return str(stop["metadata"]["status"])
+
+
+def nothing_is_left() -> None:
+    """No container of a launcher, nor a job's key, which other tests that run beside these may have for a while."""
+    assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
+    jobs.until(lambda: not list(Path("/dev/shm").glob("job-key.*")))
+
+
+def address(name: str) -> str:
+    """A container's, on its private network."""
+    return docker("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", name)
 
 
 def need(found: bool, what: str) -> None:
@@ -33,24 +54,33 @@ def run(
     *command: str, timeout_s: float = jobs.LIMIT_S, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """A command's result; its whole output in the error where it fails."""
-    done = subprocess.run(
-        command,
-        env={**os.environ, **environment},
-        cwd=jobs.REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    done = jobs.run(command, timeout_s=timeout_s, **environment)
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done
 
 
+def begin(command: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+    """A command, begun; all that it says comes on its stdout."""
+    return subprocess.Popen(
+        command,
+        env=jobs.environment(**environment),
+        cwd=jobs.REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
 def docker(*arguments: str, **options: float) -> str:
     """Output of a docker command that must succeed."""
     return run("docker", *arguments, **options).stdout.strip()
+
+
+def facts(image: str) -> dict[str, Any]:
+    """What docker knows of an image."""
+    return json.loads(docker("image", "inspect", image))[0]
 
 
 def build_image(tag: str, *, checkout: Path = jobs.REPOSITORY, **environment: str) -> None:
@@ -115,15 +145,8 @@ class Nodes:
     ) -> str:
         """`docker run` as the README says it, on node `rank` of `count`; the container's name."""
         name = f"{self.network}-node{rank}"
-        environment = {
-            "DGXSYSTEM": f"{count}xCPU",
-            "HOSTS": self.hosts(count),
-            "NODE_RANK": str(rank),
-            "JOB_KEY": "/run/job_key",
-            "LOGDIR": str(self.logdir),
-            "NODE_WAIT_S": "300",
-            **variables,
-        }
+        environment = {"DGXSYSTEM": f"{count}xCPU", "HOSTS": self.hosts(count), "NODE_RANK": str(rank)}
+        environment |= {"JOB_KEY": "/run/job_key", "LOGDIR": str(self.logdir), "NODE_WAIT_S": "300"} | variables
         docker(
             *("run", "--detach", "--name", name, "--network", self.network, "--hostname", f"node{rank}"),
             *("--network-alias", f"node{rank}", "--user", f"{USER}:{USER}", "--read-only", "--tmpfs", "/tmp"),
@@ -158,9 +181,8 @@ class Nodes:
 
     def close(self) -> None:
         """Removes what was made."""
-        left = docker(
-            "ps", "--all", "--quiet", "--filter", f"network={self.network}", "--filter", f"name={self.network}"
-        ).split()
+        of_this = ("--filter", f"network={self.network}", "--filter", f"name={self.network}")
+        left = docker("ps", "--all", "--quiet", *of_this).split()
         for name in {*self.names, *left}:
             run("docker", "rm", "--force", name, check=False)
         docker("network", "rm", self.network)

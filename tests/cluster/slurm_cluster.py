@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,10 +60,8 @@ class Slurm:
         self.namespaces = {node: f"{node}-{os.getpid()}-{folder.name}" for node in NODES}
 
     def command(self, *command: str, check: bool = True, **environment: str) -> str:
-        done = run(
-            *("nsenter", self.network("slurm1"), *command), check=check, SLURM_CONF=str(self.config), **environment
-        )
-        return done.stdout.strip()
+        inside = ("nsenter", self.network("slurm1"), *command)
+        return run(*inside, check=check, SLURM_CONF=str(self.config), **environment).stdout.strip()
 
     def network(self, node: str) -> str:
         """The option by which nsenter enters a node's network."""
@@ -91,20 +88,19 @@ class Slurm:
 
     def wait(self, job: str) -> str:
         """Final state of a job, as "COMPLETED 0:0"."""
-        deadline = time.monotonic() + jobs.LIMIT_S
-        while (facts := self.facts(job))["JobState"] in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"):
-            assert time.monotonic() < deadline, f"{facts['JobState']}: {self.output(job)}"
-            time.sleep(0.5)
+        under_way = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING")
+        ended = lambda: self.facts(job)["JobState"] not in under_way  # noqa: E731
+        jobs.until(ended, every_s=0.5, why=lambda: self.output(job))
+        facts = self.facts(job)
         return f"{facts['JobState']} {facts['ExitCode']}"
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    process.kill()
+    process.wait()
 
 
 @contextlib.contextmanager
@@ -120,12 +116,11 @@ def start(folder: Path) -> Iterator[Slurm]:
         shutil.chown(path, "root", "root")
     with contextlib.ExitStack() as stack:
 
-        def background(*command: str) -> subprocess.Popen[bytes]:
+        def background(*command: str) -> None:
             log = stack.enter_context((folder / "daemons.log").open("ab"))
             environment = {**os.environ, "SLURM_CONF": str(slurm.config)}
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             stack.callback(stop, process)
-            return process
 
         files = ("--key-file", "munge.key"), ("--socket", "munge.socket"), ("--pid-file", "munge.pid")
         options = [word for option, name in files for word in (option, str(folder / name))]
@@ -152,8 +147,6 @@ def start(folder: Path) -> Iterator[Slurm]:
         on_node("slurm1", "slurmctld -D")
         for node in NODES:
             on_node(node, f"slurmd -D -N {node}")
-        deadline = time.monotonic() + jobs.LIMIT_S
-        while slurm.command("sinfo", "--noheader", "--format=%t %D", check=False) != "idle 2":
-            assert time.monotonic() < deadline, (folder / "daemons.log").read_text()[-3000:]
-            time.sleep(0.5)
+        idle = lambda: slurm.command("sinfo", "--noheader", "--format=%t %D", check=False) == "idle 2"  # noqa: E731
+        jobs.until(idle, every_s=0.5, why=lambda: (folder / "daemons.log").read_text()[-3000:])
         yield slurm

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.cluster.containers import GOLDEN_JOB, IMAGE, Nodes
+from tests.cluster.containers import GOLDEN_JOB, IMAGE, Nodes, devices_and_nodes
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -19,6 +19,5 @@ def test_nodes_train_as_ranks_of_one_host_do(nodes: Nodes, tmp_path: Path, count
     assert [nodes.wait(name) for name in names] == [0] * count, nodes.output(names[-1])
     logs = list(nodes.logdir.rglob("result_*.txt"))
     assert logs == [nodes.log(count)]  # one log, by rank 0
-    (summary,) = jobs.values(logs[0], "run_summary")
-    assert (summary["devices"], summary["nodes"]) == (count, count)
+    assert devices_and_nodes(logs[0]) == (count, count)
     assert jobs.losses(logs[0]) == pytest.approx(jobs.losses(on_host), rel=1e-6)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.containers import IMAGE, Nodes, docker, need, run
+from tests.cluster.containers import IMAGE, Nodes, address, docker, need, run
 from tests.harness import small
 
 COUNT = 4
@@ -20,9 +20,8 @@ def measured(nodes: Nodes, *, cpus: dict[int, str], links: tuple[int, ...] = ())
     names = {}
     for rank in reversed(range(COUNT)):
         options = ("--cpus", cpus.get(rank, USUAL_CPUS))
-        names[rank] = nodes.start(
-            rank, COUNT, image=IMAGE, options=options, arguments=("--fleet",), DATADIR=str(data), **JOB
-        )
+        job = {**JOB, "DATADIR": str(data)}
+        names[rank] = nodes.start(rank, COUNT, image=IMAGE, options=options, arguments=("--fleet",), **job)
     for other in links:
         for here, there in ((1, other), (other, 1)):
             slow_down(names[here], address(names[there]))
@@ -31,10 +30,6 @@ def measured(nodes: Nodes, *, cpus: dict[int, str], links: tuple[int, ...] = ())
     assert paths, nodes.output(names[0])
     done = run(".venv/bin/python", "-m", "tools.fleet", str(paths[0]), "--json", check=False)
     return {"record": json.loads(paths[0].read_text()), **json.loads(done.stdout)}
-
-
-def address(name: str) -> str:
-    return docker("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", name)
 
 
 def slow_down(name: str, towards: str) -> None:

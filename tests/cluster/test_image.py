@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from harness.hooks import checkpoint
 from tests import jobs
-from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, need, run
+from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, facts, need, run
 from tests.harness import small
 from tools.acceptance.lines import CHECKS
 from tools.doctor.checks import CAPABILITIES
@@ -27,14 +26,14 @@ def in_image(image: str, script: str, *options: str) -> str:
 
 
 def test_size_and_labels(image: str) -> None:
-    facts = json.loads(docker("image", "inspect", image))[0]
-    assert facts["Size"] <= LIMIT_BYTES
-    assert facts["Config"]["Labels"]["org.opencontainers.image.revision"].startswith(
-        run("git", "rev-parse", "HEAD").stdout.strip()
-    )
-    assert len(facts["Config"]["Labels"]["locks.sha256"]) == 64
-    assert facts["Config"]["User"] not in ("", "root", "0")
-    environment = dict(pair.split("=", 1) for pair in facts["Config"]["Env"])
+    found = facts(image)
+    assert found["Size"] <= LIMIT_BYTES
+    labels, commit = found["Config"]["Labels"], run("git", "rev-parse", "HEAD").stdout.strip()
+    assert labels["org.opencontainers.image.revision"].startswith(commit)
+    assert len(labels["locks.sha256"]) == 64
+    assert found["Config"]["User"] not in ("", "root", "0")
+    assert found["Config"]["Cmd"] == ["./run_and_time.sh"], "the default job needs no argument"
+    environment = dict(pair.split("=", 1) for pair in found["Config"]["Env"])
     assert "NVIDIA_VISIBLE_DEVICES" not in environment, "who starts the container says which GPUs"
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == CAPABILITIES
 
@@ -54,7 +53,7 @@ def test_buildkit_builds_the_same_image(image: str) -> None:
     other = f"{image}-buildkit"
     try:
         build_image(other, DOCKER_BUILDKIT="1", PATH=f"{folder}:{os.environ['PATH']}")
-        ours, theirs = (json.loads(docker("image", "inspect", name))[0] for name in (image, other))
+        ours, theirs = facts(image), facts(other)
         for name in ("Labels", "Env", "User", "Cmd", "Entrypoint", "WorkingDir"):
             assert ours["Config"].get(name) == theirs["Config"].get(name), name
         assert theirs["Size"] <= LIMIT_BYTES
@@ -73,7 +72,7 @@ def test_a_change_of_the_code_makes_one_new_layer(image: str, tmp_path: Path) ->
         file.write("# changed\n")
     try:
         build_image(other, checkout=checkout, DOCKER_BUILDKIT="0")
-        before, after = (json.loads(docker("image", "inspect", name))[0] for name in (image, other))
+        before, after = facts(image), facts(other)
         assert before["RootFS"]["Layers"][:-1] == after["RootFS"]["Layers"][:-1]
         assert before["RootFS"]["Layers"][-1] != after["RootFS"]["Layers"][-1]
         assert after["Config"]["Labels"]["org.opencontainers.image.revision"].endswith("-dirty")
@@ -85,18 +84,15 @@ def test_a_change_of_the_code_makes_one_new_layer(image: str, tmp_path: Path) ->
 def test_packages_come_from_the_index_that_was_given(image: str) -> None:
     """Nothing listens at this one, which pip's own message then says."""
     other, index = f"{image}-index", "http://127.0.0.1:9/simple"
-    command = ("launch/build_image.sh", "--tag", other, "--index", index)
-    done = run(*command, check=False, DOCKER_BUILDKIT="0")
+    done = run("launch/build_image.sh", "--tag", other, "--index", index, check=False, DOCKER_BUILDKIT="0")
     assert done.returncode != 0
     assert "127.0.0.1" in done.stdout + done.stderr and "/simple/nvidia-" in done.stdout + done.stderr
     assert run("docker", "image", "inspect", other, check=False).returncode != 0
 
 
 def test_nothing_is_left_open(image: str) -> None:
-    found = in_image(
-        image, "find / -xdev \\( -type f -o -type d \\) -perm -o+w ! -path /tmp; find / -xdev -type f -perm /6000"
-    )
-    assert found == ""
+    writable = "find / -xdev \\( -type f -o -type d \\) -perm -o+w ! -path /tmp"
+    assert in_image(image, f"{writable}; find / -xdev -type f -perm /6000") == ""
     passwords = in_image(image, "cut -d: -f2 /etc/shadow | sort -u").split()
     assert all(field[0] in "*!" for field in passwords), passwords
     keys = in_image(image, "ls /etc/ssh/ssh_host_* /root/.ssh/* /home/*/.ssh/* 2>/dev/null; true")
@@ -116,41 +112,10 @@ def test_paddle_opens_every_cuda_library(image: str) -> None:
     script = Path(__file__).with_name("cuda_libraries.py")
     command = ("/workspace/.venv/bin/python", "-W", "ignore", "/cuda_libraries.py")
     found = json.loads(docker("run", "--rm", "--volume", f"{script}:/cuda_libraries.py:ro", image, *command))
-    print(found["versions"])
-    assert (
-        found["versions"].items()
-        >= {
-            "cudnn": "8600",
-            "cublas": "11.11.3",
-            "nccl": "22105",
-            "cudart": "11.8.89",
-            "cufft": "10900",
-            "curand": "10300",
-            "cusolver": "11401",
-            "cusparse": "11.7.5",
-        }.items()
-    )
+    wanted = {"cudnn": "8600", "cublas": "11.11.3", "nccl": "22105", "cudart": "11.8.89", "cufft": "10900"}
+    wanted |= {"curand": "10300", "cusolver": "11401", "cusparse": "11.7.5"}
+    assert found["versions"].items() >= wanted.items()
     assert "LD_LIBRARY_PATH" not in docker("image", "inspect", image)
-
-
-@pytest.mark.slow  # test_podman.py runs the same job of the same image
-def test_the_default_job_needs_no_argument_and_passes_the_official_checker(image: str, tmp_path: Path) -> None:
-    name = f"default{os.getpid()}"
-    try:
-        docker("run", "--name", name, image, "./run_and_time.sh", timeout_s=900)
-        docker("cp", f"{name}:/workspace/results/CPU/rn50/result_0.txt", str(tmp_path))
-    finally:
-        run("docker", "rm", "--force", name, check=False)
-    log = tmp_path / "result_0.txt"
-    checker = ("-m", "mlperf_logging.compliance_checker", "--usage", "training", "--ruleset", "4.0.0")
-    done = jobs.run([sys.executable, *checker, "--log_output", str(tmp_path / "checker.txt"), str(log)])
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert max(jobs.values(log, "eval_accuracy")) >= 0.9
-    source = next(json.loads(line[2:]) for line in log.read_text().splitlines() if '"source"' in line)["source"]
-    assert (
-        source["commit"]
-        == docker("inspect", "--format", '{{index .Config.Labels "org.opencontainers.image.revision"}}', image)[:40]
-    )
 
 
 @pytest.fixture(scope="module")
@@ -205,10 +170,8 @@ def test_losses_and_weights_are_the_hosts_under_any_user(
 def test_the_acceptance_runs_in_the_image(image: str, tmp_path: Path) -> None:
     """Losses and evaluation are the recorded ones (paddle_rn50/golden.json) in the container too."""
     done = run("launch/container_node.sh", "--acceptance", "--short", CONT=image, LOGDIR=str(tmp_path))
-    passed = 6  # of FP32: losses, throughput, layout, pooling, evaluation, all-reduce
-    lines = sum(map(len, CHECKS.values()))
-    said = f"verdict   {passed} ok, 0 fatal, {lines - passed} unknown, in the short form"
-    assert said in done.stdout, done.stdout
+    unknown = sum(map(len, CHECKS.values())) - 6  # of FP32: losses, throughput, layout, pooling, evaluation, all-reduce
+    assert f"verdict   6 ok, 0 fatal, {unknown} unknown, in the short form" in done.stdout, done.stdout
 
 
 def test_a_job_of_one_node_needs_no_network(image: str, tmp_path: Path) -> None:

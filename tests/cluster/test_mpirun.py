@@ -5,15 +5,14 @@ Ranks stand in for such that train (tests/stand_in.py); those of test_podman.py 
 
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import jobs
-from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, STANDS_IN, Nodes, docker, no_key_is_left, run
+from tests.cluster import containers
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, STANDS_IN, Nodes, docker, run
 
 PORT = 2200  # of the hosts' own sshd
 
@@ -44,7 +43,7 @@ def hosts(nodes: Nodes, tmp_path: Path) -> Iterator[str]:
         nodes.names.append(name)
     config = tmp_path / "ssh_config"
     entries = [
-        f"Host node{rank}\nHostName {address(nodes, rank)}\nUser mpiuser\nPort {PORT}\n"
+        f"Host node{rank}\nHostName {containers.address(f'{nodes.network}-host{rank}')}\nUser mpiuser\nPort {PORT}\n"
         f"IdentityFile {tmp_path}/head_key\n"
         "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
         for rank in (0, 1)
@@ -53,13 +52,6 @@ def hosts(nodes: Nodes, tmp_path: Path) -> Iterator[str]:
     (tmp_path / "head_key").write_bytes(key.read_bytes())
     (tmp_path / "head_key").chmod(0o600)
     yield f"ssh -F {config}"
-
-
-def address(nodes: Nodes, rank: int) -> str:
-    """A host's address on its private network."""
-    return docker(
-        "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", f"{nodes.network}-host{rank}"
-    )
 
 
 def in_hosts(nodes: Nodes, script: str) -> list[str]:
@@ -78,42 +70,36 @@ def command(nodes: Nodes, ssh: str, *arguments: str) -> list[str]:
     return ["launch/mpirun.sh", "--hosts", nodes.hosts(2), "--ssh", ssh, *arguments]
 
 
+def job(nodes: Nodes, of: dict[str, str], batch: int, **more: str) -> dict[str, str]:
+    return {**of, "BATCHSIZE": str(batch), "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir), **more}
+
+
+BARE = ("--no-container", "--workdir", "/workspace")
+
+
 def test_bare_hosts_run_the_job_and_nothing_is_left(nodes: Nodes, hosts: str) -> None:
-    job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    run(*command(nodes, hosts, "--no-container", "--workdir", "/workspace"), **job)
-    (summary,) = jobs.values(nodes.log(2), "run_summary")
-    assert (summary["devices"], summary["nodes"]) == (2, 2)
+    run(*command(nodes, hosts, *BARE), **job(nodes, GOLDEN_JOB, 16))
+    assert containers.devices_and_nodes(nodes.log(2)) == (2, 2)
     assert in_hosts(nodes, NOTHING_LEFT) == ["", ""]
 
 
 @pytest.mark.slow
 def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, hosts: str) -> None:
-    job = {**ENDLESS_JOB, "BATCHSIZE": "2", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    head = subprocess.Popen(
-        command(nodes, hosts, "--no-container", "--workdir", "/workspace"),
-        env={**os.environ, **job},
-        cwd=jobs.REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    head = containers.begin(command(nodes, hosts, *BARE), **job(nodes, ENDLESS_JOB, 2))
     nodes.until_trains(2)
-    head.send_signal(signal.SIGKILL)
-    head.wait()
+    head.kill()
+    head.communicate()
     jobs.until(lambda: in_hosts(nodes, NOTHING_LEFT) == ["", ""], why=lambda: in_hosts(nodes, NOTHING_LEFT))
-    (stop,) = [event for event in jobs.mllog(nodes.log(2)) if event["key"] == "run_stop"]
-    assert stop["metadata"]["status"] == "aborted"
+    assert containers.status_of(nodes.log(2)) == "aborted"
 
 
 def test_containers_are_started_on_the_hosts(nodes: Nodes, tmp_path: Path) -> None:
     """Both hosts are this machine, reached by an ssh that is its shell; the containers have a network of their own."""
     shell = jobs.local_ssh(tmp_path / "ssh")
-    job = {**GOLDEN_JOB, "BATCHSIZE": "16", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    done = run(*command(nodes, str(shell)), CONT=STANDS_IN, CONT_NETWORK=nodes.network, **job)
-    (summary,) = jobs.values(nodes.log(2), "run_summary")
-    assert (summary["devices"], summary["nodes"]) == (2, 2), done.stdout
-    assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
-    jobs.until(no_key_is_left)
+    contained = job(nodes, GOLDEN_JOB, 16, CONT=STANDS_IN, CONT_NETWORK=nodes.network)
+    done = run(*command(nodes, str(shell)), **contained)
+    assert containers.devices_and_nodes(nodes.log(2)) == (2, 2), done.stdout
+    containers.nothing_is_left()
 
 
 @pytest.mark.parametrize(
@@ -124,18 +110,10 @@ def test_spares_take_the_places_of_killed_nodes(
 ) -> None:
     """Hosts and spares are this machine, reached by an ssh that is its shell; a container of a job is its node."""
     shell = jobs.local_ssh(tmp_path / "ssh")
-    job = {**GOLDEN_JOB, "BATCHSIZE": "4", "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir)}
-    job |= {"NEXP": str(trials), "MEASURED_STEPS": "60"}  # long enough to be killed in
-    spares = {"ON_FAILURE": "go_on", "SPARES": "spare0,spare1,spare2,spare3", "CONT_NETWORK": nodes.network}
-    with subprocess.Popen(
-        command(nodes, str(shell)),
-        env={**os.environ, **job, **spares, "CONT": STANDS_IN},
-        cwd=jobs.REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as head:
+    spares = {"ON_FAILURE": "go_on", "SPARES": "spare0,spare1,spare2,spare3"}
+    steps = {"NEXP": str(trials), "MEASURED_STEPS": "60"}  # long enough to be killed in
+    contained = job(nodes, GOLDEN_JOB, 4, CONT=STANDS_IN, CONT_NETWORK=nodes.network, **spares, **steps)
+    with containers.begin(command(nodes, str(shell)), **contained) as head:
         for trial in killed:
             log = nodes.log(2, trial)
             jobs.until(lambda log=log: jobs.trains(log), head)
@@ -143,13 +121,9 @@ def test_spares_take_the_places_of_killed_nodes(
             run("docker", "kill", found)
         said, _ = head.communicate(timeout=900)
     assert head.returncode == 1, said
-    ends = {}
-    for trial in range(trials):
-        (stop,) = (event for event in jobs.mllog(nodes.log(2, trial)) if event["key"] == "run_stop")
-        ends[trial] = stop["metadata"]["status"]
-    assert [trial for trial, status in ends.items() if status == "aborted"] == list(killed), said
+    aborted = [trial for trial in range(trials) if containers.status_of(nodes.log(2, trial)) == "aborted"]
+    assert aborted == list(killed), said
     for trial in killed:
         assert re.search(rf"^trial {trial} aborted: node 1 \(\S+\) was lost$", said, re.M), said
     assert f"over {trials - len(killed)} runs" in said or trials - len(killed) < 3, said
-    assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
-    jobs.until(no_key_is_left)
+    containers.nothing_is_left()

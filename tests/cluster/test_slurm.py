@@ -3,17 +3,19 @@
 Two trials train; elsewhere ranks stand in for such that do (tests/stand_in.py), bare by the checkout `standing_in`.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import jobs
-from tests.cluster import slurm_cluster
-from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, Nodes, docker, need
+from tests.cluster import containers, slurm_cluster
+from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, Nodes, need
 from tests.cluster.slurm_cluster import Slurm
 from tests.harness import small
 
@@ -22,9 +24,8 @@ SYSTEM = "2xCPU"
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    missing = [
-        tool for tool in slurm_cluster.TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin") is None
-    ]
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    missing = [tool for tool in slurm_cluster.TOOLS if shutil.which(tool, path=path) is None]
     need(not missing, f"SLURM's {', '.join(missing)} absent")
     need(os.geteuid() == 0, "root makes network namespaces")
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))  # not /tmp: each node has its own
@@ -48,20 +49,19 @@ def results(slurm: Slurm, request: pytest.FixtureRequest) -> Path:
 def key_and_ranks_left(results: Path) -> list[str]:
     """What the job keeps in its folder only while it runs, and this job's processes and containers."""
     processes = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(results) in process.joinpath("environ").read_text(errors="replace") and process.name != str(
-                os.getpid()
-            ):
-                processes.append(process.joinpath("cmdline").read_text().replace("\0", " "))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, or not ours
-            continue
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # gone, or not ours
+            if str(results) in str(process.environ()) and process.pid != os.getpid():
+                processes.append(" ".join(process.cmdline()))
     return [*map(str, results.rglob(".job_*")), *processes]
 
 
-@pytest.mark.parametrize(
+CONTAINED = pytest.mark.parametrize(
     "contained", [pytest.param(False, id="bare", marks=pytest.mark.slow), pytest.param(True, id="containers")]
 )
+
+
+@CONTAINED
 def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, contained: bool) -> None:
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "NEXP": "2", "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
     if contained:
@@ -70,12 +70,10 @@ def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, cont
     assert slurm.wait(number) == "COMPLETED 0:0", slurm.output(number)
     logs = sorted(results.rglob("result_*.txt"))
     assert [log.name for log in logs] == ["result_0.txt", "result_1.txt"]
-    for log in logs:
-        (summary,) = jobs.values(log, "run_summary")
-        assert (summary["devices"], summary["nodes"]) == (2, 2)
+    assert [containers.devices_and_nodes(log) for log in logs] == [(2, 2)] * 2
     assert jobs.values(logs[0], "seed") != jobs.values(logs[1], "seed")
     assert key_and_ranks_left(results) == []
-    assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
+    containers.nothing_is_left()
 
 
 def until_trains(slurm: Slurm, number: str, log: Path) -> None:
@@ -96,9 +94,7 @@ def start_again(slurm: Slurm, number: str) -> None:
     slurm.command("scontrol", "update", f"JobId={number}", "StartTime=now")
 
 
-@pytest.mark.parametrize(
-    "contained", [pytest.param(False, id="bare", marks=pytest.mark.slow), pytest.param(True, id="containers")]
-)
+@CONTAINED
 def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Path, contained: bool) -> None:
     job = {**ENDLESS_JOB, "BATCHSIZE": "2", "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
     if contained:
@@ -111,7 +107,7 @@ def test_scancel_ends_the_log_as_aborted(slurm: Slurm, nodes: Nodes, results: Pa
     assert slurm.wait(number).startswith("CANCELLED")
     until_nothing_is_left(slurm, number, results)
     assert "stopped by" in jobs.abort_reason(log)
-    assert docker("ps", "--all", "--quiet", "--filter", "name=paddle-reference-") == ""
+    containers.nothing_is_left()
 
 
 def test_a_requeued_job_keeps_the_trials_that_ended(slurm: Slurm, standing_in: Path, results: Path) -> None:
@@ -126,8 +122,7 @@ def test_a_requeued_job_keeps_the_trials_that_ended(slurm: Slurm, standing_in: P
     assert slurm.wait(number) == "FAILED 1:0", slurm.output(number)  # not all trials ended well
     assert [log.name for log in sorted(results.rglob("result_*.txt"))] == [log.name for log in logs]
     assert logs[0].read_bytes() == finished
-    ends = [event["metadata"]["status"] for log in logs for event in jobs.mllog(log) if event["key"] == "run_stop"]
-    assert ends == ["success", "aborted", "success"], slurm.output(number)
+    assert [containers.status_of(log) for log in logs] == ["success", "aborted", "success"], slurm.output(number)
     assert f"trial 1 aborted: {jobs.abort_reason(logs[1])}" in slurm.output(number)
     assert key_and_ranks_left(results) == []
 

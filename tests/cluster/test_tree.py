@@ -46,11 +46,9 @@ def role_of(process: psutil.Process) -> str:
         listens = "[listener]" in line
         private = " [priv]" if "[priv]" in line else ""
         return name if listens else f"{name}{private} of {'prted' if prted else 'lifeline'}"
-    words = (
-        ()
-        if name.startswith("prte")
-        else ("run_and_time.sh", "launch.nodes", "launch/trials.sh", "launch.trial", "harness")
-    )
+    if name.startswith("prte"):
+        return name
+    words = ("run_and_time.sh", "launch.nodes", "launch/trials.sh", "launch.trial", "harness")
     return next((word for word in words if word in line), name)
 
 
@@ -77,8 +75,7 @@ def test_nothing_stays_of_a_job_when_one_process_is_killed(nodes: Nodes, victim:
         windows = jobs.text(nodes.log(2)).count("step_window")
         jobs.until(lambda: jobs.text(nodes.log(2)).count("step_window") > windows + 50)
         return
-    for name in (first, second):
-        assert nodes.wait(name) != 0
+    assert nodes.wait(first) and nodes.wait(second)
     if (reason := TREE[victim]) is None:
         assert "run_stop" not in jobs.text(nodes.log(2))
     else:

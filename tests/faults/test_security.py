@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,63 +12,50 @@ import psutil
 import pytest
 
 from tests import jobs
+from tests.test_limits import tracked
 
-FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "paddle.load"}  # the last unpickles
+FORBIDDEN_CALLS |= {"yaml.full_load", "yaml.unsafe_load", "yaml.load_all"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-FORBIDDEN_ATTRIBUTES = {"full_load", "unsafe_load", "load_all"}
 
 
-def sources(repository: Path) -> list[Path]:
-    """The project's Python files, without its tests."""
-    done = subprocess.run(["git", "-C", repository, "ls-files", "*.py"], capture_output=True, text=True, check=True)
-    files = [repository / line for line in done.stdout.split() if not line.startswith("tests/")]
-    assert len(files) > 20
-    return [file for file in files if file.exists()]
+def is_given(call: ast.Call, name: str, *, but: object) -> bool:
+    """Whether the call has this keyword with another value than `but`, or one that is not plain."""
+    values = [keyword.value for keyword in call.keywords if keyword.arg == name]
+    return any(not (isinstance(value, ast.Constant) and value.value is but) for value in values)
 
 
-def _loader(call: ast.Call, text: str) -> str:
-    """Source of a yaml.load's Loader, and of the line that defines it where it is a name."""
-    source = "".join(ast.unparse(k.value) for k in call.keywords if k.arg == "Loader")
-    return source + "".join(re.findall(rf"^{source} = .*$", text, re.MULTILINE) if source.isidentifier() else [])
+def dangers(node: ast.AST, text: str) -> list[str]:
+    """What in a node makes data code; `text` is its file's."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        return [name for name in names if name.partition(".")[0] in FORBIDDEN_MODULES]
+    if not isinstance(node, ast.Call):
+        return []
+    called = ast.unparse(node.func).replace("numpy.", "np.")
+    loader = "".join(ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "Loader")
+    loader += "".join(re.findall(rf"^{loader} = .*$", text, re.M) if loader.isidentifier() else [])
+    found = {
+        called: called in FORBIDDEN_CALLS,
+        # Base: texts, lists and tables alone
+        "yaml.load": called == "yaml.load" and not re.search(r"\bC?(Safe|Base)Loader\b", loader),
+        "numpy.load with pickle": called == "np.load" and is_given(node, "allow_pickle", but=False),
+        "shell=True": is_given(node, "shell", but=False),
+    }
+    return [name for name, is_there in found.items() if is_there]
 
 
 def findings(path: Path) -> list[str]:
     """Calls by which data becomes code."""
-    found, text = [], path.read_text()
-    for node in ast.walk(ast.parse(text)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name.partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module.partition(".")[0]]
-        bad = [name for name in names if name in FORBIDDEN_MODULES]
-        if isinstance(node, ast.Call):
-            function = node.func
-            if isinstance(function, ast.Name) and function.id in FORBIDDEN_CALLS:
-                bad.append(function.id)
-            if isinstance(function, ast.Attribute):
-                owner = function.value.id if isinstance(function.value, ast.Name) else ""
-                safe = re.search(r"\bC?(Safe|Base)Loader\b", _loader(node, text))  # Base: texts, lists and tables alone
-                unsafe = function.attr == "load" and not safe
-                if owner == "yaml" and (function.attr in FORBIDDEN_ATTRIBUTES or unsafe):
-                    bad.append(f"yaml.{function.attr}")
-                if owner in ("np", "numpy") and function.attr == "load":
-                    pickles = [k for k in node.keywords if k.arg == "allow_pickle"]
-                    if any(not (isinstance(k.value, ast.Constant) and k.value.value is False) for k in pickles):
-                        bad.append("numpy.load with pickle")
-                if owner == "paddle" and function.attr == "load":
-                    bad.append("paddle.load, which unpickles")
-            if any(
-                k.arg == "shell" and not (isinstance(k.value, ast.Constant) and not k.value.value)
-                for k in node.keywords
-            ):
-                bad.append("shell=True")
-        found += [f"{path}:{getattr(node, 'lineno', 0)}: {name}" for name in bad]
-    return found
+    text = path.read_text()
+    nodes = ast.walk(ast.parse(text))
+    return [f"{path}:{getattr(node, 'lineno', 0)}: {name}" for node in nodes for name in dangers(node, text)]
 
 
 def test_no_data_becomes_code(repository):
-    found = [line for path in sources(repository) for line in findings(path)]
+    files = tracked(repository, ".py", but=("tests/",))
+    assert len(files) > 20
+    found = [line for path in files for line in findings(path)]
     # The one reader of a pickle takes arrays only: tests/program/test_weights.py.
     assert [line for line in found if not re.search(r"program/weights\.py:\d+: pickle$", line)] == []
 
@@ -99,14 +84,10 @@ def test_the_search_finds_it(tmp_path, text):
 def test_every_locked_package_has_a_hash(repository):
     locks = sorted((repository / "locks").glob("*.lock"))
     assert len(locks) >= 3
+    package = re.compile(r"(#.*|[A-Za-z0-9._-]+(\[[a-z,]+\])?==\S+.* --hash=sha256:[0-9a-f]{64}.*)?")
     for lock in locks:
-        text = re.sub(r"\\\n\s*", " ", lock.read_text())
-        for line in filter(None, (line.split(" #")[0].strip() for line in text.splitlines())):
-            if line.startswith("#"):
-                continue
-            assert re.match(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==\S+.* --hash=sha256:[0-9a-f]{64}", line), (
-                f"{lock}: {line[:80]}"
-            )
+        lines = re.sub(r"\\\n\s*", " ", lock.read_text()).splitlines()
+        assert [line for line in lines if not package.fullmatch(line.strip())] == []
     setup = (repository / "launch" / "setup.sh").read_text()
     assert "--require-hashes" in setup and "--no-deps" in setup
 
@@ -137,23 +118,19 @@ def listening(parent: psutil.Process) -> Iterator[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_what_a_job_of_one_node_listens_on(tmp_path):
-    job = subprocess.Popen(
-        [str(jobs.REPOSITORY / "run_and_time.sh")],
-        env=jobs.environment(**{**jobs.TINY, "MEASURED_STEPS": 5000, "LOGDIR": tmp_path}),
-        cwd=jobs.REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    listened = set()  # from set-up on: Paddle's rendezvous has a server of its own
-    while not any("step_window" in log.read_text() for log in tmp_path.rglob("result_0.txt")):
-        assert job.poll() is None
-        listened |= set(listening(psutil.Process(job.pid)))
-        time.sleep(0.05)
+    job = jobs.begin_run_and_time(**{**jobs.TINY, "MEASURED_STEPS": 5000, "LOGDIR": tmp_path})
+    listened: set[tuple[str, str]] = set()  # from set-up on: Paddle's rendezvous has a server of its own
+
+    def trains() -> bool:
+        listened.update(listening(psutil.Process(job.pid)))
+        return jobs.trains(tmp_path / "CPU/rn50/result_0.txt")
+
+    jobs.until(trains, job)
     training = set(listening(psutil.Process(job.pid)))
     family = psutil.Process(job.pid).children(recursive=True)
     job.terminate()
-    assert job.wait(timeout=jobs.LIMIT_S) == 143
+    job.communicate(timeout=jobs.LIMIT_S)
+    assert job.returncode == 143
     of_ranks = {address for name, address in listened if "python" in name}
     assert of_ranks == {"127.0.0.1"}
     # mpirun opens the port of its daemons on every interface; it has no setting for loopback.

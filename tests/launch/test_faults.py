@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from paddle_rn50 import digits
 from tests import jobs
 from tests.harness import small
 from tests.needs import in_namespaces, need
@@ -42,24 +40,17 @@ def ended(job: subprocess.Popen[str], logdir: Path) -> str:
     return stderr
 
 
-@pytest.fixture(params=["trains", "stands_in"])
-def checkout(request: pytest.FixtureRequest, standing_in: Path) -> Path:
-    """Where the job is started: with a small network, and where no rank trains."""
-    return small.checkout() if request.param == "trains" else standing_in
-
-
 @pytest.mark.parametrize(
-    ("sent", "status", "checkout"),
-    [pytest.param(signal.SIGINT, 130, "trains", marks=TRAINS), (signal.SIGTERM, 143, "stands_in")],
-    ids=["INT", "TERM"],
-    indirect=["checkout"],
+    ("sent", "status", "trains"),
+    [pytest.param(signal.SIGINT, 130, True, marks=TRAINS), (signal.SIGTERM, 143, False)],
 )
-def test_a_signal_ends_the_job(checkout: Path, tmp_path: Path, sent: signal.Signals, status: int) -> None:
-    job = start(checkout, tmp_path)
+def test_a_signal_ends_the_job(
+    standing_in: Path, tmp_path: Path, sent: signal.Signals, status: int, trains: bool
+) -> None:
+    job = start(small.checkout() if trains else standing_in, tmp_path)
     job.send_signal(sent)
-    stderr = ended(job, tmp_path)
+    assert "stopped by signal" in ended(job, tmp_path)
     assert job.returncode == status
-    assert "stopped by signal" in stderr
     assert "stopped by signal" in aborted(tmp_path)
 
 
@@ -84,19 +75,15 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
 
 @TRAINS
 def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    shutil.copytree(digits.prepare(tmp_path / digits.NAME), folder)
-    victim = sorted((folder / "train").rglob("*.jpeg"))[700]
+    data, logdir = small.data_set(tmp_path / "data"), tmp_path / "logs"
+    victim = data / "train" / "07.jpeg"
     victim.write_bytes(victim.read_bytes()[:200])
-    done = jobs.run_and_time(
-        cwd=small.checkout(),
-        **{**ENDLESS, "MEASURED_STEPS": "200", "LOGDIR": str(tmp_path / "logs"), "DATADIR": str(folder)},
-    )
+    done = jobs.run_and_time(cwd=small.checkout(), **ENDLESS, LOGDIR=logdir, DATADIR=data)
     assert done.returncode == 1
     assert str(victim) in done.stderr
     assert "cannot be decoded" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert str(victim) in aborted(tmp_path / "logs")
+    assert str(victim) in aborted(logdir)
 
 
 def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
@@ -130,8 +117,5 @@ def test_a_machine_without_a_loopback_is_told_so(standing_in: Path, tmp_path: Pa
     need(os.geteuid() == 0, "a network namespace of one's own needs root")
     command = ["unshare", "--net", "./run_and_time.sh"]
     done = jobs.run(command, cwd=standing_in, LOGDIR=tmp_path, **jobs.TINY)
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        "error: no network interface is up here, and ranks meet over the loopback: ip link set lo up"
-    )
-    assert done.stderr.count("\n") == 1
+    said = "error: no network interface is up here, and ranks meet over the loopback: ip link set lo up"
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1) and done.stderr.startswith(said)

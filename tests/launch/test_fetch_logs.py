@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
+from tests.launch.commands import printed
 
 SCRIPT = str(jobs.REPOSITORY / "tests/fetch_logs.sh")
 
@@ -18,7 +19,7 @@ SCRIPT = str(jobs.REPOSITORY / "tests/fetch_logs.sh")
 @pytest.fixture
 def mirror(tmp_path: Path, published_logs: Path) -> Path:
     """A folder with the paths of the public repositories."""
-    for line in jobs.run([SCRIPT, "--dry-run", "X"], LOGS_MIRROR="M").stdout.splitlines():
+    for line in printed(SCRIPT, "--dry-run", "X", LOGS_MIRROR="M").splitlines():
         source, target = line.split(" -> ")
         path = tmp_path / "mirror" / source.removeprefix("M/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,17 +28,13 @@ def mirror(tmp_path: Path, published_logs: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
 def test_each_log_is_fetched_once_and_has_its_digest(tmp_path: Path, mirror: Path, published_logs: Path) -> None:
     folder = tmp_path / "logs"
-    done = jobs.run([SCRIPT, str(folder)], LOGS_MIRROR=f"file://{mirror}")
-    assert (done.returncode, done.stderr) == (0, "")
+    printed(SCRIPT, str(folder), LOGS_MIRROR=f"file://{mirror}")
     assert files(folder) == {name: digest for name, digest in files(published_logs).items() if name != "README.md"}
     shutil.rmtree(mirror)
     again = jobs.run([SCRIPT, str(folder)], LOGS_MIRROR=f"file://{mirror}")
@@ -56,7 +53,7 @@ def test_another_file_is_not_kept_and_a_missing_one_is_named(tmp_path: Path, mir
 
 
 def test_the_urls_are_pinned_and_the_digests_are_those_of_the_scorers_table() -> None:
-    urls = [line.split(" -> ")[0] for line in jobs.run([SCRIPT, "--dry-run"]).stdout.splitlines()]
+    urls = [line.split(" -> ")[0] for line in printed(SCRIPT, "--dry-run").splitlines()]
     assert len(urls) == 13
     for url in urls:
         *host, commit = url.split("/")[:6]

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shlex
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,65 +14,37 @@ import yaml
 
 from harness import env
 from tests import jobs
+from tests.launch.commands import printed, refused, resolved
 from tests.launch.test_nodes import NODES
 from tests.needs import need
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())
 TYPES = {"string": str, "integer": int, "boolean": bool}
 
 
-def launch(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    others = ("JOB_", "SLURM_", "DGX", "CONT", "ENGINE", "SPARES")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    return subprocess.run(
-        command,
-        env={**kept, **environment},
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=jobs.LIMIT_S,
-        check=False,
-    )
+MPIRUN = ("launch/mpirun.sh", "--hosts", "a,b")
+CPUS = {"DGXSYSTEM": "2xCPU"}
+LAUNCHERS = {
+    "docker": (("launch/container_node.sh",), {"CONT": "img"}),
+    "mpirun": (MPIRUN, {**CPUS, "CONT": "img"}),
+    "bare": ((*MPIRUN, "--no-container"), CPUS),
+    "slurm": (("launch/slurm.sub",), {**CPUS, "CONT": "img", "HOSTS": "a,b"}),
+    "slurm-bare": (("launch/slurm.sub",), {**CPUS, "HOSTS": "a,b"}),
+    "ranks": (("./run_and_time.sh",), {}),
+}
 
 
-def printed(*command: str, **environment: str) -> str:
-    """What a command that succeeds prints."""
-    done = launch(*command, **environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def resolved(stdout: str) -> dict[str, Any]:
-    """The configuration that a dry run prints."""
-    start = stdout.index("\n{\n") + 1
-    return json.JSONDecoder().raw_decode(stdout[start:])[0]
-
-
-@pytest.mark.parametrize(
-    ("command", "environment"),
-    [(("launch/mpirun.sh", "--hosts", "a,b", "--dry-run"), {}), (("launch/slurm.sub", "--dry-run"), {"HOSTS": "a,b"})],
-    ids=["mpirun", "slurm"],
-)
-def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
-    command: tuple[str, ...], environment: dict[str, str]
-) -> None:
-    stdout = printed(*command, **environment, DGXSYSTEM="2xDGX1", BATCHSIZE="64", CONT="img", DATADIR="/data")
-    runs = [line for line in stdout.splitlines() if "docker run" in line]
+@pytest.mark.parametrize("launcher", ["mpirun", "slurm"])
+def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(launcher: str) -> None:
+    command, variables = LAUNCHERS[launcher]
+    job = {**variables, "DGXSYSTEM": "2xDGX1", "BATCHSIZE": "64", "DATADIR": "/data"}
+    stdout = printed(*command, "--dry-run", **job)
+    runs = [line.replace("\\", "") for line in stdout.splitlines() if "docker run" in line]
     assert len(runs) == 2
+    options = ("--gpus all", "--shm-size 8g", "--ulimit memlock=-1", "--device /dev/infiniband", "--read-only")
     for rank, line in enumerate(runs):
-        for word in (
-            f"NODE_RANK={rank}",
-            "HOSTS=a",
-            "--gpus all",
-            "--shm-size 8g",
-            "--ulimit memlock=-1",
-            "BATCHSIZE=64",
-        ):
-            assert word in line.replace("\\", ""), (word, line)
-        assert "--device /dev/infiniband" in line
-        assert "--read-only" in line
+        words = (f"NODE_RANK={rank}", "HOSTS=a", "BATCHSIZE=64", *options)
+        assert [word for word in words if word not in line] == [], line
     values = resolved(stdout)
     assert values["BATCHSIZE"] == {"value": 64, "origin": "environment"}
     assert values["PRECISION"] == {"value": "amp_o2", "origin": "config_2xDGX1.sh"}
@@ -90,9 +62,9 @@ def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(
     ids=["one-node", "two-nodes", "told", "own-network"],
 )
 def test_a_container_has_the_network_that_its_job_needs(variables: dict[str, str], options: str) -> None:
-    done = launch("launch/container_node.sh", "--dry-run", CONT="img", **variables)
-    assert done.returncode == 0 and options in done.stdout
-    assert ("--network-alias a" in done.stdout) == (options == "--network jobs")
+    stdout = printed("launch/container_node.sh", "--dry-run", CONT="img", **variables)
+    assert options in stdout
+    assert ("--network-alias a" in stdout) == (options == "--network jobs")
 
 
 SSHDS = ["SETUID", "SETGID", "SYS_CHROOT"]
@@ -117,9 +89,8 @@ def test_root_keeps_the_capabilities_that_its_job_needs(tmp_path: Path, uid: int
 def test_each_engine_is_given_the_same_job(engine: str, gpus: str) -> None:
     """Of Apptainer, which the tests' package sources lack, and of GPUs the words alone are seen."""
     job = {"DGXSYSTEM": "2xDGXA100", "ENGINE": engine, "CONT": "img", "LOGDIR": "/logs", "DATADIR": "/data"}
-    done = launch("launch/mpirun.sh", "--hosts", "a,b", "--dry-run", **job)
-    assert done.returncode == 0, done.stderr
-    runs = [shlex.split(line.split(" on_host ")[1]) for line in done.stdout.splitlines() if line.startswith("node ")]
+    lines = printed(*MPIRUN, "--dry-run", **job).splitlines()
+    runs = [shlex.split(line.split(" on_host ")[1]) for line in lines if line.startswith("node ")]
     assert [words[0] for words in runs] == [engine] * 2
     for rank, (_, container, logs, program, *words) in enumerate(runs):
         assert (bool(container), logs, program) == (engine != "apptainer", "/logs", engine)
@@ -136,57 +107,42 @@ def test_a_path_that_no_mount_can_name_is_refused(engine: str) -> None:
     command = "launch/slurm.sub" if engine == "enroot" else "launch/container_node.sh"
     job = {"DGXSYSTEM": "CPU", "HOSTS": "a", "ENGINE": engine, "CONT": "/img", "LOGDIR": "/logs"}
     for name in ("DATADIR", "LOGDIR"):
-        done = launch(command, "--dry-run", **{**job, name: "/data,2012"})
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("error: /data,2012: a path with a comma or a ")
+        done = jobs.run([command, "--dry-run"], **{**job, name: "/data,2012"})
+        refused(done, "error: /data,2012: a path with a comma or a ")
+        assert done.stdout == ""
 
 
 INSTEAD = (" --check", " --fleet", " --acceptance --short")
 
 
 @pytest.mark.parametrize(
-    ("command", "variables", "lines", "asked"),
+    ("launcher", "lines", "asked"),
     [
-        (("launch/container_node.sh",), {"CONT": "img"}, 1, ("", *INSTEAD)),
-        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, 2, ("", *INSTEAD)),
-        (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, 2, INSTEAD[2:]),
-        (("launch/slurm.sub",), {"CONT": "img", "DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 2, ("", *INSTEAD)),
-        (("launch/slurm.sub",), {"DGXSYSTEM": "2xCPU", "HOSTS": "a,b"}, 1, INSTEAD[2:]),
+        ("docker", 1, ("", *INSTEAD)),
+        ("mpirun", 2, ("", *INSTEAD)),
+        ("bare", 2, INSTEAD[2:]),
+        ("slurm", 2, ("", *INSTEAD)),
+        ("slurm-bare", 1, INSTEAD[2:]),
     ],
-    ids=["docker", "mpirun", "bare", "slurm", "slurm-bare"],
 )
 def test_every_launcher_starts_the_doctor_and_the_acceptance_too(
-    command: tuple[str, ...], variables: dict[str, str], lines: int, asked: tuple[str, ...]
+    launcher: str, lines: int, asked: tuple[str, ...]
 ) -> None:
+    command, variables = LAUNCHERS[launcher]
     for instead in asked:
-        done = launch(*command, *instead.split(), "--dry-run", **variables)
-        assert done.returncode == 0, done.stderr
-        ends = [line.rstrip() for line in done.stdout.splitlines() if "run_and_time.sh" in line]
+        stdout = printed(*command, *reversed(instead.split()), "--dry-run", **variables)  # in any order
+        ends = [line.rstrip() for line in stdout.splitlines() if "run_and_time.sh" in line]
         for words in INSTEAD:
-            assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), done.stdout
+            assert sum(end.endswith(words) for end in ends) == (lines if words == instead else 0), stdout
 
 
 @pytest.mark.parametrize(
-    ("command", "variables", "form"),
-    [
-        (("launch/container_node.sh",), {"CONT": "img"}, "--env={}={}"),
-        (("launch/mpirun.sh", "--hosts", "a,b"), {"CONT": "img", "DGXSYSTEM": "2xCPU"}, "--env={}={}"),
-        (("launch/mpirun.sh", "--hosts", "a,b", "--no-container"), {"DGXSYSTEM": "2xCPU"}, "{}={}"),
-        (("./run_and_time.sh",), {}, "-x {}"),
-    ],
-    ids=["docker", "mpirun", "bare", "ranks"],
+    ("launcher", "form"), [("docker", "--env={}={}"), ("mpirun", "--env={}={}"), ("bare", "{}={}"), ("ranks", "-x {}")]
 )
-def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(
-    command: tuple[str, ...], variables: dict[str, str], form: str
-) -> None:
-    libraries = {
-        "NCCL_DEBUG": "INFO",
-        "UCX_TLS": "rc",
-        "FLAGS_check_nan_inf": "1",
-        "OMP_NUM_THREADS": "3",
-        "MKL_DEBUG_CPU_TYPE": "5",
-        "NVIDIA_TF32_OVERRIDE": "0",
-    }
+def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(launcher: str, form: str) -> None:
+    command, variables = LAUNCHERS[launcher]
+    libraries = {"NCCL_DEBUG": "INFO", "UCX_TLS": "rc", "FLAGS_check_nan_inf": "1"}
+    libraries |= {"OMP_NUM_THREADS": "3", "MKL_DEBUG_CPU_TYPE": "5", "NVIDIA_TF32_OVERRIDE": "0"}
     of_the_node = {"NVIDIA_VISIBLE_DEVICES": "3", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_REQUIRE_CUDA": "cuda>=8"}
     secrets = {"NCCL_NET_SECRET": "s3cr3t", "OMPI_MCA_x_password": "s3cr3t", "HF_TOKEN": "s3cr3t"}
     stdout = printed(*command, "--dry-run", **variables, **libraries, **of_the_node, **secrets)
@@ -204,7 +160,6 @@ def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(
         (("--acceptance", "--short"), {}, False),
         ((), {"CLEAR_CACHES": "0"}, False),
     ],
-    ids=["check", "check-unasked", "acceptance", "short", "unasked"],
 )
 def test_a_container_is_told_of_a_flush_only_where_there_is_one(
     tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str], said: bool
@@ -217,19 +172,25 @@ def test_a_container_is_told_of_a_flush_only_where_there_is_one(
     assert ("CACHE_CLEARED=launch/container_node.sh" in line) == said
 
 
+def on_hosts(folder: Path, script: str, hosts: str = "a,b", *, unless: str = "false") -> Callable[..., Any]:
+    """launch/mpirun.sh on hosts that are this machine's shell, without its options; `script` stands in for each job."""
+    shell = jobs.local_ssh(folder / "shell", unless=unless)
+    jobs.script(folder / "run_and_time.sh", f"#!/usr/bin/env bash\n{script}")
+    bare = ("--no-container", "--workdir", str(folder), "--ssh", str(shell))
+    job = {**CPUS, "LOGDIR": str(folder / "logs")}
+    return lambda *options, **more: jobs.run(["launch/mpirun.sh", "--hosts", hosts, *bare, *options], **job, **more)
+
+
 def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: Path) -> None:
-    """A shell on this machine stands in for ssh, and a script that ends with its rank for a host's run_and_time.sh."""
-    shell = jobs.local_ssh(tmp_path / "shell")
-    jobs.script(
-        tmp_path / "run_and_time.sh",
-        "#!/usr/bin/env bash\n"
+    """The script ends with its rank."""
+    start = on_hosts(
+        tmp_path,
         'ssh-keygen -y -f "${JOB_KEY}" >/dev/null || exit 1\n'
         'echo "rank ${NODE_RANK} of ${DGXNNODES}: ${JOB_KEY} ${BATCHSIZE} $(umask)"\n'
         "((NODE_RANK > 0)) || { touch first; exit 0; }\n"
         "until [[ -e first ]]; do sleep 0.1; done; exit 3\n",  # a node that fails ends the others
     )
-    command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
-    done = launch(*command, BATCHSIZE="8", DGXSYSTEM="2xCPU", LOGDIR=str(tmp_path / "logs"))
+    done = start(BATCHSIZE="8")
     mask = jobs.run(["bash", "-c", "umask"]).stdout.strip()
     found = re.findall(rf"^(?:\[b\] )?rank (\d) of 2: (\S+) 8 {mask}$", done.stdout, re.M)
     assert sorted(rank for rank, _ in found) == ["0", "1"], done.stdout + done.stderr
@@ -239,11 +200,9 @@ def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: 
 
 
 def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
-    """A shell stands in for ssh. Host b dies, spare c cannot be reached, d comes; then a is lost."""
-    shell = jobs.local_ssh(tmp_path / "shell", unless='[[ "$*" == *" c bash"* ]]')
-    jobs.script(
-        tmp_path / "run_and_time.sh",
-        "#!/usr/bin/env bash\n"
+    """Host b dies, spare c cannot be reached, d comes; then a is lost."""
+    start = on_hosts(
+        tmp_path,
         "[[ ${HOSTS} != a,c ]] || exec sleep 60\n"
         'echo "attempt ${HOSTS} rank ${NODE_RANK} keep ${KEEP_TRIALS:-0}"\n'
         'case "${HOSTS}:${NODE_RANK}" in\n'
@@ -252,125 +211,104 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
         "  a,d:0) exit 255 ;;\n"
         "  a,d:1) exec sleep 60 ;;\n"
         "esac\n",
+        unless='[[ "$*" == *" c bash"* ]]',
     )
-    command = ("launch/mpirun.sh", "--hosts", "a,b", "--no-container", "--workdir", str(tmp_path), "--ssh", str(shell))
-    job = {"DGXSYSTEM": "2xCPU", "LOGDIR": str(tmp_path / "logs"), "ON_FAILURE": "go_on"}
-    done = launch(*command, **job, SPARES="c,d,e")
+    done = start(ON_FAILURE="go_on", SPARES="c,d,e")
     assert done.returncode == 0, done.stdout + done.stderr
     attempts = dict(re.findall(r"attempt (\S+) rank 0 keep (\d)", done.stdout))
     assert attempts == {"a,b": "0", "a,d": "1", "e,d": "1"}
     places = re.findall(r"node (\d): (\w) takes the place of (\w)", done.stderr)
     assert places == [("1", "c", "b"), ("1", "d", "c"), ("0", "e", "a")]
-    assert launch(*command, **job, SPARES="c").returncode == 255, "none is left"
-    refused = launch(*command, **{**job, "ON_FAILURE": "stop"}, SPARES="c")
-    assert (refused.returncode, refused.stderr) == (2, "error: SPARES=c needs ON_FAILURE=go_on\n")
+    assert start(ON_FAILURE="go_on", SPARES="c").returncode == 255, "none is left"
+    refused(start(ON_FAILURE="stop", SPARES="c"), "error: SPARES=c needs ON_FAILURE=go_on\n")
+
+
+JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
 
 
 @pytest.mark.parametrize(
-    ("command", "environment", "message"),
+    ("command", "variables", "said"),
     [
-        (("launch/mpirun.sh",), {}, "which hosts?"),
-        (("launch/mpirun.sh", "--hosts", "a,b,a"), {"CONT": "img"}, "named more than once: a"),
-        (("launch/mpirun.sh", "--hosts", "a,b"), {}, "set CONT"),
-        (("launch/mpirun.sh", "--hosts"), {}, "--hosts needs a value"),
-        (("launch/mpirun.sh", "--hosts", "a,b", "--workdir"), {}, "--workdir needs a value"),
-        (("launch/mpirun.sh", "--hosts", "/no/such/file"), {}, "host '/no/such/file': must be a name"),
-        (("launch/mpirun.sh", "--hosts", "-oProxyCommand=x,b"), {}, "host '-oProxyCommand=x': must be a name"),
-        (("launch/mpirun.sh", "--hosts", "a,,b"), {}, "host '': must be a name"),
-        (("launch/mpirun.sh", "--hosts", "a:22,fe80::1"), {}, "a port or a user belongs into ~/.ssh/config"),
-        (("launch/mpirun.sh", "--hosts", "a"), {"SPARES": "-x", "ON_FAILURE": "go_on"}, "host '-x': must be a name"),
-        (("launch/mpirun.sh", "--hosts", "a", "--fleet", "--check"), {"CONT": "img"}, "give --check, or --fleet"),
-        (("launch/container_node.sh",), {}, "set CONT"),
-        (("launch/container_node.sh",), {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
-        (("launch/container_node.sh",), {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
-        (("launch/container_node.sh",), {"CONT": "/no.sif", "ENGINE": "apptainer"}, "apptainer is missing"),
-        (("launch/build_image.sh",), {"ENGINE": "apptainer"}, "ENGINE=apptainer: must be one of docker podman"),
-        (
-            ("launch/build_image.sh",),
-            {"CUDA": "12"},
-            "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh",
-        ),
-        (("launch/lock.sh", "cuda12"), {}, "cuda12 needs --index URL, Paddle's own index for CUDA 12"),
-        (("launch/slurm.sub",), {}, "this is for sbatch"),
-        (("launch/build_image.sh", "--ca", "/dev/null"), {}, "not a PEM file"),
-        (("launch/base_image.sh", "--nope"), {}, "unknown argument"),
-        ((*NODES, "lead", "true"), {"DGXNNODES": "2", "DGXNGPU": "1"}, "needs HOSTS"),
-        ((*NODES, "lead", "true"), {"DGXNNODES": "2", "HOSTS": "a,b,a"}, "HOSTS names a more than once"),
-        ((*NODES, "lead", "true"), {"DGXNNODES": "3", "DGXNGPU": "1", "HOSTS": "a,b"}, "HOSTS names 2"),
-        (
-            (*NODES, "serve"),
-            {"DGXNNODES": "2", "HOSTS": "a,b", "NODE_RANK": "2"},
-            "NODE_RANK=2: must be below DGXNNODES=2",
-        ),
-        ((*NODES, "serve"), {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}, "needs JOB_KEY"),
+        ("mpirun.sh", {}, "which hosts?"),
+        ("mpirun.sh --hosts a,b,a", {"CONT": "img"}, "named more than once: a"),
+        ("mpirun.sh --hosts a,b", {}, "set CONT"),
+        ("mpirun.sh --hosts", {}, "--hosts needs a value"),
+        ("mpirun.sh --hosts a,b --work", {}, "unknown argument --work"),
+        ("mpirun.sh --hosts /no/such/file", {}, "host '/no/such/file': must be a name"),
+        ("mpirun.sh --hosts -oProxyCommand=x,b", {}, "host '-oProxyCommand=x': must be a name"),
+        ("mpirun.sh --hosts a,,b", {}, "host '': must be a name"),
+        ("mpirun.sh --hosts a:22,fe80::1", {}, "a port or a user belongs into ~/.ssh/config"),
+        ("mpirun.sh --hosts a", {"SPARES": "-x", "ON_FAILURE": "go_on"}, "host '-x': must be a name"),
+        ("mpirun.sh --hosts a --fleet --check", {"CONT": "img"}, "give --check, or --fleet"),
+        ("container_node.sh", {}, "set CONT"),
+        ("container_node.sh", {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
+        ("container_node.sh", {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
+        ("container_node.sh", {"CONT": "/no.sif", "ENGINE": "apptainer"}, "apptainer is missing"),
+        ("build_image.sh", {"ENGINE": "apptainer"}, "ENGINE=apptainer: must be one of docker podman"),
+        ("build_image.sh", {"CUDA": "12"}, "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh"),
+        ("build_image.sh --ca /dev/null", {}, "not a PEM file"),
+        ("lock.sh cuda12", {}, "cuda12 needs --index URL, Paddle's own index for CUDA 12"),
+        ("slurm.sub", {}, "this is for sbatch"),
+        ("base_image.sh --nope", {}, "unknown argument"),
+        ("nodes lead", {**JOB_OF_TWO, "HOSTS": ""}, "needs HOSTS"),
+        ("nodes lead", {**JOB_OF_TWO, "HOSTS": "a,b,a"}, "HOSTS names a more than once"),
+        ("nodes lead", {**JOB_OF_TWO, "DGXNNODES": "3"}, "HOSTS names 2"),
+        ("nodes serve", {**JOB_OF_TWO, "NODE_RANK": "2"}, "NODE_RANK=2: must be below DGXNNODES=2"),
+        ("nodes serve", JOB_OF_TWO, "needs JOB_KEY"),
     ],
 )
-def test_wrong_use_is_one_line_and_2(command: tuple[str, ...], environment: dict[str, str], message: str) -> None:
-    done = launch(*command, **environment)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
+def test_wrong_use_is_one_line_and_2(command: str, variables: dict[str, str], said: str) -> None:
+    script, *arguments = command.split()
+    program = NODES if script == "nodes" else (f"launch/{script}",)
+    refused(jobs.run([*program, *arguments], **variables), said)
 
 
 def test_a_hostfile_may_have_comments_and_the_line_ends_of_windows(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_bytes(b"# ours\r\n\r\nnode1 slots=8 # first\r\nnode2\r\n")
-    done = launch("launch/mpirun.sh", "--hosts", str(hosts), "--no-container", "--dry-run", DGXSYSTEM="2xCPU")
-    assert done.returncode == 0, done.stderr
-    assert resolved(done.stdout)["HOSTS"]["value"] == "node1,node2"
+    stdout = printed("launch/mpirun.sh", "--hosts", str(hosts), "--no-container", "--dry-run", **CPUS)
+    assert resolved(stdout)["HOSTS"]["value"] == "node1,node2"
 
 
 def test_a_rank_is_bound_to_its_numa_node() -> None:
-    program = ("python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))")
-    done = launch("launch/bind.sh", *program, RANK_NUMA="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
+    bound = ["launch/bind.sh", "python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
     node = Path("/sys/devices/system/node/node0/cpulist")
     need(node.is_file(), "the kernel tells no NUMA nodes")
-    cores = node.read_text().strip()
-    expected = [
-        core
-        for part in cores.split(",")
-        for core in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)
-        if core in os.sched_getaffinity(0)
-    ]
-    assert done.stdout.strip() == str(expected), done.stderr
-    refused = launch("launch/bind.sh", *program, RANK_NUMA="0,99", OMPI_COMM_WORLD_LOCAL_RANK="1")
-    assert (refused.returncode, "has no NUMA node" in refused.stderr) == (2, True)
+    ranges = [[int(core) for core in part.split("-")] for part in node.read_text().split(",")]
+    cores = {core for first_last in ranges for core in range(first_last[0], first_last[-1] + 1)}
+    done = jobs.run(bound, RANK_NUMA="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
+    assert done.stdout.strip() == str(sorted(cores & os.sched_getaffinity(0))), done.stderr
+    refused(jobs.run(bound, RANK_NUMA="0,99", OMPI_COMM_WORLD_LOCAL_RANK="1"), "has no NUMA node")
 
 
-def check(value: Any, schema: Any, path: str) -> list[str]:
+def check(value: Any, schema: Any, path: str = "") -> list[str]:
     """Where a value departs from the schema."""
-    if isinstance(schema, str) and schema.startswith("@") and schema != "@string":
-        return check(value, SCHEMA[schema[1:]], path)
+    if isinstance(schema, str) and schema in SCHEMA:
+        return check(value, SCHEMA[schema], path)
     if isinstance(schema, str):
-        kind = TYPES[schema.removeprefix("@")]
-        return [] if type(value) is kind else [f"{path}: {value!r} is no {schema}"]
-    if isinstance(schema, list) and isinstance(schema[0], str) and not schema[0].startswith("@"):
-        return [] if value in schema else [f"{path}: {value!r} is none of {schema}"]
+        return [] if type(value) is TYPES[schema] else [f"{path}: {value!r} is no {schema}"]
+    if isinstance(schema, list) and isinstance(value, list):
+        return [wrong for item in value for wrong in check(item, schema[0], f"{path}[]")]
     if isinstance(schema, list):
-        if not isinstance(value, list):
-            return [f"{path}: must be a list"]
-        return [wrong for i, item in enumerate(value) for wrong in check(item, schema[0], f"{path}[{i}]")]
+        return [] if value in schema else [f"{path}: {value!r} is none of {schema}"]
     if not isinstance(value, dict):
         return [f"{path}: must be an object"]
-    wrong = []
-    for field, item in value.items():
-        if field not in schema and "*" not in schema:
-            wrong.append(f"{path}.{field}: unknown field")
-        else:
-            wrong += check(item, schema.get(field, schema.get("*")), f"{path}.{field}")
-    return wrong
+    fields = {field: schema.get(field, schema.get("*")) for field in value}
+    wrong = [f"{path}.{field}: unknown field" for field, of_field in fields.items() if of_field is None]
+    known = {field: of_field for field, of_field in fields.items() if of_field is not None}
+    return wrong + [w for field, of_field in known.items() for w in check(value[field], of_field, f"{path}.{field}")]
 
 
 def manifest() -> dict[str, Any]:
-    return yaml.safe_load((REPOSITORY / "launch" / "mpijob.yaml").read_text())
+    return yaml.safe_load((jobs.REPOSITORY / "launch" / "mpijob.yaml").read_text())
 
 
 def test_the_manifest_has_only_fields_of_the_operator() -> None:
-    assert check(manifest(), SCHEMA["schema"], "") == []
+    assert check(manifest(), "schema") == []
     broken = manifest()
     broken["spec"]["slotPerWorker"] = 8
     broken["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = "1"
-    assert len(check(broken, SCHEMA["schema"], "")) == 2
+    assert len(check(broken, "schema")) == 2
 
 
 def test_the_manifests_parts_agree() -> None:
@@ -392,54 +330,46 @@ def test_the_manifests_parts_agree() -> None:
     assert first["JOB_KEY"].startswith(spec["sshAuthMountPath"])
 
 
-def fleet_on_hosts(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """launch/mpirun.sh --fleet on hosts that are this machine's shell; `lost` is not reached. Each runs a stand-in."""
-    shell = jobs.local_ssh(folder / "ssh", unless='[[ "$*" == *" lost "* ]]')
-    jobs.script(
-        folder / "run_and_time.sh",
-        f"#!/bin/sh\nexport -p >{folder}/job$NODE_RANK\n[ $NODE_RANK = 0 ] || exit 0\n"
-        'echo "left out  b"\necho "good      a,c,d"\nexit 1\n',
+@pytest.fixture
+def fleet(tmp_path: Path) -> Callable[..., Any]:
+    """launch/mpirun.sh on a hostfile of five hosts, of which `lost` is not reached."""
+    (tmp_path / "fleet").write_text("a slots=8\nlost\nb # one\nc\nd\n")
+    script = (
+        f"export -p >{tmp_path}/job$NODE_RANK\n(( NODE_RANK == 0 )) || exit 0\n"
+        'echo "left out  b"\necho "good      a,c,d"\nexit 1\n'
     )
-    hosts = folder / "fleet"
-    hosts.write_text("a slots=8\nlost\nb # one\nc\nd\n")
-    bare = ("--no-container", "--workdir", str(folder), "--ssh", str(shell))
-    return launch("launch/mpirun.sh", "--hosts", str(hosts), *bare, *arguments, LOGDIR=str(folder), DGXSYSTEM="2xCPU")
+    return on_hosts(tmp_path, script, str(tmp_path / "fleet"), unless='[[ "$*" == *" lost "* ]]')
 
 
-def test_a_fleet_ends_in_a_hostfile_and_its_spares(tmp_path: Path) -> None:
+def test_a_fleet_ends_in_a_hostfile_and_its_spares(fleet: Callable[..., Any], tmp_path: Path) -> None:
     written, topology = tmp_path / "hosts", tmp_path / "topology"
     topology.write_text("lost s1\na s1\nb s1\nc s2\nd s2\n")
-    done = fleet_on_hosts(
-        tmp_path,
-        *("--fleet", "--write-hosts", str(written), "--nodes", "2"),
-        *("--topology", str(topology), "--baseline", str(tmp_path / "then.json")),
-    )
+    writing = ("--fleet", "--write-hosts", str(written))
+    done = fleet(*writing, "--nodes", "2", "--topology", str(topology), "--baseline", str(tmp_path / "then.json"))
     assert "failed    lost: not reached by ssh" in done.stdout
     assert done.returncode == 1, done.stderr
     assert written.read_text() == "a\nc\n"
     assert written.with_name("hosts.spares").read_text() == "d\n"
     job = (tmp_path / "job0").read_text()
-    assert "HOSTS='a,b,c,d'" in job and "SWITCH_GROUPS='s1,s1,s2,s2'" in job and "DGXNNODES='4'" in job
-    assert f"FLEET_BASELINE='{tmp_path}/then.json'" in job
-    fleet_on_hosts(tmp_path, "--fleet", "--write-hosts", str(written))
-    assert written.read_text() == "a\nc\nd\n"
-    assert written.with_name("hosts.spares").read_text() == ""
-
-
-def test_what_a_fleet_alone_has_is_refused_elsewhere(tmp_path: Path) -> None:
-    done = fleet_on_hosts(tmp_path, "--check", "--write-hosts", str(tmp_path / "hosts"))
-    said = "error: --write-hosts, --nodes, --topology and --baseline go with --fleet\n"
-    assert (done.returncode, done.stderr) == (2, said)
-    done = fleet_on_hosts(tmp_path, "--fleet", "--nodes", "0")
-    assert (done.returncode, done.stderr) == (2, "error: --nodes 0: must be a whole number from 1\n")
-    written = ("--write-hosts", str(tmp_path / "hosts"))
-    for arguments, said in (
-        (("--nodes", "2"), "--nodes goes with --write-hosts"),
-        ((*written, "--nodes", "6"), "--nodes 6: there are 5 hosts"),
-        (("--topology", "/none"), "--topology /none: not a readable file"),
-        (("--write-hosts", "/none/hosts"), "--write-hosts /none/hosts: cannot be written"),
-    ):
-        done = fleet_on_hosts(tmp_path, "--fleet", *arguments)
-        assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
-    done = fleet_on_hosts(tmp_path, "--fleet", *written, "--nodes", "4")
+    told = {"HOSTS": "a,b,c,d", "SWITCH_GROUPS": "s1,s1,s2,s2", "DGXNNODES": "4"}
+    for name, value in {**told, "FLEET_BASELINE": f"{tmp_path}/then.json"}.items():
+        assert f'{name}="{value}"' in job
+    fleet(*writing)
+    assert (written.read_text(), written.with_name("hosts.spares").read_text()) == ("a\nc\nd\n", "")
+    done = fleet(*writing, "--nodes", "4")
     assert done.returncode == 1 and "4 nodes are wanted, 3 are good" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--check --write-hosts {}/hosts", "--write-hosts, --nodes, --topology and --baseline go with --fleet"),
+        ("--fleet --nodes 0", "--nodes 0: must be a whole number from 1"),
+        ("--fleet --nodes 2", "--nodes goes with --write-hosts"),
+        ("--fleet --write-hosts {}/hosts --nodes 6", "--nodes 6: there are 5 hosts"),
+        ("--fleet --topology /none", "--topology /none: not a readable file"),
+        ("--fleet --write-hosts /none/hosts", "--write-hosts /none/hosts: cannot be written"),
+    ],
+)
+def test_what_a_fleet_cannot_do_is_refused(fleet: Callable[..., Any], tmp_path: Path, options: str, said: str) -> None:
+    refused(fleet(*options.format(tmp_path).split()), f"error: {said}\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.launch.test_launchers import launch, printed, resolved
+from tests.launch.commands import printed, refused, resolved
 
 DOCKERFILE = (jobs.REPOSITORY / "Dockerfile").read_text()
 OF_IMAGE = re.search(r"^ENV (?!PIP)(.*(?:\\\n.*)*)", DOCKERFILE, re.M)
@@ -27,8 +27,8 @@ def cluster(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "img.sqsh").write_bytes(b"an image")
     assert OF_IMAGE
     inside = {"IMAGE_ENVIRONMENT": OF_IMAGE[1], "IN_IMAGE": str(tmp_path / "none"), "LOGDIR": str(tmp_path / "logs")}
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
-    slurm |= {"SLURM_JOB_NODELIST": "n1", "SLURM_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "1"}
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_NODELIST": "n1"}
+    slurm |= {"SLURM_NTASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "1"}  # by which mpirun would start its daemons
     return slurm | inside | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CONT": str(tmp_path / "img.sqsh")}
 
 
@@ -50,22 +50,18 @@ def test_a_job_of_one_node_runs_and_names_its_image(cluster: dict[str, str], sta
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        (
-            "paddle-reference",
-            "error: CONT=paddle-reference: enroot would ask Docker Hub for it: give /path/to.sqsh, which",
-        ),
+        ("paddle", "error: CONT=paddle: enroot would ask Docker Hub for it: give /path/to.sqsh, which 'enroot import "),
         ("org/paddle:1", "'enroot import dockerd://org/paddle:1' makes, or REGISTRY#IMAGE\n"),
         ("docker://paddle", "'enroot import dockerd://paddle' makes, or REGISTRY#IMAGE\n"),
         (
-            "/no/image.sqsh",
-            "error: CONT=/no/image.sqsh: no such file: make it by 'enroot import dockerd://paddle-refer",
+            "/no.sqsh",
+            "error: CONT=/no.sqsh: no such file: make it by 'enroot import dockerd://paddle-reference:latest'",
         ),
     ],
 )
 def test_an_image_that_is_not_the_users_own_is_refused(cluster: dict[str, str], image: str, said: str) -> None:
     done = submitted(cluster, CONT=image)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert said in done.stderr
+    refused(done, said)
     assert not Path(cluster["LOGDIR"]).exists()
 
 
@@ -101,6 +97,5 @@ def test_a_dry_run_mounts_the_results_and_the_data(cluster: dict[str, str]) -> N
 def test_the_engine_is_the_users_choice(cluster: dict[str, str]) -> None:
     job = {"DGXSYSTEM": "2xCPU", "CONT": "img", "HOSTS": "a,b", "PATH": cluster["PATH"]}
     assert "docker run" in printed("launch/slurm.sub", "--dry-run", ENGINE="docker", **job)
-    refused = launch("launch/slurm.sub", "--dry-run", ENGINE="pyxis", **job)
-    wanted = "error: ENGINE=pyxis: must be one of docker podman apptainer enroot\n"
-    assert (refused.returncode, refused.stderr) == (2, wanted)
+    done = jobs.run(["launch/slurm.sub", "--dry-run"], ENGINE="pyxis", **job)
+    refused(done, "error: ENGINE=pyxis: must be one of docker podman apptainer enroot\n")

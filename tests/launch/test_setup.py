@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import jobs
+from tests.launch.commands import refused
+
 TOOLS = (
     *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
     *("sed", "setpriv", "sha256sum", "sleep", "tail", "uname", "xargs"),
@@ -45,8 +48,7 @@ def checkout(tmp_path: Path, repository: Path) -> Path:
 def program(checkout: Path, name: str, script: str) -> None:
     path = checkout / "bin" / name
     path.unlink(missing_ok=True)
-    path.write_text(f"#!/bin/bash\n{script}\n")
-    path.chmod(0o755)
+    jobs.script(path, f"#!/bin/bash\n{script}\n")
 
 
 def setup(checkout: Path, *locks: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -60,19 +62,14 @@ def setup(checkout: Path, *locks: str, **variables: str) -> subprocess.Completed
     )
 
 
-def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert message in done.stderr
+def python(checkout: Path, before: str = "") -> None:
+    """This machine's own, as Python 3.11, after the lines `before`."""
+    program(checkout, "python3.11", f'{before}\nexec {sys.executable} "$@"')
 
 
-def python(checkout: Path) -> None:
-    """This machine's own, as Python 3.11."""
-    program(checkout, "python3.11", f'exec {sys.executable} "$@"')
-
-
-def test_no_python(checkout: Path) -> None:
-    refused(setup(checkout), "Python 3.10, 3.11 or 3.12 is needed to train, as Paddle 2.6.2 has wheels for these only")
+def venv(checkout: Path, made: str) -> None:
+    """A Python whose environments are made by these lines."""
+    python(checkout, f'[[ "$*" != "-m venv .venv.new" ]] || {{\n{made}\nexit\n}}')
 
 
 def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -> None:
@@ -82,7 +79,9 @@ def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -
         (checkout / file).write_text("")
     refused(setup(checkout, CUDA="12"), "CUDA=12: .venv has the packages for CUDA 11: remove it first")
     (checkout / ".venv/run.sha256").unlink()
-    refused(setup(checkout, CUDA="12"), "Python 3.10, 3.11 or 3.12 is needed to train")
+    refused(
+        setup(checkout, CUDA="12"), "3.12 is needed to train, as Paddle 2.6.2 has wheels for these only; found: none."
+    )
 
 
 def test_a_newer_python_trains_not_but_checks(checkout: Path) -> None:
@@ -113,36 +112,36 @@ def test_a_newer_python_trains_not_but_checks(checkout: Path) -> None:
 def test_a_missing_package_is_named_before_the_download(
     checkout: Path, without: str, packager: str, message: str
 ) -> None:
-    program(
-        checkout,
-        "python3.11",
-        f'[[ "$2" == *{without}* && "$2" != *version_info* && "$2" != *libc_ver* ]] && exit 1\n'
-        f'exec {sys.executable} "$@"',
-    )
+    python(checkout, f'[[ "$2" == *{without}* && "$2" != *version_info* && "$2" != *libc_ver* ]] && exit 1')
     program(checkout, packager, "")
     refused(setup(checkout), message)
     assert not list(checkout.glob(".venv/*"))
 
 
-def test_another_platform(checkout: Path) -> None:
-    program(checkout, "uname", '[[ "$1" == -m ]] && echo aarch64 || echo Linux')
-    refused(setup(checkout), "Linux on aarch64: Paddle's wheel exists for Linux on x86_64 only")
+@pytest.mark.parametrize(
+    ("name", "prints", "message"),
+    [
+        (
+            "uname",
+            '[[ "$1" == -m ]] && echo aarch64 || echo Linux',
+            "Linux on aarch64: Paddle's wheel exists for Linux on",
+        ),
+        ("df", "echo Avail; echo 3000000", "3 GB free in"),
+    ],
+)
+def test_another_machine(checkout: Path, name: str, prints: str, message: str) -> None:
+    python(checkout)
+    program(checkout, name, prints)
+    refused(setup(checkout), message)
 
 
 @pytest.mark.parametrize("libc", ["('', '')", "('glibc', '2.27')"])
 def test_another_c_library(checkout: Path, libc: str) -> None:
-    program(
-        checkout,
-        "python3.11",
-        f'[[ "$2" != *libc_ver* ]] || set -- -c "import platform; platform.libc_ver = lambda: {libc}\n$2"\n'
-        f'exec {sys.executable} "$@"',
-    )
+    python(checkout, f'[[ "$2" != *libc_ver* ]] || set -- -c "import platform; platform.libc_ver = lambda: {libc}\n$2"')
     refused(setup(checkout), "Paddle and its packages need glibc 2.28 or newer")
 
 
-@pytest.mark.parametrize(
-    ("tool", "package"), [("flock", "util-linux"), ("setpriv", "util-linux"), ("xargs", "findutils")]
-)
+@pytest.mark.parametrize("tool, package", [("flock", "util-linux"), ("setpriv", "util-linux"), ("xargs", "findutils")])
 def test_a_missing_tool(checkout: Path, tool: str, package: str) -> None:
     (checkout / "bin" / tool).unlink()
     python(checkout)
@@ -150,53 +149,32 @@ def test_a_missing_tool(checkout: Path, tool: str, package: str) -> None:
     refused(setup(checkout), f"{tool} is not here, and set-up needs it: apt-get install {package}")
 
 
-def test_a_full_disk(checkout: Path) -> None:
-    python(checkout)
-    program(checkout, "df", "echo Avail; echo 3000000")
-    refused(setup(checkout), "3 GB free in")
-
-
-def pip_says(checkout: Path, *lines: str) -> None:
-    """A Python whose environments have a pip that fails with these lines."""
-    (checkout / "said").write_text("\n".join(lines) + "\n")
-    program(
-        checkout,
-        "python3.11",
-        f'[[ "$*" == "-m venv .venv.new" ]] || exec {sys.executable} "$@"\n'
-        f'mkdir -p .venv.new/bin; echo "#!/bin/bash" >.venv.new/bin/python\n'
-        'echo "$PWD/.venv.new" >.venv.new/pyvenv.cfg\n'
-        'echo "[[ \\"\\$*\\" != *--version ]] || exit 0; cat said; exit 1" >>.venv.new/bin/python\n'
-        f"{shutil.which('chmod')} +x .venv.new/bin/python",
-    )
+# An environment with a pip that fails with the lines of the file `said`.
+NO_PIP = f"""mkdir -p .venv.new/bin; echo "#!/bin/bash" >.venv.new/bin/python
+echo "$PWD/.venv.new" >.venv.new/pyvenv.cfg
+echo '[[ "$*" != *--version ]] || exit 0; cat said; exit 1' >>.venv.new/bin/python
+{shutil.which("chmod")} +x .venv.new/bin/python"""
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("line", "message"),
     [
-        (["ERROR: no wheel of x"], "ERROR: no wheel of x; all of it is in .venv/run.log"),
+        ("ERROR: no wheel of x", "ERROR: no wheel of x; all of it is in .venv/run.log"),
+        (f"{RETRYING}NewConnectionError(Temporary failure in name resolution)", "no network: the package index of pip"),
+        (f"{RETRYING}NewConnectionError(Connection refused)", "index of pip does not answer: set PIP_INDEX_URL"),
+        (f"{RETRYING}ProxyError('Cannot connect to proxy.')", "the proxy p:1 does not answer: set HTTPS_PR"),
+        (f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED)", "is not trusted here, as behind a proxy: set PIP_C"),
         (
-            [f"{RETRYING}NewConnectionError(Temporary failure in name resolution)", NO_WHEEL],
-            "no network: the package in",
+            f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED: certificate is not yet valid)",
+            "is not valid today, which is ",
         ),
-        ([f"{RETRYING}NewConnectionError(Connection refused)", NO_WHEEL], "of pip does not answer: set PIP_INDEX_URL"),
-        (
-            [f"{RETRYING}ProxyError('Cannot connect to proxy.')", NO_WHEEL],
-            "the proxy p:1 does not answer: set HTTPS_PR",
-        ),
-        (
-            [f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED)", NO_WHEEL],
-            "is not trusted here, as behind a proxy: set PIP_C",
-        ),
-        (
-            [f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED: certificate is not yet valid)", NO_WHEEL],
-            "certificate is not valid today, which is ",
-        ),
-        ([NO_WHEEL], "the package index of pip has no absl-py: set PIP_INDEX_URL to one that has"),
-        (["ERROR: [Errno 28] No space left on device"], "7 GB are needed for .venv: free some or clone elsewhere"),
+        (NO_WHEEL, "the package index of pip has no absl-py: set PIP_INDEX_URL to one that has"),
+        ("ERROR: [Errno 28] No space left on device", "7 GB are needed for .venv: free some or clone elsewhere"),
     ],
 )
-def test_why_pip_failed_is_told_apart(checkout: Path, lines: list[str], message: str) -> None:
-    pip_says(checkout, *lines)
+def test_why_pip_failed_is_told_apart(checkout: Path, line: str, message: str) -> None:
+    (checkout / "said").write_text(f"{line}\n{NO_WHEEL if line.startswith(RETRYING) else ''}\n")
+    venv(checkout, NO_PIP)
     refused(setup(checkout, HTTPS_PROXY="p:1"), message)
     assert not (checkout / ".venv.new").exists() and not (checkout / ".venv.tmp").exists()
 
@@ -224,10 +202,8 @@ def own_wheels(checkout: Path) -> dict[str, str]:
     pip = importlib.util.find_spec("pip")
     assert pip and pip.origin
     (checkout / "pip").symlink_to(Path(pip.origin).parent)
-    program(
+    venv(
         checkout,
-        "python3.11",
-        f'[[ "$*" == "-m venv .venv.new" ]] || exec {sys.executable} "$@"\n'
         f"{sys.executable} -m venv --without-pip .venv.new || exit\n"
         f"for folder in .venv.new/lib/*/site-packages; do echo '{checkout}' >$folder/pip.pth; done",
     )
@@ -325,10 +301,8 @@ def test_a_set_up_checkout_is_left_alone(checkout: Path) -> None:
     (checkout / ".venv/bin").mkdir(parents=True)
     program(checkout, "../.venv/bin/python", "exit 1")
     for lock in ("run", "dev"):
-        stamp = subprocess.run(
-            ["sha256sum"], stdin=(checkout / f"locks/{lock}.lock").open(), capture_output=True, check=True
-        ).stdout
-        (checkout / f".venv/{lock}.sha256").write_bytes(stamp)
+        digest = hashlib.sha256((checkout / f"locks/{lock}.lock").read_bytes()).hexdigest()
+        (checkout / f".venv/{lock}.sha256").write_text(f"{digest}  -\n")
     done = setup(checkout, "run", "dev")  # there is no Python: any work would fail
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with (checkout / "locks/run.lock").open("a") as lock_file:
@@ -339,18 +313,10 @@ def test_a_set_up_checkout_is_left_alone(checkout: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.ci
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12"])
-def test_the_lock_has_a_wheel_of_everything_for(version: str, repository: Path, tmp_path: Path) -> None:
+def test_the_lock_has_a_wheel_of_everything_for(version: str, tmp_path: Path) -> None:
     """Needs the package index, as set-up does."""
-    done = subprocess.run(
-        [
-            *("uv", "pip", "install", "--dry-run", "--no-deps", "--only-binary", ":all:", "--require-hashes"),
-            *("--target", str(tmp_path), "--python-version", version, "--requirement", "locks/run.lock"),
-        ],
-        cwd=repository,
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    install = ("uv", "pip", "install", "--dry-run", "--no-deps", "--only-binary", ":all:", "--require-hashes")
+    where = ("--target", str(tmp_path), "--python-version", version, "--requirement", "locks/run.lock")
+    done = jobs.run([*install, *where], PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     assert "paddlepaddle-gpu==2.6.2" in done.stderr

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from harness import env
+from tests import jobs
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-CONFIGS = sorted(REPOSITORY.glob("config_*.sh"))
-SOURCED = sorted(REPOSITORY.glob("launch/dgx*.sh"))
+CONFIGS = sorted(jobs.REPOSITORY.glob("config_*.sh"))
+SOURCED = sorted(jobs.REPOSITORY.glob("launch/dgx*.sh"))
 # What Open MPI, NCCL and Paddle read themselves: a parameter is real where its name is among those they document.
 LIBRARIES = {
     "NCCL_IB_HCA",
@@ -57,33 +57,29 @@ def test_a_config_only_exports_a_plain_value_that_yields_to_the_users(config: Pa
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_export_has_a_reader_and_yields_to_the_user(system: str) -> None:
-    container = (REPOSITORY / "launch/container_node.sh").read_text()
+    container = (jobs.REPOSITORY / "launch/container_node.sh").read_text()
     for name in exports(system):
         known = name in env.names() or name in LIBRARIES or (name.startswith("CONT_") and f"${{{name}" in container)
         assert known, f"{name} has no reader"
         assert exports(system, **{name: "7"})[name] == "7"
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_the_name_says_the_nodes(system: str) -> None:
-    job = env.of_system(DGXSYSTEM=system)
-    nodes = re.match(r"(\d+)x", system)
-    assert job.dgxnnodes == int(nodes[1] if nodes else 1)
-    assert job.rank_numa == "" or len(job.rank_numa.split(",")) == job.dgxngpu
+EXPECTED = {
+    ("CPU", "rn50"): (16, "", "fp32", "cpu"),
+    ("CPU", "hrnet"): (4, "", "fp32", "cpu"),
+    ("DGX", "rn50"): (256, "nvidia_cosine", "amp_o2", "gpu"),
+    ("DGX", "hrnet"): (2, "cityscapes_80k", "amp_o2", "gpu"),
+}
 
 
 @pytest.mark.parametrize("workload", env.WORKLOADS)
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_system_has_the_batch_and_the_recipe_of_each_workload(system: str, workload: str) -> None:
-    expected = {
-        ("CPU", "rn50"): (16, "", "fp32", "cpu"),
-        ("CPU", "hrnet"): (4, "", "fp32", "cpu"),
-        ("DGX", "rn50"): (256, "nvidia_cosine", "amp_o2", "gpu"),
-        ("DGX", "hrnet"): (2, "cityscapes_80k", "amp_o2", "gpu"),
-    }
+def test_a_system_has_its_nodes_and_the_batch_and_recipe_of_each_workload(system: str, workload: str) -> None:
     job = env.of_system(DGXSYSTEM=system, WORKLOAD=workload)
+    assert job.dgxnnodes == int(re.sub(r"\D.*", "", system) or 1)
+    assert job.rank_numa == "" or len(job.rank_numa.split(",")) == job.dgxngpu
     kind = "CPU" if system.endswith("CPU") else "DGX"
-    assert (job.batchsize, job.recipe, job.precision, job.device) == expected[kind, workload]
+    assert (job.batchsize, job.recipe, job.precision, job.device) == EXPECTED[kind, workload]
 
 
 def test_the_systems_of_the_reports_are_there() -> None:

@@ -6,33 +6,26 @@ import re
 
 import yaml
 
+from launch.times import TIMES
 from tests import jobs
 
 LAUNCH = jobs.REPOSITORY / "launch"
 
 
-def table() -> dict[str, int]:
-    names = 'source launch/common.sh; for name in $(compgen -v); do echo "${name}=${!name-}"; done'
-    done = jobs.run(["bash", "-c", names])
-    pairs = (line.partition("=")[::2] for line in done.stdout.splitlines())
-    return {name: int(value) for name, value in pairs if re.search(r"_(S|COUNT)$", name) and value.isdigit()}
-
-
 def test_each_waits_longer_than_what_it_ends() -> None:
-    time = table()
     (slurm,) = re.findall(r"^#SBATCH --signal=B:TERM@(\d+)$", (LAUNCH / "slurm.sub").read_text(), re.M)
     pods = yaml.safe_load((LAUNCH / "mpijob.yaml").read_text())["spec"]["mpiReplicaSpecs"].values()
     (grace_s,) = {pod["template"]["spec"]["terminationGracePeriodSeconds"] for pod in pods}
     outwards = [
-        time["LAST_WINDOW_S"] + time["MPIRUN_END_S"],
-        time["JOB_END_S"],
-        time["CONTAINER_END_S"],
-        time["HOST_END_S"],
+        TIMES["LAST_WINDOW_S"] + TIMES["MPIRUN_END_S"],
+        TIMES["JOB_END_S"],
+        TIMES["CONTAINER_END_S"],
+        TIMES["HOST_END_S"],
         int(grace_s),
         int(slurm),
     ]
     assert outwards == sorted(set(outwards))
-    assert time["ACCEPTANCE_LAST_START_S"] < time["ACCEPTANCE_END_S"] == 15 * 60
+    assert TIMES["ACCEPTANCE_LAST_START_S"] < TIMES["ACCEPTANCE_END_S"] == 15 * 60
 
 
 def test_no_other_file_of_the_launchers_has_a_time_of_its_own() -> None:

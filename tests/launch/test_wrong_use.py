@@ -5,14 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
+from tests.launch.commands import printed, refused
 
-
-def refused(logdir: Path, message: str, **variables: str | int) -> None:
-    done = jobs.run_and_time(LOGDIR=str(logdir), **{**jobs.TINY, **variables})
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert message in done.stderr
-    assert not list(logdir.rglob("result_*.txt"))
+NO_GPU = "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or DEVICE=cpu"
+RANKS = pytest.mark.xdist_group("ranks")
 
 
 @pytest.mark.parametrize(
@@ -27,32 +23,21 @@ def refused(logdir: Path, message: str, **variables: str | int) -> None:
         ({"BATCHSIZE": 0}, "error: BATCHSIZE=0: must be at least 1"),
         ({"RECIPE": "mlperf_lars"}, "no reference convergence point for global batch 32"),
         ({"OSTYPE": "darwin22"}, "error: a job needs Linux with /proc, this is darwin22: "),  # as macOS' bash says it
+        # Found by the ranks:
+        pytest.param({"DATADIR": "/none"}, "/none/train_list.txt: no such file: DATADIR must hold train_", marks=RANKS),
+        pytest.param({"DEVICE": "gpu", "DGXNGPU": 1}, NO_GPU, marks=RANKS),
+        pytest.param({"DGXSYSTEM": "DGXA100", "DGXNGPU": 1}, NO_GPU, marks=RANKS),
+        pytest.param({"BATCHSIZE": 800}, "1600 is larger than the training set of 1437 images: lower", marks=RANKS),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
 )
-def test_before_anything_starts(tmp_path: Path, variables: dict[str, str], message: str) -> None:
-    refused(tmp_path, message, **variables)
-
-
-@pytest.mark.xdist_group("ranks")
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"DATADIR": "/nowhere"}, "/nowhere/train_list.txt: no such file: DATADIR must hold train_list.txt"),
-        ({"DEVICE": "gpu", "DGXNGPU": 1}, "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or DEVICE=cpu"),
-        ({"DGXSYSTEM": "DGXA100", "DGXNGPU": 1}, "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or"),
-        ({"BATCHSIZE": 800}, "global batch 1600 is larger than the training set of 1437 images: lower BATCHSIZE"),
-    ],
-    ids=["no-data", "no-gpu", "no-gpu-of-a-dgx", "large-batch"],
-)
-def test_found_by_the_ranks(tmp_path: Path, variables: dict[str, str], message: str) -> None:
-    refused(tmp_path, message, **variables)
+def test_wrong_use_is_one_line_and_makes_no_log(tmp_path: Path, variables: dict[str, str], message: str) -> None:
+    refused(jobs.run_and_time(LOGDIR=str(tmp_path), **{**jobs.TINY, **variables}), message)
+    assert not list(tmp_path.rglob("result_*.txt"))
 
 
 def test_an_unknown_argument_is_named() -> None:
-    done = jobs.run_and_time("--fast")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown argument --fast")
+    refused(jobs.run_and_time("--fast"), "error: unknown argument --fast")
 
 
 def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
@@ -60,16 +45,14 @@ def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
     result.parent.mkdir(parents=True)
     result.write_text("mine")
     done = jobs.run_and_time(LOGDIR=str(tmp_path), **{**jobs.TINY, "NEXP": 2})
-    assert done.returncode == 2
-    assert "result_1.txt exists, results are never overwritten" in done.stderr
+    refused(done, "result_1.txt exists, results are never overwritten")
     assert result.read_text() == "mine"
     assert not result.with_name("result_0.txt").exists()
 
 
 def test_a_dry_run_writes_nothing_and_says_all(tmp_path: Path) -> None:
-    done = jobs.run_and_time("--dry-run", LOGDIR=str(tmp_path), NEXP=2, BATCHSIZE=8)
-    assert done.returncode == 0, done.stderr
-    assert '"origin": "environment"' in done.stdout
-    assert f"trial 1: RESULT_FILE={tmp_path}/CPU/rn50/result_1.txt" in done.stdout
-    assert "mpirun" in done.stdout
+    stdout = printed("./run_and_time.sh", "--dry-run", LOGDIR=str(tmp_path), NEXP="2", BATCHSIZE="8")
+    assert '"origin": "environment"' in stdout
+    assert f"trial 1: RESULT_FILE={tmp_path}/CPU/rn50/result_1.txt" in stdout
+    assert "mpirun" in stdout
     assert not list(tmp_path.iterdir())
