@@ -181,7 +181,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     folder.mkdir()
     lines = acceptance.Lines(folder / "fp32.txt", "fp32")
     lines.note({"nodes": [{"host": "node"}]})
-    lines.run("losses", lambda: judged("losses", True, "0 off", "none off"))
+    lines.run(lambda: judged("losses", True, "0 off", "none off"))
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
     done = reported(folder, DEVICE="gpu")
     assert done.returncode == 1
@@ -203,12 +203,12 @@ def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
 
 def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def lacks() -> Verdict:
-        raise acceptance.NotPossible("no GPU")
+        return Verdict(check="memory", status=UNKNOWN, found="no GPU")
 
-    acceptance.Lines(tmp_path / "fp32.txt", "fp32").run("memory", lacks)
+    acceptance.Lines(tmp_path / "fp32.txt", "fp32").run(lacks)
     assert json.loads((tmp_path / "fp32.lines").read_text())["status"] == UNKNOWN
     assert capsys.readouterr().out == "unknown  memory  fp32  no GPU\n"
-    acceptance.Lines(None, "fp32").run("memory", lacks)
+    acceptance.Lines(None, "fp32").run(lacks)
     assert capsys.readouterr().out == ""
 
 

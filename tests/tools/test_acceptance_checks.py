@@ -23,11 +23,11 @@ from program.passes import gradients
 from runlog import schema
 from runlog.errors import RunError
 from tests.program import lower, programs
-from tools.acceptance import captured as acceptance_captured
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
 from tools.acceptance.lines import CHECKS, NotPossible
-from tools.doctor import gpu as doctor_gpu
+from tools.acceptance.reference import first_weights
+from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
 judged_losses = functools.partial(acceptance.judge_losses, "losses")
@@ -67,7 +67,7 @@ def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit(change: fl
     launched = np.array([GOLDEN, GOLDEN], np.float32)
     replayed = launched.copy()
     replayed[1, 9] += np.float32(change)
-    verdict = acceptance_captured.same_bits(launched, replayed)
+    verdict = acceptance.same_bits(launched, replayed)
     assert verdict.status == status and verdict.found.startswith(said)
 
 
@@ -80,19 +80,23 @@ def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit(change: fl
 )
 def test_losses_that_show_nothing_of_a_captured_step_fail(loss: float, said: str) -> None:
     losses = np.full((2, 4), loss, np.float32)
-    verdict = acceptance_captured.same_bits(losses, losses)
+    verdict = acceptance.same_bits(losses, losses)
     assert (verdict.status, verdict.found) == ("fatal", said)
 
 
 def test_a_captured_step_is_the_last_check_of_its_job_and_none_of_a_cpu() -> None:
     assert all(checks[-1] == "captured" and "captured" not in checks[:-1] for checks in CHECKS.values())
     with pytest.raises(NotPossible, match="a CPU has no CUDA graphs: DEVICE=cpu"):
-        acceptance.captured(SimpleNamespace(job=SimpleNamespace(device="cpu"), steps=4))  # type: ignore[arg-type]
+        acceptance.Machine.possible(SimpleNamespace(job=SimpleNamespace(device="cpu")), "captured")  # type: ignore[arg-type]
+
+
+def on_cpu(image: data.ImageFormat) -> ReaderConfig:
+    return ReaderConfig(batch=acceptance.BATCH, image=image, device="cpu", device_id=0, threads=1, seed=acceptance.SEED)
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images, recipe = acceptance.pictures(tmp_path), config.nvidia_cosine(acceptance.BATCH)
-    reader = acceptance.reader(data.ImageFormat(size=recipe.image_size, layout="NHWC"), threads=1)
+    reader = on_cpu(data.ImageFormat(size=recipe.image_size, layout="NHWC"))
     plain = acceptance.one_batch_each(images, recipe, reader, np.array)
     for name in ("image", "image_slice"):
         monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
@@ -119,19 +123,18 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
     paddle.enable_static()
     devices, formats = [], []
 
-    def reader(image: data.ImageFormat, *, threads: int, device: str, device_id: int) -> ReaderConfig:
+    def reader(image: data.ImageFormat, device: str) -> ReaderConfig:
         devices.append(device)
         formats.append((image.layout, image.channels, image.half))
-        return on_cpu(image, threads=threads)
+        return on_cpu(image)
 
-    on_cpu = acceptance.reader
-    with mock.patch.object(acceptance, "reader", reader):
-        machine = on_a_gpu(
-            kernels=True,
-            executor=static.Executor(paddle.CPUPlace()),
-            plan=lambda: plans.of_job(env.Job(device="gpu", precision=precision)),
-        )
-        verdict = acceptance.input_pipeline(machine)
+    machine = on_a_gpu(
+        kernels=True,
+        executor=static.Executor(paddle.CPUPlace()),
+        plan=lambda: plans.of_job(env.Job(device="gpu", precision=precision)),
+        reader=reader,
+    )
+    verdict = acceptance.input_pipeline(machine)
     assert (verdict.status, verdict.figures, devices) == ("ok", {"mean_grey_levels": 0.0}, ["gpu", "cpu"])
     assert formats == [("NHWC", 4, True) if precision == "amp_o2" else ("NHWC", 3, False)] * 2
 
@@ -201,7 +204,7 @@ def test_a_rate_without_a_known_card_is_not_judged() -> None:
 )
 def test_a_check_runs_where_the_gpu_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
     job = SimpleNamespace(device="gpu", precision=precision)
-    machine: Any = SimpleNamespace(job=job, capability=capability, kernels=bool(doctor_gpu.code_for(capability)))
+    machine: Any = SimpleNamespace(job=job, capability=capability, kernels=bool(doctor_checks.code_for(capability)))
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
         acceptance.Machine.possible(machine, check)
 
@@ -245,7 +248,7 @@ def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list
 def test_weights_and_images_reach_the_half_precision_program_as_they_do_the_plain_one() -> None:
     paddle.enable_static()
     with mock.patch.object(model, "STAGES", programs.STAGES):
-        weights = acceptance_captured.first_weights(programs.RECIPE)
+        weights = first_weights(programs.RECIPE)
     plain = first_losses("fp32", "cpu", weights)
     assert np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-5, atol=0)
     weights["stem.conv.w"] = weights["stem.conv.w"][:, ::-1]
