@@ -102,7 +102,7 @@ def test_a_bad_link_of_four_nodes_is_named_where_others_use_the_machine_too() ->
     ],
 )
 def test_who_is_slow_by_places(places: list[float], noise: float, alpha: float, slow: list[int]) -> None:
-    assert fleet_verdicts.slow(places, noise=noise, alpha=alpha) == slow
+    assert fleet_verdicts.slow(dict(enumerate(places)), noise=noise, alpha=alpha) == slow
 
 
 def test_the_longer_way_across_switches_is_no_fault() -> None:
@@ -153,7 +153,9 @@ def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
     rng = np.random.default_rng(11)
     for nodes, runs in ((4, 4000), (8, 4000), (64, 1000)):
         places = 0.1 * rng.standard_normal((runs, nodes))
-        share = statistics.fmean(bool(fleet_verdicts.slow(p, noise=0.0, alpha=0.05)) for p in places.tolist())
+        share = statistics.fmean(
+            bool(fleet_verdicts.slow(dict(enumerate(p)), noise=0.0, alpha=0.05)) for p in places.tolist()
+        )
         assert 0.02 < share < 0.055 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 
