@@ -21,9 +21,7 @@ from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
 from tools.tune import __main__ as tune
-from tools.tune import config as tune_config
 from tools.tune import runs as tune_runs
-from tools.tune import verdicts as tune_verdicts
 from tools.tune.candidates import BASE_WAY, CONTROL_WAY, SERIAL, Candidate, candidates
 
 CPU = env.Job()
@@ -166,9 +164,9 @@ class Machine:
     def __init__(self, ways: dict[str, tuple[list[float], float]]) -> None:
         self.ways, self.calls = ways, [0] * len(ways)
 
-    def run(self, command: list[str]) -> tuple[Record | None, str]:
-        where = next(word for word in command if word.startswith("LOGDIR=")).rpartition("/")[2]
-        index, name = next((i, name) for i, name in enumerate(self.ways) if name == where)
+    def run(self, way: Candidate) -> tuple[Record | None, str]:
+        name = way.name.replace(" ", "-").replace("+", "-")
+        index = list(self.ways).index(name)
         rates, shift = self.ways[name]
         if not rates:
             return None, "out of memory at BATCHSIZE=16"
@@ -187,7 +185,7 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tupl
     """The config file of a search in which the ways have these rates and losses."""
     names = {way.name.replace(" ", "-").replace("+", "-"): way.name for way in candidates(CPU)}
     only = ",".join(names[name] for name in ways if name in names)
-    monkeypatch.setattr(tune_runs.Runner, "run", lambda self, command: machine.run(command))
+    monkeypatch.setattr(tune_runs.Runner, "run", lambda self, way, turn: machine.run(way))
     machine = Machine(ways)
     job = env.Job(logdir=str(folder))
     monkeypatch.setattr(tune.env, "describe", lambda environ: (job, {}))
@@ -226,7 +224,7 @@ def test_what_is_really_faster_is_written_with_its_evidence(tmp_path: Path, monk
 def test_what_was_not_measured_has_the_systems_values(other: dict[str, str], tmp_path: Path) -> None:
     variables = (("DGXNGPU", "1"), ("BATCHSIZE", "32"), (SERIAL, "0"))
     winner = Candidate(name="w", knobs=("gradient_merge=2",), variables=variables)
-    text = tune_config.config_text(name="T", job=CPU, winner=winner, evidence=[])
+    text = tune.config_text(name="T", job=CPU, winner=winner, evidence=[])
     (tmp_path / "config_T.sh").write_text(text)
     names = ("DGXNGPU", "BATCHSIZE", SERIAL, "STRATEGY")
     found = resolved(tmp_path, "T")
@@ -242,7 +240,7 @@ def test_the_precision_of_a_system_is_its_files(tmp_path: Path) -> None:
     """Without PRECISION the job on a DGX is another than one measured in FP32; its ranks are the file's for all."""
     winner = Candidate(name="w", knobs=("enable_inplace=1",), variables=(("DGXNGPU", "4"),))
     job = env.Job(dgxsystem="S")
-    (tmp_path / "config_T.sh").write_text(tune_config.config_text(name="T", job=job, winner=winner, evidence=[]))
+    (tmp_path / "config_T.sh").write_text(tune.config_text(name="T", job=job, winner=winner, evidence=[]))
     (tmp_path / "config_S.sh").write_text("export PRECISION=${PRECISION:-amp_o2}\nexport DGXNGPU=${DGXNGPU:-8}\n")
     found = resolved(tmp_path, "T")
     assert (found["DGXNGPU"], found.get("STRATEGY")) == ("8", None)
@@ -310,7 +308,7 @@ def test_without_a_base_or_a_control_nothing_is_chosen(
 def test_the_allowed_difference_is_the_controls() -> None:
     base = [tune_runs.Measured(images_per_s=1.0, losses=losses) for losses in ((2.0, 1.0, 1.0), (2.0, 1.0, 1.5))]
     control = [tune_runs.Measured(images_per_s=1.0, losses=(2.0, 1.001, 1.0))]
-    assert tune_verdicts.allowed_loss(base, control) == pytest.approx([2e-6, 0.01 + 1e-6, 5.0 + 1e-6])
+    assert tune_runs.allowed_loss(base, control) == pytest.approx([2e-6, 0.01 + 1e-6, 5.0 + 1e-6])
 
 
 @pytest.mark.parametrize("losses", [(math.nan, 1.0), (2.0, math.nan)])
@@ -318,7 +316,7 @@ def test_a_loss_that_is_no_number_is_refused(losses: tuple[float, float]) -> Non
     base = [tune_runs.Measured(images_per_s=1.0, losses=(2.0, 1.0))] * 3
     twice = [tune_runs.Measured(images_per_s=rate, losses=losses) for rate in (2.0, 2.01, 1.99)]
     for runs, of_base in ((twice, base), ([tune_runs.Measured(images_per_s=2.0, losses=(2.0, 1.0))] * 3, twice)):
-        verdict = tune_verdicts.judge_candidate("w", runs, of_base, [1e-6, 1e-6])
+        verdict = tune_runs.judge_candidate("w", runs, of_base, [1e-6, 1e-6])
         assert verdict.status == "fatal" and "refused: its losses differ" in verdict.found
 
 
