@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, judged
+from runlog.verdict import FATAL, OK, UNKNOWN, judged
 from tests import jobs
 from tests.null_gpu import door
 from tools.acceptance import lines as acceptance
@@ -199,17 +199,6 @@ def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
     done = reported(tmp_path / "X-1", DEVICE="cpu")
     assert done.returncode == 1
     assert "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout
-
-
-def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def lacks() -> Verdict:
-        return Verdict(check="memory", status=UNKNOWN, found="no GPU")
-
-    acceptance.Lines(tmp_path / "fp32.txt", "fp32").run(lacks)
-    assert json.loads((tmp_path / "fp32.lines").read_text())["status"] == UNKNOWN
-    assert capsys.readouterr().out == "unknown  memory  fp32  no GPU\n"
-    acceptance.Lines(None, "fp32").run(lacks)
-    assert capsys.readouterr().out == ""
 
 
 def test_wrong_use_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A rank of test_acceptance_agreement.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
+"""A rank of test_acceptance_checks.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
 
 from __future__ import annotations
 
