@@ -15,7 +15,7 @@ from harness import env
 from program import count
 from program.ops import size_bytes
 from scoring.published.cards import figures_of, read_cards
-from scoring.published.table import nearest, read_published, select
+from scoring.published.table import nearest
 from tests import jobs
 from tests.program import programs
 from tests.tools import golden_programs
@@ -42,17 +42,6 @@ SLOW = [name for name in golden_programs.PUBLISHED if re.search("hrnet|_b32_|_b6
 )
 def test_a_published_configuration_has_its_golden_counts(name: str) -> None:
     assert golden_programs.count(name) == GOLDEN[name]
-
-
-def test_every_published_figure_of_paddles_on_one_node_has_a_golden_program() -> None:
-    """Each is on V100 or A100; where a table says AMP and no level, of both."""
-    golden = set(map(golden_programs.parts, golden_programs.PUBLISHED))
-    rows = [row for row in select(read_published(), metric="throughput") if row.framework.startswith("Paddle")]
-    assert {row.accelerator for row in rows} == {"V100", "A100"}
-    for row in rows:
-        if row.devices and row.devices <= 8 and row.precision:
-            for precision in ("amp_o1", "amp_o2") if row.precision == "amp" else (row.precision,):
-                assert ("hrnet" in row.model, precision, row.batch_per_device, row.devices) in golden
 
 
 def test_the_automatic_mode_is_priced_by_its_own_types_and_beside_no_figure() -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -135,11 +134,3 @@ def test_wrong_use(tmp_path):
     done = command(str(tmp_path))
     assert done.returncode == 1 and "holds no result_*.txt" in done.stderr and done.stderr.count("\n") == 1
     assert command().returncode == 2
-
-
-def test_a_published_log_of_another_system(published_logs):
-    logs = sorted(Path(published_logs).rglob("result_*.txt"))[:3]
-    assert logs
-    for log in logs:
-        done = command(str(log), "--once")
-        assert done.returncode == 0 and "Traceback" not in done.stderr
