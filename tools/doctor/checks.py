@@ -23,11 +23,6 @@ GPU_CODE = (61, 70, 75, 80, 86) + (90,) * provenance.is_for_cuda_12()
 DRIVER, DRIVER_LEAST = (520, 61, 5), (450, 80, 2)
 NCCL_LEAST = 20800  # 2.8; locks/cuda.lock has 2.21.5
 CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: NVIDIA_DRIVER_CAPABILITIES of the image
-LIBRARY_FIXES = {
-    "libcuda.so.1": "install the NVIDIA driver, or start the container with --gpus all",
-    "libnvcuvid.so.1": f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: without this library "
-    "nvJPEG leaves an A100's JPEG decoder unused, and does not say so",
-}
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
 SHM_PER_RANK_MIB = 64  # Open MPI's and NCCL's buffers between the ranks of a node; docker's default is 64 in all
 MEMORY_PER_RANK_GIB = 2  # a ResNet-50 rank on a CPU takes 1.5
@@ -173,9 +168,8 @@ def _judge_binding(topology: nvidia.Topology, facts: Facts, job: env.Job) -> Ver
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
     """Whether each CUDA library loads; `libraries` has what each of them said."""
     for name, answer in libraries.items():
-        good, fix = not answer.startswith("error: "), LIBRARY_FIXES.get(name, "")
-        bad = WARNING if name.startswith("libnvcuvid") else ""
-        yield row(job, f"cuda.{name.partition('.')[0]}", good, answer.removeprefix("error: "), bad=bad, fix=fix)
+        check, good = f"cuda.{name.partition('.')[0]}", not answer.startswith("error: ")
+        yield row(job, check, good, answer.removeprefix("error: "), capabilities=CAPABILITIES)
         if name.startswith("libnccl") and good:
             version = int(answer)
             found = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
