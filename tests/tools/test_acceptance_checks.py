@@ -59,28 +59,25 @@ def test_losses_that_are_no_numbers_or_never_move_fail_by_the_widest_tolerance()
 
 
 def with_one(change: float) -> np.ndarray:
-    replayed = np.array([GOLDEN, GOLDEN], np.float32)
-    replayed[1, 9] += np.float32(change)
-    return replayed
+    """The recorded losses of two ranks, one of which is off."""
+    losses = np.array([GOLDEN, GOLDEN], np.float32)
+    losses[1, 9] += np.float32(change)
+    return losses
 
 
-ALIKE = "none differs from the one before: nothing was trained"
-ONE_BIT = np.spacing(np.float32(GOLDEN[9]))
+EXACT, ONE_BIT = with_one(0), np.spacing(np.float32(GOLDEN[9]))
+STILL, NAN = (np.full((2, 4), loss, np.float32) for loss in (2.5, np.nan))
+NOT_TRAINED = "4 losses are alike, and none differs from the one before: nothing was trained"
 
 
 @pytest.mark.parametrize(
     ("launched", "replayed", "status", "said"),
     [
-        (with_one(0), with_one(0), "ok", "20 of 20 losses alike bit for bit"),
-        (
-            with_one(0),
-            with_one(ONE_BIT),
-            "fatal",
-            "1 of 20 losses differ, first at step 10",
-        ),
-        (with_one(0), with_one(np.nan), "fatal", "1 of 20 losses differ, first at step 10, by nan"),
-        (*[np.full((2, 4), 2.5, np.float32)] * 2, "fatal", f"4 losses are alike, and {ALIKE}"),
-        (*[np.full((2, 4), np.nan, np.float32)] * 2, "fatal", "a launched step's loss is not finite"),
+        (EXACT, EXACT, "ok", "20 of 20 losses alike bit for bit"),
+        (EXACT, with_one(ONE_BIT), "fatal", "1 of 20 losses differ, first at step 10, by "),
+        (EXACT, with_one(np.nan), "fatal", "1 of 20 losses differ, first at step 10, by nan"),
+        (STILL, STILL, "fatal", NOT_TRAINED),
+        (NAN, NAN, "fatal", "a launched step's loss is not finite"),
     ],
     ids=["alike", "one bit", "nan", "nothing trained", "not finite"],
 )
