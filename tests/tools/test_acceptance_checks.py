@@ -194,6 +194,13 @@ def test_a_rate_is_held_to_the_nearest_published_one(
     assert status == "unknown" or "15828.9 images/s: 90% of the nearest published figure a device" in verdict.wanted
 
 
+def test_a_rate_of_other_ranks_is_held_to_their_share() -> None:
+    machine = on_a_gpu()
+    machine.me.size, machine.job.hyperparameters = 6, SimpleNamespace(image_size=224)
+    verdict = acceptance_speed.judge_rate(machine, 100, 1.0, None, 24.3e9)
+    assert verdict.wanted.startswith("11871.7 images/s: 90% of the nearest published figure a device, 17587.654 at ")
+
+
 @pytest.mark.parametrize(
     ("capability", "precision", "check", "lacks"),
     [

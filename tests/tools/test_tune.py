@@ -267,6 +267,8 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
     }
     text = searched(tmp_path, monkeypatch, ways)
     assert len(exports(text)) == 2
+    again = text.partition("measured again")[2]  # the best alone, too
+    assert re.search(r"^# ok +fuse_grad_size_in_MB=4  ", again, re.M) and "fuse_grad_size_in_MB=1" not in again
     (tmp_path / "config_CPU_tuned.sh").write_text(text)
     found = resolved(tmp_path, "CPU_tuned")
     assert (found[SERIAL], found["STRATEGY"]) == ("0", "fuse_grad_size_in_MB=4")
