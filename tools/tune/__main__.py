@@ -1,15 +1,11 @@
-"""Which strategy is fastest on this machine, measured in turns by the command of a real run.
+"""Which strategy is fastest on this machine, measured in turns by the command of a real run (docs/tuning.md).
 
     python -m tools.tune [--repeats N] [--only NAME,...] [--name SYSTEM] [--dry-run]
     python -m tools.tune --batches [32,64,...] [--dry-run]
 
 The job is the environment's, as for ./run_and_time.sh; each measurement is one such run of MODE=throughput. The first
-form takes the strategies below one by one against the base, in turns. What is really faster (95 % interval of the
-ratios, formed within each turn) is measured again with the combination of all that is, and only what wins there, on
-runs that had no part in choosing it, becomes `config_<SYSTEM>_tuned.sh`; otherwise the base stays, and the file says
-so. A strategy whose losses differ from the base's by more than a control's is never chosen: the control is the base
-with each input value moved by one rounding. Paddle's automatic mode is one of the strategies where it can run.
-
+form takes strategies one by one against the base. What is really faster (95 % interval), also on runs that had no part
+in choosing it, and trains the same, becomes `config_<SYSTEM>_tuned.sh`; otherwise the base stays, and the file says so.
 The second form measures the base at each batch size; one that does not fit is shown with its reason.
 """
 
@@ -80,8 +76,7 @@ def _check_writable(folder: Path, path: Path) -> None:
     if path.exists():
         raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
 
