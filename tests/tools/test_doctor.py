@@ -117,6 +117,9 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
     (paddle,) = (v for v in json.loads(done.stdout) if v["check"] == "python.paddle")
     assert (done.returncode, paddle["status"], paddle["fix"]) == (1, "fatal", "apt-get install libgomp1")
     assert "libgomp.so.1: file too short" in paddle["found"] and paddle["wanted"] == "can be imported"
+    monkeypatch.setattr(doctor_node, "IMPORT_S", 1.0)
+    assert doctor_node._import_error("os; os.kill(os.getpid(), 9)") == "ended by signal 9"
+    assert doctor_node._import_error("time; time.sleep(60)") == "not done in 1 s"
     missing = "ImportError: libgomp.so.1: cannot open shared object file: No such file or directory"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor_node.package_of(missing) == "apt-get install libgomp1"
