@@ -203,30 +203,24 @@ def _quote(row: dict[str, Any]) -> str:
 def main() -> int:
     """`python -m tools.inspect`: the training program of a configuration, built without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=main.__doc__)
-    parser.add_argument("--system", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
-    parser.add_argument("--workload", default="rn50", help=f"one of {', '.join(env.WORKLOADS)}; rn50 if not given")
-    parser.add_argument("--precision", help=f"one of {', '.join(env.PRECISIONS)}")
-    parser.add_argument("--batch", help="images a device; the config's if not given")
-    parser.add_argument("--ranks", help="ranks of the job; the config's if not given")
-    parser.add_argument("--recipe", help="the config's if not given")
-    parser.add_argument("--strategy", help="value of STRATEGY; the config's if not given")
+    parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
+    workloads = f"one of {', '.join(env.WORKLOADS)}; rn50 if not given"
+    parser.add_argument("--workload", dest="WORKLOAD", default="rn50", help=workloads)
+    parser.add_argument("--precision", dest="PRECISION", help=f"one of {', '.join(env.PRECISIONS)}")
+    parser.add_argument("--batch", dest="BATCHSIZE", help="images a device; the config's if not given")
+    parser.add_argument("--ranks", dest="DGXNGPU", help="ranks of the job; the config's if not given")
+    parser.add_argument("--recipe", dest="RECIPE", help="the config's if not given")
+    parser.add_argument("--strategy", dest="STRATEGY", help="value of STRATEGY; the config's if not given")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    args = parser.parse_args()
-    asked = {
-        "DGXSYSTEM": args.system,
-        "WORKLOAD": args.workload,
-        "PRECISION": args.precision,
-        "BATCHSIZE": args.batch,
-        "RECIPE": args.recipe,
-        "STRATEGY": args.strategy,
-        "DGXNNODES": "1" if args.ranks else None,  # the program does not know nodes
-        "DGXNGPU": args.ranks,
-        "MODE": "throughput",  # some strategies are refused in training to a target; nothing is trained here
-    }
-    job = env.of_system(**{name: value for name, value in asked.items() if value is not None})
+    asked = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    as_json = asked.pop("json")
+    if "DGXNGPU" in asked:
+        asked["DGXNNODES"] = "1"  # the program does not know nodes
+    # Some strategies are refused in training to a target; nothing is trained here.
+    job = env.of_system(**asked, MODE="throughput")
     env.export({"GLOG_minloglevel": "2"})
     found = inspect(job)
-    print(json.dumps(found, indent=1) if args.json else text(found))
+    print(json.dumps(found, indent=1) if as_json else text(found))
     return 0
 
 

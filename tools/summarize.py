@@ -32,19 +32,12 @@ QUALITY = {"resnet50_v1.5": "top-1", "fcn_hrnetw18": "mIoU"}  # of each model, a
 RULESET = "4.0.0"
 
 
-def _range(values: list[float], form: str) -> str:
-    """A value, or the median and range of several."""
-    if len(values) == 1:
-        return form.format(values[0])
-    low, middle, high = (form.format(v) for v in (min(values), statistics.median(values), max(values)))
-    return f"{middle} (median of {len(values)}; {low} to {high})"
-
-
 def _of_all(records: Sequence[Record], what: str, values: list[Any], form: str) -> str:
-    """A figure over all runs, or which logs lack it."""
+    """A figure of the run, the median and range of several, or which logs lack it."""
     if without := [record.file for record, value in zip(records, values, strict=True) if value is None]:
         return f"no {what} in {', '.join(without)}"
-    return _range(values, form)
+    low, middle, high = (form.format(of(values)) for of in (min, statistics.median, max))
+    return middle if len(values) == 1 else f"{middle} (median of {len(values)}; {low} to {high})"
 
 
 def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:

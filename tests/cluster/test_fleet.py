@@ -64,4 +64,3 @@ def test_a_slow_lossy_link_is_named_and_no_node_with_it(nodes: Nodes) -> None:
     found = measured(nodes, cpus={}, links=(2,))
     assert {link["where"] for link in found["links"] if link["status"] == "warning"} == {"node1 - node2"}
     assert found["good"] == nodes.hosts(COUNT).split(",")
-    assert sum(sum(link["resent"]) for link in found["record"]["links"]) > 0

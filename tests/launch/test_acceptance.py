@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, judged
+from runlog.verdict import FATAL, OK, UNKNOWN, judged
 from tests import jobs
 from tests.null_gpu import door
 from tools.acceptance import lines as acceptance
@@ -80,14 +80,15 @@ def test_each_job_of_a_gpu_has_its_throughput_whatever_fails_before_it(tmp_path:
     assert found["all-reduce", "fp32"] == UNKNOWN  # one rank
 
 
-def checkout(copy: Path) -> Path:
-    """A copy of this checkout for a test to change."""
-    listed = jobs.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"])
-    for name in listed.stdout.split():
-        if not name.startswith("tests/") and (jobs.REPOSITORY / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(jobs.REPOSITORY / name, copy / name)
-    (copy / ".venv").symlink_to(jobs.REPOSITORY / ".venv")
+def planned(folder: Path, plan: str) -> Path:
+    """A checkout with another plan of checks."""
+    copy = jobs.checkout(folder / "copy")
+    (copy / "tools").unlink()
+    shutil.copytree(jobs.REPOSITORY / "tools", copy / "tools")
+    lines = copy / "tools" / "acceptance" / "lines.py"
+    text, found = re.subn(r"(?ms)^CHECKS = {.*?^}$", f"CHECKS = {plan}", lines.read_text())
+    assert found == 1
+    lines.write_text(text)
     return copy
 
 
@@ -95,9 +96,7 @@ def checkout(copy: Path) -> Path:
 @pytest.mark.xdist_group("ranks")
 def test_a_captured_step_stands_beside_the_launched_one(tmp_path: Path) -> None:
     """On two null GPUs, which compute nothing: both have all of its steps, and what was not trained has not passed."""
-    copy = checkout(tmp_path / "copy")
-    plan = copy / "tools" / "acceptance" / "lines.py"
-    plan.write_text(re.sub(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"amp_o2": ("captured",)}', plan.read_text()))
+    copy = planned(tmp_path, '{"amp_o2": ("captured",)}')
     settings = {"DGXNGPU": "2", "NULLGPU_OUT": str(tmp_path), "LOGDIR": str(tmp_path), "DATA_CACHE": str(tmp_path)}
     done = jobs.run([str(door.RUN), "./run_and_time.sh", "--acceptance"], cwd=copy, **(door.FEW | settings))
     assert done.returncode == 1, done.stderr
@@ -115,12 +114,10 @@ def test_a_captured_step_stands_beside_the_launched_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
-    copy = checkout(tmp_path / "copy")
-    golden = copy / "paddle_rn50" / "golden.json"
-    recorded = json.loads(golden.read_text())
+    recorded = json.loads((jobs.REPOSITORY / "paddle_rn50" / "golden.json").read_text())
     recorded["losses"]["1"][2] *= 1.001
     recorded["evaluation"]["correct"] += 30
-    golden.write_text(json.dumps(recorded))
+    copy = jobs.checkout(tmp_path / "copy", golden=json.dumps(recorded))
     done = jobs.run_and_time(
         "--acceptance", "--short", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path)
     )
@@ -135,11 +132,7 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("ranks")
 def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) -> None:
     """As that of TF32 on a V100; here a plan of the two checks that one rank of a CPU cannot do stands in for it."""
-    copy = checkout(tmp_path / "copy")
-    plan = copy / "tools" / "acceptance" / "lines.py"
-    text, found = re.subn(r"(?ms)^CHECKS = {.*?^}$", 'CHECKS = {"fp32": ("input", "all-reduce")}', plan.read_text())
-    assert found == 1
-    plan.write_text(text)
+    copy = planned(tmp_path, '{"fp32": ("input", "all-reduce")}')
     done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert written(tmp_path)["verdict"] == "0 ok, 0 fatal, 2 unknown"
@@ -148,7 +141,7 @@ def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) 
 
 @pytest.mark.xdist_group("ranks")
 def test_a_job_that_is_not_done_when_the_time_is_up_is_ended(tmp_path: Path) -> None:
-    copy = checkout(tmp_path / "copy")
+    copy = jobs.checkout(tmp_path / "copy")
     times = copy / "launch" / "common.sh"
     text = times.read_text()
     assert "ACCEPTANCE_END_S=900\n" in text
@@ -171,9 +164,8 @@ def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> N
         assert " has 0 GPUs" in line["found"]
 
 
-def reported(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    report = ["--report", str(folder)] if folder.name else []
-    return jobs.run([sys.executable, "-m", "tools.acceptance", *arguments, *report], **variables)
+def reported(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return jobs.run([sys.executable, "-m", "tools.acceptance", *arguments], **variables)
 
 
 def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> None:
@@ -181,9 +173,9 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     folder.mkdir()
     lines = acceptance.Lines(folder / "fp32.txt", "fp32")
     lines.note({"nodes": [{"host": "node"}]})
-    lines.run("losses", lambda: judged("losses", True, "0 off", "none off"))
+    lines.run(lambda: judged("losses", True, "0 off", "none off"))
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
-    done = reported(folder, DEVICE="gpu")
+    done = reported("--report", str(folder), DEVICE="gpu")
     assert done.returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())
     assert report["verdict"] == "1 ok, 27 fatal, 0 unknown"
@@ -192,24 +184,9 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
     assert found["losses", "tf32"] == "not run: its job did not run it"
     assert report["nodes"] == [{"host": "node"}]
-
-
-def test_nothing_run_is_nothing_passed(tmp_path: Path) -> None:
-    (tmp_path / "X-1").mkdir()
-    done = reported(tmp_path / "X-1", DEVICE="cpu")
-    assert done.returncode == 1
-    assert "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout
-
-
-def test_a_check_says_why_it_is_not_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def lacks() -> Verdict:
-        raise acceptance.NotPossible("no GPU")
-
-    acceptance.Lines(tmp_path / "fp32.txt", "fp32").run("memory", lacks)
-    assert json.loads((tmp_path / "fp32.lines").read_text())["status"] == UNKNOWN
-    assert capsys.readouterr().out == "unknown  memory  fp32  no GPU\n"
-    acceptance.Lines(None, "fp32").run("memory", lacks)
-    assert capsys.readouterr().out == ""
+    (tmp_path / "X-2").mkdir()
+    done = reported("--report", str(tmp_path / "X-2"), DEVICE="cpu")
+    assert done.returncode == 1 and "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout  # nothing run, nothing passed
 
 
 def test_wrong_use_is_refused() -> None:
@@ -218,18 +195,15 @@ def test_wrong_use_is_refused() -> None:
         2,
         "error: --short: give --check, or --fleet, or --acceptance, or --acceptance --short\n",
     )
-    done = reported(Path(), "--precisions", WORKLOAD="hrnet")
-    assert done.returncode == 2
-    assert done.stderr == "error: WORKLOAD=hrnet: the acceptance trains ResNet-50: set WORKLOAD=rn50\n"
-
-
-def test_a_captured_step_that_the_acceptance_s_own_trainings_leave_out_is_refused() -> None:
-    done = reported(Path(), "--precisions", DEVICE="gpu", STRATEGY="cuda_graph=1")
-    assert (done.returncode, done.stdout) == (2, "")
     said = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
-    assert done.stderr == f"error: STRATEGY: cuda_graph=1: {said}\n"
+    for variables, error in (
+        ({"WORKLOAD": "hrnet"}, "WORKLOAD=hrnet: the acceptance trains ResNet-50: set WORKLOAD=rn50"),
+        ({"DEVICE": "gpu", "STRATEGY": "cuda_graph=1"}, f"STRATEGY: cuda_graph=1: {said}"),
+    ):
+        done = reported("--precisions", **variables)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {error}\n")
 
 
 def test_the_precisions_of_a_machine_are_those_its_device_has() -> None:
-    assert reported(Path(), "--precisions", DEVICE="cpu").stdout == "fp32\n"
-    assert reported(Path(), "--precisions", DEVICE="gpu").stdout == "fp32\ntf32\namp_o1\namp_o2\n"
+    assert reported("--precisions", DEVICE="cpu").stdout == "fp32\n"
+    assert reported("--precisions", DEVICE="gpu").stdout == "fp32\ntf32\namp_o1\namp_o2\n"

@@ -1,4 +1,4 @@
-"""A rank of test_acceptance_agreement.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
+"""A rank of test_acceptance_checks.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ if sys.argv[2] == "stuck":
 for name, check in checks.items():
     me = replace(root, comm=root.comm.Dup())
     try:
-        lines.run(name, functools.partial(acceptance.on_all, root, check, leave_s=1.0 if "waits" in checks else 300.0))
+        leave_s = 1.0 if "waits" in checks else 300.0
+        lines.run(functools.partial(acceptance.on_all, root, name, check, leave_s=leave_s))
     except Exception as error:  # noqa: BLE001 - as harness.__main__ does
         print(f"error: {error}", file=sys.stderr, flush=True)
         root.comm.Abort(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +24,13 @@ from paddle_rn50 import config, data, model
 from program.passes import gradients
 from runlog import schema
 from runlog.errors import RunError
+from tests import jobs
 from tests.program import lower, programs
-from tools.acceptance import captured as acceptance_captured
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
 from tools.acceptance.lines import CHECKS, NotPossible
-from tools.doctor import gpu as doctor_gpu
+from tools.acceptance.reference import first_weights
+from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
 judged_losses = functools.partial(acceptance.judge_losses, "losses")
@@ -55,44 +58,47 @@ def test_losses_that_are_no_numbers_or_never_move_fail_by_the_widest_tolerance()
     assert judged_losses(np.full((1, 20), GOLDEN[0]), GOLDEN, acceptance.GPU_HALF).status == "fatal"
 
 
+def with_one(change: float) -> np.ndarray:
+    """The recorded losses of two ranks, one of which is off."""
+    losses = np.array([GOLDEN, GOLDEN], np.float32)
+    losses[1, 9] += np.float32(change)
+    return losses
+
+
+EXACT, ONE_BIT = with_one(0), np.spacing(np.float32(GOLDEN[9]))
+STILL, NAN = (np.full((2, 4), loss, np.float32) for loss in (2.5, np.nan))
+NOT_TRAINED = "4 losses are alike, and none differs from the one before: nothing was trained"
+
+
 @pytest.mark.parametrize(
-    ("change", "status", "said"),
+    ("launched", "replayed", "status", "said"),
     [
-        (0, "ok", "20 of 20 losses alike bit for bit"),
-        (np.spacing(np.float32(GOLDEN[9])), "fatal", "1 of 20 losses differ, first at step 10, by "),
-        (np.nan, "fatal", "1 of 20 losses differ, first at step 10, by nan"),
+        (EXACT, EXACT, "ok", "20 of 20 losses alike bit for bit"),
+        (EXACT, with_one(ONE_BIT), "fatal", "1 of 20 losses differ, first at step 10, by "),
+        (EXACT, with_one(np.nan), "fatal", "1 of 20 losses differ, first at step 10, by nan"),
+        (STILL, STILL, "fatal", NOT_TRAINED),
+        (NAN, NAN, "fatal", "a launched step's loss is not finite"),
     ],
+    ids=["alike", "one bit", "nan", "nothing trained", "not finite"],
 )
-def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit(change: float, status: str, said: str) -> None:
-    launched = np.array([GOLDEN, GOLDEN], np.float32)
-    replayed = launched.copy()
-    replayed[1, 9] += np.float32(change)
-    verdict = acceptance_captured.same_bits(launched, replayed)
+def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit(
+    launched: np.ndarray, replayed: np.ndarray, status: str, said: str
+) -> None:
+    verdict = acceptance.same_bits(launched, replayed)
     assert verdict.status == status and verdict.found.startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("loss", "said"),
-    [
-        (2.5, "4 losses are alike, and none differs from the one before: nothing was trained"),
-        (np.nan, "a launched step's loss is not finite"),
-    ],
-)
-def test_losses_that_show_nothing_of_a_captured_step_fail(loss: float, said: str) -> None:
-    losses = np.full((2, 4), loss, np.float32)
-    verdict = acceptance_captured.same_bits(losses, losses)
-    assert (verdict.status, verdict.found) == ("fatal", said)
-
-
-def test_a_captured_step_is_the_last_check_of_its_job_and_none_of_a_cpu() -> None:
+def test_a_captured_step_is_the_last_check_of_its_job() -> None:
     assert all(checks[-1] == "captured" and "captured" not in checks[:-1] for checks in CHECKS.values())
-    with pytest.raises(NotPossible, match="a CPU has no CUDA graphs: DEVICE=cpu"):
-        acceptance.captured(SimpleNamespace(job=SimpleNamespace(device="cpu"), steps=4))  # type: ignore[arg-type]
+
+
+def on_cpu(image: data.ImageFormat) -> ReaderConfig:
+    return ReaderConfig(batch=acceptance.BATCH, image=image, device="cpu", device_id=0, threads=1, seed=acceptance.SEED)
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images, recipe = acceptance.pictures(tmp_path), config.nvidia_cosine(acceptance.BATCH)
-    reader = acceptance.reader(data.ImageFormat(size=recipe.image_size, layout="NHWC"), threads=1)
+    reader = on_cpu(data.ImageFormat(size=recipe.image_size, layout="NHWC"))
     plain = acceptance.one_batch_each(images, recipe, reader, np.array)
     for name in ("image", "image_slice"):
         monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
@@ -119,26 +125,26 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
     paddle.enable_static()
     devices, formats = [], []
 
-    def reader(image: data.ImageFormat, *, threads: int, device: str, device_id: int) -> ReaderConfig:
+    def reader(image: data.ImageFormat, device: str) -> ReaderConfig:
         devices.append(device)
         formats.append((image.layout, image.channels, image.half))
-        return on_cpu(image, threads=threads)
+        return on_cpu(image)
 
-    on_cpu = acceptance.reader
-    with mock.patch.object(acceptance, "reader", reader):
-        machine = on_a_gpu(
-            kernels=True,
-            executor=static.Executor(paddle.CPUPlace()),
-            plan=lambda: plans.of_job(env.Job(device="gpu", precision=precision)),
-        )
-        verdict = acceptance.input_pipeline(machine)
+    machine = on_a_gpu(
+        kernels=True,
+        executor=static.Executor(paddle.CPUPlace()),
+        plan=lambda: plans.of_job(env.Job(device="gpu", precision=precision)),
+        reader=reader,
+    )
+    verdict = acceptance.input_pipeline(machine)
     assert (verdict.status, verdict.figures, devices) == ("ok", {"mean_grey_levels": 0.0}, ["gpu", "cpu"])
     assert formats == [("NHWC", 4, True) if precision == "amp_o2" else ("NHWC", 3, False)] * 2
 
 
-def test_a_batch_that_lies_on_the_device_is_read_by_a_program() -> None:
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_batch_that_lies_on_the_device_is_read_by_a_program_where_there_are_kernels(kernels: bool) -> None:
     paddle.enable_static()
-    machine: Any = SimpleNamespace(kernels=True, executor=static.Executor(paddle.CPUPlace()))
+    machine: Any = SimpleNamespace(kernels=kernels, executor=static.Executor(paddle.CPUPlace()) if kernels else None)
     for kind in ("float32", "float16"):
         image = np.arange(24).reshape(2, 3, 4).astype(kind)
         tensor = paddle.base.core.LoDTensor()
@@ -154,63 +160,65 @@ def test_a_fourth_channel_that_is_not_empty_is_no_image() -> None:
     assert acceptance.grey_levels(image, image) == np.inf
 
 
-def measuring(memory_mib: list[float]) -> Any:
-    return on_a_gpu(of_earlier=lambda check: {"throughput": memory_mib}[check])
-
-
 def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
-    verdict = acceptance_speed.peak_memory(measuring([1024.0, 20480.0]))
+    machine = on_a_gpu(of_earlier=lambda check: {"throughput": [1024.0, 20480.0]}[check])
+    verdict = acceptance_speed.peak_memory(machine)
     assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
 
 
 @pytest.mark.parametrize(
-    ("rate", "batch", "size", "status"),
-    [(15_830, 256, 224, "ok"), (15_820, 256, 224, "fatal"), (15_830, 100, 224, "ok"), (15_830, 256, 160, "unknown")],
+    ("rate", "batch", "size", "device", "status"),
+    [
+        (15_830, 256, 224, "gpu", "ok"),
+        (15_820, 256, 224, "gpu", "fatal"),
+        (15_830, 100, 224, "gpu", "ok"),
+        (15_830, 256, 160, "gpu", "unknown"),
+        (15_830, 256, 224, "cpu", "unknown"),
+    ],
 )
-def test_a_rate_is_held_to_the_nearest_published_one(rate: int, batch: int, size: int, status: str) -> None:
+def test_a_rate_is_held_to_the_nearest_published_one(
+    rate: int, batch: int, size: int, device: str, status: str
+) -> None:
     """17,587.654 images/s in published.csv; utilization by hand."""
     machine = on_a_gpu()
-    machine.job.batchsize, machine.job.hyperparameters = batch, SimpleNamespace(image_size=size)
+    machine.job.batchsize, machine.job.device = batch, device
+    machine.job.hyperparameters = SimpleNamespace(image_size=size)
     verdict = acceptance_speed.judge_rate(machine, 60 * rate, 60.0, 120_000.0, 24.3e9)
+    found, of_peak = verdict.figures, ", 15.4% of the card's peak" if device == "gpu" else ""
     assert verdict.status == status
-    assert verdict.figures["flops_utilization"] == pytest.approx(24.3e9 * rate / (8 * 312e12))
-    assert verdict.figures["images_per_joule"] == pytest.approx(rate / 2000)
-    assert f"{rate:.1f} images/s over 60 s, batch {batch} x 8, 15.4% of the card's peak" in verdict.found
-    (figure,) = verdict.figures["published"] or [{"images_per_s": None}]
-    assert figure["images_per_s"] == (None if status == "unknown" else 17587.654)
+    assert found["flops_utilization"] == (pytest.approx(24.3e9 * rate / (8 * 312e12)) if of_peak else None)
+    assert found["images_per_joule"] == pytest.approx(rate / 2000)
+    assert f"{rate:.1f} images/s over 60 s, batch {batch} x 8{of_peak}, " in verdict.found
+    figures = [figure["images_per_s"] for figure in found["published"]]
+    assert figures == ([] if status == "unknown" else [17587.654])
     assert status == "unknown" or "15828.9 images/s: 90% of the nearest published figure a device" in verdict.wanted
 
 
-def test_a_rate_without_a_known_card_is_not_judged() -> None:
+def test_a_rate_of_other_ranks_is_held_to_their_share() -> None:
     machine = on_a_gpu()
-    machine.job.device, machine.job.hyperparameters = "cpu", SimpleNamespace(image_size=224)
-    verdict = acceptance_speed.judge_rate(machine, 100, 2.0, None, 24.3e9)
-    assert (verdict.status, verdict.figures["flops_utilization"], verdict.figures["published"]) == ("unknown", None, [])
+    machine.me.size, machine.job.hyperparameters = 6, SimpleNamespace(image_size=224)
+    verdict = acceptance_speed.judge_rate(machine, 100, 1.0, None, 24.3e9)
+    assert verdict.wanted.startswith("11871.7 images/s: 90% of the nearest published figure a device, 17587.654 at ")
 
 
 @pytest.mark.parametrize(
     ("capability", "precision", "check", "lacks"),
     [
+        (0, "fp32", "captured", "a CPU has no CUDA graphs: DEVICE=cpu"),
+        (0, "fp32", "input", "no GPU: DEVICE=cpu"),
+        (0, "fp32", "losses", ""),
         (70, "tf32", "losses", r"TF32 needs compute capability 8\.0"),
         (80, "tf32", "losses", ""),
         (90, "fp32", "throughput", r"no kernels for compute capability 9\.0"),
-        (90, "fp32", "input", ""),
-        (90, "fp32", "all-reduce", ""),
-        (90, "fp32", "sensors", ""),
+        *((90, "fp32", check, "") for check in ("input", "all-reduce", "sensors")),
     ],
 )
-def test_a_check_runs_where_the_gpu_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
-    job = SimpleNamespace(device="gpu", precision=precision)
-    machine: Any = SimpleNamespace(job=job, capability=capability, kernels=bool(doctor_gpu.code_for(capability)))
+def test_a_check_runs_where_the_device_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
+    job = SimpleNamespace(device="gpu" if capability else "cpu", precision=precision)
+    kernels = not capability or bool(doctor_checks.code_for(capability))
+    machine: Any = SimpleNamespace(job=job, capability=capability, kernels=kernels)
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
         acceptance.Machine.possible(machine, check)
-
-
-def test_a_gpu_without_kernels_is_read_without_a_program() -> None:
-    machine: Any = SimpleNamespace(kernels=False)
-    tensor = paddle.base.core.LoDTensor()
-    tensor.set(np.arange(6, dtype=np.float16).reshape(2, 3), paddle.CPUPlace())
-    assert np.array_equal(acceptance.copied(machine, tensor), [[0, 1, 2], [3, 4, 5]])
 
 
 def test_what_needs_a_check_that_failed_fails_with_its_name() -> None:
@@ -224,11 +232,7 @@ def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list
     built = programs.build(name=name, device=device)
     if device == "gpu":
         lower.lower(built.main, built.startup, ranks=1)
-    fed = (
-        data.ImageFormat(size=programs.SIDE, layout="NHWC", channels=4)
-        if device == "gpu"
-        else data.ImageFormat(size=32)
-    )
+    fed = data.ImageFormat(size=32, **({"layout": "NHWC", "channels": 4} if device == "gpu" else {}))
     executor, losses = static.Executor(paddle.CPUPlace()), []
     with static.scope_guard(static.Scope()):
         executor.run(built.startup)
@@ -245,7 +249,7 @@ def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list
 def test_weights_and_images_reach_the_half_precision_program_as_they_do_the_plain_one() -> None:
     paddle.enable_static()
     with mock.patch.object(model, "STAGES", programs.STAGES):
-        weights = acceptance_captured.first_weights(programs.RECIPE)
+        weights = first_weights(programs.RECIPE)
     plain = first_losses("fp32", "cpu", weights)
     assert np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-5, atol=0)
     weights["stem.conv.w"] = weights["stem.conv.w"][:, ::-1]
@@ -278,3 +282,32 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
 
     monkeypatch.setattr(gradients, "spread_mean", with_another_window)
     assert acceptance.pooling(machine).status == "fatal"
+
+
+# ---- a check that raises costs its own line, on all ranks together, and no rank is left waiting
+
+RANK = str(Path(__file__).with_name("ranks_that_fail.py"))
+
+
+@pytest.mark.xdist_group("ranks")
+def test_each_check_fails_by_itself(tmp_path: Path) -> None:
+    done = jobs.on_ranks(2, RANK, str(tmp_path / "fp32.txt"), "alike")
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in (tmp_path / "fp32.lines").read_text().splitlines()]
+    assert [(line["check"], line["status"], line["found"]) for line in lines] == [
+        ("passes", "ok", "sum 2"),
+        ("raises-on-1", "fatal", "rank 1: no kernel for it"),
+        ("lacks", "unknown", "no GPU"),
+        ("raises", "fatal", "the same"),
+        ("passes", "ok", "sum 2"),
+    ]
+    assert "OSError: no kernel" in done.stderr  # with its stack, for whoever mends it
+    assert re.search(r"^unknown +lacks +fp32 +no GPU$", done.stdout, re.M), done.stdout
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_rank_that_waits_for_one_that_failed_ends_with_the_job(tmp_path: Path) -> None:
+    done = jobs.on_ranks(2, RANK, str(tmp_path / "fp32.txt"), "stuck")
+    assert done.returncode != 0
+    assert "error: rank 1: alone; another rank has not left this check 1 s later" in done.stderr
+    assert not (tmp_path / "fp32.lines").exists()

@@ -25,23 +25,17 @@ from tools.fleet import record as fleet_record
 
 def whole(made: dict[str, Any], **facts: dict[int, str]) -> dict[str, Any]:
     """A made-up record with all that a real one has; `facts` are those that are other on some nodes."""
+    usual = {"kernel": "6.1", "driver": "535"}
     nodes = [
-        {
-            "failed": [],
-            "clock_offset_s": 0.0,
-            "facts": {"kernel": "6.1", "driver": "535"} | {name: at[i] for name, at in facts.items() if i in at},
-        }
+        {"failed": [], "clock_offset_s": 0.0, "facts": usual | {name: at[i] for name, at in facts.items() if i in at}}
         for i in range(len(made["hosts"]))
     ]
-    links = [{**link, "resent": [0.0] * 5} for link in made["links"]]
-    return (
-        fleet_record.FORMAT
-        | made
-        | {
-            **{"nodes": nodes, "links": links, "whole_s": [1.1, 1.2], "took_s": 100.0},
-            **{"system": "64xCPU", "time": "2026-11-22T18:00:00Z"},
-        }
-    )
+    more = {"nodes": nodes, "whole_s": [1.1, 1.2], "took_s": 100.0, "system": "64xCPU", "time": "2026-11-22T18:00:00Z"}
+    return fleet_record.FORMAT | made | more
+
+
+def fleet_of(nodes: int = 8, seed: int = 1, **slow: Any) -> dict[str, Any]:
+    return whole(fleet_simulation.record(nodes, seed, **slow))
 
 
 def report(folder: Path, record: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +52,7 @@ def report(folder: Path, record: dict[str, Any], *arguments: str) -> subprocess.
 
 def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
-    record = whole(fleet_simulation.record(8, 1, step={2: 0.2}))
+    record = fleet_of(step={2: 0.2})
     record["nodes"][6]["failed"] = ["gpu.ecc: 3 uncorrected errors"]
     done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "4")
     assert done.returncode == 1, done.stderr
@@ -70,11 +64,11 @@ def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -
 
 
 def test_a_healthy_fleet_ends_with_0_and_a_slow_link_leaves_no_node_out(tmp_path: Path) -> None:
-    healthy = whole(fleet_simulation.record(8, 1))
+    healthy = fleet_of()
     assert report(tmp_path, healthy).returncode == 0
     link = healthy["links"][2]
     name = f"node{link['a']} - node{link['b']}"
-    record = whole(fleet_simulation.record(8, 1, link={(link["a"], link["b"]): 3.0}))
+    record = fleet_of(link={(link["a"], link["b"]): 3.0})
     done = report(tmp_path, record, "--json")
     document = json.loads(done.stdout)
     assert done.returncode == 1
@@ -84,17 +78,16 @@ def test_a_healthy_fleet_ends_with_0_and_a_slow_link_leaves_no_node_out(tmp_path
 
 def test_a_baseline_is_compared(tmp_path: Path) -> None:
     then = tmp_path / "then.json"
-    then.write_text(json.dumps(whole(fleet_simulation.record(8, 2))))
-    done = report(tmp_path, whole(fleet_simulation.record(8, 2, step={1: 0.1})), "--baseline", str(then))
+    then.write_text(json.dumps(fleet_of(seed=2)))
+    done = report(tmp_path, fleet_of(seed=2, step={1: 0.1}), "--baseline", str(then))
     assert "since     node1: step: 1" in done.stdout and "since     disk: " in done.stdout
 
 
 @pytest.mark.parametrize(("text", "said"), [("{", "give the fleet.json"), ("[]", "no record of a --fleet")])
 def test_what_is_no_record_is_refused(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(text)
-    done = jobs.run([sys.executable, "-m", "tools.fleet", str(tmp_path / "x.json")])
-    assert done.returncode == 2
-    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    (tmp_path / "fleet.json").write_text(text)
+    done = jobs.run([sys.executable, "-m", "tools.fleet", str(tmp_path / "fleet.json")])
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def _step(record: dict[str, Any], values: Any) -> None:
@@ -122,7 +115,7 @@ def _step(record: dict[str, Any], values: Any) -> None:
 def test_a_record_with_what_no_fleet_measures_is_refused(
     damage: Callable[[dict[str, Any]], Any], said: str, tmp_path: Path
 ) -> None:
-    record = whole(fleet_simulation.record(8, 1))
+    record = fleet_of()
     damage(record)
     done = report(tmp_path, record, "--html", str(tmp_path / "page.html"))
     assert done.returncode == 2 and done.stdout == ""
@@ -132,7 +125,7 @@ def test_a_record_with_what_no_fleet_measures_is_refused(
 
 @pytest.mark.parametrize("option", ["--html", "--write-hosts"])
 def test_a_record_is_not_written_over(tmp_path: Path, option: str) -> None:
-    record = whole(fleet_simulation.record(8, 1))
+    record = fleet_of()
     done = report(tmp_path, record, option, str(tmp_path / "fleet.json"))
     assert done.returncode == 2 and "is a fleet's record" in done.stderr
     assert json.loads((tmp_path / "fleet.json").read_text()) == record
@@ -140,18 +133,16 @@ def test_a_record_is_not_written_over(tmp_path: Path, option: str) -> None:
 
 def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = report(
-        tmp_path, whole(fleet_simulation.record(8, 1, step=dict.fromkeys(range(4), 0.3))), "--html", str(page)
-    )
+    done = report(tmp_path, fleet_of(step=dict.fromkeys(range(4), 0.3)), "--html", str(page))
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("doubt ")]
     assert "takes 30." in said or "takes 31." in said
     assert "Doubt: a step of node" in page.read_text() and 'class="banner unknown"' in page.read_text()
-    for healthy in (whole(fleet_simulation.record(8, 1)), whole(fleet_simulation.record(8, 1, step={2: 0.5}))):
+    for healthy in (fleet_of(), fleet_of(step={2: 0.5})):
         assert "doubt " not in report(tmp_path, healthy).stdout
 
 
 def test_a_number_of_nodes_that_cannot_be_had_is_no_success(tmp_path: Path) -> None:
-    record, hosts = whole(fleet_simulation.record(8, 1)), tmp_path / "hosts"
+    record, hosts = fleet_of(), tmp_path / "hosts"
     done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "9")
     assert (done.returncode, done.stderr) == (1, "error: 9 nodes are wanted, 8 are good: add nodes\n")
     hosts.unlink()
@@ -170,7 +161,7 @@ def test_a_baseline_that_cannot_be_compared_is_refused_beside_the_verdicts(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     then = tmp_path / "then.json"
-    record = whole(fleet_simulation.record(8, 2)) | {"job": {"batchsize": 64, "precision": "fp32"}}
+    record = fleet_of(seed=2) | {"job": {"batchsize": 64, "precision": "fp32"}}
     then.write_text(json.dumps(record | change))
     done = report(tmp_path, record, "--baseline", str(then))
     assert done.returncode == 2 and said in done.stderr
@@ -186,7 +177,7 @@ def test_what_differs_is_listed_by_what_matters_first() -> None:
     assert [difference.fact for difference in found] == ["driver", "NCCL_ALGO", "kernel", "clock"]
     assert found[0].usual == "470" and found[0].others == {"535": ["node1"], "418": ["node2"]}
     assert found[1].usual == "not set" and found[3].others == {"-1.500 s": ["node2"]}
-    assert fleet_drift.differences(*[whole(fleet_simulation.record(4, 1))[name] for name in ("hosts", "nodes")]) == []
+    assert fleet_drift.differences(*[fleet_of(4)[name] for name in ("hosts", "nodes")]) == []
 
 
 def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
 from tests.scoring.pages import HOSTILE
 from tests.tools import fleet_simulation
-from tests.tools.test_fleet import report, whole
+from tests.tools.test_fleet import fleet_of, report, whole
 
 SMALL = TOO_SMALL.replace("svg text", "body *").replace(" * t.getScreenCTM().a", "")
 
@@ -71,7 +71,7 @@ def test_the_map_has_each_measured_pair_twice_and_leaves_the_others_blank(nodes:
 
 
 def test_a_healthy_fleet_and_one_that_is_too_small_say_so(tmp_path: Path) -> None:
-    assert "No node and no link is named." in page(tmp_path, whole(fleet_simulation.record(8, 1)))
+    assert "No node and no link is named." in page(tmp_path, fleet_of())
     for nodes in (1, 3):
         text = page(tmp_path, whole(fleet_simulation.record(nodes, 1)))
         assert "Nobody could be told from the others here." in text
@@ -90,7 +90,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_told_after_the_verdicts(tmp_path: Path) -> None:
-    done = report(tmp_path, whole(fleet_simulation.record(8, 1)), "--html", str(tmp_path / "no" / "page.html"))
+    done = report(tmp_path, fleet_of(), "--html", str(tmp_path / "no" / "page.html"))
     assert done.returncode == 2 and "good      node0," in done.stdout
     assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
 

@@ -23,11 +23,6 @@ KINDS = {
 }
 
 
-def test_a_node_slower_by_five_percent_is_named_in_each_of_20_fleets_of_8() -> None:
-    for seed in range(20):
-        assert named(record(8, seed, step={seed % 8: 0.05})) == [(f"node{seed % 8}", "step")]
-
-
 def healthy_that_are_named(nodes: int, runs: int, noise: Noise) -> int:
     return sum(bool(named(record(nodes, 10_000 + seed, noise=noise))) for seed in range(runs))
 
@@ -52,42 +47,39 @@ def test_a_thousand_nodes_are_judged_too() -> None:
     assert named(found) == [("node7", "step"), ("node600", "step"), ("node1023", "step"), ("node11", "disk")]
 
 
+NETWORK, LINK = [("node6", "network latency"), ("node6", "network transfer")], ["latency", "transfer"]
+GROUPS = [f"leaf{node // 8}" for node in range(16)]
+
+
+def link(nodes: int, seed: int, **kind: Any) -> tuple[int, int]:
+    """A pair that a fleet measures, another for each seed."""
+    links = record(nodes, seed, **kind)["links"]
+    return links[seed % len(links)]["a"], links[seed % len(links)]["b"]
+
+
 @pytest.mark.parametrize(
-    ("nodes", "slower", "names"),
+    ("nodes", "seed", "slower", "names"),
     [
-        (16, {"step": {2: -0.3}}, []),  # a faster one, which hides nobody
-        (16, {"step": {2: -0.3, 5: 0.1}}, [("node5", "step")]),
-        (8, {"step": {1: 0.2, 4: 0.2, 6: 0.21}}, [("node1", "step"), ("node4", "step"), ("node6", "step")]),
-        (8, {"disk": {5: 0.5}}, [("node5", "disk")]),
-        (8, {"network": {6: 2.0}}, [("node6", "network latency"), ("node6", "network transfer")]),
+        *((8, seed, {"step": {seed % 8: 0.05}}, [(f"node{seed % 8}", "step")]) for seed in range(20)),
+        (16, 3, {"step": {2: -0.3}}, []),  # a faster one, which hides nobody
+        (16, 3, {"step": {2: -0.3, 5: 0.1}}, [("node5", "step")]),
+        (8, 3, {"step": {1: 0.2, 4: 0.2, 6: 0.21}}, [("node1", "step"), ("node4", "step"), ("node6", "step")]),
+        (8, 3, {"disk": {5: 0.5}}, [("node5", "disk")]),
+        (8, 3, {"network": {6: 2.0}}, NETWORK),
+        *((4, seed, {"step": {2: 1.5}}, [("node2", "step")]) for seed in range(20)),  # over twice the time, of four
+        *((4, seed, {"disk": {1: 1.5}}, [("node1", "disk")]) for seed in range(20)),
+        (16, 6, {"groups": GROUPS}, []),  # the longer way across switches is no fault
+        (8, 4, {"link": 2.0}, LINK),
+        *((4, seed, {"link": 50.0, "noise": KINDS["a crowded machine"]}, LINK) for seed in range(20)),
+        (16, 6, {"groups": GROUPS, "link": 1.0}, LINK),
     ],
 )
-def test_slow_parts_are_named_as_what_they_are(
-    nodes: int, slower: dict[str, Any], names: list[tuple[str, str]]
-) -> None:
-    assert named(record(nodes, 3, **slower)) == names
-
-
-def test_one_slow_pair_is_a_link() -> None:
-    made = record(8, 5)
-    link = made["links"][4]
-    name = f"node{link['a']} - node{link['b']}"
-    assert set(named(record(8, 5, link={(link["a"], link["b"]): 2.0}))) == {(name, "latency"), (name, "transfer")}
-
-
-def test_a_node_that_takes_over_twice_the_time_is_named_in_a_fleet_of_four() -> None:
-    for seed in range(20):
-        assert named(record(4, seed, step={2: 1.5})) == [("node2", "step")]
-        assert named(record(4, seed, disk={1: 1.5})) == [("node1", "disk")]
-
-
-def test_a_bad_link_of_four_nodes_is_named_where_others_use_the_machine_too() -> None:
-    crowded = KINDS["a crowded machine"]
-    for seed in range(20):
-        link = record(4, seed)["links"][seed % 6]
-        found = named(record(4, seed, noise=crowded, link={(link["a"], link["b"]): 50.0}))
-        name = f"node{link['a']} - node{link['b']}"
-        assert set(found) == {(name, "latency"), (name, "transfer")}
+def test_slow_parts_are_named_as_what_they_are(nodes: int, seed: int, slower: dict[str, Any], names: list[Any]) -> None:
+    if "link" in slower:
+        a, b = link(nodes, seed, **{"groups": slower.get("groups")})
+        slower = slower | {"link": {(a, b): slower["link"]}}
+        names = [(f"node{a} - node{b}", metric) for metric in names]
+    assert named(record(nodes, seed, **slower)) == names
 
 
 @pytest.mark.parametrize(
@@ -102,16 +94,7 @@ def test_a_bad_link_of_four_nodes_is_named_where_others_use_the_machine_too() ->
     ],
 )
 def test_who_is_slow_by_places(places: list[float], noise: float, alpha: float, slow: list[int]) -> None:
-    assert fleet_verdicts.slow(places, noise=noise, alpha=alpha) == slow
-
-
-def test_the_longer_way_across_switches_is_no_fault() -> None:
-    groups = [f"leaf{node // 8}" for node in range(16)]
-    assert named(record(16, 6, groups=groups)) == []
-    made = record(16, 6, groups=groups)
-    link = next(link for link in made["links"] if link["across"])
-    slow = named(record(16, 6, groups=groups, link={(link["a"], link["b"]): 1.0}))
-    assert {what for what, _ in slow} == {f"node{link['a']} - node{link['b']}"}
+    assert fleet_verdicts.slow(dict(enumerate(places)), noise=noise, alpha=alpha) == slow
 
 
 def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
@@ -153,7 +136,9 @@ def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
     rng = np.random.default_rng(11)
     for nodes, runs in ((4, 4000), (8, 4000), (64, 1000)):
         places = 0.1 * rng.standard_normal((runs, nodes))
-        share = statistics.fmean(bool(fleet_verdicts.slow(p, noise=0.0, alpha=0.05)) for p in places.tolist())
+        share = statistics.fmean(
+            bool(fleet_verdicts.slow(dict(enumerate(p)), noise=0.0, alpha=0.05)) for p in places.tolist()
+        )
         assert 0.02 < share < 0.055 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
 from typing import Any
 
@@ -14,7 +15,7 @@ from harness import env
 from program import count
 from program.ops import size_bytes
 from scoring.published.cards import figures_of, read_cards
-from scoring.published.table import nearest, read_published, select
+from scoring.published.table import nearest
 from tests import jobs
 from tests.program import programs
 from tests.tools import golden_programs
@@ -33,27 +34,14 @@ GOALS = {
 
 
 # Slow are HRNet's, and ResNet-50's at sizes between those of the others.
-def is_slow(name: str) -> bool:
-    _, _, batch, ranks = golden_programs.parts(name)
-    return batch < 128 or ranks in (2, 4)
+SLOW = [name for name in golden_programs.PUBLISHED if re.search("hrnet|_b32_|_b64_|_n2|_n4", name)]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * is_slow(n)) for n in golden_programs.PUBLISHED]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in golden_programs.PUBLISHED]
 )
 def test_a_published_configuration_has_its_golden_counts(name: str) -> None:
     assert golden_programs.count(name) == GOLDEN[name]
-
-
-def test_every_published_figure_of_paddles_on_one_node_has_a_golden_program() -> None:
-    """Each is on V100 or A100; where a table says AMP and no level, of both."""
-    golden = set(map(golden_programs.parts, golden_programs.PUBLISHED))
-    rows = [row for row in select(read_published(), metric="throughput") if row.framework.startswith("Paddle")]
-    assert {row.accelerator for row in rows} == {"V100", "A100"}
-    for row in rows:
-        if row.devices and row.devices <= 8 and row.precision:
-            for precision in ("amp_o1", "amp_o2") if row.precision == "amp" else (row.precision,):
-                assert ("hrnet" in row.model, precision, row.batch_per_device, row.devices) in golden
 
 
 def test_the_automatic_mode_is_priced_by_its_own_types_and_beside_no_figure() -> None:
@@ -110,8 +98,7 @@ def test_the_program_is_leaner_than_the_public_ones(name: str) -> None:
 
 
 def test_flops_and_bytes_are_those_counted_by_hand() -> None:
-    built = programs.build(stages=())  # stem, pool, fc
-    works = {w.kind: w for w in count.works(built.main)}
+    works = {w.kind: w for w in count.works(programs.build(stages=()).main)}  # stem, pool, fc
     batch, side = programs.BATCH, programs.SIDE // 2
     assert works["conv2d"].flops == 2 * batch * side * side * 64 * 3 * 7 * 7
     assert works["conv2d_grad"].flops == works["conv2d"].flops  # the image needs no gradient
@@ -121,9 +108,8 @@ def test_flops_and_bytes_are_those_counted_by_hand() -> None:
     assert works["mul"].flops == 2 * batch * 64 * programs.CLASSES
     assert works["mul_grad"].flops == 2 * works["mul"].flops
     # Statistics first, then the output: the image is read twice, and its gradient too.
-    assert works["batch_norm"].again_bytes == (4 * out,)
-    assert works["batch_norm_grad"].again_bytes == (4 * out, 4 * out)
-    assert works["relu"].again_bytes == ()
+    again = {kind: works[kind].again_bytes for kind in ("batch_norm", "batch_norm_grad", "relu")}
+    assert again == {"batch_norm": (4 * out,), "batch_norm_grad": (4 * out, 4 * out), "relu": ()}
     parameters = 64 * 3 * 49 + 2 * 64 + 65 * programs.CLASSES
     # Parameters and velocities are read and written, gradients are read.
     assert works["merged_momentum"].moved_bytes == 4 * 5 * parameters
@@ -173,42 +159,36 @@ def test_a_transpose_is_counted() -> None:
     assert count.counts_of(built.main)["transposes"] == 1
 
 
+def roofline(main_or_update: Any, *, card: Any = V100_32, tf32: bool = False, batch: int = 4, ranks: int = 8) -> Any:
+    operators = inspect.in_order(main_or_update)
+    return inspect.roofline(operators, tf32=tf32, batch=batch, ranks=ranks, card=card)
+
+
 def test_the_roofline_counts_every_micro_step() -> None:
     once, merged = (
-        inspect.roofline(
-            inspect.in_order(programs.build(name="amp_o2", device="gpu", ranks=8, batch=batch, knobs=knobs).update),
-            tf32=False,
-            batch=batch,
-            ranks=8,
-            card=V100_32,
-        )
+        roofline(programs.build(name="amp_o2", device="gpu", ranks=8, batch=batch, knobs=knobs).update, batch=batch)
         for batch, knobs in ((4, ""), (8, "gradient_merge=2"))
     )
-    assert once and merged
     assert merged["flops_time_s"] == pytest.approx(2 * once["flops_time_s"])
     assert once["step_time_s"] < merged["step_time_s"] - once["step_time_s"] / 2
 
 
 def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backward_pass() -> None:
     main = programs.build(name="amp_o2", device="gpu", ranks=8).main
-    operators = inspect.in_order((main,))
-    found = inspect.roofline(operators, tf32=False, batch=4, ranks=8, card=V100_32)
-    assert found is not None
+    found = roofline((main,))
     assert found["step_time_s"] >= max(found["flops_time_s"], found["bytes_time_s"])
     assert 0 < found["exposed_all_reduce_s"] < found["step_time_s"]
     small, large = (
-        inspect.roofline(operators, tf32=False, batch=4, ranks=8, card=dataclasses.replace(V100_32, on_chip_kib=size))
-        for size in (0, V100_32.on_chip_kib)
+        roofline((main,), card=dataclasses.replace(V100_32, on_chip_kib=size)) for size in (0, V100_32.on_chip_kib)
     )
-    assert small and large == found
+    assert large == found
     again_s = sum(sum(w.again_bytes) for w in count.works(main)) / V100_32.memory_bytes_per_s
     assert small["bytes_time_s"] == pytest.approx(found["bytes_time_s"] + again_s)
-    assert inspect.roofline(operators, tf32=False, batch=4, ranks=16, card=V100_32) is None
-    full = inspect.in_order(programs.build(device="gpu", ranks=8).update)
-    assert inspect.roofline(full, tf32=True, batch=4, ranks=8, card=V100_32) is None
-    times = [inspect.roofline(full, tf32=tf32, batch=4, ranks=8, card=A100_40) for tf32 in (False, True)]
-    assert times[0] and times[1]
-    assert times[0]["flops_time_s"] == pytest.approx(156 / 19.5 * times[1]["flops_time_s"])
+    assert roofline((main,), ranks=16) is None
+    full = programs.build(device="gpu", ranks=8).update
+    assert roofline(full, tf32=True) is None
+    plain, tf32 = (roofline(full, tf32=tf32, card=A100_40) for tf32 in (False, True))
+    assert plain["flops_time_s"] == pytest.approx(156 / 19.5 * tf32["flops_time_s"])
 
 
 def test_the_command_prints_json() -> None:
@@ -217,9 +197,7 @@ def test_the_command_prints_json() -> None:
     done = jobs.run([sys.executable, "-m", "tools.inspect", *job, "--json"], **talks)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    assert {"operators", "transposes", "casts", "all_reduces", "all_reduce_mib", "fused", "bytes_gib", "flops"} <= set(
-        found
-    )
+    assert found.keys() >= {"operators", "transposes", "casts", "all_reduces", "all_reduce_mib", "fused", "flops"}
     assert found["ranks"] == 8 and found["batch_per_device"] == 32
     assert found["verified"][0] == "161 gradients summed over 8 ranks once, scaled by 1/8 once"
     assert found["products"] == {"float16": 108}
@@ -245,22 +223,22 @@ def test_the_command_prints_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--system", "NONE"), "there is no config_NONE.sh; there are:"),
-        (("--system", "DGXA100", "--ranks", "0"), "DGXNGPU=0: must be at least 1"),
-        (("--system", "DGXA100", "--batch", "0"), "BATCHSIZE=0: must be at least 1"),
-        (("--system", "DGXA100", "--batch", "1000000000"), "cuDNN takes tensors of 2147483647 at most: lower "),
-        (("--system", "CPU", "--batch", "1000000000"), "cuDNN takes tensors of 2147483647 at most: lower "),
-        (("--system", "DGXA100", "--batch", "5000000000"), "BATCHSIZE=5000000000: cuDNN takes images up to 2147483647"),
-        (("--system", "DGXA100", "--ranks", "1000000000"), "DGXNGPU=1000000000: each rank has a TCP port of its own"),
-        (("--system", "DGXA100", "--strategy", "fuse_bn_act_ops=1", "--precision", "fp32"), "takes FP16 in NHWC only"),
-        (("--system", "DGXA100", "--strategy", "localsgd=1"), "localsgd is refused"),
-        (("--system", "DGX1", "--precision", "amp_o1", "--strategy", "auto", "--ranks", "4"), "STRATEGY=auto: "),
+        ("--system NONE", "there is no config_NONE.sh; there are:"),
+        ("--system DGXA100 --ranks 0", "DGXNGPU=0: must be at least 1"),
+        ("--system DGXA100 --batch 0", "BATCHSIZE=0: must be at least 1"),
+        ("--system DGXA100 --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
+        ("--system CPU --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
+        ("--system DGXA100 --batch 5000000000", "BATCHSIZE=5000000000: cuDNN takes images up to 2147483647"),
+        ("--system DGXA100 --ranks 1000000000", "DGXNGPU=1000000000: each rank has a TCP port of its own"),
+        ("--system DGXA100 --strategy fuse_bn_act_ops=1 --precision fp32", "takes FP16 in NHWC only"),
+        ("--system DGXA100 --strategy localsgd=1", "localsgd is refused"),
+        ("--system DGX1 --precision amp_o1 --strategy auto --ranks 4", "STRATEGY=auto: "),
     ],
 )
 def test_wrong_use_ends_in_one_line(
-    arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["inspect", *arguments])
+    monkeypatch.setattr(sys, "argv", ["inspect", *arguments.split()])
     assert inspect.main() == 2
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert words in error

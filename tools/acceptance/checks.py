@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,10 +20,12 @@ from typing import Any
 import numpy as np
 import paddle
 from paddle import static
+from PIL import Image
 
 from harness import memory, nvidia, ranks, sampling, state
 from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
+from harness.loader import ReaderConfig
 from harness.loop import COUNTED, Evaluator
 from paddle_rn50 import config, data
 from paddle_rn50.train import ResNet50
@@ -31,10 +34,8 @@ from program.passes import edit, gradients
 from runlog.json_schema import as_json
 from runlog.verdict import Verdict, judged
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.captured import captured, train
-from tools.acceptance.images import GREY_LEVELS, WHY_GREY_LEVELS, as_fed, grey_levels, one_batch_each, pictures, reader
 from tools.acceptance.lines import CHECKS, Lines, NotPossible, on_all
-from tools.acceptance.machine import Machine
+from tools.acceptance.machine import Machine, as_fed
 from tools.acceptance.reference import (
     BATCH,
     CPU,
@@ -54,14 +55,17 @@ SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
 FIT_BATCHES = 16  # of training images that the evaluated weights are fitted to
 POOLING = {"float32": 2**-23, "float16": 2**-10}  # two roundings, each half a unit in the last place
 COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # operators that open one
+GREY_LEVELS = 4.0
+WHY_GREY_LEVELS = "enlarging the colour channels another way gives 3.1, a faster IDCT 0.95, a shift by a pixel 7.0"
+# Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
+# filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
+REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
 EVALUATION_DIFFERS = 4
 WHY_EVALUATION = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
 
 
 def sensors(machine: Machine) -> Verdict:
     """What NVML says of this rank's GPU, as the telemetry of a run reads it."""
-    if machine.job.device == "cpu":
-        raise NotPossible("no GPU: DEVICE=cpu")
     index = machine.me.local_rank
     with nvidia.opened() as (handles, _):
         told, sample = nvidia.gpu_of(handles[index]), nvidia.sample(handles[index])
@@ -83,14 +87,14 @@ def sensors(machine: Machine) -> Verdict:
 
 def losses(machine: Machine) -> Verdict:
     """Losses of the first steps on every rank against the recorded ones."""
-    machine.measured["losses"] = found = train(machine, machine.plan())
+    machine.measured["losses"] = found = machine.train(machine.plan())
     return judge_losses("losses", found, np.array(GOLDEN["losses"]["1"]), _tolerance(machine))
 
 
 def layout(machine: Machine) -> Verdict:
     """The same in NHWC against NCHW here."""
     nchw = machine.of_earlier("losses")[0]
-    return judge_losses("layout", train(machine, machine.plan("NHWC")), nchw, LAYOUT)
+    return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw, LAYOUT)
 
 
 def pooling(machine: Machine) -> Verdict:
@@ -129,23 +133,14 @@ def _tolerance(machine: Machine) -> Tolerance:
 
 def input_pipeline(machine: Machine) -> Verdict:
     """Images of the GPU's pipeline, as a program on the GPU reads them, against the CPU's, in the job's format."""
-    if machine.job.device == "cpu":
-        raise NotPossible("no GPU: DEVICE=cpu")
     recipe = config.nvidia_cosine(BATCH)
     fed = ResNet50(recipe, machine.plan(), batch=BATCH).image
     with tempfile.TemporaryDirectory() as folder:
         images = pictures(Path(folder))
-        readers = {
-            device: reader(
-                replace(fed, layout="NHWC"),
-                threads=machine.job.data_threads_per_rank,
-                device=device,
-                device_id=machine.me.local_rank,
-            )
-            for device in ("gpu", "cpu")
-        }
-        to_host = functools.partial(copied, machine)
-        read = {device: one_batch_each(images, recipe, readers[device], to_host) for device in readers}
+        read = {}
+        for device in ("gpu", "cpu"):
+            reader = machine.reader(replace(fed, layout="NHWC"), device)
+            read[device] = one_batch_each(images, recipe, reader, functools.partial(copied, machine))
     found = machine.me.gather([grey_levels(a, b) for a, b in zip(read["gpu"], read["cpu"], strict=True)])
     mean = float(np.max(found))
     return judged(
@@ -155,6 +150,36 @@ def input_pipeline(machine: Machine) -> Verdict:
         f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}",
         figures={"mean_grey_levels": mean},
     )
+
+
+def grey_levels(a: np.ndarray, b: np.ndarray) -> float:
+    """Mean difference of normalized images [N, H, W, 3 or 4] in levels of 255; infinite where the 4th is not empty."""
+    if a[..., 3:].any() or b[..., 3:].any():
+        return math.inf
+    return float(np.mean(np.abs(a - b)[..., :3] * np.array(data.STD)))
+
+
+def pictures(folder: Path) -> data.ImageList:
+    """A batch of made JPEG files in colour, 500 x 375, with detail of 16 pixels."""
+    rng = np.random.default_rng(SEED)
+    names = [f"{i}.jpeg" for i in range(BATCH)]
+    for name in names:
+        coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
+        coarse.resize((500, 375), Image.Resampling.BICUBIC).save(folder / name, quality=90)
+    return data.ImageList(root=folder, paths=tuple(names), labels=np.zeros(BATCH, dtype=np.int64))
+
+
+def one_batch_each(
+    images: data.ImageList, recipe: config.Recipe, reader: ReaderConfig, copied: Callable[[Any], np.ndarray]
+) -> list[np.ndarray]:
+    """A batch of the training pipeline and one of the evaluation's, normalized, each `copied` to the host."""
+    read = []
+    for kind in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
+        all_at_once = iter([(1, np.arange(len(images)), np.ones(len(images), dtype=bool))])
+        source = data.Loader(images, all_at_once, reader, **kind)
+        read.append(copied(next(source).image))
+        source.close()
+    return read
 
 
 def copied(machine: Machine, image: Any) -> np.ndarray:
@@ -179,8 +204,8 @@ def all_reduce(machine: Machine) -> Verdict:
     """Sums of the gradients' buckets over the ranks by NCCL, or gloo, against MPI's on the host."""
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
-    found, wrong, total_mib = _open_communicator(machine), 0, 0.0
-    for index, bucket in enumerate(found):
+    buckets, wrong = _open_communicator(machine), 0
+    for index, bucket in enumerate(buckets):
         elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
         # Whole numbers this small have no rounding in any order of summing, so the sums must be the same.
         values = np.random.default_rng([SEED, machine.me.rank, index]).integers(-4, 5, elements, dtype=np.int32)
@@ -188,15 +213,14 @@ def all_reduce(machine: Machine) -> Verdict:
         machine.me.comm.Allreduce(values, wanted)
         summed = _sum(machine, values.astype(bucket["dtype"]))
         wrong += int(np.count_nonzero(summed != wanted.astype(bucket["dtype"])))
-        total_mib += bucket["mib"]
     wrong = int(machine.me.sum(wrong))
-    buckets = len(found)
+    total_mib = sum(bucket["mib"] for bucket in buckets)
     return judged(
         "all-reduce",
         wrong == 0,
-        f"{wrong} sums differ of {buckets} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
+        f"{wrong} sums differ of {len(buckets)} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
         "no sum differs: whole numbers below 256 add up without rounding",
-        figures={"wrong": wrong, "buckets": buckets, "mib": total_mib},
+        figures={"wrong": wrong, "buckets": len(buckets), "mib": total_mib},
     )
 
 
@@ -216,15 +240,8 @@ def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
         static.data("x", values.shape, str(values.dtype))
-        edit.insert(
-            main.global_block(),
-            0,
-            "c_allreduce_sum",
-            {"X": ["x"]},
-            {"Out": ["x"]},
-            ring_id=0,
-            use_calc_stream=True,
-        )
+        way = {"ring_id": 0, "use_calc_stream": True}
+        edit.insert(main.global_block(), 0, "c_allreduce_sum", {"X": ["x"]}, {"Out": ["x"]}, **way)
         (summed,) = machine.executor.run(main, feed={"x": values}, fetch_list=["x"])
     return np.array(summed)
 
@@ -257,7 +274,7 @@ def evaluation(machine: Machine) -> Verdict:
             ranks=machine.me,
         )
         order = sampling.evaluation_plan(len(images), batch=BATCH, rank=machine.me.rank, ranks=machine.me.size)
-        source = data.Loader(images, order, machine.reader, resize=recipe.eval_resize)
+        source = data.Loader(images, order, machine.reader(data.ImageFormat(size=SIDE)), resize=recipe.eval_resize)
         steps = sampling.evaluation_steps(len(images), BATCH * machine.me.size)
         totals = evaluator.run(source, steps=steps)
         source.close()
@@ -272,6 +289,49 @@ def evaluation(machine: Machine) -> Verdict:
     )
 
 
+def captured(machine: Machine) -> Verdict:
+    """Losses of the recorded job's first steps, launched operator by operator, against those of a replayed graph.
+
+    The last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream capturing.
+    """
+    paddle.set_flags(REPEATABLE)
+    launched = machine.train(machine.plan())
+    return same_bits(launched, machine.train(machine.plan(strategy="cuda_graph=1")))
+
+
+def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Verdict:
+    """Losses [ranks, steps] of the one against those of the other."""
+    steps, good = launched.shape[1], False
+    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
+    if not np.isfinite(launched).all():
+        found = "a launched step's loss is not finite"
+    elif differ.any():
+        first = int(np.argmax(differ))
+        off = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
+        found = f"{differ.sum()} of {steps} losses differ, first at step {first + 1}, by {off:.1e} of it"
+    elif (launched[:, 1:] == launched[:, :-1]).all():
+        found = f"{steps} losses are alike, and none differs from the one before: nothing was trained"
+    else:
+        found, good = f"{steps} of {steps} losses alike bit for bit", True
+    wanted = "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms"
+    figures = {"launched": launched.tolist(), "replayed": replayed.tolist()}
+    return judged("captured", good, found, wanted, figures=figures)
+
+
+FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
+    "sensors": sensors,
+    "losses": losses,
+    "throughput": acceptance_speed.throughput,
+    "memory": acceptance_speed.peak_memory,
+    "layout": layout,
+    "pooling": pooling,
+    "all-reduce": all_reduce,
+    "evaluation": evaluation,
+    "input": input_pipeline,
+    "captured": captured,
+}
+
+
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Runs the checks of the job's precision on this rank."""
     me = ranks.start(job)
@@ -280,26 +340,14 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
     lines.note({"nodes": as_json(machine.nodes)})
-    checks: dict[str, Callable[[Machine], Verdict]] = {
-        "sensors": sensors,
-        "losses": losses,
-        "throughput": acceptance_speed.throughput,
-        "memory": acceptance_speed.peak_memory,
-        "layout": layout,
-        "pooling": pooling,
-        "all-reduce": all_reduce,
-        "evaluation": evaluation,
-        "input": input_pipeline,
-        "captured": captured,
-    }
 
     def checked(name: str) -> Verdict:
         machine.possible(name)
         with memory.explained(job), ranks.lost_peer():
-            return checks[name](machine)
+            return FUNCTIONS[name](machine)
 
     for name in CHECKS[job.precision]:
         WATCHDOG.beat(f"checking {name}")
         # Its own communicator: what one rank left unread in a check that failed is not read in the next.
         machine.me = replace(me, comm=me.comm.Dup())
-        lines.run(name, functools.partial(on_all, me, functools.partial(checked, name)))
+        lines.run(functools.partial(on_all, me, name, functools.partial(checked, name)))

@@ -32,10 +32,6 @@ class NotPossible(Exception):
     """The machine lacks what a check needs; the message says what."""
 
 
-class CheckFailed(Exception):
-    """A rank could not do a check; the message says why."""
-
-
 class Lines:
     """The lines of one job, written as they are done; `Lines(None)` is that of every rank but the first."""
 
@@ -43,15 +39,10 @@ class Lines:
         """`result`: the job's log."""
         self._path, self._precision = result and lines_file(result), precision
 
-    def run(self, check: str, function: Callable[[], Verdict]) -> None:
-        """Runs a check on this rank and notes what rank 0 found; an error of it is a line that failed."""
+    def run(self, check: Callable[[], Verdict]) -> None:
+        """Runs a check on this rank, and notes and prints what rank 0 found."""
         started_s = time.monotonic()
-        try:
-            verdict = function()
-        except NotPossible as reason:
-            verdict = Verdict(check=check, status=UNKNOWN, found=str(reason))
-        except CheckFailed as error:
-            verdict = Verdict(check=check, status=FATAL, found=str(error))
+        verdict = check()
         figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
         verdict = dataclasses.replace(verdict, where=self._precision, figures=figures)
         self.note(verdict.as_dict())
@@ -70,13 +61,13 @@ def lines_file(result: Path) -> Path:
     return result.with_suffix(".lines")
 
 
-def on_all(me: Ranks, check: Callable[[], Verdict], *, leave_s: float = LEAVE_S) -> Verdict:
+def on_all(me: Ranks, name: str, check: Callable[[], Verdict], *, leave_s: float = LEAVE_S) -> Verdict:
     """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
 
     `me` must have a communicator that the check does not use.
 
-    Raises NotPossible where the machine lacks what it needs; CheckFailed where a rank could not do it; RunError where a
-    rank could not, and another did not leave it in time, as one that waits for it: the job must end.
+    Raises RunError where a rank could not do it, and another did not leave it in time, as one that waits for it: the
+    job must end.
     """
     verdict, error, lacks = None, "", ""
     try:
@@ -95,7 +86,6 @@ def on_all(me: Ranks, check: Callable[[], Verdict], *, leave_s: float = LEAVE_S)
     missing = [text for text in me.gather(lacks) if text]
     if errors:
         rank, text = next(iter(errors.items()))
-        raise CheckFailed(text if len(errors) == me.size else f"rank {rank}: {text}")
-    if missing or verdict is None:
-        raise NotPossible(missing[0])
-    return verdict
+        found = text if len(errors) == me.size else f"rank {rank}: {text}"
+        return Verdict(check=name, status=FATAL, found=found)
+    return Verdict(check=name, status=UNKNOWN, found=missing[0]) if missing or verdict is None else verdict

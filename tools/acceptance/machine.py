@@ -1,4 +1,4 @@
-"""What the checks of an acceptance share on a rank: its device and ranks, and the recorded job."""
+"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle import static
 
+from harness import loader, provenance, ranks, sampling, session, state
 from harness import plan as plans
-from harness import provenance, ranks, sampling, session
 from harness.env import Job, Origins
-from harness.loader import ReaderConfig
+from harness.hooks.capture import CapturedStep
+from harness.hooks.watchdog import WATCHDOG
+from harness.loop import LaunchedStep
 from paddle_rn50 import config, data, digits
+from paddle_rn50.train import ResNet50
 from program import build
+from program.ops import LOSS_VALUE
 from program.schedules import Schedule
 from runlog.errors import RunError
-from tools.acceptance.images import reader
 from tools.acceptance.lines import NotPossible
-from tools.acceptance.reference import BATCH, SEED, SIDE, Images
-from tools.doctor import gpu as doctor_gpu
+from tools.acceptance.reference import BATCH, SEED, SIDE, Images, first_weights
+from tools.doctor import checks as doctor_checks
 
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
@@ -28,6 +32,7 @@ TF32_CAPABILITY = 80
 STEPS, SHORT_STEPS = 20, 4  # of the recorded job
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
 WITHOUT_KERNELS = ("sensors", "input", "all-reduce")
+ON_A_GPU = {**dict.fromkeys(("sensors", "memory", "input"), "no GPU"), "captured": "a CPU has no CUDA graphs"}
 
 
 class Machine:
@@ -44,10 +49,12 @@ class Machine:
         if job.device == "gpu":
             major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
             self.capability = 10 * major + minor
-        self.kernels = job.device == "cpu" or bool(doctor_gpu.code_for(self.capability))
+        self.kernels = job.device == "cpu" or bool(doctor_checks.code_for(self.capability))
 
     def possible(self, check: str) -> None:
-        """Whether this GPU can do a check. Raises NotPossible where it lacks what the check needs."""
+        """Whether this device can do a check. Raises NotPossible where it lacks what the check needs."""
+        if self.job.device == "cpu" and check in ON_A_GPU:
+            raise NotPossible(f"{ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.kernels:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
         if self.job.precision == "tf32" and self.capability < TF32_CAPABILITY:
@@ -66,23 +73,63 @@ class Machine:
     def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""
         recipe = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
-        images = data.read_list(self.root, "train_list.txt", recipe.classes)
+        images = self.images("train", recipe)
         return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
+
+    def images(self, part: str, recipe: config.Recipe) -> data.ImageList:
+        """The embedded data set's."""
+        return data.read_list(self.root, f"{part}_list.txt", recipe.classes)
+
+    def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
+        """Of a pipeline on that device for the recorded jobs."""
+        job = replace(self.job, device=device)
+        return loader.ReaderConfig.of_rank(job, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
     def batches(self, images: data.ImageList, recipe: config.Recipe, steps: int) -> Images:
         """What one rank reads in the recorded job, by the CPU's pipeline."""
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
-        source = data.Loader(images, order, self.reader, augment=recipe.augmentation)
+        reader = self.reader(data.ImageFormat(size=SIDE))
+        source = data.Loader(images, order, reader, augment=recipe.augmentation)
         # Copies: the pipeline's buffers are good until the next batch only.
         read = [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
         source.close()
         return read
 
-    @property
-    def reader(self) -> ReaderConfig:
-        """Of the CPU's pipeline for the recorded jobs."""
-        return reader(data.ImageFormat(size=SIDE), threads=self.job.data_threads_per_rank)
+    def train(self, plan: build.Plan) -> np.ndarray:
+        """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
+        recipe, images, schedule = self.recorded()
+        read, weights = self.batches(images, recipe, self.steps), first_weights(recipe)  # before a capture binds it
+        model, executor, found = ResNet50(recipe, plan, batch=BATCH), self.executor, []
+        with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+            training = model.training_program(schedule, seed=SEED)
+            executor.run(training.startup)
+            batches = [loader.resident(_batch(as_fed(x, model.image), label), executor.place) for x, label in read]
+            feeds = [{"image": batch.image, "label": batch.label} for batch in batches]
+            step = (CapturedStep if plan.strategy.cuda_graph else LaunchedStep)(executor, training)
+            if plan.strategy.cuda_graph:
+                step.begin()
+                for _ in range(step.RUNS_BEFORE):
+                    step.run(training.main, feeds[0])
+                build.keep_communicators(training.startup)
+                executor.run(training.startup)  # what they trained
+            state.set_weights(training.main, weights)
+            step.capture()
+            for number, feed in enumerate(feeds, 1):
+                WATCHDOG.beat("training the recorded steps")
+                step.send_rate(number)
+                step.run(training.main, feed)
+                training.schedule.step()
+                found.append(float(np.mean(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))))
+        return np.array(self.me.gather(found), np.float32)
 
-    def images(self, part: str, recipe: config.Recipe) -> data.ImageList:
-        """The embedded data set's."""
-        return data.read_list(self.root, f"{part}_list.txt", recipe.classes)
+
+def _batch(image: np.ndarray, label: np.ndarray) -> loader.Batch:
+    return loader.Batch(image=image, label=label, valid=np.ones(len(label), np.float32), ids=np.arange(len(label)))
+
+
+def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
+    """[N, 3, H, W] float32 in the layout, channels and type that a program is fed."""
+    image = np.pad(image, ((0, 0), (0, wanted.channels - 3), (0, 0), (0, 0)))
+    if wanted.layout == "NHWC":
+        image = image.transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(image, dtype=np.float16 if wanted.half else np.float32)

@@ -11,16 +11,17 @@ import os
 import socket
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness import env
 from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
+from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
 from tools.doctor.node import own_cores, probe
-from tools.doctor.nodes import clock_offset_s, judge_all, judge_ranks, judge_start
 
 MPIRUN_S = 8.0
+TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hands to its ranks
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
@@ -41,26 +42,22 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
 
 def alone(job: env.Job) -> list[Verdict]:
     """Looks at this node, and whether mpirun starts ranks on it."""
+    with ThreadPoolExecutor() as beside:
+        failed = beside.submit(mpirun_failure)
+        return judge_all([probe(job)], job) + judge_start(failed.result(), job)
+
+
+def mpirun_failure() -> str:
+    """Why mpirun does not start ranks on this node; empty if it does."""
     mpirun = Path(sys.executable).with_name("mpirun")
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    options = [*root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"
-    options = ["-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-    command = [str(mpirun), *root, *options, sys.executable, "-c", script]
-    until_s = time.monotonic() + MPIRUN_S
-    try:
-        started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-    except OSError as error:
-        return judge_all([probe(job)], job) + judge_start(str(error), job)
-    verdicts = judge_all([probe(job)], job)
-    try:
-        stderr = started.communicate(timeout=max(1.0, until_s - time.monotonic()))[1]
-        failed = " ".join(stderr.split())[:300] or "mpirun failed" if started.returncode else ""
-    except subprocess.TimeoutExpired:
-        started.terminate()
-        failed = f"no answer in {MPIRUN_S:g} s"
-    return verdicts + judge_start(failed, job)
+    command = ["timeout", f"{MPIRUN_S:g}", str(mpirun), *options, sys.executable, "-c", script]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode == TIMED_OUT:
+        return f"no answer in {MPIRUN_S:g} s"
+    return " ".join(done.stderr.split())[:300] or "mpirun failed" if done.returncode else ""
 
 
 @one_line

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,13 @@ LISTING_S = 2.0  # for comparing each list with the folders of a large data set:
 
 def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, Any]:
     """Facts of this node, without judgement; `rank_cores` are those that each of its ranks may use, where any run."""
-    importing = {name: _importing(module) for name, module in IMPORTED.items()}
+    import_errors = ThreadPoolExecutor().map(_import_error, IMPORTED.values())  # begun now, and read last
     with nvidia.opened() as (handles, absence):
         gpus = [nvidia.gpu_of(handle) for handle in handles]
     try:
         topology, topology_error = nvidia.topology(), ""
     except ValueError as error:
         topology, topology_error = None, str(error)
-    source = as_json(provenance.source(job.source_commit, job.image_digest))
     return {
         "host": socket.gethostname(),
         "gpus": gpus,
@@ -60,7 +60,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, 
         "topology": topology,
         "topology_error": topology_error,
         "libraries": _libraries() if job.device == "gpu" else {},
-        "source": source,
+        "source": as_json(provenance.source(job.source_commit, job.image_digest)),
         "code_sha256": provenance.code_sha256(),
         "rank_cores": rank_cores or _rank_cores(job),
         "numa": _numa(),
@@ -74,32 +74,20 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, 
         "infiniband": _infiniband(Path("/sys/class/infiniband")),
         "drop_caches": os.access(DROP, os.W_OK),
         "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
-        "imports": {name: (why := _imported(process), package_of(why)) for name, process in importing.items()},
+        "imports": {name: (why, package_of(why)) for name, why in zip(IMPORTED, import_errors, strict=True)},
     }
 
 
-def _importing(name: str) -> subprocess.Popen[str]:
-    """A process that imports a package, as a library that is missing or broken may end it."""
-    return subprocess.Popen(
-        [sys.executable, "-c", f"import {name}"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _imported(process: subprocess.Popen[str]) -> str:
-    """Why the package cannot be imported; empty if it can."""
+def _import_error(name: str) -> str:
+    """Why a process cannot import a package, as a library that is missing or broken may end it; empty if it can."""
+    command = [sys.executable, "-c", f"import {name}"]
     try:
-        stderr = process.communicate(timeout=IMPORT_S)[1].strip()
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=IMPORT_S)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
         return f"not done in {IMPORT_S:g} s"
-    if process.returncode < 0:
-        return f"ended by signal {-process.returncode}"
-    return stderr.rpartition("\n")[2] if process.returncode else ""
+    if done.returncode < 0:
+        return f"ended by signal {-done.returncode}"
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
 
 
 def package_of(error: str) -> str:
@@ -194,57 +182,59 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 def _data(root: Path) -> dict[str, Any]:
     """Packed images, or the lists of a data set against its folders; samples decoded. Without lists, Cityscapes'."""
-    parts: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for part in ("train", "val"):
         try:
             packed = records.find(root, part)
+            found[part] = _packed(packed) if packed else _listed(root, part)
         except ValueError as wrong:
-            parts[part] = {"error": str(wrong)}
-            continue
-        if packed:
-            parts[part] = _packed(packed)
-            continue
-        found = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
-        if found:
-            content = found[0].read_bytes()
-            name, lines = found[0].name, [line.split() for line in content.decode(errors="replace").splitlines()]
-        else:
-            images = sorted((root / "leftImg8bit" / part).glob("*/*.png"))
-            name, lines = f"leftImg8bit/{part}", [[image.relative_to(root).as_posix()] for image in images]
-            content = "\n".join(line[0] for line in lines).encode()
-        files = [word for line in lines for word in line if not word.isdecimal()]
-        if not files:
-            parts[part] = {
-                "error": f"{root}: names no {part} sample: it has no {LISTS[0].format(part)} or an empty one"
-            }
-            continue
-        absent, looked_at = _absent(root, files)
-        samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
-        undecodable = [f"{root / file}: {error}" for file in samples if (error := _undecodable(root / file))]
-        parts[part] = {
-            "name": name,
-            "samples": sum(bool(line) for line in lines),
-            "files": len(files),
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "looked_at": looked_at,
-            "absent": absent,
-            "undecodable": "; ".join(undecodable),
-        }
-    return parts
+            found[part] = {"error": str(wrong)}
+    return found
 
 
 def _packed(packed: records.Records) -> dict[str, Any]:
-    """Packed images: their number and places, and samples decoded."""
     try:
         samples = packed.named(np.array([0, len(packed) // 2, len(packed) - 1]))
         undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
     except RunError as error:
         undecodable = [str(error)]
     count = len(packed.files)
-    sha256 = hashlib.sha256(packed.places.tobytes()).hexdigest()
-    name = f"{packed.files[0].name} ({packed.form})"
-    found = {"name": name, "samples": len(packed), "files": count, "looked_at": count, "absent": [], "sha256": sha256}
-    return found | {"undecodable": "; ".join(undecodable)}
+    return {
+        "name": f"{packed.files[0].name} ({packed.form})",
+        "samples": len(packed),
+        "files": count,
+        "sha256": hashlib.sha256(packed.places.tobytes()).hexdigest(),
+        "looked_at": count,
+        "absent": [],
+        "undecodable": "; ".join(undecodable),
+    }
+
+
+def _listed(root: Path, part: str) -> dict[str, Any]:
+    """Raises ValueError where there is no sample."""
+    lists = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
+    if lists:
+        name, content = lists[0].name, lists[0].read_bytes()
+        lines = [line.split() for line in content.decode(errors="replace").splitlines()]
+    else:
+        name, images = f"leftImg8bit/{part}", sorted((root / "leftImg8bit" / part).glob("*/*.png"))
+        lines = [[str(image.relative_to(root))] for image in images]
+        content = "\n".join(file for (file,) in lines).encode()
+    files = [word for line in lines for word in line if not word.isdecimal()]
+    if not files:
+        raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)} or an empty one")
+    absent, looked_at = _absent(root, files)
+    samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
+    undecodable = [f"{root / file}: {error}" for file in samples if (error := _undecodable(root / file))]
+    return {
+        "name": name,
+        "samples": sum(bool(line) for line in lines),
+        "files": len(files),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "looked_at": looked_at,
+        "absent": absent,
+        "undecodable": "; ".join(undecodable),
+    }
 
 
 def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:

@@ -52,8 +52,7 @@ def text(judged: Judged, then: Mapping[str, Any] | None) -> str:
     if alone and record["whole_s"]:
         whole = statistics.median(record["whole_s"])
         lines.append(f"{'whole':18}a step of all takes {whole:.4f} s, alone {statistics.median(alone):.4f} s")
-    resent = sum(sum(link["resent"]) for link in record["links"])
-    lines.append(f"{'links':18}{len(record['links'])} measured; TCP sent {resent:.0f} segments again")
+    lines.append(f"{'links':18}{len(record['links'])} measured")
     for difference in differences(record["hosts"], record["nodes"]):
         others = "; ".join(f"{value}: {', '.join(hosts)}" for value, hosts in difference.others.items())
         lines.append(f"differs   {difference.fact}: {difference.usual}; but {others}")

@@ -5,6 +5,7 @@ Where the job has one node its ranks take the nodes' place, so that the GPUs of 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -29,8 +30,8 @@ from runlog.json_schema import as_json
 from runlog.verdict import FATAL
 from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
+from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
-from tools.doctor.nodes import clock_offset_s, judge_node
 from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
 from tools.fleet.record import FORMAT
@@ -49,16 +50,23 @@ JOB = ("workload", "recipe", "precision", "layout", "batchsize", "image_size", "
 
 
 class Alone:
-    """This rank's measurements that need no other rank."""
+    """This rank's measurements that need no other rank; `step` takes one and says its seconds, where it can."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine, self.job = machine, machine.job
+    def __init__(self, machine: Machine, step: Callable[[], float] | None) -> None:
+        self.machine, self.job, self.step = machine, machine.job, step
         self.leads = machine.me.local_rank == 0 or machine.job.dgxnnodes == 1
         self.values: dict[str, list[float]] = {}
         self.failed: dict[str, str] = {}  # metric: why
         self.steps: list[float] = []  # seconds of each, for the jitter
         self.copied = [np.ones(COPY_MIB * 2**18, np.float32) for _ in range(2)]
         self.files = itertools.cycle(self._files())
+        self.measures: dict[tuple[str, ...], Callable[[], tuple[float, ...]]] = {
+            ("step_s", "step_mean_s"): self._steps,
+            ("clock_ns",): self._clock,
+            ("memory_s_per_gib",): self._memory,
+            **({("disk_s_per_gib",): self._disk} if self.leads else {}),
+            ("input_s",): self._input,
+        }
 
     def _files(self) -> list[Path]:
         if not self.job.datadir:
@@ -66,48 +74,42 @@ class Alone:
         walk = (Path(folder) / name for folder, _, names in os.walk(self.job.datadir) for name in sorted(names))
         return list(itertools.islice(walk, FILES))
 
-    def take(self, measure: Callable[[], dict[str, float]], *metrics: str) -> None:
-        """Notes what a turn measured; what failed once is not tried again."""
-        if metrics[0] in self.failed:
-            return
-        WATCHDOG.beat(f"measuring {metrics[0]}")
-        try:
-            for metric, value in measure().items():
-                self.values.setdefault(metric, []).append(value)
-        except NotPossible as reason:
-            self.failed |= dict.fromkeys(metrics, f"{NOT_POSSIBLE}: {reason}")
-        except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
-            self.failed |= dict.fromkeys(metrics, " ".join(str(error).split()) or type(error).__name__)
+    def turn(self) -> None:
+        """All measurements once; what failed once is not tried again."""
+        for metrics, measure in self.measures.items():
+            if metrics[0] in self.failed:
+                continue
+            WATCHDOG.beat(f"measuring {metrics[0]}")
+            try:
+                for metric, value in zip(metrics, measure(), strict=True):
+                    self.values.setdefault(metric, []).append(value)
+            except NotPossible as reason:
+                self.failed |= dict.fromkeys(metrics, f"{NOT_POSSIBLE}: {reason}")
+            except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
+                self.failed |= dict.fromkeys(metrics, " ".join(str(error).split()) or type(error).__name__)
 
-    def turn(self, step: Callable[[], float]) -> None:
-        """All measurements once."""
-        self.take(lambda: self._steps(step), "step_s", "step_mean_s")
-        self.take(self._clock, "clock_ns")
-        self.take(self._memory, "memory_s_per_gib")
-        if self.leads:
-            self.take(self._disk, "disk_s_per_gib")
-        self.take(self._input, "input_s")
-
-    def _steps(self, step: Callable[[], float]) -> dict[str, float]:
-        taken, until = [step() for _ in range(LEAST_STEPS)], time.perf_counter() + STEP_S
+    def _steps(self) -> tuple[float, float]:
+        if self.step is None:
+            raise NotPossible("this Paddle has no kernels for a GPU")
+        taken, until = [self.step() for _ in range(LEAST_STEPS)], time.perf_counter() + STEP_S
         while time.perf_counter() + taken[-1] < until and len(taken) < MOST_STEPS:
-            taken.append(step())
+            taken.append(self.step())
         self.steps += taken
-        return {"step_s": statistics.median(taken), "step_mean_s": statistics.fmean(taken)}
+        return statistics.median(taken), statistics.fmean(taken)
 
-    def _clock(self) -> dict[str, float]:
+    def _clock(self) -> tuple[float]:
         with nvidia.opened() as (handles, why):
             mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"] if handles else None
         if self.job.device == "cpu" or not mhz:
             raise NotPossible("no GPU: DEVICE=cpu" if self.job.device == "cpu" else why or "NVML does not tell it")
-        return {"clock_ns": 1000 / mhz}
+        return (1000 / mhz,)
 
-    def _memory(self) -> dict[str, float]:
+    def _memory(self) -> tuple[float]:
         began = time.perf_counter()
         np.copyto(self.copied[1], self.copied[0])
-        return {"memory_s_per_gib": (time.perf_counter() - began) * 1024 / COPY_MIB}
+        return ((time.perf_counter() - began) * 1024 / COPY_MIB,)
 
-    def _disk(self) -> dict[str, float]:
+    def _disk(self) -> tuple[float]:
         """Files of DATADIR, which the page cache is asked to forget first."""
         if not self.job.datadir:
             raise NotPossible("no DATADIR")
@@ -122,9 +124,9 @@ class Alone:
                 break
         if not read:
             raise NotPossible(f"DATADIR={self.job.datadir} holds no data")
-        return {"disk_s_per_gib": took * 2**30 / read}
+        return (took * 2**30 / read,)
 
-    def _input(self) -> dict[str, float]:
+    def _input(self) -> tuple[float]:
         """A batch of the job's own input pipeline, which a step would wait for if it took no time itself."""
         job, me = self.job, self.machine.me
         model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.batchsize)
@@ -139,7 +141,7 @@ class Alone:
             next(batches)
             began = time.perf_counter()
             taken = sum(1 for _ in itertools.islice(batches, BATCHES))
-            return {"input_s": (time.perf_counter() - began) / taken}
+            return ((time.perf_counter() - began) / taken,)
         finally:
             source.close()
 
@@ -174,23 +176,11 @@ def wait(comm: MPI.Comm) -> None:
         time.sleep(0.001)
 
 
-def resent() -> int:
-    """Segments that TCP has sent again on this node."""
-    try:
-        names, values = (
-            line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line.startswith("Tcp:")
-        )
-    except (OSError, ValueError):
-        return 0
-    return int(dict(zip(names, values, strict=True))["RetransSegs"])
-
-
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
     """Seconds of an exchange of 8 bytes (median), and of an all-reduce of EXCHANGE_MIB between two (mean)."""
     small, answer = np.zeros(1), np.zeros(1)
     mine = np.ones(fleet_rounds.EXCHANGE_MIB * 2**18, np.float32)
-    theirs = np.empty_like(mine)
-    before, pings = resent(), []
+    theirs, pings = np.empty_like(mine), []
     for _ in range(PINGS):
         began = time.perf_counter()
         comm.Sendrecv(small, other, recvbuf=answer, source=other)
@@ -199,30 +189,23 @@ def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
     for _ in range(EXCHANGES):
         comm.Sendrecv(mine, other, recvbuf=theirs, source=other)
         mine += theirs
-    took = (time.perf_counter() - began) / EXCHANGES
-    return {"latency_s": statistics.median(pings), "transfer_s": took, "resent": float(resent() - before)}
+    return {"latency_s": statistics.median(pings), "transfer_s": (time.perf_counter() - began) / EXCHANGES}
 
 
 def pairs(comm: MPI.Comm, groups: list[str]) -> list[dict[str, Any]]:
-    """Every link of the rounds, LINK_TURNS times, on all leaders at once; whole on the first one."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    """Every link of the rounds, LINK_TURNS times and once to warm up, as the first of its two leaders has it."""
+    found: dict[fleet_rounds.Pair, dict[str, list[float]]] = {}
     me = comm.Get_rank()
-    for _, of_round in itertools.product(range(fleet_rounds.LINK_TURNS + 1), fleet_rounds.rounds(groups)):
+    for turn, of_round in itertools.product(range(fleet_rounds.LINK_TURNS + 1), fleet_rounds.rounds(groups)):
         WATCHDOG.beat("exchanging data in pairs")
         wait(comm)
         for pair in of_round:
             if me in (pair.a, pair.b):
-                values = exchange(comm, pair.b if me == pair.a else pair.a)
-                link = found.setdefault((pair.a, pair.b), {"a": pair.a, "b": pair.b, "across": pair.across})
-                for name, value in values.items():
-                    link.setdefault(name, []).append(value)
-    links: dict[tuple[int, int], dict[str, Any]] = {}
-    for link in itertools.chain.from_iterable(comm.allgather(list(found.values()))):
-        link = {name: value[1:] if isinstance(value, list) else value for name, value in link.items()}  # 1st: warm-up
-        first = links.setdefault((link["a"], link["b"]), link)
-        if first is not link:  # the other end's
-            first["resent"] = [a + b for a, b in zip(first["resent"], link["resent"], strict=True)]
-    return list(links.values())
+                for name, value in exchange(comm, pair.b if me == pair.a else pair.a).items():
+                    if turn and me == pair.a:
+                        found.setdefault(pair, {}).setdefault(name, []).append(value)
+    mine = [dataclasses.asdict(pair) | values for pair, values in found.items()]
+    return list(itertools.chain.from_iterable(comm.allgather(mine)))
 
 
 def units_of(job: Job, me: ranks.Ranks) -> tuple[list[str], int]:
@@ -258,14 +241,14 @@ def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
     return nodes and [node | {"clock_offset_s": offset} for node, offset in zip(nodes, offsets, strict=True)]
 
 
-def together(me: ranks.Ranks, alone: Alone, step: Callable[[], float]) -> list[float]:
+def together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
     """Seconds of the steps that all ranks take together; nothing where a rank took none alone."""
     took = max(me.gather(statistics.median(alone.steps) if alone.steps else math.inf))
-    steps = 0 if math.isinf(took) else max(LEAST_STEPS, min(MOST_STEPS, round(WHOLE_S / took)))
     taken = []
-    for _ in range(steps):
-        WATCHDOG.beat("computing a step together")
-        taken.append(step())
+    if whole and not math.isinf(took):
+        for _ in range(max(LEAST_STEPS, min(MOST_STEPS, round(WHOLE_S / took)))):
+            WATCHDOG.beat("computing a step together")
+            taken.append(whole())
     return [max(turn) for turn in zip(*me.gather(taken), strict=True)]
 
 
@@ -278,20 +261,15 @@ def main(job: Job, origins: Origins) -> None:
     paddle.enable_static()
     hosts, unit = units_of(job, me)
     machine = Machine(job, origins, me, short=True)
-    alone = Alone(machine)
-    step: Callable[[], float] = float  # never called where there is no program
-    whole = step
-    if machine.job.device == "cpu" or all(me.gather(machine.kernels)):
+    step = whole = None
+    if all(me.gather(machine.kernels)):
         step, whole = programs(machine)
         step(), whole()
-    else:
-        alone.failed |= dict.fromkeys(
-            ("step_s", "step_mean_s"), f"{NOT_POSSIBLE}: this Paddle has no kernels for a GPU"
-        )
+    alone = Alone(machine, step)
     turns_began = time.monotonic()
     for turn in range(fleet_rounds.TURNS + 1):
         wait(me.comm)
-        alone.turn(step)
+        alone.turn()
         if turn == 0:  # warms caches up, and is no turn
             alone.values, alone.steps = {}, []
         late = time.monotonic() - turns_began > fleet_rounds.TURNS * fleet_rounds.TURN_S

@@ -14,7 +14,7 @@ from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
-from tools.fleet.verdicts import LINK_METRICS, Judged, doubts
+from tools.fleet.verdicts import LINK_METRICS, Judged, doubts, names_of
 
 UNITS = {  # of a verdict's figure, and how many make its own
     **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
@@ -45,10 +45,10 @@ def _map(record: Mapping[str, Any], metric: str, by_link: Sequence[Verdict]) -> 
     usual = {across: statistics.median(t for of, t in times if of == across) for across, _ in times}
     named = {v.where: v.status for v in by_link if v.check == LINK_METRICS[metric]}
     rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in hosts]
-    for link, (across, time_s), figure in zip(links, times, _figures(links, metric), strict=True):
-        a, b = link["a"], link["b"]
-        status = named.get(f"{hosts[a]} - {hosts[b]}", "")
-        rows[a][b] = rows[b][a] = figure, bisect.bisect_left(SHADES, time_s / usual[across]), status
+    columns = (links, names_of(hosts, links), times, _figures(links, metric))
+    for link, name, (across, time_s), figure in zip(*columns, strict=True):
+        shown = figure, bisect.bisect_left(SHADES, time_s / usual[across]), named.get(name, "")
+        rows[link["a"]][link["b"]] = rows[link["b"]][link["a"]] = shown
     return rows
 
 
@@ -74,7 +74,7 @@ def _nodes(statuses: Mapping[str, str], verdicts: Sequence[Verdict]) -> Table:
 
 
 def _links(record: Mapping[str, Any]) -> Table:
-    names = [f"{record['hosts'][link['a']]} - {record['hosts'][link['b']]}" for link in record["links"]]
+    names = names_of(record["hosts"], record["links"])
     rows = list(zip(names, *(_figures(record["links"], metric) for metric in MAPS), strict=True))
     head = ("link", *(title for title, _ in MAPS.values()))
     return Table(caption="Each link's medians", head=head, rows=rows, numeric=(1, 2))

@@ -24,18 +24,15 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
     try:
         _check(record)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: damaged ({type(error).__name__}: {error}): give the file as --fleet wrote it"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}: give the file as --fleet wrote it") from error
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        why = str(error) if type(error) is ValueError else f"damaged ({type(error).__name__}: {error})"
+        raise ValueError(f"{path}: {why}: give the file as --fleet wrote it") from error
     return record
 
 
 def _check(record: Mapping[str, Any]) -> None:
     """Raises the error of whatever is not as a fleet's acceptance writes it."""
-    hosts, metrics = record["hosts"], record["metrics"]
+    hosts, metrics, links = record["hosts"], record["metrics"], record["links"]
     twice = [host for host, times in Counter(hosts).items() if times > 1]
     if twice or not hosts:
         raise ValueError(f"its hosts have {twice[0]} more than once" if twice else "it has no hosts")
@@ -46,18 +43,17 @@ def _check(record: Mapping[str, Any]) -> None:
         if not isinstance(node["failed"] + list(node["facts"].items()), list):
             raise TypeError("facts")
     for metric in (fleet_verdicts.STEP, fleet_verdicts.STALLS, *metrics):
-        if len(metrics[metric]["series"]) != len(hosts):
-            raise ValueError(f"{metric} has {len(metrics[metric]['series'])} series of {len(hosts)} hosts")
-        _times(metric, metrics[metric]["series"], hosts)
-        if not all(0 <= int(i) < len(hosts) and isinstance(why, str) for i, why in metrics[metric]["reasons"].items()):
+        series, reasons = metrics[metric]["series"], metrics[metric]["reasons"]
+        if len(series) != len(hosts):
+            raise ValueError(f"{metric} has {len(series)} series of {len(hosts)} hosts")
+        _times(metric, series, hosts)
+        if not all(0 <= int(i) < len(hosts) and isinstance(why, str) for i, why in reasons.items()):
             raise ValueError(f"{metric} has a reason of no host")
-    links = record["links"]
     for link in links:
         if not 0 <= link["a"] < link["b"] < len(hosts) or not isinstance(link["across"], bool):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
-        _times("resent segments", [[1 + sum(link["resent"])]])
     for metric in fleet_verdicts.LINK_METRICS:
-        _times(metric, [link[metric] for link in links], [f"{hosts[link['a']]} - {hosts[link['b']]}" for link in links])
+        _times(metric, [link[metric] for link in links], fleet_verdicts.names_of(hosts, links))
     _times("whole_s", [[*record["whole_s"], 1.0]])
     _times("took_s", [[record["took_s"]]])
     if not isinstance(record["system"] + record["time"], str):

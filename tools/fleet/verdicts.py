@@ -14,13 +14,12 @@ nodes of a healthy fleet differ as a normal distribution does.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from runlog import stats
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
@@ -46,65 +45,68 @@ LINK_METRICS = {"latency_s": "latency", "transfer_s": "transfer"}
 # Half of ALPHA is the step's, which decides what a job takes; the others, and links beside nodes, share the rest.
 OTHERS_ALPHA = ALPHA / 2 / (len(NODE_METRICS) + 2 * len(LINK_METRICS))
 
+Key = TypeVar("Key")
 Series = Sequence[Sequence[float] | None]  # of each node or link: a value a turn; None: not measured
 
 
 def compared(
-    where: str, metric: str, slower: float, *, named: bool, between: tuple[float, float] | None = None, **figures: Any
+    where: str,
+    metric: str,
+    slower: float,
+    *,
+    named: bool,
+    between: tuple[float, float] | None = None,
+    also: str = "",
+    **figures: Any,
 ) -> Verdict:
     """The verdict on a node or link: a warning if it is `named` as slow; `slower` by 0.05 is 5 % more time.
 
     `between` is the 95 % interval of it; `figures` has the `value` in the metric's unit where there is one.
     """
     text = "" if between is None else " ({:.1%} to {:.1%})".format(*between)
-    found = f"{slower:.1%}{text} slower than the fleet's median"
+    found = f"{slower:.1%}{text} slower than the fleet's median{also}"
     figures |= {"slower": slower, "interval_95": between}
     return judged(metric, not named, found, bad=WARNING, where=where, figures=figures)
 
 
-def slow(places: Sequence[float], *, noise: float, alpha: float) -> list[int]:
+def slow(places: Mapping[Key, float], *, noise: float, alpha: float) -> list[Key]:
     """Those far above the others, by their places on a scale of logarithms; `noise` is the error of a place."""
     n = len(places)
     if n < LEAST_NODES:
         return []
-    centre = statistics.median(places)
-    order = sorted(range(n), key=lambda i: abs(places[i] - centre))
+    centre = statistics.median(places.values())
+    off = {key: place - centre for key, place in places.items()}
+    order = sorted(off, key=lambda key: abs(off[key]))
     total, squares = [0.0], [0.0]
-    for i in order:
-        total.append(total[-1] + places[i] - centre)
-        squares.append(squares[-1] + (places[i] - centre) ** 2)
+    for key in order:
+        total.append(total[-1] + off[key])
+        squares.append(squares[-1] + off[key] ** 2)
     aside = 0
     for left in range(n - 1, n // 2, -1):
         mean = total[left] / left
         sd = max(math.sqrt(max(squares[left] - left * mean * mean, 0.0) / (left - 1)), noise, 1e-9)
-        t = (places[order[left]] - centre - mean) / (sd * math.sqrt(1 + 1 / left))
+        t = (off[order[left]] - mean) / (sd * math.sqrt(1 + 1 / left))
         if t > 3 and (1 - stats.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
             aside = n - left
-    unlike = {i for i in order[n - aside :] if places[i] - centre > math.log1p(LEAST_SLOWER)}
-    return sorted(unlike | set(_apart(places, noise)))
+    unlike = {key for key in order[n - aside :] if off[key] > math.log1p(LEAST_SLOWER)}
+    # And the largest minority whose fastest takes over APART times the slowest other's time, three errors granted.
+    falling, gap = sorted(off, key=lambda key: -off[key]), math.log(APART) + 3 * noise
+    minorities = (k for k in range(1, (n + 1) // 2) if off[falling[k - 1]] - off[falling[k]] > gap)
+    unlike |= set(falling[: max(minorities, default=0)])
+    return [key for key in places if key in unlike]
 
 
-def _apart(places: Sequence[float], noise: float) -> list[int]:
-    """The largest minority whose fastest takes over APART times the slowest other's time, three errors granted."""
-    falling = sorted(range(len(places)), key=lambda i: -places[i])
-    gap = math.log(APART) + 3 * noise
-    sizes = (k for k in range(1, (len(places) + 1) // 2) if places[falling[k - 1]] - places[falling[k]] > gap)
-    return falling[: max(sizes, default=0)]
-
-
-def _relative(series: Series, classes: Sequence[Any]) -> list[list[float] | None]:
-    """Logarithms of each value over the median of its class and turn."""
+def _relative(series: Series, classes: Sequence[Any]) -> dict[int, list[float]]:
+    """Of each that was measured: logarithms of its values over the median of its class and turn."""
+    there = {i: taken for i, taken in enumerate(series) if taken}
     medians = {
-        c: [
-            statistics.median(values)
-            for values in zip(*(s for s, of in zip(series, classes, strict=True) if s and of == c), strict=True)
-        ]
+        c: [statistics.median(turn) for turn in zip(*(there[i] for i in there if classes[i] == c), strict=True)]
         for c in set(classes)
     }
-    return [
-        [math.log(value / median) for value, median in zip(s, medians[c], strict=True)] if s else None
-        for s, c in zip(series, classes, strict=True)
-    ]
+    return {
+        i: [math.log(value / median) for value, median in zip(taken, medians[classes[i]], strict=True)]
+        for i, taken in there.items()
+    }
 
 
 def _place(logs: Sequence[float]) -> float:
@@ -130,23 +132,22 @@ def judge_metric(
 ) -> list[Verdict]:
     """Each one's verdict by one metric; only those of a class are of one kind, as links inside a switch group."""
     relative = _relative(series, classes or [0] * len(series))
-    there = [i for i, logs in enumerate(relative) if logs]
-    places = {i: _place(relative[i] or ()) for i in there}
-    noise = statistics.median(_error(relative[i] or ()) for i in there) if there else 0.0
-    named = {there[k] for k in slow([places[i] for i in there], noise=noise, alpha=alpha)}
-    centre = statistics.median(places.values()) if there else 0.0
-    widened = math.sqrt(1 + math.pi / 2 / max(1, len(there)))  # the fleet's median has an error too
-    few = f"{len(there)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    enough = len(relative) >= LEAST_NODES
+    few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    if enough:
+        places = {i: _place(logs) for i, logs in relative.items()}
+        named = slow(places, noise=statistics.median(map(_error, relative.values())), alpha=alpha)
+        centre = statistics.median(places.values())
+        widened = math.sqrt(1 + math.pi / 2 / len(relative))  # the fleet's median has an error too
     found = []
     for i, name in enumerate(names):
-        logs = relative[i]
-        if logs is None or len(there) < LEAST_NODES:
+        if not enough or i not in relative:
             reason = reasons.get(i) or few
             status = FATAL if i in reasons and not reason.startswith(NOT_POSSIBLE) else UNKNOWN
             reason = reason.removeprefix(f"{NOT_POSSIBLE}: ")
             found.append(Verdict(check=metric, where=name, status=status, found=reason))
             continue
-        interval = spread.median_interval(logs)
+        interval = spread.median_interval(relative[i])
         low, high = (math.expm1(places[i] + (end - places[i]) * widened - centre) for end in interval or (0.0, 0.0))
         between = (low, high) if interval else None
         value, slower = statistics.median(series[i] or ()), math.expm1(places[i] - centre)
@@ -154,35 +155,31 @@ def judge_metric(
     return found
 
 
+def names_of(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the links."""
+    return [f"{hosts[link['a']]} - {hosts[link['b']]}" for link in links]
+
+
 def of_nodes(links: Sequence[Mapping[str, Any]], metric: str, nodes: int) -> Series:
     """What each node's links have in common: the median over them, turn by turn, as a quotient by the fleet's."""
     relative = _relative([link[metric] for link in links], [link["across"] for link in links])
     of: list[list[list[float]]] = [[] for _ in range(nodes)]
-    for link, logs in zip(links, relative, strict=True):
-        if logs:
-            of[link["a"]].append(logs)
-            of[link["b"]].append(logs)
+    for i, logs in relative.items():
+        of[links[i]["a"]].append(logs)
+        of[links[i]["b"]].append(logs)
     return [[math.exp(statistics.median(turn)) for turn in zip(*logs, strict=True)] or None for logs in of]
 
 
 def judge_links(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> tuple[list[Verdict], list[Verdict]]:
     """Verdicts on nodes by all their links, and on the links between the others: a slow node's are not at fault."""
-    by_node: list[Verdict] = []
-    by_link: list[Verdict] = []
+    by_node, by_link = list[Verdict](), list[Verdict]()
     for metric, title in LINK_METRICS.items():
         of = judge_metric(hosts, f"network {title}", of_nodes(links, metric, len(hosts)), alpha=OTHERS_ALPHA)
         guilty = {i for i, verdict in enumerate(of) if verdict.status == WARNING}
         left = [link for link in links if not guilty & {link["a"], link["b"]}]
-        names = [f"{hosts[link['a']]} - {hosts[link['b']]}" for link in left]
-        found = judge_metric(
-            names,
-            title,
-            [link[metric] for link in left],
-            alpha=OTHERS_ALPHA,
-            classes=[link["across"] for link in left],
-        )
+        series, across = ([link[name] for link in left] for name in (metric, "across"))
         by_node += of
-        by_link += found
+        by_link += judge_metric(names_of(hosts, left), title, series, alpha=OTHERS_ALPHA, classes=across)
     return by_node, by_link
 
 
@@ -204,26 +201,19 @@ def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[V
         chance = ways / math.comb(everywhere, total)  # of whole numbers, however large
         slower = cost[i] / usual - 1
         named = chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER
-        verdict = compared(hosts[i], "stalls", slower, named=named)
-        text = f"{verdict.found}; {stalled[i]} of {len(turns)} turns have a stall"
-        found.append(dataclasses.replace(verdict, found=text))
+        also = f"; {stalled[i]} of {len(turns)} turns have a stall"
+        found.append(compared(hosts[i], "stalls", slower, named=named, also=also))
     return found
 
 
 def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     """Verdicts on nodes by what each measured alone: {metric: {"series": [...], "reasons": {number: why}}}."""
-    found = [
-        verdict
-        for metric, title in NODE_METRICS.items()
-        if metric in metrics
-        for verdict in judge_metric(
-            hosts,
-            title,
-            metrics[metric]["series"],
-            alpha=ALPHA / 2 if metric == STEP else OTHERS_ALPHA,
-            reasons={int(i): why for i, why in metrics[metric]["reasons"].items()},
-        )
-    ]
+    found: list[Verdict] = []
+    for metric, title in NODE_METRICS.items():
+        if metric in metrics:
+            reasons = {int(i): why for i, why in metrics[metric]["reasons"].items()}
+            alpha = ALPHA / 2 if metric == STEP else OTHERS_ALPHA
+            found += judge_metric(hosts, title, metrics[metric]["series"], alpha=alpha, reasons=reasons)
     return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
 
 
@@ -290,33 +280,34 @@ class Change:
     slower: dict[str, float]  # nodes that lost more than the others did, and how much
 
 
+def _series(record: Mapping[str, Any], metric: str, host: str) -> Sequence[float] | None:
+    there = host in record["hosts"] and metric in record["metrics"]
+    return record["metrics"][metric]["series"][record["hosts"].index(host)] if there else None
+
+
 def changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Change]:
     """What became slower on the nodes of both records, each beside itself: how nodes differ by make goes out."""
     found = []
     for metric, title in NODE_METRICS.items():
-        pairs = {}
+        moved, noise = dict[str, float](), []
         for host in now["hosts"]:
-            values = [
-                record["metrics"][metric]["series"][record["hosts"].index(host)]
-                if host in record["hosts"] and metric in record["metrics"]
-                else None
-                for record in (now, then)
-            ]
-            if all(values):
-                pairs[host] = [[math.log(value) for value in series] for series in values if series]
-        if not pairs:
+            series = [_series(record, metric, host) for record in (now, then)]
+            if all(series):
+                a, b = (list(map(math.log, taken or ())) for taken in series)
+                moved[host] = _place(a) - _place(b)
+                noise.append(math.hypot(_error(a), _error(b)))
+        if not moved:
             continue
-        moved = [_place(a) - _place(b) for a, b in pairs.values()]
-        noise = statistics.median(math.hypot(_error(a), _error(b)) for a, b in pairs.values())
-        centre, interval = statistics.median(moved), spread.median_interval(moved)
-        named = slow(moved, noise=noise, alpha=ALPHA / 2 if metric == STEP else OTHERS_ALPHA)
+        centre, interval = statistics.median(moved.values()), spread.median_interval(list(moved.values()))
+        alpha = ALPHA / 2 if metric == STEP else OTHERS_ALPHA
+        named = slow(moved, noise=statistics.median(noise), alpha=alpha)
         found.append(
             Change(
                 metric=title,
-                nodes=len(pairs),
+                nodes=len(moved),
                 fleet=math.expm1(centre),
                 interval_95=interval and (math.expm1(interval[0]), math.expm1(interval[1])),
-                slower={list(pairs)[i]: math.expm1(moved[i] - centre) for i in named},
+                slower={host: math.expm1(moved[host] - centre) for host in named},
             )
         )
     return found

@@ -1,15 +1,11 @@
-"""Which strategy is fastest on this machine, measured in turns by the command of a real run.
+"""Which strategy is fastest on this machine, measured in turns by the command of a real run (docs/tuning.md).
 
     python -m tools.tune [--repeats N] [--only NAME,...] [--name SYSTEM] [--dry-run]
     python -m tools.tune --batches [32,64,...] [--dry-run]
 
 The job is the environment's, as for ./run_and_time.sh; each measurement is one such run of MODE=throughput. The first
-form takes the strategies below one by one against the base, in turns. What is really faster (95 % interval of the
-ratios, formed within each turn) is measured again with the combination of all that is, and only what wins there, on
-runs that had no part in choosing it, becomes `config_<SYSTEM>_tuned.sh`; otherwise the base stays, and the file says
-so. A strategy whose losses differ from the base's by more than a control's is never chosen: the control is the base
-with each input value moved by one rounding. Paddle's automatic mode is one of the strategies where it can run.
-
+form takes strategies one by one against the base. What is really faster (95 % interval), also on runs that had no part
+in choosing it, and trains the same, becomes `config_<SYSTEM>_tuned.sh`; otherwise the base stays, and the file says so.
 The second form measures the base at each batch size; one that does not fit is shown with its reason.
 """
 
@@ -21,7 +17,8 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +26,9 @@ from harness import env
 from runlog.errors import RunError, one_line
 from runlog.verdict import FATAL, OK, Verdict, as_text
 from scoring.figure import spread
+from scoring.record import Record
 from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates
-from tools.tune.config import config_text, provenance
-from tools.tune.runs import ROOT, Measured, Runner, runner_of
-from tools.tune.verdicts import allowed_loss, finalists, judge_candidate, shown
+from tools.tune.runs import ROOT, Measured, Runner, allowed_loss, finalists, judge_candidate, runner_of, shown
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -46,8 +42,8 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     ways = _asked(args.only, candidates(job))
     runner = runner_of(job)
     if args.dry_run:
-        commands = [shlex.join(runner.command(way, "screen_1")) for way in (BASE_WAY, CONTROL_WAY, *ways)]
-        print("\n".join(commands))
+        for way in (BASE_WAY, CONTROL_WAY, *ways):
+            print(shlex.join(runner.command(way, "screen_1")))
         print(
             f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
             f"what was faster (at most 3 runs); writes {path}"
@@ -61,16 +57,12 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         lines += ["measured again, on runs that had no part in the choice:", *more]
     better = [way for way, verdict in confirmed.items() if verdict.status == OK]
     winner = max(better, key=lambda way: confirmed[way].figures["ratio"], default=None)
-    if winner:
-        images_per_s = confirmed[winner].figures["images_per_s"]
-        lines.append(f"chosen: {winner.name}")
-    else:
-        images_per_s = [run.images_per_s for run in of_base]
-        lines.append("chosen: the base; nothing was really better, so this file changes nothing")
+    images_per_s = confirmed[winner].figures["images_per_s"] if winner else [run.images_per_s for run in of_base]
+    nothing = "the base; nothing was really better, so this file changes nothing"
+    lines.append(f"chosen: {winner.name if winner else nothing}")
     print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
-    mean = statistics.fmean(images_per_s)
-    expect = f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings."
-    evidence = [expect, *provenance(job, args.repeats, runner.records[0]), *lines]
+    mean, source = statistics.fmean(images_per_s), provenance(job, args.repeats, runner.records[0])
+    evidence = [f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings.", *source, *lines]
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
     print(f"config  {path}\nlogs    {runner.folder}")
     return 0
@@ -84,8 +76,7 @@ def _check_writable(folder: Path, path: Path) -> None:
     if path.exists():
         raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
 
@@ -120,6 +111,38 @@ def _judged(
     base = Verdict(check=BASE, status=OK, found=shown([run.images_per_s for run in of_base]))
     refused = (Verdict(check=way, status=FATAL, found=f"refused: {reason}") for way, reason in failed.items())
     return verdicts, of_base, allowed, as_text([base, *verdicts.values(), *refused]).splitlines()
+
+
+def config_text(*, name: str, job: env.Job, winner: Candidate | None, evidence: Iterable[str]) -> str:
+    """`config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
+    system, measured = job.dgxsystem, f"{job.workload}_{job.precision}".upper()
+    chosen = {f"{measured}_{n}": value for n, value in (winner.exports(job.strategy) if winner else {}).items()}
+    lines = [
+        "# shellcheck shell=bash",
+        f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh",
+        *(f"# {line}".rstrip() for line in evidence),
+        *(f'export {variable}="${{{variable}:-{value}}}"' for variable, value in chosen.items()),
+        "",
+        f"# shellcheck source=config_{system}.sh",
+        f'source "$(dirname "${{BASH_SOURCE[0]}}")/config_{system}.sh"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
+    """Where the figures come from: day, code, machine, base and method; `record` is of any of the runs."""
+    source = record.header["source"]
+    steps = f"{job.warmup_steps} + {job.measured_steps} steps"
+    names = ("workload", "recipe", "precision", "batchsize", "dgxnnodes", "dgxngpu", "data", "image_size", "strategy")
+    base = {name.upper(): value for name in names if (value := getattr(job, name)) not in ("", 0)}
+    return [
+        f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
+        + (", with changes" if source["dirty"] else ""),
+        f"machine {record.machine}",
+        f"base    {' '.join(f'{name}={value}' for name, value in base.items())}",
+        f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
+        "columns ok: better; images/s (range); over the base's (95 % interval); loss difference over the allowed one",
+    ]
 
 
 def batch_verdict(name: str, runs: Sequence[Measured], reason: str) -> Verdict:

@@ -1,7 +1,9 @@
-"""The measuring of a search for a strategy: real runs of the base and of candidates, in turns."""
+"""The measuring of a search for a strategy: real runs in turns, and what is taken for better."""
 
 from __future__ import annotations
 
+import math
+import statistics
 import subprocess
 import sys
 import time
@@ -10,12 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import env
+from program import strategy
 from runlog.errors import RunError
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
+from scoring.figure import spread
 from scoring.importers import read_record
 from scoring.record import Record
 from tools.tune.candidates import BASE, CONTROL, Candidate
 
 ROOT = Path(__file__).resolve().parents[2]
+# A loss may differ from the base's by so many times what the control's does, and by a rounding of its own.
+CONTROL_FACTOR, LOSS_ROUNDING = 10.0, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +57,19 @@ class Runner:
     strategy: str  # of the base
     records: list[Record] = field(default_factory=list)  # of all runs so far
 
+    def _logdir(self, way: Candidate, turn: str) -> Path:
+        return self.folder / turn / "".join(c if c.isalnum() or c in "_.=" else "-" for c in way.name)
+
     def command(self, way: Candidate, turn: str) -> list[str]:
         """`env NAME=VALUE... ./run_and_time.sh` of one measurement."""
-        where = self.folder / turn / "".join(c if c.isalnum() or c in "_.=" else "-" for c in way.name)
-        variables = self.variables | {"LOGDIR": str(where)} | way.exports(self.strategy)
+        variables = self.variables | {"LOGDIR": str(self._logdir(way, turn))} | way.exports(self.strategy)
         return ["env", *(f"{k}={v}" for k, v in variables.items()), str(ROOT / "run_and_time.sh")]
 
-    def run(self, command: Sequence[str]) -> tuple[Record | None, str]:
+    def run(self, way: Candidate, turn: str) -> tuple[Record | None, str]:
         """The record of a run, or why there is none."""
+        command, nothing = self.command(way, turn), subprocess.DEVNULL
         with subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            command, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True
         ) as process:
             try:
                 _, stderr = process.communicate()
@@ -70,8 +80,7 @@ class Runner:
         if process.returncode:
             reasons = [line.removeprefix("error: ") for line in stderr.splitlines() if line.startswith("error: ")]
             return None, reasons[0] if reasons else f"exit status {process.returncode}"
-        logdir = next(Path(word.removeprefix("LOGDIR=")) for word in command if word.startswith("LOGDIR="))
-        (log,) = logdir.glob("**/result_0.txt")
+        (log,) = self._logdir(way, turn).glob("**/result_0.txt")
         return read_record(log), ""
 
     def take(
@@ -88,7 +97,7 @@ class Runner:
                 if way.name in failed or (way.name == CONTROL and turn > 1):
                     continue
                 label = f"{title}_{turn}"
-                record, outcome = self.run(self.command(way, label))
+                record, outcome = self.run(way, label)
                 if record is None:
                     if way.name == BASE:
                         raise RunError(f"the base does not run: {outcome}")
@@ -110,3 +119,66 @@ def runner_of(job: env.Job) -> Runner:
         variables={"MODE": "throughput", "NEXP": "1", "SEED": str(seed), "PROGRESS": "plain", "CLEAR_CACHES": "0"},
         strategy=job.strategy,
     )
+
+
+# ---- what is taken for better
+
+
+def shown(images_per_s: Sequence[float]) -> str:
+    """Mean and range."""
+    return f"{statistics.fmean(images_per_s):.2f} ({min(images_per_s):.2f} to {max(images_per_s):.2f})"
+
+
+def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list[float]:
+    """By how much a loss may differ from that of the first of the base's `runs`, window by window."""
+    first, so_far, allowed = runs[0].losses, 0.0, []
+    for window, loss in enumerate(first):
+        moved = [abs(run.losses[window] - loss) for run in (*runs[1:], *controls)]
+        so_far = max(so_far, *moved)
+        allowed.append(CONTROL_FACTOR * so_far + LOSS_ROUNDING * abs(loss))
+    return allowed
+
+
+def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> Verdict:
+    """A candidate's runs beside the base's of the same turns: ok if it is faster beyond doubt and trains the same.
+
+    Its figures: `ratio`, the geometric mean over the turns of its images/s over the base's, with its `interval_95`;
+    `loss_excess`, the largest difference of a loss over the allowed one: above 1, inf of a NaN, it trains wrongly.
+    """
+    rates = [run.images_per_s for run in runs]
+    logs = [math.log(rate / of_base.images_per_s) for rate, of_base in zip(rates, base, strict=True)]
+    interval = spread.t_interval(logs)
+    assert interval is not None, "two turns or more are taken"
+    ratio, low, high = (math.exp(log) for log in (statistics.fmean(logs), *interval))
+    excesses = [
+        abs(loss - expected) / limit
+        for run in runs
+        for loss, expected, limit in zip(run.losses, base[0].losses, allowed, strict=True)
+    ]
+    excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)  # max may pass over a NaN
+    if excess > 1:
+        status, verdict = FATAL, f"refused: its losses differ by {excess:.3g} times what is allowed"
+    elif low > 1:
+        status, verdict = OK, "faster"
+    else:
+        status, verdict = (WARNING, "slower") if high < 1 else (UNKNOWN, "no difference shown")
+    found = f"{shown(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base; loss {excess:.2g}: {verdict}"
+    figures = {"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess}
+    return Verdict(check=name, status=status, found=found, figures=figures)
+
+
+def finalists(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
+    """What is measured again: the best of those that are better, and all of them that go together as one."""
+    better = sorted((c for c, v in verdicts.items() if v.status == OK), key=lambda c: -verdicts[c].figures["ratio"])
+    taken: list[Candidate] = []
+    for candidate in better:
+        if not any(candidate.touches & other.touches or strategy.AUTO in candidate.knobs for other in taken):
+            taken.append(candidate)
+    if len(taken) < 2 or strategy.AUTO in taken[0].knobs:
+        return taken[:1]
+    together = Candidate(
+        name=" + ".join(c.name for c in taken),
+        knobs=tuple(knob for c in taken for knob in c.knobs),
+        variables=tuple(pair for c in taken for pair in c.variables),
+    )
+    return [taken[0], together]
