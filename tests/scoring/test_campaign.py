@@ -13,7 +13,7 @@ from runlog import schema
 from scoring.figure import protocols
 from scoring.published import campaign as command_line
 from scoring.published import campaign_plan, campaign_table
-from scoring.published.campaign_plan import Machine, published_figure
+from scoring.published.campaign_plan import Machine, published_figures
 from scoring.published.table import read_published, select
 from scoring.record import InputError
 from tests import make_log
@@ -46,7 +46,7 @@ def test_every_published_throughput_of_a_report_has_its_cell(name: str, cells: i
         published
         for cell in campaign.cells
         for framework in campaign.frameworks
-        if (published := published_figure(ROWS, campaign, cell, framework, "throughput"))
+        if (published := published_figures(ROWS, campaign, cell, "throughput")[framework])
     ]
     report = select(ROWS, table=campaign.published_table, metric="throughput")
     assert sorted(row.line for row in found) == [row.line for row in report]
@@ -68,17 +68,17 @@ def test_a_campaign_measures_as_its_protocol_says(name: str) -> None:
 def test_published_figures_are_matched_by_precision_strategy_and_accelerator() -> None:
     fleetx = campaign_plan.read_campaign("fleetx")
     printed = {
-        cell.table: (found.printed if found else None)
+        cell.table.title: (found.printed if found else None)
         for cell in fleetx.cells
         if (cell.asked.batch, cell.asked.nodes, cell.asked.devices) == (32, 2, 16)
-        for found in [published_figure(ROWS, fleetx, cell, "Paddle (FleetX)", "throughput")]
+        for found in [published_figures(ROWS, fleetx, cell, "throughput")["Paddle (FleetX)"]]
     }
     assert printed == {"FP32": "3982.28", "AMP": "8524.23", "Automatic strategy": "9466.25"}
     perf = campaign_plan.read_campaign("perf_rn50")
     mxnet = [
-        (cell.table, found.printed)
+        (cell.table.title, found.printed)
         for cell in perf.cells
-        if cell.asked.devices == 8 and (found := published_figure(ROWS, perf, cell, "NGC MXNet", "throughput"))
+        if cell.asked.devices == 8 and (found := published_figures(ROWS, perf, cell, "throughput")["NGC MXNet"])
     ]
     assert mxnet == [
         ("V100-FP32", "2957.8"),
@@ -311,7 +311,7 @@ def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Pa
     assert line["ours"] == pytest.approx(160 / 0.4)
     assert (line["gpu_memory_mib"], line["gpu_memory_mib_published"]) == (12000, 15509)
     text = campaign_table.markdown(campaign, lines, system="8 x Tesla V100")
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "row" not in line]
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "ratio" not in line]
     assert len(rows) == 12
     assert "400.00" in rows[6] and "382.324" in rows[6] and "1.046 (1.046 to 1.046)" in rows[6]
     assert "not measured" in rows[0] and "383.76" in rows[0]
@@ -327,14 +327,15 @@ def test_a_report_of_one_figure_a_cell_is_a_matrix_as_it_prints_it(tmp_path: Pat
     text = campaign_table.markdown(campaign, lines, system="8 x Tesla V100")
     fp32 = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.split("## ")[1].splitlines() if "|" in row]
     assert fp32[0] == ["batch/GPU", "nodes x GPUs", "1 x 1", "1 x 8", "2 x 8", "4 x 8", "8 x 8"]
-    ours, interval, published, ratio = fp32[2:6]
-    assert [row[1] for row in fp32[2:6]] == ["ours", "95 % interval", "published", "ratio"] and ours[0] == "32"
+    ours, interval, runs, published, ratio = fp32[2:7]
+    heads = ["ours", "95 % interval", "runs", "Paddle (FleetX)", "ratio"]
+    assert [row[:2] for row in fp32[2:7]] == [["32", head] for head in heads]
     assert ours[3].startswith(f"{256 / 0.106:.2f}") and published[3] == "2097.2"
-    assert ratio[3] == f"{256 / 0.106 / 2097.2:.3f}" and " to " in interval[3] and interval[4] == "-"
-    assert fp32[6][0] == "64" and "(2 runs)" in fp32[6][4]
-    mark = ours[6].removeprefix("- ")  # 8 nodes
+    assert ratio[3].startswith(f"{256 / 0.106 / 2097.2:.3f} (") and " to " in interval[3] and interval[4] == "-"
+    assert (runs[3], fp32[7][0], fp32[8][1], fp32[8][4]) == ("7", "64", "runs", "2")
+    mark = ours[6].removeprefix("not measured ")  # 8 nodes
     assert f"- {mark}: skipped: 8 nodes needed, HOSTS or HOSTFILE names 4" in text
-    # 3 tables of 4 batches of at most 4 rows; every line fits a wide terminal
+    # 3 tables of 4 batches of at most 5 rows
     assert len(text.splitlines()) < 80
 
 
