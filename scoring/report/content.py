@@ -88,7 +88,7 @@ class Group:
         return self.runs[0].record
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScalingRow:
     """One device count beside the smallest one of the same system."""
 

@@ -50,7 +50,7 @@ def base(images_per_s: float = 2000.0) -> scale.Point:
 
 def test_a_slow_input_bounds_the_throughput() -> None:
     loss = Loss(mean=0.08, spread=0.03, tables=10)
-    found = scale.predict(base(), loss, nodes=4, batch_per_device=64, input_images_per_s_node=1000)
+    found = scale.predict(base(), loss, imagenet(), nodes=4, batch_per_device=64, input_limit=1000)
     assert found["images_per_s"] == pytest.approx(4 * 1000)
     assert found["input_wait_s"] > 0
 
