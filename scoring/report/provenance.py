@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from runlog.text import visible
@@ -25,7 +25,6 @@ from scoring.report.blocks import (
     field,
     run_link,
 )
-from scoring.report.commands import commands
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
@@ -162,14 +161,6 @@ def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
     if isinstance(content, list) and any(isinstance(item, dict | list) for item in content):
         return [pair for at, value in enumerate(content) for pair in _leaves(value, f"{path}[{at}]")]
     return [(path, str(content))]
-
-
-def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """The commands that make runs, checks, figures and this report again."""
-    shown = [Paragraph(text=text, code=code) for text, code in commands(report, command)]
-    if report.folder:
-        shown.insert(0, Paragraph(text="Logs are named as seen from the folder that holds them all."))
-    return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
 def log_lines(report: Report, linked: Any, read_lines: Callable[[str, set[int]], dict[int, str]]) -> Section:
