@@ -17,7 +17,7 @@ from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
 from scoring.report.brief import figure_of, of_group
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles
-from scoring.report.text import interval, number, percent
+from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_VALUES = 400  # of a curve
 
@@ -46,35 +46,43 @@ def _time_to_train(run: ReportedRun) -> Inline:
     return [field(run, "run_stop_s", _run_time(run.record)), ", ", ends[0], " to ", ends[1]]
 
 
-def _loss(report: Report) -> Figure | Paragraph:
-    series, ends, words = [], [], []
-    by_step = all(None not in positions(run.record) for run in report.runs)
+def _curves(
+    report: Report, read: Callable[[Window], float | None]
+) -> tuple[list[tuple[ReportedRun, list[tuple[float, float]], list[Window]]], str]:
+    """Of each run that has any: its finite values over the steps done, and their windows; what the axis counts."""
+    found = []
     for run in report.runs:
         done = positions(run.record)
-        stepped = None not in done
-        found = [
-            (float((step or 0) if stepped else at), window)
-            for at, (window, step) in enumerate(zip(run.record.windows, done, strict=True), 1)
-            if window.loss is not None and math.isfinite(window.loss)
-        ]
-        if found:
-            first, last = found[0][1], found[-1][1]
-            series.append((f"run {run.number}", [(x, w.loss) for x, w in _thinned(found)]))
-            words.append(f"run {run.number} from {first.loss:.4g} to {last.loss:.4g}")
-            ends.append((run, first, last))
-    if not series:
+        at = range(1, len(done) + 1) if None in done else done
+        rows = [(x, y, w) for x, w in zip(at, run.record.windows, strict=True) if (y := read(w)) is not None]
+        finite = [(float(x or 0), y, w) for x, y, w in rows if math.isfinite(y)]
+        if finite:
+            found.append((run, [(x, y) for x, y, _ in finite], [w for _, _, w in finite]))
+    by_step = all(None not in positions(run.record) for run in report.runs)
+    return found, "step" if by_step else "printed row"
+
+
+def _series(curves: Sequence[tuple[ReportedRun, list[tuple[float, float]], Any]]) -> list[Any]:
+    """As a plot takes them, thinned."""
+    return [(f"run {run.number}", points[:: max(1, len(points) // SHOWN_VALUES)]) for run, points, _ in curves]
+
+
+def _loss(report: Report) -> Figure | Paragraph:
+    curves, axis = _curves(report, lambda window: window.loss)
+    if not curves:
         return Paragraph(text=f"Loss: {NOT_MEASURED}; the logs print none.", absent=True)
-    columns: list[Column[tuple[ReportedRun, Window, Window]]] = [
-        Column("run", lambda end: run_link(end[0])),
-        Column("first", lambda end: at_line(end[0], end[1].line, f"{end[1].loss:.4g}"), numeric=True),
-        Column("last", lambda end: at_line(end[0], end[2].line, f"{end[2].loss:.4g}"), numeric=True),
+    words = (f"run {run.number} from {points[0][1]:.4g} to {points[-1][1]:.4g}" for run, points, _ in curves)
+    columns: list[Column[Any]] = [
+        Column("run", lambda curve: run_link(curve[0])),
+        Column("first", lambda curve: at_line(curve[0], curve[2][0].line, f"{curve[2][0].loss:.4g}"), numeric=True),
+        Column("last", lambda curve: at_line(curve[0], curve[2][-1].line, f"{curve[2][-1].loss:.4g}"), numeric=True),
     ]
     return Figure(
         name="loss",
         title="Training loss",
         caption=f"Loss: {'; '.join(words)}.",
-        draw=functools.partial(plots.lines, series=series, x="step" if by_step else "printed row", y="loss"),
-        numbers=blocks.table("Loss at both ends", ends, columns),
+        draw=functools.partial(plots.lines, series=_series(curves), x=axis, y="loss"),
+        numbers=blocks.table("Loss at both ends", curves, columns),
     )
 
 
@@ -116,16 +124,12 @@ def _quality(report: Report) -> Figure | Paragraph:
 
 def telemetry(report: Report) -> Section:
     """GPU memory, power, energy and temperature, where the logs have them."""
+    slowest = "of the slowest rank beyond the median one"
     panels = [
         _telemetry_figure(report, "memory", "GPU memory", "MiB", lambda window: window.gpu_memory_mib),
         _telemetry_figure(report, "power", "Power", "W", lambda window: window.power_w),
-        *(
-            _telemetry_figure(report, kind, title, "% of the time", functools.partial(_beyond_median, kind=kind))
-            for kind, title in (
-                ("compute", "Computation of the slowest rank beyond the median one"),
-                ("data_wait", "Wait for input of the slowest rank beyond the median one"),
-            )
-        ),
+        _telemetry_figure(report, "compute", f"Computation {slowest}", "% of the time", _beyond("compute")),
+        _telemetry_figure(report, "data_wait", f"Wait for input {slowest}", "% of the time", _beyond("data_wait")),
     ]
     columns: list[Column[ReportedRun]] = [
         Column("run", run_link),
@@ -140,9 +144,8 @@ def telemetry(report: Report) -> Section:
     return Section(key="telemetry", title="Ranks, memory, power, temperature", gist=gist, blocks=[*drawn, table])
 
 
-def _beyond_median(window: Window, kind: str) -> float | None:
-    share = over_median(window, kind)
-    return None if share is None else 100 * share
+def _beyond(kind: str) -> Callable[[Window], float | None]:
+    return lambda window: None if (share := over_median(window, kind)) is None else 100 * share
 
 
 def _most_memory(run: ReportedRun) -> Inline:
@@ -165,16 +168,11 @@ def _temperature(run: ReportedRun) -> Inline:
 def _telemetry_figure(
     report: Report, name: str, title: str, unit: str, read: Callable[[Window], float | None]
 ) -> Figure | None:
-    series, most = [], []
-    for run in report.runs:
-        windows = enumerate(run.record.windows, 1)
-        got = [(float(w.step or at), value) for at, w in windows if (value := read(w)) is not None]
-        if got:
-            series.append((f"run {run.number}", _thinned(got)))
-            most.append(f"run {run.number} up to {number(max(value for _, value in got))} {unit}")
-    if not series:
+    curves, axis = _curves(report, read)
+    if not curves:
         return None
-    draw = functools.partial(plots.lines, series=series, x="step", y=unit, from_zero=True)
+    most = (f"run {run.number} up to {number(max(y for _, y in points))} {unit}" for run, points, _ in curves)
+    draw = functools.partial(plots.lines, series=_series(curves), x=axis, y=unit, from_zero=True)
     return Figure(name=name, title=title, caption=f"{title}: {'; '.join(most)}.", draw=draw)
 
 
@@ -201,7 +199,7 @@ def variance(report: Report) -> Section:
 
 def _range(group: Group) -> Inline:
     finite = [run.figure.value for run in group.runs if run.figure and math.isfinite(run.figure.value)]
-    return of_group(group, f"{number(min(finite))} to {number(max(finite))}") if len(finite) > 1 else "one run"
+    return of_group(group, bounds(finite)) if len(finite) > 1 else "one run"
 
 
 def _deviation(group: Group) -> Inline:
@@ -222,10 +220,6 @@ def _interval(group: Group) -> Inline:
 def _step_quantiles(group: Group) -> Inline:
     times = [t for run in group.runs for w in run.measured if (t := w.step_s) is not None]
     return of_group(group, " / ".join(number(q * 1000) for q in quantiles(times))) if times else NOT_MEASURED
-
-
-def _thinned(points: Sequence[Any]) -> list[Any]:
-    return list(points[:: max(1, len(points) // SHOWN_VALUES)])
 
 
 def _run_time(record: Record) -> str:
