@@ -181,7 +181,7 @@ def tables(report: Report) -> list[Table]:
         Column("batch a device", lambda run: field(run, "batch_per_device"), numeric=True),
         Column("precision", lambda run: field(run, "precision")),
         Column("windows", lambda run: _figure(run, lambda figure: str(figure.windows)), numeric=True),
-        Column("log lines", lambda run: blocks.lines_of(run, run.figure) if run.figure else ""),
+        Column("log lines", blocks.lines_of),
         Column("log", lambda run: run.record.file),
     ]
     of_groups: list[Column[Group]] = [

@@ -156,7 +156,7 @@ def _most_memory(run: ReportedRun) -> Inline:
 
 def _mean_power(run: ReportedRun) -> Inline:
     watts = [w.power_w for w in run.measured if w.power_w is not None]
-    return [f"{number(statistics.fmean(watts))} W, ", blocks.from_lines([run])] if watts else NOT_MEASURED
+    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.lines_of(run)] if watts else NOT_MEASURED
 
 
 def _temperature(run: ReportedRun) -> Inline:

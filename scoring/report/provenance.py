@@ -26,6 +26,7 @@ from scoring.report.blocks import (
     run_link,
 )
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
+from scoring.report.text import counted
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 HEADER_TABLES = {
@@ -49,7 +50,7 @@ def compliance(report: Report) -> Section:
         found += [(run, entry) for entry in entries]
         errors = sum(entry["severity"] == "error" for entry in entries)
         tool = f"; mlperf-logging: {official.get('verdict')}" if isinstance(official, dict) else ""
-        text = f": {run.findings['verdict']}, {errors} error{'s' * (errors != 1)}{tool}"
+        text = f": {run.findings['verdict']}, {counted(errors, 'error')}{tool}"
         parts.append(Paragraph(text=["✓ " if run.findings["verdict"] == "pass" else "✕ ", run_link(run), text]))
     columns: list[Column[tuple[ReportedRun, dict[str, Any]]]] = [
         Column("run", lambda row: run_link(row[0])),
@@ -132,7 +133,7 @@ def _topologies(run: ReportedRun) -> list[Any]:
         )
         caption = (
             "Links between GPUs and network cards, as nvidia-smi names them; "
-            f"{len(hosts)} node{'s' * (len(hosts) > 1)}: {visible(', '.join(hosts[:4]))}. NV: NVLinks; PIX, PXB: PCIe "
+            f"{counted(len(hosts), 'node')}: {visible(', '.join(hosts[:4]))}. NV: NVLinks; PIX, PXB: PCIe "
             "switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
         )
         draw = functools.partial(plots.topology, names=names, links=links)
