@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,18 @@ def test_what_was_not_measured_says_so(tmp_path: Path) -> None:
     assert "not measured" not in measured
 
 
-def test_topology_is_drawn(tmp_path: Path) -> None:
+def test_topology_is_shown(tmp_path: Path) -> None:
     bare = page_of(tmp_path, write_log(tmp_path / "bare.txt"))
     assert "Topology of the GPUs: not measured" in bare.by_id["provenance"]
     found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
-    drawn = page_of(tmp_path, write_log(tmp_path / "drawn.txt", topology=found)).by_id["provenance"]
-    assert "GPU0 to GPU1 NV1, GPU2 NV2, GPU3 SYS, mlx5_0 PIX" in drawn and "not measured" not in drawn
-    odd = found | {"links": [["X", "NV1"], ["NV1"]]}
-    page = page_of(tmp_path, write_log(tmp_path / "odd.txt", topology=odd))
-    assert "Topology of the GPUs: not measured" in page.by_id["provenance"]
+    shown = page_of(tmp_path, write_log(tmp_path / "drawn.txt", topology=found)).by_id["provenance"]
+    assert "GPU0XNV1NV2SYSPIX" in shown and "of 1 node: resnet50_v1.5" in shown and "not measured" not in shown
+    text = (tmp_path / "report.html").read_text()
+    for kind in {re.sub(r"\d+$", "", link) for row in found["links"] for link in row} - {"X"}:
+        assert f'<span class="link {kind}">' in text and f"td:has(&gt; .{kind})" in text.replace(">", "&gt;")
+    for odd in ({"links": [["X", "NV1"], ["NV1"]]}, {"links": 3}, {"devices": []}):
+        page = page_of(tmp_path, write_log(tmp_path / "odd.txt", topology=found | odd))
+        assert "Topology of the GPUs: not measured" in page.by_id["provenance"]
 
 
 def test_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
