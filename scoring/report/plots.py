@@ -58,12 +58,11 @@ class Plot:
     svg: str = ""
     legend: list[Key] = field(default_factory=list)
 
-    def size(
-        self, *, width: float = WIDTH_INCHES, height: float = HEIGHT_INCHES, top: float = 0.3, left: float = 0.6
-    ) -> None:
-        """The panel's size, and the room above and on the left of its axes, in inches."""
-        self.figure.set_size_inches(width, height)
-        self.axes.set_position((left / width, 0.55 / height, 1 - (left + 0.12) / width, 1 - (0.55 + top) / height))
+    def size(self, height: float = HEIGHT_INCHES) -> None:
+        """The panel's height, and the room around its axes, in inches."""
+        self.figure.set_size_inches(WIDTH_INCHES, height)
+        width = WIDTH_INCHES
+        self.axes.set_position((0.6 / width, 0.55 / height, 1 - (0.6 + 0.12) / width, 1 - (0.55 + 0.3) / height))
 
     def key(self, mark: str, color: str, label: str) -> None:
         """Add an entry to the legend, once."""
@@ -108,11 +107,9 @@ class Plot:
         text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
         view = re.search(r'viewBox="[^"]*"', text)
         assert view is not None
-        width = self.figure.get_figwidth()
-        wide = f' style="min-width: {width * 72:.0f}px"' if width > WIDTH_INCHES else ""  # scrolls rather than shrinks
         head = (
             f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view[0]} role="img" '
-            f'aria-labelledby="{name}-title {name}-description"{wide}>'
+            f'aria-labelledby="{name}-title {name}-description">'
             f'<title id="{name}-title">{html.escape(visible(title))}</title>'
             f'<desc id="{name}-description">{html.escape(visible(description, 10_000))}</desc>'
         )
@@ -220,7 +217,7 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
     """Ours bold, the published ones thin and dotted, over the device count; their colours start at index `first`."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    drawing.size(height=3.2)
+    drawing.size(3.2)
     axes = drawing.axes
     for index, (label, points) in enumerate(ours):
         drawing.series(index, label, points, linewidth=2.4, markersize=7, zorder=3)
