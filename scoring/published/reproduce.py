@@ -96,10 +96,10 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         close = exact or abs(recomputed / published.value - 1) <= TOLERANCE
         labels = sorted({label for record in records for label in _labels(record, published)})
         borne_out = close and not labels
-        known = {record.sha256 for record in records}.isdisjoint(rule.sha256)
+        other = {record.sha256 for record in records}.isdisjoint(rule.sha256)
         warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
         more = {
-            "known by its name alone: not the log that the figure was recomputed from before": known and rule.sha256,
+            "known by its name alone: not the log that the figure was recomputed from before": other and rule.sha256,
             f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}": rule.factor,
             f"the score warns of {', '.join(warned)}: see `python -m scoring score`": warned,
             f"within {TOLERANCE:.2%}, not to all digits": close and not exact,

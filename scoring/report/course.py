@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from runlog.run import real
 from runlog.text import visible
@@ -46,44 +46,55 @@ def _time_to_train(run: ReportedRun) -> Inline:
     return [field(run, "run_stop_s", _run_time(run.record)), ", ", ends[0], " to ", ends[1]]
 
 
-def _curves(
-    report: Report, read: Callable[[Window], float | None]
-) -> tuple[list[tuple[ReportedRun, list[tuple[float, float]], list[Window]]], str]:
-    """Of each run that has any: its finite values over the steps done, and their windows; what the axis counts."""
+class _Curve(NamedTuple):
+    """What the windows of a run say of one thing, where they do."""
+
+    run: ReportedRun
+    points: list[tuple[float, float]]  # over the steps done, or the printed rows
+    windows: list[Window]
+
+    @property
+    def series(self) -> tuple[str, list[tuple[float, float]]]:
+        """As a plot takes it, thinned."""
+        return f"run {self.run.number}", self.points[:: max(1, len(self.points) // SHOWN_VALUES)]
+
+
+def _curves(report: Report, read: Callable[[Window], float | None]) -> tuple[list[_Curve], str]:
+    """The finite values of each run that has any, and what their axis counts."""
     found = []
+    by_step = True
     for run in report.runs:
         done = positions(run.record)
+        by_step = by_step and None not in done
         at = range(1, len(done) + 1) if None in done else done
         rows = [(x, y, w) for x, w in zip(at, run.record.windows, strict=True) if (y := read(w)) is not None]
         finite = [(float(x or 0), y, w) for x, y, w in rows if math.isfinite(y)]
         if finite:
-            found.append((run, [(x, y) for x, y, _ in finite], [w for _, _, w in finite]))
-    by_step = all(None not in positions(run.record) for run in report.runs)
+            found.append(_Curve(run, [(x, y) for x, y, _ in finite], [w for _, _, w in finite]))
     return found, "step" if by_step else "printed row"
-
-
-def _series(curves: Sequence[tuple[ReportedRun, list[tuple[float, float]], Any]]) -> list[Any]:
-    """As a plot takes them, thinned."""
-    return [(f"run {run.number}", points[:: max(1, len(points) // SHOWN_VALUES)]) for run, points, _ in curves]
 
 
 def _loss(report: Report) -> Figure | Paragraph:
     curves, axis = _curves(report, lambda window: window.loss)
     if not curves:
         return Paragraph(text=f"Loss: {NOT_MEASURED}; the logs print none.", absent=True)
-    words = (f"run {run.number} from {points[0][1]:.4g} to {points[-1][1]:.4g}" for run, points, _ in curves)
-    columns: list[Column[Any]] = [
-        Column("run", lambda curve: run_link(curve[0])),
-        Column("first", lambda curve: at_line(curve[0], curve[2][0].line, f"{curve[2][0].loss:.4g}"), numeric=True),
-        Column("last", lambda curve: at_line(curve[0], curve[2][-1].line, f"{curve[2][-1].loss:.4g}"), numeric=True),
+    words = (f"run {c.run.number} from {c.points[0][1]:.4g} to {c.points[-1][1]:.4g}" for c in curves)
+    columns: list[Column[_Curve]] = [
+        Column("run", lambda curve: run_link(curve.run)),
+        Column("first", functools.partial(_loss_at, 0), numeric=True),
+        Column("last", functools.partial(_loss_at, -1), numeric=True),
     ]
     return Figure(
         name="loss",
         title="Training loss",
         caption=f"Loss: {'; '.join(words)}.",
-        draw=functools.partial(plots.lines, series=_series(curves), x=axis, y="loss"),
+        draw=functools.partial(plots.lines, series=[curve.series for curve in curves], x=axis, y="loss"),
         numbers=blocks.table("Loss at both ends", curves, columns),
     )
+
+
+def _loss_at(end: int, curve: _Curve) -> Inline:
+    return at_line(curve.run, curve.windows[end].line, f"{curve.points[end][1]:.4g}")
 
 
 def _quality(report: Report) -> Figure | Paragraph:
@@ -171,8 +182,9 @@ def _telemetry_figure(
     curves, axis = _curves(report, read)
     if not curves:
         return None
-    most = (f"run {run.number} up to {number(max(y for _, y in points))} {unit}" for run, points, _ in curves)
-    draw = functools.partial(plots.lines, series=_series(curves), x=axis, y=unit, from_zero=True)
+    most = (f"run {c.run.number} up to {number(max(y for _, y in c.points))} {unit}" for c in curves)
+    series = [curve.series for curve in curves]
+    draw = functools.partial(plots.lines, series=series, x=axis, y=unit, from_zero=True)
     return Figure(name=name, title=title, caption=f"{title}: {'; '.join(most)}.", draw=draw)
 
 
