@@ -132,6 +132,8 @@ def test_names_of_two_folders_are_told_apart() -> None:
     a100 = reproduce.find_rule(RULES, Path("x/A100-LOG") / name, "")
     assert v100 and a100 and (v100.accelerator, a100.accelerator) == ("V100", "A100")
     assert reproduce.find_rule(RULES, Path(name), "") is None
+    short, long = (dataclasses.replace(RULES[0], names=(name,), sha256=()) for name in ("x.log", "A/x.log"))
+    assert reproduce.find_rule([short, long], Path("B/A/x.log"), "") is long
 
 
 def test_every_rule_stands_behind_one_published_figure_and_a_known_protocol() -> None:
