@@ -128,16 +128,10 @@ def plan(nodes: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
         )
     predictions = []
     for number in nodes:
-        row = predict(
-            points[max((n for n in points if n <= number), default=min(points))],
-            loss,
-            nodes=number,
-            batch_per_device=batch,
-            input_images_per_s_node=args.input_images_per_s,
-            training=training,
-        )
-        measured_rate = points[number].images_per_s if number in points else None
-        predictions.append(row | {"measured_images_per_s": measured_rate})
+        base = points[max((n for n in points if n <= number), default=min(points))]
+        limit = args.input_images_per_s or math.inf
+        row = predict(base, loss, training, nodes=number, batch_per_device=batch, input_limit=limit)
+        predictions.append(row | {"measured_images_per_s": base.images_per_s if base.nodes == number else None})
     return {
         "model": {"loss": loss.mean, "loss_spread": loss.spread, "tables": loss.tables},
         "measured": [asdict(point) | {"devices": point.devices} for point in measured],
@@ -175,24 +169,22 @@ def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) 
 def prediction_lines(found: dict[str, Any]) -> list[str]:
     """The predictions in lines for a reader."""
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in found["measured"])
+    form = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
     lines = [
         f"Measured {shapes} (nodes x devices); throughput lost between many nodes {found['model']['loss']:.1%}",
         "",
-        f"{'nodes':>6} {'devices':>8} {'images/s':>12} {'95 % interval':>25} {'efficiency':>10} {'step ms':>9} "
-        f"{'to train':>12} {'measured':>12}",
+        form.format("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured"),
     ]
-    base = found["predictions"][0]
+    first = found["predictions"][0]
     for row in found["predictions"]:
+        efficiency = row["images_per_s"] / row["nodes"] / (first["images_per_s"] / first["nodes"])
         interval = "{:.1f} to {:.1f}".format(*row["interval_95"]) if row["interval_95"] else "not known"
-        efficiency = row["images_per_s"] / row["nodes"] / (base["images_per_s"] / base["nodes"])
-        minutes = row["time_to_train_min"]
-        shown = f"{row['measured_images_per_s']:.1f}" if row["measured_images_per_s"] else "-"
-        lines.append(
-            f"{row['nodes']:>6} {row['devices']:>8} {row['images_per_s']:>12.1f} {interval:>25} "
-            f"{efficiency:>10.1%} {1e3 * row['step_time_s']:>9.2f} "
-            f"{f'{minutes:.1f} min' if minutes is not None else 'not known':>12} {shown:>12}"
-        )
-    unknown: dict[str, None] = dict.fromkeys(row["time_to_train_note"] for row in found["predictions"])
+        minutes, measured = row["time_to_train_min"], row["measured_images_per_s"]
+        figures = f"{row['images_per_s']:.1f}", interval, f"{efficiency:.1%}", f"{1e3 * row['step_time_s']:.2f}"
+        to_train = "not known" if minutes is None else f"{minutes:.1f} min"
+        shown = f"{measured:.1f}" if measured else "-"
+        lines.append(form.format(row["nodes"], row["devices"], *figures, to_train, shown))
+    unknown = dict.fromkeys(row["time_to_train_note"] for row in found["predictions"])
     lines.append("")
     lines += [f"assumed: {text}" for text in found["assumptions"]]
     lines += [f"warning: {text}" for text in found["warnings"]]

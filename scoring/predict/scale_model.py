@@ -18,7 +18,7 @@ from typing import Any
 
 from compliance.official import convergence
 from runlog import stats
-from scoring.published.table import Published
+from scoring.published.table import Published, by_devices
 from scoring.record import InputError
 
 RUNS = 5  # of a submission of ResNet-50
@@ -61,27 +61,24 @@ class Point:
 
 
 def predict(
-    base: Point,
-    loss: Loss,
-    *,
-    nodes: int,
-    batch_per_device: int,
-    input_images_per_s_node: float | None = None,
-    training: Training | None = None,
+    base: Point, loss: Loss, training: Training, *, nodes: int, batch_per_device: int, input_limit: float = math.inf
 ) -> dict[str, Any]:
     """Throughput and time to train at one node count, as plain values.
 
-    Where a node's input cannot feed its devices the step waits for it: `input_images_per_s_node` is its limit.
-    The interval is of the throughput at the batch of the base; where nothing is known of its error there is none. Time
-    to train has one on the base's own nodes alone: on others the published times lay outside.
+    Where a node's input cannot feed its devices the step waits for it: `input_limit` is its images/s. The interval is
+    of the throughput at the batch of the base; where nothing is known of its error there is none. Time to train has one
+    on the base's own nodes alone: on others the published times lay outside.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
     free = base.images_per_s * loss.ratio(base.nodes, nodes)
-    images_per_s = min(free, nodes * input_images_per_s_node) if input_images_per_s_node else free
-    low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    images_per_s = min(free, nodes * input_limit)
     step_s = global_batch / images_per_s
-    found: dict[str, Any] = {
+    low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    seconds, epochs, why_not = time_to_train_s(training, devices=devices, global_batch=global_batch, step_time_s=step_s)
+    minutes = None if seconds is None else seconds / 60
+    known = nodes == base.nodes and high > low
+    return {
         "nodes": nodes,
         "devices": devices,
         "global_batch": global_batch,
@@ -89,19 +86,11 @@ def predict(
         "interval_95": [images_per_s * low, images_per_s * high] if high > low else None,
         "step_time_s": step_s,
         "input_wait_s": step_s - global_batch / free,
+        "epochs": epochs,
+        "time_to_train_min": minutes,
+        "time_to_train_95_min": [minutes / high, minutes / low] if minutes and known else None,
+        "time_to_train_note": why_not,
     }
-    if training:
-        seconds, epochs, why_not = time_to_train_s(
-            training, devices=devices, global_batch=global_batch, step_time_s=step_s
-        )
-        known = seconds is not None and nodes == base.nodes and high > low
-        found |= {
-            "epochs": epochs,
-            "time_to_train_min": seconds / 60 if seconds is not None else None,
-            "time_to_train_95_min": [seconds / 60 / high, seconds / 60 / low] if seconds and known else None,
-            "time_to_train_note": why_not,
-        }
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,26 +103,15 @@ class PublishedTable:
 
 
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
-    """Tables with figures on several nodes; a report's copy of another's figures is left out."""
-    found: dict[tuple[object, ...], dict[int, Published]] = {}
-    for row in rows:
-        copied = row.note is not None and row.note.startswith("copied")
-        if row.metric != "throughput" or not row.nodes or not row.devices or copied:
-            continue
-        family = row.framework.split(" 2.5")[0]
-        key = (row.table, family, row.accelerator, row.precision, row.strategy, row.batch_per_device, row.model)
-        found.setdefault(key, {})[row.devices] = row
+    """Tables with figures on several nodes, each with the shapes of as many devices a node as its largest."""
     tables = []
-    for system, by_devices in found.items():
-        most = by_devices[max(by_devices)]
-        assert most.nodes and most.devices
-        same = {
-            row.nodes: row.value
-            for n, row in sorted(by_devices.items())
-            if row.nodes and n * most.nodes == most.devices * row.nodes
-        }
+    for system in by_devices(row for row in rows if row.nodes):
+        most = system[-1]
+        per_node = (most.devices or 0) / (most.nodes or 1)
+        same = {row.nodes: row.value for row in system if row.nodes and row.devices == row.nodes * per_node}
         if len(same) > 1:
-            name = " ".join(str(part) for part in system[:5] if part) + f" bs{most.batch_per_device}"
+            what = (most.table, most.framework_name, most.accelerator, most.precision, most.strategy)
+            name = " ".join(filter(None, (*what, f"bs{most.batch_per_device}")))
             tables.append(PublishedTable(name=name, report=most.table, images_per_s=same))
     return tables
 

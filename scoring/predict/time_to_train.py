@@ -48,7 +48,7 @@ def predictions(rows: Sequence[Published], *, nodes: Sequence[int]) -> list[dict
         batch, left = divmod(GLOBAL_BATCH, DEVICES * number)
         if left:
             raise InputError(f"--nodes {number}: {DEVICES * number} devices do not divide {GLOBAL_BATCH} images a step")
-        row = predict(one_node, loss, nodes=number, batch_per_device=batch, training=training)
+        row = predict(one_node, loss, training, nodes=number, batch_per_device=batch)
         row["interval_95"] = None  # the batch of a device shrinks: the model's scatter is of a constant one
         logged = select(rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number)
         row["published"] = [

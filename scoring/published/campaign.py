@@ -11,7 +11,7 @@ import collections
 import itertools
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runlog.text import safe_lines
@@ -34,39 +34,34 @@ from scoring.record import InputError
 
 def _plan_text(jobs: Sequence[Job], campaign: Campaign, rows: Sequence[Published]) -> str:
     """The plan for a reader: a line for the trials of a run that fare alike; what all jobs export stands once."""
-    common = set.intersection(*(set(job.exports.items()) for job in jobs)) - {("LOGDIR", jobs[0].exports["LOGDIR"])}
-    shared = {name: value for name, value in jobs[0].exports.items() if (name, value) in common}
+    every = jobs[0].exports.items()
+    shared = {name: value for name, value in every if all(job.exports.get(name) == value for job in jobs)}
     lines = [f"Every job: {_words(shared)} LOGDIR={jobs[0].folder.parents[1]}/RUN/trial_N"]
     for (run, state, reason), group in itertools.groupby(jobs, key=lambda job: (job.run, job.state, job.reason)):
         first, *others = group
         trials = f"trials {first.trial} to {others[-1].trial}" if others else f"trial {first.trial}"
-        of_run = {name: value for name, value in first.exports.items() if name not in (*shared, "LOGDIR")}
+        of_run = {name: value for name, value in first.exports.items() if name not in shared}
         does = "" if state == "done" else f": {_words(of_run)} {first.command}"
         why, each = f" ({reason})" if reason else "", " each" * bool(others)
-        time_s = assumed_s(campaign, run, rows)
-        lines.append(f"{state:<4} {run.name} {trials}, about {time_s:.0f} s{each}{does}{why}")
+        lines.append(f"{state:<4} {run.name} {trials}, about {assumed_s(campaign, run, rows):.0f} s{each}{does}{why}")
         if state == "skip" and not campaign.shrunk and run.nodes == 1 and not run.strategy:
-            lines += [f"     nearest published: {text}" for text in _published(run, campaign, rows)]
+            lines += _nearest(run, campaign, rows)
     count = collections.Counter(job.state for job in jobs)
     minutes = sum(assumed_s(campaign, job.run, rows) for job in jobs if job.state == "run") / 60
-    lines += [
+    lines.append(
         f"{campaign.name}: {len(jobs)} jobs, {count['done']} done, {count['skip']} skipped, {count['run']} to run in "
-        f"about {minutes:.0f} min: assumed, by the published rates and a start-up",
-        *[SHRUNK_NOTE] * campaign.shrunk,
-    ]
-    return "\n".join(lines)
+        f"about {minutes:.0f} min: assumed, by the published rates and a start-up"
+    )
+    return "\n".join([*lines, *[SHRUNK_NOTE] * campaign.shrunk])
 
 
-def _published(run: RunSpec, campaign: Campaign, rows: Sequence[Published]) -> list[str]:
+def _nearest(run: RunSpec, campaign: Campaign, rows: Sequence[Published]) -> Iterator[str]:
     """The report's own figure that is nearest to a run, on each card that it has some of."""
     alike = [row for row in like(run, campaign, rows) if row.framework.startswith(campaign.frameworks[0])]
-    cards = sorted({row.accelerator or "" for row in alike})
-    found = [nearest(select(alike, accelerator=card), batch=run.batch, devices=run.devices) for card in cards]
-    return [
-        f"{row.printed} {row.unit}, {row.accelerator}, batch {row.batch_per_device} x {row.devices} ({row.source})"
-        for row in found
-        if row
-    ]
+    for card in sorted({row.accelerator or "" for row in alike}):
+        if row := nearest(select(alike, accelerator=card), batch=run.batch, devices=run.devices):
+            shape = f"{row.accelerator}, batch {row.batch_per_device} x {row.devices}"
+            yield f"     nearest published: {row.printed} {row.unit}, {shape} ({row.source})"
 
 
 def _words(exports: dict[str, str]) -> str:
@@ -97,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if wanted and not args.shrink and not here.system:
                 raise InputError("DGXSYSTEM is not set: name the config_<SYSTEM>.sh of a node, e.g. DGXSYSTEM=DGX1")
             for job in wanted:
-                exports = " ".join(f"{name}={value}" for name, value in job.exports.items() if name != "LOGDIR")
+                exports = " ".join(f"{name}={value}" for name, value in job.exports.items())
                 print(job.run.name, job.trial, job.folder, job.command, exports, sep="\t")
         else:
             print(_plan_text(jobs, campaign, rows))

@@ -50,7 +50,7 @@ SHRUNK_NOTE = (
 )
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class RunSpec:
     """What one call of run_and_time.sh measures; cells of several tables may share it."""
 
@@ -73,12 +73,23 @@ class RunSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One line of a table of the report: what it asks for, and the run that stands for it (where shrunk, another)."""
+class Table:
+    """One table of the report, with the fields that a campaign's file gives it."""
 
-    table: str  # its title
-    note: str | None  # shown under the title
-    accelerator: str | None  # whose published figures the table holds, where a report has several
+    title: str
+    batches: Sequence[int]
+    shapes: Sequence[str]  # nodes x devices a node
+    precision: str
+    strategy: str | None = None
+    accelerator: str | None = None  # whose published figures the table holds, where a report has several
+    note: str | None = None  # shown under the title
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One line of a table: what it asks for, and the run that stands for it (where shrunk, another)."""
+
+    table: Table
     asked: RunSpec
     run: RunSpec
 
@@ -112,13 +123,13 @@ class Machine:
     system: str | None  # DGXSYSTEM
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Job:
     """One trial of a run: one call of run_and_time.sh, or why there is none."""
 
     run: RunSpec
     trial: int  # 1-based
-    folder: Path
+    folder: Path  # its LOGDIR
     state: str  # "done", "run" or "skip"
     record: Record | None  # of its log, where it is done
     reason: str  # of a skip, or what is wrong with a log that stands in the folder
@@ -143,54 +154,40 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False) 
             environment={key: str(value) for key, value in raw.pop("environment").items()},
             published_table=published["table"],
             frameworks=tuple(published["frameworks"]),
-            cells=tuple(cell for table in raw.pop("tables") for cell in _cells(**table)),
+            cells=tuple(cell for table in raw.pop("tables") for cell in _cells(Table(**table))),
             speedup_base=_shape(base) if base else None,
             **raw,
         )
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         text = " ".join(str(error).split())
         raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
-    if not shrink:
-        return campaign
-    batches = sorted({cell.asked.batch for cell in campaign.cells})
-    cells = tuple(replace(cell, run=_shrunk(cell.asked, batches)) for cell in campaign.cells)
-    return replace(campaign, cells=cells, environment=campaign.environment | SHRUNK_ENVIRONMENT, shrunk=True)
+    return _shrunk(campaign) if shrink else campaign
 
 
-def _cells(
-    *,
-    title: str,
-    batches: Sequence[int],
-    shapes: Sequence[str],
-    precision: str,
-    strategy: str | None = None,
-    accelerator: str | None = None,
-    note: str | None = None,
-) -> list[Cell]:
-    """The grid of one table of a campaign's file."""
-    runs = [
-        RunSpec(*_shape(shape), int(batch), precision, strategy)  # nodes, devices a node
-        for batch in batches
-        for shape in shapes
-    ]
-    return [Cell(table=title, note=note, accelerator=accelerator, asked=run, run=run) for run in runs]
+def _cells(table: Table) -> list[Cell]:
+    shapes = [_shape(shape) for shape in table.shapes]
+    runs = [RunSpec(*shape, int(batch), table.precision, table.strategy) for batch in table.batches for shape in shapes]
+    return [Cell(table, asked=run, run=run) for run in runs]
 
 
 def _shape(text: str) -> tuple[int, int]:
+    """Nodes, devices a node."""
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", str(text))
     if not found:
         raise ValueError(f"shape {text!r} is not NODESxDEVICES, e.g. 2x8")
     return int(found[1]), int(found[2])
 
 
-def _shrunk(run: RunSpec, batches: Sequence[int]) -> RunSpec:
-    """The tiny run on CPU ranks that stands for `run`.
-
-    One node; as many ranks as it has devices, at most two; the smaller half of the campaign's batch sizes becomes 2,
-    the larger 3; FP32, the only arithmetic whose operators all have a CPU kernel.
-    """
-    larger = batches.index(run.batch) >= (len(batches) + 1) // 2
-    return RunSpec(1, min(run.devices, SHRUNK_RANKS), 3 if larger else 2, "fp32", run.strategy)
+def _shrunk(campaign: Campaign) -> Campaign:
+    """The same cells on tiny runs: one node, FP32, the only arithmetic whose operators all have a CPU kernel."""
+    batches = sorted({cell.asked.batch for cell in campaign.cells})
+    smaller = batches[: (len(batches) + 1) // 2]
+    cells = []
+    for cell in campaign.cells:
+        ranks, batch = min(cell.asked.devices, SHRUNK_RANKS), 2 if cell.asked.batch in smaller else 3
+        cells.append(replace(cell, run=RunSpec(1, ranks, batch, "fp32", cell.asked.strategy)))
+    environment = campaign.environment | SHRUNK_ENVIRONMENT
+    return replace(campaign, cells=tuple(cells), environment=environment, shrunk=True)
 
 
 def machine() -> Machine:
@@ -216,15 +213,15 @@ def _nvidia_smi(field: str) -> list[str]:
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
-def why_not(run: RunSpec, here: Machine, *, shrink: bool) -> str | None:
-    """Why this machine cannot do `run`; None where it can."""
+def why_not(run: RunSpec, here: Machine, *, shrink: bool) -> str:
+    """Why this machine cannot do `run`; empty where it can."""
     if run.strategy == "auto" and shrink:
         return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
     if run.strategy == "auto" and run.devices != AUTO_RANKS:
         mode = f"Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks"
         return f"strategy auto: {mode} and refuses {run.devices}"
     if shrink:
-        return None
+        return ""
     if here.gpus < run.devices_per_node:
         return f"{run.devices_per_node} GPU(s) a node needed, {here.gpus} here"
     if max(1, len(here.hosts)) < run.nodes:
@@ -232,13 +229,13 @@ def why_not(run: RunSpec, here: Machine, *, shrink: bool) -> str | None:
     needed, capability = LEAST_CAPABILITY.get(run.precision, 0.0), here.compute_capability
     if capability is not None and capability < needed:
         return f"{run.precision} needs compute capability {needed}, {here.gpu} has {capability}"
-    return None
+    return ""
 
 
 def environment(
     campaign: Campaign, run: RunSpec, *, system: str | None = None, repository: Path = REPOSITORY
 ) -> dict[str, str]:
-    """What the job of `run` exports; all else (DATADIR, ...) is the user's environment.
+    """What the job of `run` exports beside its LOGDIR; all else (DATADIR, ...) is the user's environment.
 
     `system` is the user's DGXSYSTEM; a run of N nodes takes `N x system` where there is such a config.
     """
@@ -257,9 +254,7 @@ def environment(
         one_node = re.sub(r"^\d+x", "", system)
         several = f"{run.nodes}x{one_node}"
         exports["DGXSYSTEM"] = several if (repository / f"config_{several}.sh").is_file() else one_node
-    if run.strategy:
-        exports["STRATEGY"] = run.strategy
-    return exports
+    return exports | ({"STRATEGY": run.strategy} if run.strategy else {})
 
 
 def command(run: RunSpec, here: Machine, runner: str) -> str:
@@ -280,24 +275,14 @@ def plan(campaign: Campaign, results: Path, here: Machine, *, repeats: int, runn
     results = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
     jobs = []
     for run in dict.fromkeys(cell.run for cell in campaign.cells):
-        exports = environment(campaign, run, system=here.system)
         reason = why_not(run, here, shrink=campaign.shrunk)
+        exports = environment(campaign, run, system=here.system)
         for trial in range(1, repeats + 1):
             folder = results / run.name / f"trial_{trial}"
             record, wrong = result(folder, exports)
             state = "done" if record else "skip" if reason else "run"
-            jobs.append(
-                Job(
-                    run=run,
-                    trial=trial,
-                    folder=folder,
-                    state=state,
-                    record=record,
-                    reason=reason or "" if state == "skip" else wrong,
-                    exports=exports | {"LOGDIR": str(folder)},
-                    command=command(run, here, runner),
-                )
-            )
+            why = reason if state == "skip" else wrong
+            jobs.append(Job(run, trial, folder, state, record, why, exports, command(run, here, runner)))
     return jobs
 
 
@@ -346,14 +331,15 @@ def _family(precision: str | None) -> str | None:
     return "amp" if precision and precision.startswith("amp") else precision
 
 
-def published_figure(
-    rows: Sequence[Published], campaign: Campaign, cell: Cell, framework: str, metric: str
-) -> Published | None:
-    """The published figure of a cell; None where the report has none."""
+def published_figures(
+    rows: Sequence[Published], campaign: Campaign, cell: Cell, metric: str
+) -> dict[str, Published | None]:
+    """The published figure of a cell by framework; None where the report has none."""
     asked = cell.asked
     conditions: dict[str, object] = {"nodes": asked.nodes, "devices": asked.devices, "batch_per_device": asked.batch}
-    conditions |= {"accelerator": cell.accelerator} if cell.accelerator else {}
+    conditions |= {"accelerator": cell.table.accelerator} if cell.table.accelerator else {}
     alike = select(like(asked, campaign, rows, metric), strategy=asked.strategy, **conditions)
-    found = [row for row in alike if row.framework.startswith(framework)]
-    assert len(found) <= 1, f"{cell}: {len(found)} published figures"
-    return found[0] if found else None
+    return {
+        framework: next((row for row in alike if row.framework.startswith(framework)), None)
+        for framework in campaign.frameworks
+    }

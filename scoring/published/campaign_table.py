@@ -12,11 +12,12 @@ from typing import Any
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import jsonable
-from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, RunSpec, published_figure
+from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, RunSpec, published_figures
 from scoring.published.table import Published
 from scoring.record import InputError, Record, TooFewRunsError
 
 Line = dict[str, Any]  # a cell's figures as plain values
+NONE = "-"  # in place of a figure
 
 
 def figures(campaign: Campaign, jobs: Sequence[Job], *, repeats: int) -> dict[RunSpec, Score | str]:
@@ -26,23 +27,24 @@ def figures(campaign: Campaign, jobs: Sequence[Job], *, repeats: int) -> dict[Ru
     """
     protocol = replace(protocols.find(campaign.protocol), runs=repeats)
     warm_up, measured = (int(campaign.environment[name]) for name in ("WARMUP_STEPS", "MEASURED_STEPS"))
-    skip = 0 if protocol.skip_unit == "window" else None
     if protocol.skip_unit == "step":
         protocol = replace(protocol, skip=warm_up)
     if protocol.take_steps:
         protocol = replace(protocol, take_steps=measured)
+    skip = 0 if protocol.skip_unit == "window" else None
     found: dict[RunSpec, Score | str] = {}
-    for run, group in itertools.groupby(jobs, key=lambda job: job.run):
-        first, *others = group
+    for run, trials in itertools.groupby(jobs, key=lambda job: job.run):
+        first, *others = trials
         records = [job.record for job in (first, *others) if job.record]
-        if not records:
-            found[run] = "skipped: " + first.reason if first.state == "skip" else first.reason or "not run yet"
-            continue
         try:
-            found[run] = score(records, protocol, skip=skip)
+            found[run] = score(records, protocol, skip=skip) if records else _nothing(first)
         except (InputError, TooFewRunsError) as error:
             found[run] = getattr(error, "partial", None) or str(error)
     return found
+
+
+def _nothing(job: Job) -> str:
+    return f"skipped: {job.reason}" if job.state == "skip" else job.reason or "not run yet"
 
 
 def table(campaign: Campaign, found: dict[RunSpec, Score | str], rows: Sequence[Published]) -> list[Line]:
@@ -52,49 +54,51 @@ def table(campaign: Campaign, found: dict[RunSpec, Score | str], rows: Sequence[
     """
     lines, scores = [], {run: figure for run, figure in found.items() if isinstance(figure, Score)}
     for cell in campaign.cells:
-
-        def published(metric: str, cell: Cell = cell) -> dict[str, Published | None]:
-            return {name: published_figure(rows, campaign, cell, name, metric) for name in campaign.frameworks}
-
-        ours, others = scores.get(cell.run), published("throughput")
-        first = others[campaign.frameworks[0]]
-        interval = ours.interval_95 if ours else None
+        asked, ours, notes = cell.asked, scores.get(cell.run), [str(found[cell.run])]
+        if ours:
+            warned = dict.fromkeys(f"{warning.check}: {warning.found}" for warning in ours.warnings)
+            notes = [f"interval: {ours.interval_method}", *warned]
+        value, unit, interval, method = (
+            getattr(ours, name, None) for name in ("value", "unit", "interval_95", "interval_method")
+        )
+        published = published_figures(rows, campaign, cell, "throughput")
+        first = published[campaign.frameworks[0]]
         line: Line = {
-            "table": cell.table,
-            "nodes": cell.asked.nodes,
-            "devices": cell.asked.devices,
-            "batch_per_device": cell.asked.batch,
-            "precision": cell.asked.precision,
-            "strategy": cell.asked.strategy,
-            "ours": ours.value if ours else None,
-            "unit": ours.unit if ours else first.unit if first else None,
-            "interval_95": list(interval) if interval else None,
-            "interval_method": ours.interval_method if ours else None,
+            "table": cell.table.title,
+            "nodes": asked.nodes,
+            "devices": asked.devices,
+            "batch_per_device": asked.batch,
+            "precision": asked.precision,
+            "strategy": asked.strategy,
+            "ours": value,
+            "unit": unit or (first and first.unit),
+            "interval_95": interval,
+            "interval_method": method,
             "runs": len(ours.runs) if ours else 0,
-            "published": {name: row and row.value for name, row in others.items()},
-            "ratio": ours.value / first.value if ours and first else None,
-            "ratio_95": [bound / first.value for bound in interval] if first and interval else None,
+            "published": _values(published),
+            "ratio": value / first.value if value and first else None,
+            "ratio_95": [bound / first.value for bound in interval] if interval and first else None,
         }
         if campaign.speedup_base:
             base = scores.get(_base(campaign, cell))
-            line["speedup"] = ours.value / base.value if ours and base else None
-            line["speedup_published"] = {name: row and row.value for name, row in published("speedup").items()}
+            line["speedup"] = value / base.value if value and base else None
+            line["speedup_published"] = _values(published_figures(rows, campaign, cell, "speedup"))
         if campaign.gpu_memory:
-            memory = published("gpu_memory")[campaign.frameworks[0]]
             line["gpu_memory_mib"] = _memory_mib(ours.records) if ours else None
-            line["gpu_memory_mib_published"] = memory and memory.value
-        notes = [str(found[cell.run])]
-        if ours:
-            warnings = (f"{warning.check}: {warning.found}" for warning in ours.warnings)
-            notes = [f"interval: {ours.interval_method}", *dict.fromkeys(warnings)]
+            memory = _values(published_figures(rows, campaign, cell, "gpu_memory"))
+            line["gpu_memory_mib_published"] = memory[campaign.frameworks[0]]
         logs = [record.file for record in ours.records] if ours else []
         lines.append(line | {"ran_as": cell.run.name, "notes": notes, "logs": logs})
     return lines
 
 
+def _values(published: dict[str, Published | None]) -> dict[str, float | None]:
+    return {framework: row.value if row else None for framework, row in published.items()}
+
+
 def _base(campaign: Campaign, cell: Cell) -> RunSpec:
     """What a cell's speedup is against: the same batch of the same table, at the base's shape."""
-    same = [one for one in campaign.cells if (one.table, one.asked.batch) == (cell.table, cell.asked.batch)]
+    same = [one for one in campaign.cells if one.table == cell.table and one.asked.batch == cell.asked.batch]
     return next(one.run for one in same if (one.asked.nodes, one.asked.devices_per_node) == campaign.speedup_base)
 
 
@@ -108,83 +112,57 @@ def _memory_mib(records: Sequence[Record]) -> float | None:
 
 
 def markdown(campaign: Campaign, lines: Sequence[Line], *, system: str) -> str:
-    """The table as aligned Markdown, one section for each table of the report."""
+    """The table as aligned Markdown, one section for each table of the report; notes are numbered."""
     text = [f"# {campaign.name}: {system}", ""]
     text += [f'Protocol {campaign.protocol}; "ours" was measured here, all else is published.', ""]
     text += [SHRUNK_NOTE, ""] * campaign.shrunk
-    places: dict[str, list[str]] = {}  # of each note
+    notes = list(dict.fromkeys(note for line in lines for note in line["notes"] if note))
+    unit = next((line["unit"] for line in lines if line["unit"]), "images/s")
     # A report of one figure a cell is a matrix, as it prints it.
     matrix = not campaign.speedup_base and not campaign.gpu_memory and len(campaign.frameworks) == 1
-    notes = dict.fromkeys((cell.table, cell.note) for cell in campaign.cells)
-    for title, note in notes:
-        of_table = [(number, line) for number, line in enumerate(lines, start=1) if line["table"] == title]
-        rows = _matrix(of_table, campaign.repeats, places) if matrix else _rows(of_table, places, campaign.shrunk)
-        unit = next((line["unit"] for line in lines if line["unit"]), "images/s")
-        text += [f"## {title} ({unit})", "", *([note, ""] if note else []), *_aligned(rows), ""]
-    if places:
-        text += ["Notes", "", *(f"- {', '.join(where)}: {note}" for note, where in places.items()), ""]
+    for of_table, group in itertools.groupby(zip(campaign.cells, lines, strict=True), key=lambda pair: pair[0].table):
+        rows = [_row(line, notes, shrunk=campaign.shrunk) for _, line in group]
+        text += [f"## {of_table.title} ({unit})", "", *([of_table.note, ""] if of_table.note else [])]
+        text += [*_aligned(_matrix(rows) if matrix else rows), ""]
+    if notes:
+        text += ["Notes", "", *(f"- [{number}]: {note}" for number, note in enumerate(notes, 1)), ""]
     return "\n".join(text)
 
 
-def _matrix(lines: Sequence[tuple[int, Line]], repeats: int, places: dict[str, list[str]]) -> list[dict[str, str]]:
-    """Batch sizes downwards, nodes x GPUs across; notes are numbered."""
-    cells: dict[tuple[int, str], dict[str, str]] = {}
-    for _, line in lines:
-        shown = {
-            "ours": _number(line["ours"], "-"),
-            "95 % interval": _interval(line) if line["ours"] else "-",
-            "published": _number(next(iter(line["published"].values())), "-", form=".10g"),
-            "ratio": _number(line["ratio"], "-", form=".3f"),
-        }
-        if 0 < line["runs"] < repeats:
-            shown["ours"] += f" ({line['runs']} run{'s' * (line['runs'] > 1)})"
-        for note in filter(None, line["notes"]):
-            shown["ours"] += " " + places.setdefault(note, [f"[{len(places) + 1}]"])[0]
-        for name, value in shown.items():
-            row = cells.setdefault((line["batch_per_device"], name), {})
-            row[f"{line['nodes']} x {line['devices'] // line['nodes']}"] = value
-    return [
-        {"batch/GPU": str(batch) if name == "ours" else "", "nodes x GPUs": name, **row}
-        for (batch, name), row in cells.items()
-        if name == "ours" or set(row.values()) != {"-"}
-    ]
+def _row(line: Line, notes: Sequence[str], *, shrunk: bool) -> dict[str, str]:
+    """A cell's figures by the heads of their columns; .10g are the digits that a published one has."""
+    first, *others = line["published"]
+    marks = "".join(f" [{notes.index(note) + 1}]" for note in line["notes"] if note)
+    row = {"nodes": str(line["nodes"]), "GPUs": str(line["devices"]), "batch/GPU": str(line["batch_per_device"])}
+    row |= {"ran as": line["ran_as"]} if shrunk else {}
+    row["ours"] = _number(line["ours"], absent="not measured") + marks
+    row["95 % interval"] = "{:.2f} to {:.2f}".format(*line["interval_95"]) if line["interval_95"] else NONE
+    row["runs"] = str(line["runs"] or NONE)
+    row[first] = _number(line["published"][first], ".10g", absent="not published")
+    bounds = " ({:.3f} to {:.3f})".format(*line["ratio_95"]) if line["ratio_95"] else ""
+    row["ratio"] = _number(line["ratio"], ".3f") + bounds
+    if "speedup" in line:
+        row["speedup ours"] = _number(line["speedup"])
+        row |= {f"speedup {name}": _number(value, ".10g") for name, value in line["speedup_published"].items()}
+    if "gpu_memory_mib" in line:
+        row["MiB ours"] = _number(line["gpu_memory_mib"], ".0f", absent="not measured")
+        row["MiB published"] = _number(line["gpu_memory_mib_published"], ".10g")
+    return row | {name: _number(line["published"][name], ".10g") for name in others}
 
 
-def _rows(lines: Sequence[tuple[int, Line]], places: dict[str, list[str]], shrunk: bool) -> list[dict[str, str]]:
-    """A row a cell, with all that the report and we know of it."""
-    rows = []
-    for number, line in lines:
-        for note in line["notes"]:
-            places[note] = [*places[note], str(number)] if note in places else [f"row {number}"]
-        first, *others = line["published"]
-        bounds = " ({:.3f} to {:.3f})".format(*line["ratio_95"]) if line["ratio_95"] else ""
-        row = {"row": str(number), "nodes": str(line["nodes"]), "GPUs": str(line["devices"])}
-        row["batch/GPU"] = str(line["batch_per_device"])
-        row |= {"ran as": line["ran_as"]} if shrunk else {}
-        row |= {"ours": _number(line["ours"], "not measured"), "95 % interval": _interval(line)}
-        row["runs"] = str(line["runs"])
-        row[first] = _number(line["published"][first], "not published", form=".10g")
-        row["ratio"] = _number(line["ratio"], "-", form=".3f") + bounds
-        if "speedup" in line:
-            row["speedup ours"] = _number(line["speedup"], "-")
-            published = line["speedup_published"].items()
-            row |= {f"speedup {name}": _number(value, "-", form=".10g") for name, value in published}
-        if "gpu_memory_mib" in line:
-            row["MiB ours"] = _number(line["gpu_memory_mib"], "not measured", form=".0f")
-            row["MiB published"] = _number(line["gpu_memory_mib_published"], "-", form=".10g")
-        row |= {name: _number(line["published"][name], "-", form=".10g") for name in others}
-        rows.append(row)
-    return rows
-
-
-def _interval(line: Line) -> str:
-    absent = "not measured" if line["ours"] is None else "none"
-    return "{:.2f} to {:.2f}".format(*line["interval_95"]) if line["interval_95"] else absent
-
-
-def _number(value: float | None, absent: str, *, form: str = ".2f") -> str:
-    """A figure in digits; .10g are those that a published one has."""
+def _number(value: float | None, form: str = ".2f", *, absent: str = NONE) -> str:
     return absent if value is None else format(value, form)
+
+
+def _matrix(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The same with batch sizes downwards, nodes x GPUs across, and a line for each column that has any figure."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        shape = f"{row['nodes']} x {int(row['GPUs']) // int(row['nodes'])}"
+        for head in list(row)[3:]:
+            lines.setdefault((row["batch/GPU"], head), {})[shape] = row[head]
+    shown = {key: texts for key, texts in lines.items() if set(texts.values()) != {NONE}}
+    return [{"batch/GPU": batch, "nodes x GPUs": head, **texts} for (batch, head), texts in shown.items()]
 
 
 def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:

@@ -56,16 +56,15 @@ class Rule:
 
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """The rule of a log by its content, else by the longest of the names that its path ends in."""
-    parts = path.as_posix().split("/")
-
-    def known(rule: Rule) -> int:
-        """How well: parts of the path that fit, 0 for none."""
-        depths = {name: name.count("/") + 1 for name in rule.names}
-        fits = (depth for name, depth in depths.items() if fnmatch.fnmatchcase("/".join(parts[-depth:]), name))
-        return len(parts) + 1 if sha256 in rule.sha256 else max(fits, default=0)
-
-    best = max(rules, key=known, default=None)
-    return best if best and known(best) else None
+    by_name: dict[int, Rule] = {}
+    for rule in rules:
+        if sha256 in rule.sha256:
+            return rule
+        for name in rule.names:
+            depth = name.count("/") + 1
+            if fnmatch.fnmatchcase("/".join(path.parts[-depth:]), name):
+                by_name.setdefault(depth, rule)
+    return by_name[max(by_name)] if by_name else None
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
@@ -89,16 +88,25 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     recomputed = borne_out = None
     try:
         records = [_read(path, rule) for path in paths]
-        unsaid = sorted({name for record in records for name in record.from_options})
-        if unsaid:
+        if unsaid := sorted({name for record in records for name in record.from_options}):
             notes.append(f"the log does not say {' or '.join(unsaid)}: taken from the report")
-        recomputed, more = _recomputed(rule, records)
+        result = score(records, protocols.find(rule.protocol), skip=rule.skip)
+        recomputed = result.value * (rule.factor or 1.0)
         exact = _as_printed(recomputed, published)
         close = exact or abs(recomputed / published.value - 1) <= TOLERANCE
-        compared = [f"within {TOLERANCE:.2%}, not to all digits"] * (close and not exact)
         labels = sorted({label for record in records for label in _labels(record, published)})
-        notes += [*more, *compared, *labels, *[f"known: {published.log_note}"] * bool(published.log_note)]
         borne_out = close and not labels
+        other = {record.sha256 for record in records}.isdisjoint(rule.sha256)
+        warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
+        more = {
+            "known by its name alone: not the log that the figure was recomputed from before": other and rule.sha256,
+            f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}": rule.factor,
+            f"the score warns of {', '.join(warned)}: see `python -m scoring score`": warned,
+            f"within {TOLERANCE:.2%}, not to all digits": close and not exact,
+            **dict.fromkeys(labels, True),
+            f"known: {published.log_note}": published.log_note,
+        }
+        notes += [note for note, holds in more.items() if holds]
     except (InputError, TooFewRunsError) as error:
         notes.append(str(error))
     return {
@@ -122,21 +130,7 @@ def _read(path: Path, rule: Rule) -> Record:
     record = read_record(path)
     devices = rule.devices_unsaid if record.devices is None else None
     batch = rule.batch_unsaid if record.batch_per_device is None else None
-    unsaid = devices is not None or batch is not None
-    return read_record(path, devices=devices, batch_per_device=batch) if unsaid else record
-
-
-def _recomputed(rule: Rule, records: Sequence[Record]) -> tuple[float, list[str]]:
-    """The figure by the rule, and what is to be known of it."""
-    result = score(records, protocols.find(rule.protocol), skip=rule.skip)
-    notes = []
-    if rule.sha256 and not set(rule.sha256) & {record.sha256 for record in records}:
-        notes.append("known by its name alone: not the log that the figure was recomputed from before")
-    if rule.factor:
-        notes.append(f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}")
-    warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
-    notes += [f"the score warns of {', '.join(warned)}: see `python -m scoring score`"] * bool(warned)
-    return result.value * (rule.factor or 1.0), notes
+    return read_record(path, devices=devices, batch_per_device=batch) if devices or batch else record
 
 
 def _as_printed(value: float, published: Published) -> bool:
@@ -147,21 +141,17 @@ def _as_printed(value: float, published: Published) -> bool:
 
 def _labels(record: Record, published: Published) -> list[str]:
     """Conditions that the report states otherwise than the log."""
-    names = ("devices", "batch_per_device")
-    pairs = [(f"says {name}", getattr(record, name), getattr(published, name)) for name in names]
+    names = {"devices": "says devices", "batch_per_device": "says batch_per_device"}
     if {record.math_mode, published.math_mode} <= {"fp32", "tf32"}:
-        pairs.append(("computes in", record.math_mode, published.math_mode))
-    elif _is_amp(record.precision) != _is_amp(published.precision):
-        pairs.append(("says precision", record.precision, published.precision))
+        names["math_mode"] = "computes in"
+    elif len({str(one.precision).startswith(("amp", "fp16")) for one in (record, published)}) == 2:
+        names["precision"] = "says precision"
+    pairs = [(what, getattr(record, name), getattr(published, name)) for name, what in names.items()]
     return [
         f"the log {what} {logged}, the report {stated}"
         for what, logged, stated in pairs
         if logged is not None and stated is not None and logged != stated
     ]
-
-
-def _is_amp(precision: str | None) -> bool:
-    return precision is not None and precision.startswith(("amp", "fp16"))
 
 
 def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
@@ -171,18 +161,17 @@ def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
     for table, framework, batch in dict.fromkeys((row.table, row.framework, row.batch_per_device) for row in printed):
         same = select(rows, table=table, framework=framework, batch_per_device=batch)
         averages = {row.devices: row.value for row in select(same, metric="throughput")}
-        recomputed = {row: averages[row.devices] / averages[1] for row in select(same, metric="speedup")}
+        quotients = {row: averages[row.devices] / averages[1] for row in select(same, metric="speedup")}
         # To 2 digits: a report that prints 1.8 means 1.80 where others have 1.95.
-        wrong = [row for row, value in recomputed.items() if round(value, 2) != row.value]
+        wrong = [row for row, quotient in quotients.items() if round(quotient, 2) != row.value]
         note = "; ".join(
             f"divided by {run.printed}, run {run.run} of one device alone, all that do not follow would"
             for run in select(same, metric="throughput_run", devices=1)
             if wrong and all(round(averages[row.devices] / run.value, 2) == row.value for row in wrong)
         )
-        names = ("source", "framework", "batch_per_device", "nodes", "devices", "printed")
-        for row, value in recomputed.items():
-            follows = row not in wrong
-            judged = {"recomputed": value, "follows": follows, "note": "" if follows else note}
+        for row, quotient in quotients.items():
+            names = ("source", "framework", "batch_per_device", "nodes", "devices", "printed")
+            judged = {"recomputed": quotient, "follows": row not in wrong, "note": note if row in wrong else ""}
             found.append({name: getattr(row, name) for name in names} | judged)
     return found
 
@@ -241,28 +230,27 @@ def verdict_lines(
     """The verdicts in lines for a reader."""
     lines = []
     for row, one in found:
-        recomputed, difference = one["recomputed"], one["difference"]
-        figure = "-" if recomputed is None else f"{recomputed:.{max(3, row.digits)}f}"
-        gap = "-" if difference is None else f"{difference:+.3%}"
+        figure = "- (-)"
+        if one["recomputed"] is not None:
+            figure = f"{one['recomputed']:.{max(3, row.digits)}f} ({one['difference']:+.3%})"
         more = f" and {len(one['logs']) - 1} more" if len(one["logs"]) > 1 else ""
         lines += [
             f"{one['verdict'].replace('not borne', 'NOT borne')}: {row.source}, {row.framework}, {row.place}",
-            f"    published {row.printed} {row.unit}, recomputed {figure} ({gap}), protocol {one['protocol']}",
-            f"    {one['logs'][0]}{more}",
-            *(f"    {note}" for note in one["notes"]),
+            f"    published {row.printed} {row.unit}, recomputed {figure}, protocol {one['protocol']}",
+            *(f"    {text}" for text in (f"{one['logs'][0]}{more}", *one["notes"])),
         ]
     lines += ["", "Printed speedups against the quotient of the report's own averages"] * bool(quotients)
-    for speedup in quotients:
-        verdict = "follows" if speedup["follows"] else "DOES NOT FOLLOW"
-        where = "{source}, {framework}, batch {batch_per_device}, x{devices}".format(**speedup)
-        lines.append(f"{verdict}: {where}: printed {speedup['printed']}, recomputed {speedup['recomputed']:.2f}")
-        lines += [f"    {speedup['note']}"] * bool(speedup["note"])
+    line = "{verdict}: {source}, {framework}, batch {batch_per_device}, x{devices}: printed {printed}, recomputed "
+    for one in quotients:
+        verdict = "follows" if one["follows"] else "DOES NOT FOLLOW"
+        lines.append(line.format(verdict=verdict, **one) + f"{one['recomputed']:.2f}")
+        lines += [f"    {one['note']}"] * bool(one["note"])
     if unknown:
         lines += ["", "No published figure is known for:", *(f"    {path}" for path in unknown)]
     count = collections.Counter(one["borne_out"] for _, one in found)
     lines += [
         "",
         f"{len(found)} figures: {count[True]} borne out, {count[False]} not, {count[None]} not recomputed; "
-        f"{sum(not speedup['follows'] for speedup in quotients)} of {len(quotients)} speedups do not follow",
+        f"{sum(not one['follows'] for one in quotients)} of {len(quotients)} speedups do not follow",
     ]
     return lines

@@ -65,6 +65,11 @@ class Published:
         return self.value.printed
 
     @property
+    def framework_name(self) -> str:
+        """The framework without the release that one report's figures are of."""
+        return self.framework.split(" 2.5")[0]
+
+    @property
     def digits(self) -> int:
         """Digits printed behind the decimal point."""
         return len(self.printed.partition(".")[2])
@@ -132,3 +137,13 @@ def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published
 
     of_a_size = (row for row in rows if row.metric == "throughput" and row.batch_per_device and row.devices)
     return min(of_a_size, key=distance, default=None)
+
+
+def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
+    """Throughput of each system in the order of its devices; a report's copy of another's figures is left out."""
+    found: dict[tuple[object, ...], dict[int, Published]] = {}
+    for row in rows:
+        if row.metric == "throughput" and row.devices and not (row.note or "").startswith("copied"):
+            what = (row.table, row.framework_name, row.accelerator, row.precision, row.strategy)
+            found.setdefault((*what, row.batch_per_device, row.model), {}).setdefault(row.devices, row)
+    return [[row for _, row in sorted(system.items())] for system in found.values()]

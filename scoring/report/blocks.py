@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from scoring.figure.score import RunFigure
 from scoring.report.content import NOT_MEASURED, ReportedRun
 
 
@@ -25,7 +24,7 @@ class Text:
         """The id that a link leads to; None where it is none."""
         if self.run is None:
             return self.href
-        return f"run-{self.run}" if self.line is None else line_id(self.run, self.line)
+        return f"run-{self.run}" + ("" if self.line is None else f"-line-{self.line}")
 
 
 Inline = str | Text | Sequence[Any]  # one, or several after one another
@@ -131,11 +130,6 @@ class Section:
 # -------------------------------------------------------------------------------------------------- links
 
 
-def line_id(run: int, line: int) -> str:
-    """The id of a quoted line."""
-    return f"run-{run}-line-{line}"
-
-
 def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
     """`shown` (or the line's number) as a link to the quoted line; plain where no line is known."""
     if line is None or not 1 <= line <= run.record.lines:
@@ -143,9 +137,9 @@ def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inl
     return Text(text=shown if shown is not None else f"line {line}", run=run.number, line=line)
 
 
-def lines_of(run: ReportedRun, figure: RunFigure) -> Inline:
-    """Links to the first and the last line that a figure comes from."""
-    return between(run, figure.first_line, figure.last_line)
+def lines_of(run: ReportedRun) -> Inline:
+    """Links to the first and the last line that a run's figure comes from."""
+    return between(run, run.figure.first_line, run.figure.last_line) if run.figure else ""
 
 
 def between(run: ReportedRun, first: int, last: int) -> Inline:
@@ -157,11 +151,6 @@ def between(run: ReportedRun, first: int, last: int) -> Inline:
 def run_link(run: ReportedRun) -> Text:
     """The run's name, as a link to where it comes from."""
     return Text(text=f"run {run.number}", run=run.number)
-
-
-def from_lines(runs: Sequence[ReportedRun]) -> Inline:
-    """The lines that the figures of runs come from."""
-    return [[run_link(run), ": ", lines_of(run, run.figure), " "] for run in runs if run.figure]
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:

@@ -6,8 +6,8 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
@@ -17,7 +17,7 @@ from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Inline, Paragraph, Table, Text, absent, at_line, field
 from scoring.report.content import Group, Report, ReportedRun, timeline
-from scoring.report.text import interval, number
+from scoring.report.text import bounds, counted, interval, number
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 MOST_NAMED = 8  # systems in the title
@@ -25,8 +25,7 @@ MOST_NAMED = 8  # systems in the title
 STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "open")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tile:
+class Tile(NamedTuple):
     """A figure set large, with its unit and what it is."""
 
     value: Inline
@@ -34,43 +33,7 @@ class Tile:
     text: Inline
 
 
-@dataclass(frozen=True, kw_only=True)
-class Brief:
-    """The first screen, and the tables that belong to it."""
-
-    title: str
-    headline: str
-    facts: Sequence[tuple[str, Inline]]
-    status: str
-    verdict: str
-    tiles: Sequence[Tile]
-    checks: Sequence[Verdict]
-    steps: Sequence[str]  # to take next
-    plot: Figure | Paragraph
-    tables: Sequence[Table]
-    footnotes: Sequence[str]
-
-
-def brief(report: Report) -> Brief:
-    """The first screen of a report."""
-    status, text = report.verdict
-    steps = [check.fix for check in report.checks if check.fix]
-    return Brief(
-        title=_of_all([group.name for group in report.groups]),
-        headline=_of_all([figure_of(group) for group in report.groups]),
-        facts=_facts(report),
-        status=status,
-        verdict=f"{text}.",
-        tiles=_tiles(report.headline, f"{report.headline.name}: " if len(report.groups) > 1 else ""),
-        checks=report.checks,
-        steps=list(dict.fromkeys(steps)) or ["Nothing is open: package it, or compare it with others."],
-        plot=overlay(report),
-        tables=_tables(report),
-        footnotes=list(dict.fromkeys(text for g in report.groups if g.score for text in g.score.footnotes)),
-    )
-
-
-def _of_all(texts: Sequence[str]) -> str:
+def of_all(texts: Sequence[str]) -> str:
     """One text a system; of many only the first ones."""
     more = [f"and {len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
     return "; ".join([*texts[:MOST_NAMED], *more])
@@ -97,7 +60,8 @@ def of_group(group: Group, text: str) -> Inline:
     return at_line(run, run.figure.first_line, text) if run.figure else text
 
 
-def _facts(report: Report) -> list[tuple[str, Inline]]:
+def facts(report: Report) -> list[tuple[str, Inline]]:
+    """What ran, when and where from."""
     run = report.headline.runs[0]
     organisation, at = run.preamble.get("submission_org", (None, None))
     starts = sorted((*start, run) for run in report.runs if (start := run.preamble.get("start_s")) and _day(start[0]))
@@ -137,62 +101,58 @@ def hardware(run: ReportedRun) -> Inline:
     return at_line(run, line or run.header_lines.get("hardware"), shown) if shown else ""
 
 
-def _tiles(group: Group, system: str) -> list[Tile]:
-    """Of one system, named by `system` where the report has several."""
-    result = group.score
-    tiles = [Tile(value="no figure", unit="", text=system + (group.problem or ""))]
+def tiles(report: Report) -> list[Tile]:
+    """The figure of the headline, its runs, their time and their quality."""
+    group, result = report.headline, report.headline.score
+    system = f"{group.name}: " if len(report.groups) > 1 else ""
+    shown = [Tile("no figure", "", system + (group.problem or ""))]
     if result is not None:
-        bounds = f"{interval(result.interval_95)} ({result.interval_method})" if result.interval_95 else ""
+        method = result.interval_method
+        bounds = f"{interval(result.interval_95)} ({method})" if result.interval_95 else method
+        one_clock = result.one_clock and result.protocol.figure == "throughput"
+        doubt = " One clock: nothing else in the log confirms the times." if one_clock else ""
         figure = of_group(group, number(result.value))
-        one_clock = " One clock: nothing else in the log confirms the times." * bool(
-            result.one_clock and result.protocol.figure == "throughput"
-        )
-        text = f"{system}95 % interval {bounds or result.interval_method}.{one_clock}"
-        tiles = [Tile(value=figure, unit=_unit(group), text=text)]
-        runs = Text(text=f"{len(result.runs)} run{'s' * (len(result.runs) > 1)}", href="runs")
-        spread = f"standard deviation {number(result.spread)} over {result.spread_over}" if result.spread else ""
+        spread = [f"standard deviation {number(result.spread)} over {result.spread_over}"] if result.spread else []
         near = limit.in_words(result.flops_utilization, result.images_per_joule)
-        tiles.append(Tile(value=runs, unit="", text=of_group(group, "; ".join(filter(None, (spread, *near))))))
+        runs = Text(text=counted(len(result.runs), "run"), href="runs")
+        shown = [
+            Tile(figure, _unit(group), f"{system}95 % interval {bounds}.{doubt}"),
+            Tile(runs, "", of_group(group, "; ".join([*spread, *near]))),
+        ]
     times = [run.record.run_time_s for run in group.runs if run.record.run_time_s is not None]
     if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):
         factor, unit = plots.time_unit(max(times))
-        kind = "run_start to run_stop" + (f", median of {len(times)} runs" if len(times) > 1 else "")
+        several = f", median of {len(times)} runs" if len(times) > 1 else ""
         middle = Text(text=number(statistics.median(times) / factor), href="times")
-        tiles.append(Tile(value=middle, unit=unit, text=f"time to train: {kind}."))
+        shown.append(Tile(middle, unit, f"time to train: run_start to run_stop{several}."))
     final = [(run.record.quality[-1], run) for run in group.runs if run.record.quality]
     if final:
         worst, of_run = min(final, key=lambda item: item[0].value)
         which = "final" if len(final) == 1 else f"lowest final of {len(final)} runs"
-        value = at_line(of_run, worst.line, f"{worst.value:.4g}")
-        tiles.append(Tile(value=value, unit="", text=f"{worst.name}, {which}"))
-    return tiles
+        shown.append(Tile(at_line(of_run, worst.line, f"{worst.value:.4g}"), "", f"{worst.name}, {which}"))
+    return shown
 
 
 def overlay(report: Report) -> Figure | Paragraph:
     """All runs in one plot, as far as they share an axis."""
-    drawn = [(run, *timeline(run)) for run in report.runs]
-    drawn = [(run, points, axis) for run, points, axis in drawn if points]
+    drawn = [(run, points, axis) for run in report.runs for points, axis in [timeline(run)] if points]
     if not drawn:
         return Paragraph(text=NO_RATES, absent=True)
-    axis = drawn[0][2]
+    axis, unit = drawn[0][2], unit_of(drawn[0][0])
     shared = [(run, points) for run, points, of_run in drawn if of_run == axis][:MOST_OVERLAID]
-    words = []
-    for run, points in shared:
-        rates = [point.images_per_s for point in points]
-        words.append(f"run {run.number} {number(min(rates))} to {number(max(rates))}")
+    words = "; ".join(f"run {run.number} {bounds(point.images_per_s for point in points)}" for run, points in shared)
     left_out = f"; {len(report.runs) - len(shared)} more below" if len(report.runs) > len(shared) else ""
-    score = report.headline.score
-    one_figure = len(report.groups) == 1 and report.protocol.figure == "throughput" and score is not None
+    one_figure = report.headline.score if len(report.groups) == 1 and report.protocol.figure == "throughput" else None
     return Figure(
         name="overlay",
         title="Throughput of all runs over time" if len(shared) > 1 else "Throughput over time",
-        caption=f"Throughput in {unit_of(shared[0][0])}: {'; '.join(words)}{left_out}.",
+        caption=f"Throughput in {unit}: {words}{left_out}.",
         draw=functools.partial(
             plots.throughput,
             runs=[(_label(report, run), points) for run, points in shared],
             axis=axis,
-            unit=unit_of(shared[0][0]),
-            value=score.value if score and one_figure else None,
+            unit=unit,
+            value=one_figure.value if one_figure else None,
         ),
     )
 
@@ -211,7 +171,8 @@ def unit_of(run: ReportedRun) -> str:
     return "images/s per device" if run.record.rate_scope == "device" and run.record.devices is None else "images/s"
 
 
-def _tables(report: Report) -> list[Table]:
+def tables(report: Report) -> list[Table]:
+    """Each run, each system where there are several, and the warnings."""
     units = {run.number: _unit(group) for group in report.groups for run in group.runs}
     of_runs: list[Column[ReportedRun]] = [
         Column("run", blocks.run_link),
@@ -220,15 +181,13 @@ def _tables(report: Report) -> list[Table]:
         Column("batch a device", lambda run: field(run, "batch_per_device"), numeric=True),
         Column("precision", lambda run: field(run, "precision")),
         Column("windows", lambda run: _figure(run, lambda figure: str(figure.windows)), numeric=True),
-        Column("log lines", lambda run: blocks.lines_of(run, run.figure) if run.figure else ""),
+        Column("log lines", blocks.lines_of),
         Column("log", lambda run: run.record.file),
     ]
     of_groups: list[Column[Group]] = [
         Column("system and shape", lambda group: group.name),
         Column("figure", lambda group: of_group(group, figure_of(group)), numeric=True),
-        Column(
-            "95 % interval", lambda group: of_group(group, interval(group.score.interval_95) if group.score else "")
-        ),
+        Column("95 % interval", _interval),
         Column("runs", lambda group: Text(text=str(len(group.runs)), href="runs"), numeric=True),
         Column("note", lambda group: group.problem or ""),
     ]
@@ -238,12 +197,16 @@ def _tables(report: Report) -> list[Table]:
         Column("where", functools.partial(_where, {run.record.file: run for run in report.runs})),
     ]
     caption = "Each run under the protocol, and the lines that its figure comes from"
-    tables = [blocks.table(caption, report.runs, of_runs, id="runs")]
+    shown = [blocks.table(caption, report.runs, of_runs, id="runs")]
     if len(report.groups) > 1:
-        tables.append(blocks.table("Each system's figure", report.groups, of_groups))
+        shown.append(blocks.table("Each system's figure", report.groups, of_groups))
     if report.warnings:
-        tables.append(blocks.table("Warnings about the figures", report.warnings, of_warnings))
-    return tables
+        shown.append(blocks.table("Warnings about the figures", report.warnings, of_warnings))
+    return shown
+
+
+def _interval(group: Group) -> Inline:
+    return of_group(group, interval(group.score.interval_95) if group.score else "")
 
 
 def _figure(run: ReportedRun, shown: Callable[[RunFigure], str]) -> Inline:

@@ -23,6 +23,7 @@ from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
 from scoring.report.scaling import curves, scaling_rows
 from scoring.report.step_time import with_step_times
+from scoring.report.text import counted
 from scoring.report.verdict import checks, overall
 
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
@@ -97,13 +98,13 @@ def _system(record: Record) -> tuple[Any, ...]:
 
 def _name(record: Record, *, machine: bool) -> str:
     parts = [
-        visible(record.model, 80) if record.model else None,
-        f"{record.devices} device{'s' * (record.devices != 1)}" if record.devices else None,
-        f"on {record.nodes} nodes" if record.nodes and record.nodes > 1 else None,
-        f"batch {record.batch_per_device} a device" if record.batch_per_device else None,
-        visible(record.precision, 40) if record.precision else None,
-        "TF32" if record.math_mode == "tf32" and record.precision == "fp32" else None,
-        f"on {visible(record.machine or 'a machine not said', 80)}" if machine else None,
+        record.model and visible(record.model, 80),
+        record.devices and counted(record.devices, "device"),
+        record.nodes and record.nodes > 1 and f"on {record.nodes} nodes",
+        record.batch_per_device and f"batch {record.batch_per_device} a device",
+        record.precision and visible(record.precision, 40),
+        record.math_mode == "tf32" and record.precision == "fp32" and "TF32",
+        machine and f"on {visible(record.machine or 'a machine not said', 80)}",
     ]
     return ", ".join(part for part in parts if part) or record.format
 

@@ -1,4 +1,4 @@
-"""The commands that make a report's runs, checks and figures again."""
+"""The section of commands that make a report's runs, checks and figures again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from pathlib import Path
 
 from runlog.text import called, visible
 from scoring.record import Record, config_of, section
+from scoring.report.blocks import Paragraph, Section
 from scoring.report.content import Report
 
 NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
 NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
 
 
-def commands(report: Report, command: Sequence[str]) -> list[tuple[str, str]]:
-    """(what it does, the command): to run it again, to check it, to score it, to write this report."""
-    found: list[tuple[str, str]] = []
+def reproduce(report: Report, command: Sequence[str]) -> Section:
+    """The commands that make runs, checks, figures and this report (of the words `command`) again."""
+    shown = []
+    folder = report.folder
+    if folder:
+        shown.append(Paragraph(text="Logs are named as seen from the folder that holds them all."))
     for run in report.runs:
         config = config_of(run.record)
         if "DGXSYSTEM" not in config:
@@ -33,16 +37,18 @@ def commands(report: Report, command: Sequence[str]) -> list[tuple[str, str]]:
         source = section(run.record, "source")
         checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n" if source.get("commit") else ""
         dirty = " Its source tree had uncommitted changes, which the commit does not hold." * bool(source.get("dirty"))
-        found.append((f"Run {run.number} again, with its seed.{dirty}", f"{checkout}{exports} ./run_and_time.sh"))
-    folder = report.folder
-    logs = _words(folder, (run.record.file for run in report.runs))
+        text = f"Run {run.number} again, with its seed.{dirty}"
+        shown.append(Paragraph(text=text, code=f"{checkout}{exports} ./run_and_time.sh"))
+    scoring = called("scoring")
     if any(run.record.format == "mllog" for run in report.runs):
-        found.append(("Check the logs.", f"{called('compliance')} check {logs}"))
+        logs = _words(folder, (run.record.file for run in report.runs))
+        shown.append(Paragraph(text="Check the logs.", code=f"{called('compliance')} check {logs}"))
     for group in report.groups:
         options = ["--protocol", report.protocol.name, *score_options(command, group.record)]
         logs = _words(folder, [*(run.record.file for run in group.runs), *options])
-        found.append((f"Score {group.name}.", f"{called('scoring')} score {logs}"))
-    return [*found, ("Write this report.", f"{called('scoring')} report {_words(folder, command)}")]
+        shown.append(Paragraph(text=f"Score {group.name}.", code=f"{scoring} score {logs}"))
+    shown.append(Paragraph(text="Write this report.", code=f"{scoring} report {_words(folder, command)}"))
+    return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
 def _words(folder: str, words: Iterable[str]) -> str:

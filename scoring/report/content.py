@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ class Group:
         return self.runs[0].record
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScalingRow:
     """One device count beside the smallest one of the same system."""
 
@@ -164,7 +165,7 @@ def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Point:
     """One window, or neighbours put together, of a curve over time."""
 
@@ -181,26 +182,19 @@ def timeline(run: ReportedRun) -> tuple[list[Point], str]:
     rated = [(w, r) for w in record.windows if (r := rate_of(record, w)) is not None and 0 < r < math.inf]
     if not rated:
         return [], "s"
-    measured = {w.line for w in run.measured}
     axis, spans = _spans([w for w, _ in rated], record)
-    size = math.ceil(len(rated) / SHOWN_POINTS)
+    lines = {w.line for w in run.measured}
+    rows = [(w.line in lines, w, rate, span) for (w, rate), span in zip(rated, spans, strict=True)]
+    size = math.ceil(len(rows) / SHOWN_POINTS)
     points: list[Point] = []
-    for is_measured, part in itertools.groupby(
-        zip(rated, spans, strict=True), key=lambda item: item[0][0].line in measured
-    ):
-        members = list(part)
-        for chunk in (members[at : at + size] for at in range(0, len(members), size)):
-            weights = work([w for (w, _), _ in chunk])
-            units = [weight / r for weight, ((_, r), _) in zip(weights, chunk, strict=True)]
-            points.append(
-                Point(
-                    start=chunk[0][1][0],
-                    end=chunk[-1][1][1],
-                    images_per_s=sum(weights) / math.fsum(units),  # times of like work add up
-                    measured=is_measured,
-                    windows=tuple(w for (w, _), _ in chunk),
-                )
-            )
+    for measured, part in itertools.groupby(rows, key=operator.itemgetter(0)):
+        alike = list(part)
+        for at in range(0, len(alike), size):
+            _, windows, rates, ends = zip(*alike[at : at + size], strict=True)
+            weights = work(windows)
+            units = math.fsum(weight / rate for weight, rate in zip(weights, rates, strict=True))
+            mean = sum(weights) / units  # times of like work add up
+            points.append(Point(ends[0][0], ends[-1][1], mean, measured, windows))
     return points, axis
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from runlog.run import real
 from runlog.text import visible
@@ -17,7 +17,7 @@ from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
 from scoring.report.brief import figure_of, of_group
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles
-from scoring.report.text import interval, number, percent
+from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_VALUES = 400  # of a curve
 
@@ -46,36 +46,55 @@ def _time_to_train(run: ReportedRun) -> Inline:
     return [field(run, "run_stop_s", _run_time(run.record)), ", ", ends[0], " to ", ends[1]]
 
 
-def _loss(report: Report) -> Figure | Paragraph:
-    series, ends, words = [], [], []
-    by_step = all(None not in positions(run.record) for run in report.runs)
+class _Curve(NamedTuple):
+    """What the windows of a run say of one thing, where they do."""
+
+    run: ReportedRun
+    points: list[tuple[float, float]]  # over the steps done, or the printed rows
+    windows: list[Window]
+
+    @property
+    def series(self) -> tuple[str, list[tuple[float, float]]]:
+        """As a plot takes it, thinned."""
+        return f"run {self.run.number}", self.points[:: max(1, len(self.points) // SHOWN_VALUES)]
+
+
+def _curves(report: Report, read: Callable[[Window], float | None]) -> tuple[list[_Curve], str]:
+    """The finite values of each run that has any, and what their axis counts."""
+    found = []
+    by_step = True
     for run in report.runs:
         done = positions(run.record)
-        stepped = None not in done
-        found = [
-            (float((step or 0) if stepped else at), window)
-            for at, (window, step) in enumerate(zip(run.record.windows, done, strict=True), 1)
-            if window.loss is not None and math.isfinite(window.loss)
-        ]
-        if found:
-            first, last = found[0][1], found[-1][1]
-            series.append((f"run {run.number}", [(x, w.loss) for x, w in _thinned(found)]))
-            words.append(f"run {run.number} from {first.loss:.4g} to {last.loss:.4g}")
-            ends.append((run, first, last))
-    if not series:
+        by_step = by_step and None not in done
+        at = range(1, len(done) + 1) if None in done else done
+        rows = [(x, y, w) for x, w in zip(at, run.record.windows, strict=True) if (y := read(w)) is not None]
+        finite = [(float(x or 0), y, w) for x, y, w in rows if math.isfinite(y)]
+        if finite:
+            found.append(_Curve(run, [(x, y) for x, y, _ in finite], [w for _, _, w in finite]))
+    return found, "step" if by_step else "printed row"
+
+
+def _loss(report: Report) -> Figure | Paragraph:
+    curves, axis = _curves(report, lambda window: window.loss)
+    if not curves:
         return Paragraph(text=f"Loss: {NOT_MEASURED}; the logs print none.", absent=True)
-    columns: list[Column[tuple[ReportedRun, Window, Window]]] = [
-        Column("run", lambda end: run_link(end[0])),
-        Column("first", lambda end: at_line(end[0], end[1].line, f"{end[1].loss:.4g}"), numeric=True),
-        Column("last", lambda end: at_line(end[0], end[2].line, f"{end[2].loss:.4g}"), numeric=True),
+    words = (f"run {c.run.number} from {c.points[0][1]:.4g} to {c.points[-1][1]:.4g}" for c in curves)
+    columns: list[Column[_Curve]] = [
+        Column("run", lambda curve: run_link(curve.run)),
+        Column("first", functools.partial(_loss_at, 0), numeric=True),
+        Column("last", functools.partial(_loss_at, -1), numeric=True),
     ]
     return Figure(
         name="loss",
         title="Training loss",
         caption=f"Loss: {'; '.join(words)}.",
-        draw=functools.partial(plots.lines, series=series, x="step" if by_step else "printed row", y="loss"),
-        numbers=blocks.table("Loss at both ends", ends, columns),
+        draw=functools.partial(plots.lines, series=[curve.series for curve in curves], x=axis, y="loss"),
+        numbers=blocks.table("Loss at both ends", curves, columns),
     )
+
+
+def _loss_at(end: int, curve: _Curve) -> Inline:
+    return at_line(curve.run, curve.windows[end].line, f"{curve.points[end][1]:.4g}")
 
 
 def _quality(report: Report) -> Figure | Paragraph:
@@ -116,16 +135,12 @@ def _quality(report: Report) -> Figure | Paragraph:
 
 def telemetry(report: Report) -> Section:
     """GPU memory, power, energy and temperature, where the logs have them."""
+    slowest = "of the slowest rank beyond the median one"
     panels = [
         _telemetry_figure(report, "memory", "GPU memory", "MiB", lambda window: window.gpu_memory_mib),
         _telemetry_figure(report, "power", "Power", "W", lambda window: window.power_w),
-        *(
-            _telemetry_figure(report, kind, title, "% of the time", functools.partial(_beyond_median, kind=kind))
-            for kind, title in (
-                ("compute", "Computation of the slowest rank beyond the median one"),
-                ("data_wait", "Wait for input of the slowest rank beyond the median one"),
-            )
-        ),
+        _telemetry_figure(report, "compute", f"Computation {slowest}", "% of the time", _beyond("compute")),
+        _telemetry_figure(report, "data_wait", f"Wait for input {slowest}", "% of the time", _beyond("data_wait")),
     ]
     columns: list[Column[ReportedRun]] = [
         Column("run", run_link),
@@ -140,9 +155,8 @@ def telemetry(report: Report) -> Section:
     return Section(key="telemetry", title="Ranks, memory, power, temperature", gist=gist, blocks=[*drawn, table])
 
 
-def _beyond_median(window: Window, kind: str) -> float | None:
-    share = over_median(window, kind)
-    return None if share is None else 100 * share
+def _beyond(kind: str) -> Callable[[Window], float | None]:
+    return lambda window: None if (share := over_median(window, kind)) is None else 100 * share
 
 
 def _most_memory(run: ReportedRun) -> Inline:
@@ -153,7 +167,7 @@ def _most_memory(run: ReportedRun) -> Inline:
 
 def _mean_power(run: ReportedRun) -> Inline:
     watts = [w.power_w for w in run.measured if w.power_w is not None]
-    return [f"{number(statistics.fmean(watts))} W, ", blocks.from_lines([run])] if watts else NOT_MEASURED
+    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.lines_of(run)] if watts else NOT_MEASURED
 
 
 def _temperature(run: ReportedRun) -> Inline:
@@ -165,16 +179,12 @@ def _temperature(run: ReportedRun) -> Inline:
 def _telemetry_figure(
     report: Report, name: str, title: str, unit: str, read: Callable[[Window], float | None]
 ) -> Figure | None:
-    series, most = [], []
-    for run in report.runs:
-        windows = enumerate(run.record.windows, 1)
-        got = [(float(w.step or at), value) for at, w in windows if (value := read(w)) is not None]
-        if got:
-            series.append((f"run {run.number}", _thinned(got)))
-            most.append(f"run {run.number} up to {number(max(value for _, value in got))} {unit}")
-    if not series:
+    curves, axis = _curves(report, read)
+    if not curves:
         return None
-    draw = functools.partial(plots.lines, series=series, x="step", y=unit, from_zero=True)
+    most = (f"run {c.run.number} up to {number(max(y for _, y in c.points))} {unit}" for c in curves)
+    series = [curve.series for curve in curves]
+    draw = functools.partial(plots.lines, series=series, x=axis, y=unit, from_zero=True)
     return Figure(name=name, title=title, caption=f"{title}: {'; '.join(most)}.", draw=draw)
 
 
@@ -201,7 +211,7 @@ def variance(report: Report) -> Section:
 
 def _range(group: Group) -> Inline:
     finite = [run.figure.value for run in group.runs if run.figure and math.isfinite(run.figure.value)]
-    return of_group(group, f"{number(min(finite))} to {number(max(finite))}") if len(finite) > 1 else "one run"
+    return of_group(group, bounds(finite)) if len(finite) > 1 else "one run"
 
 
 def _deviation(group: Group) -> Inline:
@@ -222,10 +232,6 @@ def _interval(group: Group) -> Inline:
 def _step_quantiles(group: Group) -> Inline:
     times = [t for run in group.runs for w in run.measured if (t := w.step_s) is not None]
     return of_group(group, " / ".join(number(q * 1000) for q in quantiles(times))) if times else NOT_MEASURED
-
-
-def _thinned(points: Sequence[Any]) -> list[Any]:
-    return list(points[:: max(1, len(points) // SHOWN_VALUES)])
 
 
 def _run_time(record: Record) -> str:

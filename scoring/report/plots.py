@@ -34,7 +34,6 @@ MARKERS = {"o": "●○", "s": "■□", "^": "▲△", "D": "◆◇", "v": "▼
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))
 MOST = 1e15  # of a value that is drawn
-MOST_DEVICES = 20  # of a topology that is drawn
 
 _COLOR = re.compile("|".join(_VARIABLES))
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
@@ -59,12 +58,11 @@ class Plot:
     svg: str = ""
     legend: list[Key] = field(default_factory=list)
 
-    def size(
-        self, *, width: float = WIDTH_INCHES, height: float = HEIGHT_INCHES, top: float = 0.3, left: float = 0.6
-    ) -> None:
-        """The panel's size, and the room above and on the left of its axes, in inches."""
-        self.figure.set_size_inches(width, height)
-        self.axes.set_position((left / width, 0.55 / height, 1 - (left + 0.12) / width, 1 - (0.55 + top) / height))
+    def size(self, height: float = HEIGHT_INCHES) -> None:
+        """The panel's height, and the room around its axes, in inches."""
+        self.figure.set_size_inches(WIDTH_INCHES, height)
+        width = WIDTH_INCHES
+        self.axes.set_position((0.6 / width, 0.55 / height, 1 - (0.6 + 0.12) / width, 1 - (0.55 + 0.3) / height))
 
     def key(self, mark: str, color: str, label: str) -> None:
         """Add an entry to the legend, once."""
@@ -109,11 +107,9 @@ class Plot:
         text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
         view = re.search(r'viewBox="[^"]*"', text)
         assert view is not None
-        width = self.figure.get_figwidth()
-        wide = f' style="min-width: {width * 72:.0f}px"' if width > WIDTH_INCHES else ""  # scrolls rather than shrinks
         head = (
             f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view[0]} role="img" '
-            f'aria-labelledby="{name}-title {name}-description"{wide}>'
+            f'aria-labelledby="{name}-title {name}-description">'
             f'<title id="{name}-title">{html.escape(visible(title))}</title>'
             f'<desc id="{name}-description">{html.escape(visible(description, 10_000))}</desc>'
         )
@@ -217,50 +213,11 @@ def lines(
     drawing.label(x=x, y=y)
 
 
-def is_topology(found: Any) -> bool:
-    """Whether a log's `topology` is a matrix of links that can be drawn."""
-    if not isinstance(found, dict):
-        return False
-    names, links = found.get("devices"), found.get("links")
-    return (
-        isinstance(names, list)
-        and isinstance(links, list)
-        and 1 < len(names) == len(links) <= MOST_DEVICES
-        and all(isinstance(row, list) and len(row) == len(names) for row in links)
-        and all(isinstance(text, str) and len(text) < 12 for row in [names, *links] for text in row)
-    )
-
-
-def topology(drawing: Plot, *, names: Sequence[str], links: Sequence[Sequence[str]]) -> None:
-    """The matrix of links between devices; near links are darker, each cell says its link in words."""
-    from matplotlib.patches import Rectangle
-
-    nearness = {"NV": 0.6, "PIX": 0.4, "PXB": 0.32, "PHB": 0.22, "NODE": 0.14, "SYS": 0.06}
-    size = len(names)
-    longest = max(len(text) for text in (*names, *itertools.chain.from_iterable(links)))
-    width = max(WIDTH_INCHES, 0.72 + size * max(0.5, 0.11 * longest))  # a wider one scrolls in its box
-    drawing.size(width=width, height=0.7 + 0.3 * size, top=0.05, left=0.7)
-    axes = drawing.axes
-    for row, entries in enumerate(links):
-        for column, link in enumerate(entries):
-            if link != "X":
-                alpha = nearness.get(link.rstrip("0123456789"), 0.0)
-                corner = (column - 0.5, row - 0.5)
-                axes.add_patch(Rectangle(corner, 1, 1, color=SERIES[0], alpha=alpha, linewidth=0))
-                axes.text(column, row, visible(link), ha="center", va="center", color=INK)
-    labels = [visible(text) for text in names]
-    axes.set_xticks(range(size), labels)
-    axes.set_yticks(range(size), labels)
-    axes.set_xlim(-0.5, size - 0.5)
-    axes.set_ylim(size - 0.5, -0.5)
-    axes.grid(visible=False)
-
-
 def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithmic: bool, first: int) -> None:
     """Ours bold, the published ones thin and dotted, over the device count; their colours start at index `first`."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    drawing.size(height=3.2)
+    drawing.size(3.2)
     axes = drawing.axes
     for index, (label, points) in enumerate(ours):
         drawing.series(index, label, points, linewidth=2.4, markersize=7, zorder=3)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from runlog.text import visible
 from scoring.record import FACTS, nodes_of, section
-from scoring.report import blocks, plots
+from scoring.report import blocks
 from scoring.report.blocks import (
     Column,
     Facts,
-    Figure,
     Fold,
     Inline,
     Lines,
@@ -25,10 +24,13 @@ from scoring.report.blocks import (
     field,
     run_link,
 )
-from scoring.report.commands import commands
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
+from scoring.report.text import counted
 
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
+MOST_DEVICES = 64  # of a topology that is shown
+LINKS = "NV: NVLinks; PIX, PXB: PCIe switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
+NEARNESS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # page.css shades each
 HEADER_TABLES = {
     "hardware": "Hardware",
     "dataset": "Data set",
@@ -50,7 +52,7 @@ def compliance(report: Report) -> Section:
         found += [(run, entry) for entry in entries]
         errors = sum(entry["severity"] == "error" for entry in entries)
         tool = f"; mlperf-logging: {official.get('verdict')}" if isinstance(official, dict) else ""
-        text = f": {run.findings['verdict']}, {errors} error{'s' * (errors != 1)}{tool}"
+        text = f": {run.findings['verdict']}, {counted(errors, 'error')}{tool}"
         parts.append(Paragraph(text=["✓ " if run.findings["verdict"] == "pass" else "✕ ", run_link(run), text]))
     columns: list[Column[tuple[ReportedRun, dict[str, Any]]]] = [
         Column("run", lambda row: run_link(row[0])),
@@ -117,29 +119,36 @@ def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _topologies(run: ReportedRun) -> list[Any]:
-    """How the GPUs of each node are linked; nodes that are alike are drawn once."""
-    alike: dict[str, tuple[Any, list[str]]] = {}
+    """How the GPUs of each node are linked, near links darker; nodes that are alike have one table."""
+    hosts: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for node in nodes_of(run.record):
-        if plots.is_topology(topology := node.get("topology")):
-            alike.setdefault(repr(topology), (topology, []))[1].append(str(node.get("host")))
-    if not alike:
+        if rows := _links(node.get("topology")):
+            hosts.setdefault(rows, []).append(str(node.get("host")))
+    if not hosts:
         return [Paragraph(text=f"Topology of the GPUs: {NOT_MEASURED}.", absent=True)]
-    figures = []
-    for at, (topology, hosts) in enumerate(alike.values(), 1):
-        names, links = topology["devices"], topology["links"]
-        words = "; ".join(
-            f"{name} to {', '.join(f'{to} {link}' for to, link in zip(names, row, strict=True) if link != 'X')}"
-            for name, row in zip(names, links, strict=True)
-        )
-        caption = (
-            "Links between GPUs and network cards, as nvidia-smi names them; "
-            f"{len(hosts)} node{'s' * (len(hosts) > 1)}: {visible(', '.join(hosts[:4]))}. NV: NVLinks; PIX, PXB: PCIe "
-            "switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
-        )
-        draw = functools.partial(plots.topology, names=names, links=links)
-        name = f"topology-{run.number}-{at}"
-        figures.append(Figure(name=name, title="Topology of the GPUs", caption=caption, words=words, draw=draw))
-    return figures
+    tables = []
+    for rows, alike in hosts.items():
+        caption = f"Links between GPUs and network cards of {counted(len(alike), 'node')}: {', '.join(alike[:4])}"
+        columns: list[Column[tuple[str, ...]]] = [Column("", lambda row: row[0])]
+        for at, (name, *_) in enumerate(rows, 1):
+            columns.append(Column(name, functools.partial(_link, at)))
+        tables.append(blocks.table(caption, rows, columns))
+    return [*tables, Paragraph(text=f"As nvidia-smi names them. {LINKS}")]
+
+
+def _links(topology: Any) -> tuple[tuple[str, ...], ...]:
+    """Each device's name and its links, of a matrix of a log; empty for anything else."""
+    try:
+        pairs = zip(topology["devices"], topology["links"], strict=True)
+        rows = tuple((str(name), *map(str, links)) for name, links in pairs)
+    except (TypeError, KeyError, ValueError):
+        return ()
+    return rows if len(rows) <= MOST_DEVICES and all(len(row) == len(rows) + 1 for row in rows) else ()
+
+
+def _link(at: int, row: tuple[str, ...]) -> Text:
+    kind = row[at].rstrip("0123456789")
+    return Text(text=row[at], look=f"link {kind}" if kind in NEARNESS else "link")
 
 
 def _header_table(title: str, content: Any) -> Table:
@@ -162,14 +171,6 @@ def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
     if isinstance(content, list) and any(isinstance(item, dict | list) for item in content):
         return [pair for at, value in enumerate(content) for pair in _leaves(value, f"{path}[{at}]")]
     return [(path, str(content))]
-
-
-def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """The commands that make runs, checks, figures and this report again."""
-    shown = [Paragraph(text=text, code=code) for text, code in commands(report, command)]
-    if report.folder:
-        shown.insert(0, Paragraph(text="Logs are named as seen from the folder that holds them all."))
-    return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
 def log_lines(report: Report, linked: Any, read_lines: Callable[[str, set[int]], dict[int, str]]) -> Section:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,20 +50,20 @@ def _templates(folder: str) -> jinja2.Environment:
     return environment
 
 
-def html(page: Any, template: Path | None = None) -> str:
+def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     """The page as one self-contained HTML file: no script, nothing fetched; `template` may use blocks and page.css."""
     templates = _templates("html")
     chosen = templates.from_string(template.read_text("utf-8")) if template else templates.get_template("page.html")
     return _without_folder(chosen.render(page=page), page, lambda folder: str(escape(visible(folder, MOST_CHARS))))
 
 
-def markdown_text(page: Any) -> str:
+def markdown_text(page: Mapping[str, Any]) -> str:
     """The page as Markdown, without its plots and what is folded away."""
     text = _templates("markdown").get_template("page.md").render(page=page)
     return _without_folder(text, page, markdown)
 
 
-def _without_folder(text: str, page: Any, shown: Callable[[str], str]) -> str:
+def _without_folder(text: str, page: Mapping[str, Any], shown: Callable[[str], str]) -> str:
     """What is rendered without the folder that the logs have on this machine."""
-    folder = getattr(page, "folder", "")
+    folder = page.get("folder")
     return text.replace(shown(folder), "") if folder else text

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from scoring.figure.compare import ratio_interval
 from scoring.figure.score import Score
-from scoring.published.table import Published
+from scoring.published.table import Published, by_devices
 from scoring.record import Record, config_of, section
 from scoring.report.content import Curve, Group, ScalingRow
 
@@ -22,17 +21,9 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
             continue
         base = base or figure
         speedup = figure.value / base.value
-        smallest = rows[0].devices if rows else devices
-        rows.append(
-            ScalingRow(
-                group=group,
-                devices=devices,
-                images_per_s=figure.value,
-                speedup=speedup,
-                speedup_95=ratio_interval(base, figure)[0] if rows else None,
-                efficiency=speedup / (devices / smallest),
-            )
-        )
+        efficiency = speedup / (devices / (rows[0].devices if rows else devices))
+        interval = ratio_interval(base, figure)[0] if rows else None
+        rows.append(ScalingRow(group, devices, figure.value, speedup, speedup_95=interval, efficiency=efficiency))
     return rows
 
 
@@ -57,19 +48,10 @@ def curves(record: Record, published: Sequence[Published]) -> tuple[list[Curve],
     if family is None or precision is None:
         what = "model" if family is None else "precision"
         return [], f"No published curves beside it: the log does not say a {what} that the published table knows."
-    found: dict[tuple[Any, ...], dict[int, Published]] = {}
-    for row in published:
-        copied = row.note is not None and row.note.startswith("copied")
-        same = _family(row.model) == family and _precision(row.precision, row.math_mode) == precision
-        if row.metric == "throughput" and row.devices is not None and same and not copied:
-            framework = row.framework.split(" 2.5")[0]
-            key = (framework, row.accelerator, row.batch_per_device, row.strategy, row.table)
-            found.setdefault(key, {}).setdefault(row.devices, row)
-    chosen = [
-        Curve(label=_label(rows, *key[:4]), rows=tuple(rows[devices] for devices in sorted(rows)))
-        for key, rows in found.items()
-        if 1 in rows and len(rows) > 1
-    ]
+    same = [row for row in published if _family(row.model) == family]
+    alike = (row for row in same if _precision(row.precision, row.math_mode) == precision)
+    systems = [rows for rows in by_devices(alike) if rows[0].devices == 1 and len(rows) > 1]
+    chosen = [Curve(label=_label(rows), rows=tuple(rows)) for rows in systems]
     note = f"Published tables of {'FCN-HRNetW18' if family == 'hrnet' else 'ResNet-50'} at {precision}."
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
@@ -82,10 +64,12 @@ def curves(record: Record, published: Sequence[Published]) -> tuple[list[Curve],
     return chosen, note
 
 
-def _label(rows: dict[int, Published], framework: str, accelerator: str, batch: int | None, strategy: str) -> str:
+def _label(rows: Sequence[Published]) -> str:
     """A published table in a few words, such as `Paddle mixed V100 bs256`: mixed of software versions."""
-    name, _, by = framework.removeprefix("NGC ").removesuffix(")").split(".post")[0].partition(" (")
+    row = rows[0]
+    name, _, by = row.framework_name.removeprefix("NGC ").removesuffix(")").split(".post")[0].partition(" (")
     if by:  # such as `Paddle (NVIDIA)`
         name = f"{by} {name}" if len(by) < 8 else by
-    mixed = " mixed" if len({row.framework for row in rows.values()}) > 1 else ""
-    return " ".join(part for part in (name + mixed, accelerator, f"bs{batch}" if batch else "", strategy) if part)
+    mixed = "mixed" if len({row.framework for row in rows}) > 1 else None
+    batch = f"bs{row.batch_per_device}" if row.batch_per_device else None
+    return " ".join(filter(None, (name, mixed, row.accelerator, batch, row.strategy)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from scoring.report.content import (
     timeline,
 )
 from scoring.report.step_time import all_reduce_mib
-from scoring.report.text import interval, number, percent
+from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
 
@@ -43,19 +44,18 @@ def throughput(report: Report) -> Section:
         parts += [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[figures[0].numbers])]
     parts += [Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True) for run, points, _ in drawn if not points]
     rates = [point.images_per_s for _, points, _ in drawn for point in points if point.measured]
-    gist = f"measured windows {number(min(rates))} to {number(max(rates))} images/s" if rates else NOT_MEASURED
+    gist = f"measured windows {bounds(rates)} images/s" if rates else NOT_MEASURED
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 
 
 def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis: str) -> Figure:
     unit = unit_of(run)
-    rates = [point.images_per_s for point in points]
     measured = [point for point in points if point.measured]
-    span = ""
-    if measured:
-        span = f"; measured from {_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)} {axis}"
+    ends = f"{_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)} {axis}" if measured else ""
     windows = sum(len(point.windows) for point in points)
-    caption = f"Run {run.number}: {number(min(rates))} to {number(max(rates))} {unit} over {windows} windows{span}."
+    rates = bounds(point.images_per_s for point in points)
+    span = f"; measured from {ends}" if ends else ""
+    caption = f"Run {run.number}: {rates} {unit} over {windows} windows{span}."
     what = f"in {axis}" if axis == "s" else f"({axis})"
     columns: list[Column[Point]] = [
         Column("lines", lambda point: blocks.between(run, point.windows[0].line, point.windows[-1].line)),
@@ -101,11 +101,9 @@ def step_time(report: Report) -> Section:
 
 def _part(row: tuple[Group, StepTime], seconds: float | None, otherwise: str) -> Inline:
     group, step = row
-    return (
-        otherwise
-        if seconds is None
-        else of_group(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
-    )
+    if seconds is None:
+        return otherwise
+    return of_group(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
 
 
 def _all_reduce_note(row: tuple[Group, StepTime]) -> str:
@@ -155,39 +153,37 @@ def _speedup_interval(row: ScalingRow) -> Inline:
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
-    scored = [g for g in report.groups if g.score and g.record.devices and g.score.unit == "images/s"]
-    measured = [[(row.devices, row.images_per_s) for row in rows] for rows in report.scaling]
-    measured = measured or [[(g.record.devices or 1, g.score.value)] for g in scored if g.score]
-    names = ["this report" if len(measured) == 1 else f"this report, {at}" for at in range(1, len(measured) + 1)]
-    shares = [[(row.devices, row.efficiency * 100) for row in rows] for rows in report.scaling]
-    published = [(curve.label, [(row.devices or 1, row.value) for row in curve.rows]) for curve in report.curves]
-    published_shares = [
-        (curve.label, [(row.devices or 1, curve.efficiency(row) * 100) for row in curve.rows])
+    """Throughput and efficiency by devices: this report's curves beside the published ones."""
+    ours = [[(row.devices, row.images_per_s, 100 * row.efficiency) for row in rows] for rows in report.scaling]
+    if not ours:
+        scored = [(group.record.devices, group.score) for group in report.groups]
+        ours = [[(n, score.value, math.nan)] for n, score in scored if n and score and score.unit == "images/s"]
+    names = ["this report"] if len(ours) == 1 else [f"this report, {at}" for at in range(1, len(ours) + 1)]
+    theirs = [
+        (curve.label, [(row.devices or 1, row.value, 100 * curve.efficiency(row)) for row in curve.rows])
         for curve in report.curves
     ]
 
-    def figure(name: str, caption: str, unit: str, ours: Any, theirs: Any, **how: Any) -> Figure:
+    def figure(name: str, caption: str, unit: str, at: int, axis: str) -> Figure:
+        mine, published = (
+            [(label, [(point[0], point[at]) for point in points]) for label, points in curves]
+            for curves in (zip(names, ours, strict=True) if at == 1 or report.scaling else (), theirs)
+        )
         words = "; ".join(
             f"{label}: " + ", ".join(f"{number(value)} {unit} on {devices}" for devices, value in points)
-            for label, points in [*ours, *theirs]
+            for label, points in (*mine, *published)
         )
-        draw = functools.partial(plots.scaling, ours=ours, published=theirs, first=len(names) or 1, **how)
+        first = len(names) or 1
+        draw = functools.partial(
+            plots.scaling, ours=mine, published=published, first=first, y=axis, logarithmic=name == "scaling"
+        )
         return Figure(name=name, title=caption.split(":")[0], caption=caption, words=words, draw=draw)
 
-    rates_caption = "Throughput by number of devices: both axes logarithmic; dotted: published."
-    shares_caption = "Scaling efficiency by number of devices: speedup by devices, each against its own smallest count."
-    rates = list(zip(names, measured, strict=True))
+    rates = "Throughput by number of devices: both axes logarithmic; dotted: published."
+    shares = "Scaling efficiency by number of devices: speedup by devices, each against its own smallest count."
     return [
-        figure("scaling", rates_caption, "images/s", rates, published, y="images/s", logarithmic=True),
-        figure(
-            "efficiency",
-            shares_caption,
-            "%",
-            list(zip(names, shares, strict=False)),
-            published_shares,
-            y="efficiency in % of the smallest count",
-            logarithmic=False,
-        ),
+        figure("scaling", rates, "images/s", 1, "images/s"),
+        figure("efficiency", shares, "%", 2, "efficiency in % of the smallest count"),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from runlog.text import visible
 
@@ -30,6 +31,17 @@ def percent(share: float | None, absent: str = "not measured") -> str:
 def interval(bounds: tuple[float, float] | None, absent: str = "none") -> str:
     """Both ends of an interval."""
     return absent if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
+
+
+def bounds(values: Iterable[float]) -> str:
+    """The least and the greatest."""
+    ordered = sorted(values)
+    return f"{number(ordered[0])} to {number(ordered[-1])}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~&]|:(?=//)|(?<=www)\.)")  # with what makes a link of a bare address

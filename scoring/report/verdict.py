@@ -9,6 +9,7 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
 from scoring.record import section
 from scoring.report.content import Group, ReportedRun
+from scoring.report.text import counted
 
 
 def overall(checks: Sequence[Verdict]) -> tuple[str, str]:
@@ -44,32 +45,31 @@ def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
 
 
 def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    checked = [run for run in runs if run.findings is not None]
-    failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
-    missing = [
-        run for run in runs if run.record.format == "mllog" and run.record.mode != "throughput" and not run.findings
-    ]
+    checked = [run.findings for run in runs if run.findings]
+    failed = [run for run in runs if run.findings and run.findings["verdict"] == "fail"]
+    trained = (run for run in runs if run.record.format == "mllog" and run.record.mode != "throughput")
+    missing = [run for run in trained if not run.findings]
+    status, fix = OK, ""
     if failed:
-        errors = sum(finding["severity"] == "error" for run in failed for finding in (run.findings or {})["findings"])
-        status, text = FATAL, f"{_named(failed, runs)} failed the check, {errors} error{'s' * (errors != 1)}"
-        todo = "Do what section Compliance says of each error, and run again."
+        errors = sum(finding["severity"] == "error" for entry in checked for finding in entry["findings"])
+        status, text = FATAL, f"{_named(failed, runs)} failed the check, {counted(errors, 'error')}"
+        fix = "Do what section Compliance says of each error, and run again."
     elif missing:
         status, text = UNKNOWN, f"not checked: {_named(missing, runs)}"
-        todo = f"Check the logs by {called('compliance')} check --json, and write this report with --findings."
+        fix = f"Check the logs by {called('compliance')} check --json, and write this report with --findings."
     elif checked:
-        status, text, todo = OK, f"{_named(checked, runs)} passed the check", ""
+        text = f"{_named([run for run in runs if run.findings], runs)} passed the check"
     else:
-        status, text, todo = OK, "not applicable: there is no MLPerf log of a training run to check", ""
-    return Verdict(check="compliance", status=status, found=text, fix=todo)
+        text = "not applicable: there is no MLPerf log of a training run to check"
+    return Verdict(check="compliance", status=status, found=text, fix=fix)
 
 
 def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     runs = [run for group in groups for run in group.runs]
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     stopped = [run for run in trained if run.record.status != "success"]
-    cut = [
-        run for run in runs if run.record.truncated and run.record.format == "mllog"
-    ]  # others: a warning of the score
+    # Other formats' truncated logs have a warning of the score.
+    cut = [run for run in runs if run.record.truncated and run.record.format == "mllog"]
     if cut:
         text = f"truncated: {_named(cut, runs)}; the log ends before the run does"
         yield Verdict(check="run", status=FATAL, found=text, fix="Resume the run, or run it again.")
@@ -78,9 +78,8 @@ def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
         # An olympic mean drops one of each system's runs.
         failing = [sum(run in stopped for run in g.runs) > (len(g.runs) >= protocol.runs > 2) for g in groups]
         status = FATAL if protocol.over_runs != "olympic_mean" or any(failing) else WARNING
-        yield Verdict(
-            check="quality", status=status, found=text, fix="Read the ends of their logs for why they stopped."
-        )
+        fix = "Read the ends of their logs for why they stopped."
+        yield Verdict(check="quality", status=status, found=text, fix=fix)
     elif trained and all(run.record.quality for run in trained):
         worst = min((run.record.quality[-1] for run in trained), key=lambda quality: quality.value)
         targets = {run.target for run in trained}
@@ -95,19 +94,20 @@ def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
 def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     problems = [group.problem for group in groups if group.problem]
     warnings = [warning for group in groups if group.score for warning in group.score.warnings]
-    unsteady = [warning for warning in warnings if warning.check == "unsteady"]
+    unsteady = [warning.found for warning in warnings if warning.check == "unsteady"]
     rules = sorted({warning.check for warning in warnings} - {"unsteady"})
+    status, text, fix = OK, "no warning", ""
     if problems:
-        text = problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
-        todo = "Give what the protocol asks for, or take a protocol that these logs can serve."
-        yield Verdict(check="measurement", status=FATAL, found=text, fix=todo)
+        status, text = FATAL, _first(problems)
+        fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
     elif rules:
-        text = f"{len(rules)} kind{'s' * (len(rules) > 1)} of warning: {', '.join(rules).replace('_', ' ')}"
-        todo = "Run it again, with other seeds." if "too_few_runs" in rules else "Read the warnings below the figures."
-        yield Verdict(check="measurement", status=WARNING, found=text, fix=todo)
-    else:
-        yield Verdict(check="measurement", status=OK, found="no warning")
+        status, text = WARNING, f"{counted(len(rules), 'kind')} of warning: {', '.join(rules).replace('_', ' ')}"
+        fix = "Run it again, with other seeds." if "too_few_runs" in rules else "Read the warnings below the figures."
+    yield Verdict(check="measurement", status=status, found=text, fix=fix)
     if unsteady:
-        text = unsteady[0].found + (f" (and {len(unsteady) - 1} more)" if len(unsteady) > 1 else "")
-        todo = "Look for other load on the machine, waits for data and throttling; then measure again."
-        yield Verdict(check="steadiness", status=WARNING, found=text, fix=todo)
+        fix = "Look for other load on the machine, waits for data and throttling; then measure again."
+        yield Verdict(check="steadiness", status=WARNING, found=_first(unsteady), fix=fix)
+
+
+def _first(texts: Sequence[str]) -> str:
+    return texts[0] + (f" (and {len(texts) - 1} more)" if len(texts) > 1 else "")

@@ -24,42 +24,32 @@ from tests.scoring.pages import DGX1, HOSTILE, assert_self_contained, findings_o
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def test_page_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = write_log(tmp_path / "result_0.txt")
     page = page_of(tmp_path, log)
     first = (tmp_path / "report.html").read_bytes()
     page_of(tmp_path, log)
     assert (tmp_path / "report.html").read_bytes() == first  # the same runs give the same page
     assert_self_contained(page)
-    text = "".join(page.text)
     # 12 windows of 5 steps, skip 20 steps: 8 windows of 160 images in 2.55 s and 2.5 s alternately.
     expected = 8 * 160 / (4 * 2.55 + 4 * 2.5)
-    score = values_of(capsys, log)["groups"][0]["score"]
-    assert score["value"] == pytest.approx(expected, rel=1e-9)
+    assert values_of(capsys, log)["groups"][0]["score"]["value"] == pytest.approx(expected, rel=1e-9)
     assert number(expected) in page.by_id["verdict"]
-    assert "0.95" in page.by_id["training"]
-    assert "target 0.9" in page.by_id["training"]
+    assert "0.95" in page.by_id["training"] and "target 0.9" in page.by_id["training"]
     for title in ("Throughput over time", "Where a step's time goes", "Scaling and efficiency", "Variance"):
-        assert title in text
+        assert title in "".join(page.text)
     # The published curves stand beside; efficiency of one device count is none.
-    assert "DLPerf" in page.by_id["scaling"]
-    assert "not measured" in page.by_id["scaling"]
-
-
-def test_numbers_link_to_the_lines_that_hold_them(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "result_0.txt")
-    page = page_of(tmp_path, log)
+    assert "DLPerf" in page.by_id["scaling"] and "not measured" in page.by_id["scaling"]
     lines = log.read_text().splitlines()
     quoted = {int(i.rsplit("-", 1)[1]): i for i in page.ids if i and re.fullmatch(r"run-1-line-\d+", i)}
-    assert quoted
     for line, identity in quoted.items():
-        shown = page.by_id[identity].removeprefix(str(line))
-        assert shown.split("… (")[0] == lines[line - 1][:600]
+        assert page.by_id[identity].removeprefix(str(line)).split("… (")[0] == lines[line - 1][:600]
     # The figure's first and last window, the seed and the accuracy are among them.
-    first = next(at for at, text in enumerate(lines, 1) if '"step": 25,' in text)
-    wanted = [first, *(at for at, text in enumerate(lines, 1) if '"seed"' in text or "eval_accuracy" in text)]
-    assert set(wanted) <= set(quoted)
-    assert f"#run-1-line-{first}" in page.hrefs
+    window = next(at for at, text in enumerate(lines, 1) if '"step": 25,' in text)
+    wanted = [window, *(at for at, text in enumerate(lines, 1) if '"seed"' in text or "eval_accuracy" in text)]
+    assert set(wanted) <= set(quoted) and f"#run-1-line-{window}" in page.hrefs
 
 
 def test_no_number_of_a_table_stands_without_its_lines(tmp_path: Path) -> None:
@@ -120,35 +110,32 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.Cap
     assert row["file"] == str(log)
 
 
-def test_address_in_a_log_is_no_link_in_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = write_log(tmp_path / "a.txt", text="https://evil.example www.evil.example")
     assert main(["report", str(log)]) == 0
     shown = [line for line in capsys.readouterr().out.splitlines() if "evil" in line and not line.startswith("    ")]
-    assert shown
-    assert not [line for line in shown if re.search(r"https?://|www\.", line)]
-
-
-def test_formulas_do_not_reach_a_spreadsheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = write_log(tmp_path / "a.txt", text='=HYPERLINK("x")')
-    assert main(["report", str(log), "--csv", "-"]) == 0
+    assert shown and not [line for line in shown if re.search(r"https?://|www\.", line)]
+    assert main(["report", str(write_log(log, text='=HYPERLINK("x")')), "--csv", "-"]) == 0
     row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert row["model"] == '\'=HYPERLINK("x")'
-    assert float(row["value"]) > 0
+    assert row["model"] == '\'=HYPERLINK("x")' and float(row["value"]) > 0
 
 
 # ------------------------------------------------------------------------------------------------- wrong use
 
 
-def test_too_few_runs_is_exit_1_and_still_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = page_of(tmp_path, write_log(tmp_path / "a.txt", windows=40), "--protocol", "fleetx", code=1)
-    assert capsys.readouterr().err.count("\n") == 1
-    assert "asks for 7 runs" in page.by_id["verdict"]
-
-
-def test_nothing_to_measure_is_exit_1_and_shows_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = page_of(tmp_path, write_log(tmp_path / "a.txt", windows=3), code=1)
-    assert "warm-up" in capsys.readouterr().err
-    assert "no figure" in page.by_id["verdict"]
+@pytest.mark.parametrize(
+    "windows, options, told, shown",
+    [(40, ["--protocol", "fleetx"], "asks for 7 runs", "asks for 7 runs"), (3, [], "warm-up", "no figure")],
+)
+def test_a_figure_that_is_missing_is_exit_1_and_still_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: int, options: list[str], told: str, shown: str
+) -> None:
+    page = page_of(tmp_path, write_log(tmp_path / "a.txt", windows=windows), *options, code=1)
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+    assert shown in page.by_id["verdict"]
     assert_self_contained(page)
 
 
@@ -177,20 +164,12 @@ def test_wrong_use_is_exit_2_with_one_line(case: str, tmp_path: Path, capsys: py
     assert other.read_bytes() == before
 
 
-def test_plots_are_paid_for_by_the_page_alone(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "a.txt")
-    code = (
-        f"import sys; from scoring.__main__ import main; main(['report', {str(log)!r}, '--json']); print(*sys.modules)"
-    )
-    done = jobs.run([sys.executable, "-c", code])
-    modules = done.stdout.splitlines()[-1].split()
-    assert "scoring.report" in modules
-    assert "matplotlib" not in modules
-
-
-def test_a_home_that_cannot_be_written_is_not_complained_of(tmp_path: Path) -> None:
-    log, page = write_log(tmp_path / "a.txt"), tmp_path / "a.html"
-    command = (sys.executable, "-m", "scoring", "report", str(log), "--html", str(page))
+def test_plots_are_paid_for_by_the_page_alone_and_need_no_home(tmp_path: Path) -> None:
+    log, page = str(write_log(tmp_path / "a.txt")), tmp_path / "a.html"
+    code = f"import sys; from scoring.__main__ import main; main(['report', {log!r}, '--json']); print(*sys.modules)"
+    modules = jobs.run([sys.executable, "-c", code]).stdout.splitlines()[-1].split()
+    assert "scoring.report" in modules and "matplotlib" not in modules
+    command = (sys.executable, "-m", "scoring", "report", log, "--html", str(page))
     done = jobs.run(command, HOME="/proc", MPLCONFIGDIR="")
     assert (done.returncode, done.stderr) == (0, "") and "<svg" in page.read_text()
 

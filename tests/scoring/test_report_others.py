@@ -86,18 +86,16 @@ def test_mlperf_submission(published_logs: Path, tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    "name", ['"RECIPE.target_top1": {"value"', '"epoch_num"', '"all_reduce_mib"', '"peak_gpu_temperature_c"']
+    "name, value",
+    [
+        *((name, f"1{'0' * 400}") for name in ('top1": {"value"', '"epoch_num"', '"all_reduce_mib"', 'temperature_c"')),
+        *((name, "1e308") for name in ('"loss"', '"value"')),  # a float, and beyond any axis
+    ],
 )
-def test_numbers_beyond_any_float(tmp_path: Path, name: str) -> None:
+def test_numbers_out_of_all_bounds(tmp_path: Path, name: str, value: str) -> None:
     log = write_log(tmp_path / "a.txt", telemetry=True)
     text = f"# {json.dumps({'program': {'all_reduce_mib': 100}})}\n{log.read_text()}"
-    log.write_text(re.sub(rf"{re.escape(name)}: [\d.]+", f"{name}: 1{'0' * 400}", text))
-    assert main(["report", str(log)]) == 0
-
-
-def test_values_beyond_any_axis_are_not_drawn(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "a.txt", telemetry=True)
-    log.write_text(re.sub(r'("(?:loss|value)": )[\d.]+', r"\g<1>1e308", log.read_text()))
+    log.write_text(re.sub(rf"{re.escape(name)}: [\d.]+", f"{name}: {value}", text))
     assert_self_contained(page_of(tmp_path, log))
 
 
@@ -122,6 +120,10 @@ def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path, capsys: pyt
     assert seen[0] > 10
 
 
+# The line of each row of a table of windows, and whether it is measured.
+MEASURED = re.compile(r'line-(\d+)"[^>]*>\d+</a></td>(?:<td[^>]*>[^<]*</td>){5}<td>(yes|no)</td></tr>')
+
+
 @pytest.mark.parametrize(
     ("protocol", "first", "last"),
     [
@@ -134,10 +136,7 @@ def test_measured_part_of_the_curve(protocol: str, first: str, last: str, tmp_pa
     log = write_log(tmp_path / "a.txt", windows=30)
     code = 1 if protocol == "dlperf" else 0  # it asks for six runs
     assert main(["report", str(log), "--protocol", protocol, "--html", str(tmp_path / "report.html")]) == code
-    rows = re.findall(
-        r'<tr><td><a href="#run-1-line-(\d+)"[^>]*>\d+</a></td>(?:<td[^>]*>[^<]*</td>){5}<td>(yes|no)</td></tr>',
-        (tmp_path / "report.html").read_text(),
-    )
+    rows = MEASURED.findall((tmp_path / "report.html").read_text())
     lines = [line for line, text in enumerate(log.read_text().splitlines(), 1) if "step_window" in text]
     assert [int(line) for line, _ in rows] == lines
     measured = [f"window {at}" for at, (_, is_measured) in enumerate(rows, 1) if is_measured == "yes"]
@@ -146,13 +145,8 @@ def test_measured_part_of_the_curve(protocol: str, first: str, last: str, tmp_pa
 
 def test_measured_epochs(published_logs: Path, tmp_path: Path) -> None:
     log = published_logs / "ngc_mxnet_v100_gpu1_fp32_bs128.log"
-    page = page_of(tmp_path, log, "--protocol", "ngc-mxnet")
-    assert "389.54" in page.by_id["verdict"]
+    assert "389.54" in page_of(tmp_path, log, "--protocol", "ngc-mxnet").by_id["verdict"]
     lines = log.read_text().splitlines()
-    rows = re.findall(
-        r'line-(\d+)"[^>]*>\d+</a></td>(?:<td[^>]*>[^<]*</td>){5}<td>(yes|no)', (tmp_path / "report.html").read_text()
-    )
-    assert {("Epoch: 0 " in lines[int(line) - 1], measured) for line, measured in rows} == {
-        (True, "no"),
-        (False, "yes"),
-    }
+    rows = MEASURED.findall((tmp_path / "report.html").read_text())
+    measured = {("Epoch: 0 " in lines[int(line) - 1], measured) for line, measured in rows}
+    assert measured == {(True, "no"), (False, "yes")}
