@@ -150,7 +150,7 @@ def test_throughputs_of_other_submitters_are_compared_with_their_epochs(publishe
 
 def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
     texts = make_log.run(target=None), make_log.closed_run(samples=(13_056, 50_000))
-    _, files = check(capsys, *write(tmp_path, *texts))
+    files = [check(capsys, path)[1][0] for path in write(tmp_path, *texts)]
     notes, others = ({f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"} for file in files)
     assert notes["eval-schedule"] == "not applied: not a closed run"
     assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status"}
