@@ -85,7 +85,7 @@ def facts(image: str) -> dict[str, Any]:
 
 def build_image(tag: str, *, checkout: Path = jobs.REPOSITORY, **environment: str) -> None:
     """Builds the run image of a checkout by the project's own script."""
-    run(str(checkout / "launch/build_image.sh"), "--tag", tag, *BUILD_OPTIONS, timeout_s=1500, **environment)
+    run(str(checkout / "launch/build_image.sh"), "--tag", tag, *BUILD_OPTIONS, timeout_s=3600, **environment)
 
 
 def build_standing_in() -> None:

@@ -39,7 +39,7 @@ class Rootless:
 
     def loaded(self) -> None:
         """Waits for the images, and makes a network by name."""
-        assert [process.wait(timeout=1500) for process in self._loading] == [0, 0]
+        assert [process.wait(timeout=3600) for process in self._loading] == [0, 0]
         self("podman", "network", "create", NETWORK)
 
     def command(self, *words: str, folder: Path | None = None, **variables: str) -> list[str]:
