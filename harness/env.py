@@ -165,6 +165,8 @@ def _check(job: Job) -> None:
         raise ValueError("LOGDIR is empty: set it to the folder of the results, or unset it")
     if job.dgxnnodes == 1 and (named := job.hosts.count(",") + 1) > 1:
         raise ValueError(f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS")
+    if job.recipe == "recorded" and job.mode == "train":
+        raise ValueError("RECIPE=recorded: it is for the first steps of MODE=throughput: train by nvidia_cosine")
     _check_loss_scale(job)
     if job.node_rank >= job.dgxnnodes:
         raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")

@@ -50,8 +50,6 @@ def of_job(job: Job) -> Plan:
         _check_auto(job)
     if knobs.perturb_input and job.mode == "train":
         raise ValueError("STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput")
-    if job.recipe == "recorded" and job.mode == "train":
-        raise ValueError("RECIPE=recorded: it is for the first steps of MODE=throughput: train by nvidia_cosine")
     if job.workload == "hrnet" and chosen.is_half and job.mode == "train":
         _check_pixels(job)
     by_capture = captured_loss_scale(job.global_batch) if knobs.cuda_graph else 0.0
