@@ -115,14 +115,15 @@ def _inside(op: Any, block: Any) -> int:
     """Bytes of images that pass between the kernels of one `resnet_unit`.
 
     Forward what a convolution wrote is read to be normalized. Backward the normalization's gradient is written and read
-    by the convolution's; with a shortcut that of the sum too. Instead of the output, its input, it reads the mask.
+    by the convolution's; with a shortcut that of the sum too. Of its inputs it reads neither the output, but the mask,
+    nor an addend that no convolution made.
     """
     if op.type == "resnet_unit":
         return sum(_sizes(op, block, "ConvX", "ConvZ"))
     if op.type != "resnet_unit_grad":
         return 0
-    x, z, y = (sum(_sizes(op, block, slot)) for slot in ("ConvX", "ConvZ", "Y"))
-    return 2 * (x + 2 * z) - y
+    x, z, unread = (sum(_sizes(op, block, *slots)) for slots in (["ConvX"], ["ConvZ"], ["Y", "Z"]))
+    return 2 * (x + 2 * z) - unread + (sum(_sizes(op, block, "Z")) if op.attr("has_shortcut") else 0)
 
 
 def _again(op: Any, block: Any) -> tuple[int, ...]:
@@ -172,12 +173,15 @@ def _product(op: Any, block: Any) -> tuple[int, str]:
 def _extra(op: Any, block: Any) -> int:
     """Bytes read beside each input once, whatever the chip holds.
 
-    cuDNN makes a convolution's two gradients in two calls, and both read the gradient that arrives; addto reads the
-    gradient that it adds to. The gradient of Paddle's sync_batch_norm has a third kernel that reads both images.
+    cuDNN makes a convolution's two gradients in two calls, and both read the gradient that arrives, in `resnet_unit`
+    that of the normalization; addto reads the gradient that it adds to. The gradient of Paddle's sync_batch_norm has a
+    third kernel that reads both images.
     """
     if op.type == "conv2d_grad":
         is_twice = len(operands(op, "Input@GRAD", "Filter@GRAD")) > 1
         return is_twice * sum(_sizes(op, block, "Output@GRAD")) + _added(op, block)
+    if op.type == "resnet_unit_grad":
+        return sum(_sizes(op, block, "ConvX", "ConvZ"))
     return sum(_again(op, block)) if op.type == "sync_batch_norm_grad" else 0
 
 

@@ -17,7 +17,7 @@ from harness import state
 from harness.hooks import checkpoint
 from harness.ranks import Ranks
 from paddle_rn50 import model, train
-from program import build, precision, strategy
+from program import build, count, precision, strategy
 from program.ops import type_in
 from program.passes import resnet_unit
 from program.proof import kernels, verify
@@ -65,6 +65,21 @@ def test_every_block_is_units_in_their_types() -> None:
             assert height == width and block.var(op.input("ScaleX")[0]).shape == (1, 1, 1, out)
             assert into == block.var(op.input("X")[0]).shape[3] and type_in(block, op.output("BitMask")[0]) == "int32"
             assert (op.attr("epsilon"), op.attr("momentum")) == pytest.approx((1e-5, programs.RECIPE.bn_momentum))
+
+
+def test_bytes_of_units_are_those_counted_by_hand() -> None:
+    """Of the first unit, and backward of the ends of the last block and of the last with a shortcut."""
+    found = count.works(one().main)
+    first = next(work for work in found if work.kind == "resnet_unit")
+    image, out, mask = 4 * 8 * 8 * 64 * 2, 4 * 8 * 8 * 32 * 2, 4 * 8 * 8 * 2 * 4
+    assert first.moved_bytes == image + 64 * 32 * 2 + 3 * out + mask + 8 * 32 * 4  # one of them is read again
+    last, _, _, joined, *_ = (work for work in found if work.kind == "resnet_unit_grad")
+    image, out, mask = 4 * 4 * 4 * 64 * 2, 4 * 4 * 4 * 256 * 2, 4 * 4 * 4 * 8 * 4
+    normalized = 4 * out + mask + 6 * 256 * 4  # reads its gradient and ConvX, writes two
+    convolved = out + 2 * image + 2 * 64 * 256 * 2
+    assert (last.moved_bytes, last.extra_bytes) == (normalized + convolved, out)  # two calls read the gradient
+    shortcut, normalized_too = out + 2 * 4 * 8 * 8 * 128 * 2 + 2 * 128 * 256 * 2, 3 * out + 6 * 256 * 4
+    assert joined.moved_bytes == normalized + convolved + normalized_too + shortcut and joined.extra_bytes == 2 * out
 
 
 @pytest.mark.parametrize("name", ["amp_o1", "amp_o2"])
