@@ -21,7 +21,9 @@ git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout:
 
 commit=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
-cuda=${CUDA:-} && cuda=${cuda/11/}
+cuda=${CUDA:-11}
+[[ ${cuda} == 1[12] ]] || refuse "CUDA=${cuda}: must be 11 or 12, or unset"
+cuda=${cuda/11/}
 [[ -z ${cuda} || -f locks/run${cuda}.lock && -f locks/cuda${cuda}.lock ]] ||
   refuse "CUDA=${cuda}: locks/run${cuda}.lock is not here: make it by launch/lock.sh cuda${cuda} --index URL"
 lock_sha256=$(cat "locks/run${cuda}.lock" "locks/cuda${cuda}.lock" | sha256sum | cut -d' ' -f1)

@@ -97,6 +97,7 @@ END
 }
 
 locks=("${@:-run}")
+[[ "${CUDA:-11}" == 1[12] ]] || fail "CUDA=${CUDA}: must be 11 or 12, or unset"
 if [[ "${CUDA:-}" == 12 || -f "${VENV}/run12.sha256" ]]; then
   [[ -f locks/run12.lock ]] || fail "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh cuda12 --index URL"
   [[ ! -f "${VENV}/run.sha256" ]] || fail "CUDA=12: ${VENV} has the packages for CUDA 11: remove it first"

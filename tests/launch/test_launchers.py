@@ -245,6 +245,7 @@ JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
         ("container_node.sh", {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
         ("container_node.sh", {"CONT": "/no.sif", "ENGINE": "apptainer"}, "apptainer is missing"),
         ("build_image.sh", {"ENGINE": "apptainer"}, "ENGINE=apptainer: must be one of docker podman"),
+        ("build_image.sh", {"CUDA": "13"}, "CUDA=13: must be 11 or 12, or unset"),
         ("build_image.sh", {"CUDA": "12"}, "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh"),
         ("build_image.sh --ca /dev/null", {}, "not a PEM file"),
         ("lock.sh cuda12", {}, "cuda12 needs --index URL, Paddle's own index for CUDA 12"),

@@ -73,6 +73,7 @@ def venv(checkout: Path, made: str) -> None:
 
 
 def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -> None:
+    refused(setup(checkout, CUDA="13"), "CUDA=13: must be 11 or 12, or unset")
     refused(setup(checkout, CUDA="12"), "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh cuda12")
     for file in ("locks/run12.lock", ".venv/run.sha256"):
         (checkout / file).parent.mkdir(exist_ok=True)
