@@ -244,6 +244,11 @@ def test_wrong_use_ends_in_one_line(
     assert words in error
 
 
+def test_wrong_use_is_all_that_stderr_has() -> None:
+    done = jobs.run([sys.executable, "-m", "tools.inspect", "--system", "NONE"])
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+
+
 def test_transposes_inside_a_kernel_are_counted() -> None:
     """Of NHWC images in another type than FP16: two of a normalization and of a convolution, three of each gradient."""
     for name, layout in (("fp32", "NHWC"), ("fp32", "NCHW"), ("amp_o2", "NHWC")):
