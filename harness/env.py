@@ -341,7 +341,8 @@ def refusal(**changed: str) -> str:
 
 def runtime(job: Job) -> dict[str, str]:
     """Settings that Paddle and its libraries read from the environment when they are loaded."""
-    return settings_of(job, gpu=os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
+    of_job = {name: getattr(job, name) for name in ("device", "workload", "precision")}
+    return settings_of(**of_job, threads=job.threads_per_rank, gpu=os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
 
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:

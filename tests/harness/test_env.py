@@ -64,7 +64,7 @@ def test_a_captured_step_scales_its_loss_by_its_global_batch(batch: str, scale: 
 
 
 def test_a_gpu_gets_the_kernels_that_a_run_takes_alone_and_the_log_says_so() -> None:
-    settings = {device: libraries.settings_of(env.Job(device=device), gpu="0") for device in ("cpu", "gpu")}
+    settings = {device: env.runtime(env.Job(device=device)) for device in ("cpu", "gpu")}
     assert libraries.logged(settings["gpu"])["CUDA_MODULE_LOADING"] == "LAZY"
     assert "CUDA_MODULE_LOADING" not in settings["cpu"]
 
