@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from mlperf_logging.mllog.mllog import MLLogger
@@ -144,16 +145,8 @@ def run(
     config |= {"SUBMISSION_ORG": org, "SUBMISSION_DIVISION": division}
     config |= {"SUBMISSION_STATUS": "research", "SUBMISSION_PLATFORM": "" if platform == "CPU" else platform}
     _header(log, said, config=config, samples=samples, cores=cores)
-    _facts(
-        log,
-        {
-            "submission_benchmark": benchmark,
-            "submission_org": org,
-            "submission_division": division,
-            "submission_status": "research",
-            "submission_platform": platform,
-        },
-    )
+    described = {"benchmark": benchmark, "org": org, "division": division, "status": "research", "platform": platform}
+    _facts(log, {f"submission_{name}": value for name, value in described.items()})
     log.event(schema.CACHE_CLEAR, True, schema.CacheState(node="node0", status="done", by="rank"))
     log.mark(schema.INIT_START)
     _facts(log, {"seed": seed, "global_batch_size": batch * devices, "gradient_accumulation_steps": 1})
@@ -164,20 +157,9 @@ def run(
     log.event(schema.RUN_SUMMARY, said)
     started_ms = log.now_ms
     log.mark(schema.RUN_START)
-    first, score = 1, iter(accuracies or _rising(epochs // eval_every, samples[1], (seed - 1) % 5))
-    for epoch in range(1, epochs + 1):
-        if epoch == first:
-            block = InBlock(first_epoch_num=first, epoch_count=min(eval_every, epochs + 1 - first))
-            log.mark(schema.BLOCK_START, block)
-        _epoch(log, epoch, steps=steps, print_steps=print_steps, batch=batch * devices, epoch_ms=epoch_ms, seed=seed)
-        if epoch % eval_every == 0:
-            log.mark(schema.EVAL_START, InEpoch(epoch_num=epoch))
-            log.now_ms += 2_000
-            log.mark(schema.EVAL_STOP, InEpoch(epoch_num=epoch))
-            log.event(schema.EVAL_ACCURACY, next(score), InEpoch(epoch_num=epoch))
-        if epoch == first + eval_every - 1 or epoch == epochs:
-            log.mark(schema.BLOCK_STOP, block)
-            first = epoch + 1
+    scores = accuracies or _rising(epochs // eval_every, samples[1], (seed - 1) % 5)
+    epoch = {"steps": steps, "print_steps": print_steps, "batch": batch * devices, "epoch_ms": epoch_ms, "seed": seed}
+    _blocks(log, scores, epochs=epochs, eval_every=eval_every, **epoch)
     if status == "aborted":
         log.event(schema.ABORT_REASON, "stopped by signal TERM")
     log.mark(schema.RUN_STOP, schema.Ended(status=status))
@@ -204,6 +186,23 @@ def _facts(log: Log, facts: dict[str, Any]) -> None:
         point = schema.EVENTS[key]
         assert isinstance(point, schema.Point)
         log.event(point, value)
+
+
+def _blocks(log: Log, scores: Sequence[float], *, epochs: int, eval_every: int, **of_epoch: int) -> None:
+    """Blocks of epochs, each with an evaluation at its end but for a last one that is shorter."""
+    score = iter(scores)
+    for first in range(1, epochs + 1, eval_every):
+        last = min(first + eval_every - 1, epochs)
+        block = InBlock(first_epoch_num=first, epoch_count=last - first + 1)
+        log.mark(schema.BLOCK_START, block)
+        for epoch in range(first, last + 1):
+            _epoch(log, epoch, **of_epoch)
+        if last % eval_every == 0:
+            log.mark(schema.EVAL_START, InEpoch(epoch_num=last))
+            log.now_ms += 2_000
+            log.mark(schema.EVAL_STOP, InEpoch(epoch_num=last))
+            log.event(schema.EVAL_ACCURACY, next(score), InEpoch(epoch_num=last))
+        log.mark(schema.BLOCK_STOP, block)
 
 
 def _epoch(log: Log, epoch: int, *, steps: int, print_steps: int, batch: int, epoch_ms: int, seed: int) -> None:
