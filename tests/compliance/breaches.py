@@ -84,6 +84,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
     ("eval-means", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
     ("eval-means", make_log.run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
+    ("eval-samples", make_log.run, lambda log: log.value("eval_samples", 361.0), "eval_accuracy"),
     ("eval-samples", make_log.closed_run, lambda log: _of_samples(log, 49_500), "eval_accuracy"),
     ("value-type", make_log.hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
     ("value-type", make_log.run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),

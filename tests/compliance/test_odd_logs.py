@@ -126,7 +126,7 @@ ODD: dict[str, Odd] = {
     "caches cleared the day before": lambda log: log.later("cache_clear", -86_400_000),
     "the number of batches as eval_samples": lambda log: log.value("eval_samples", 3125),
     "eval_samples with padding": lambda log: log.value("eval_samples", 50_016),
-    "padding that counts": lambda log: padded(log),
+    "padding that counts, and 3264.0 as the batch": lambda log: padded(log).value("global_batch_size", 3264.0),
     "accuracies of single precision": _values(_single),
     "accuracies of five digits": _values(lambda value: round(value, 5)),
     "means over 7 workers": _values(lambda value: round(value * 50_000 * 7 + 1) / 350_000),
