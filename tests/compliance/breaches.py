@@ -81,6 +81,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("open-at-stop", make_log.run, lambda log: log.drop("eval_stop", -1), "run_stop"),
     ("eval-order", make_log.run, lambda log: log.repeat("eval_accuracy"), "*"),
     ("eval-order", make_log.run, lambda log: _without_evaluations_and_blocks(log), "*"),
+    ("eval-order", make_log.run, lambda log: _of_an_epoch_to_come(log), "eval_accuracy"),
     ("eval-schedule", make_log.closed_run, lambda log: _drop_evaluation(log, 2), "*"),
     ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
     ("eval-means", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
@@ -235,6 +236,10 @@ def _without_evaluations_and_blocks(log: Altered) -> Altered:
     for key in ("eval_start", "eval_stop", "block_start", "block_stop"):
         log.drop_all(key)
     return log
+
+
+def _of_an_epoch_to_come(log: Altered) -> Altered:
+    return log.drop_all("eval_start").drop_all("eval_stop").metadata("eval_accuracy", -1, epoch_num=5)
 
 
 def _of_null_gpus(log: Altered) -> Altered:

@@ -167,3 +167,15 @@ def test_an_odd_log_that_is_honest_is_refused_by_no_strict_rule(name: str, tmp_p
     path.write_text(log.text, encoding="utf-8", newline="")
     found = check_file(path, rules.load("4.0.0")).findings
     assert [(f.rule, f.actual) for f in found if f.severity == "error"] == []
+
+
+def test_more_evaluations_than_the_schedule_asks_for_are_refused_from_version_1_0_on(tmp_path: Path) -> None:
+    """The text of 0.7 says "at least as frequently", that of 1.0 "at the same frequency"."""
+    path = tmp_path / "result_0.txt"
+    path.write_text(foreign(make_log.closed_run(eval_every=3, epochs=27)))
+    refused = {
+        version
+        for version in ("0.7.0", "1.0.0", "4.0.0")
+        if any(f.rule == "eval-schedule" for f in check_file(path, rules.load(version)).findings)
+    }
+    assert refused == {"1.0.0", "4.0.0"}
