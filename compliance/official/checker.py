@@ -133,7 +133,7 @@ class _Key:
         if self.count == 1:
             self.value, self.line = event.value, event.line
         elif not self.differs:
-            self.differs = event.value != self.value
+            self.differs = event.value not in (self.value,)  # one NaN is another's equal, as in list.count
         if self.count == 1 or not self._once:
             failed = self.failed
             for check in rule.checks:

@@ -240,7 +240,7 @@ class Policy:
             not_applied = list(OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA)
             ours = is_project_log(self.headers, self.values)
             if ours and benchmark.name == "resnet" and has_type(evaluation.value, COUNT):
-                self._whole_samples(evaluation.value)
+                self._whole_samples(int(evaluation.value))
                 not_applied.remove("eval-samples")
             self._not_applied(not_applied, "not the benchmark's data set" if closed else "not a closed run")
             return
@@ -316,8 +316,9 @@ class Policy:
         off = [one for one in evaluations if not _is_whole(one.value * samples, _tolerance(samples))]
         if not off:
             return
-        batch = self.values.of(schema.GLOBAL_BATCH_SIZE).value
-        counts = range(max(samples - batch, 1), samples + batch) if has_type(batch, COUNT) and batch <= samples else ()
+        said = self.values.of(schema.GLOBAL_BATCH_SIZE).value
+        batch = int(said) if has_type(said, COUNT) and said <= samples else 0
+        counts = range(max(samples - batch, 1), samples + batch)
         distinct = {one.value for one in evaluations}
         found = None
         if len(counts) * (2 * _COUNT_TOLERANCE) ** len(distinct) < 1e-3:  # else one of the counts may fit by chance

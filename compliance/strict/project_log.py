@@ -12,7 +12,7 @@ from compliance.strict.machine import most_images_per_s
 from compliance.strict.measured import TIME_TOLERANCE
 from compliance.strict.run_order import RunOrder
 from runlog import schema
-from runlog.reader import hints_of, settings_of
+from runlog.reader import hints_of, settings_of, table_of
 from runlog.text import printable
 
 _OF_A_RUN = (
@@ -81,8 +81,8 @@ class ProjectLog:
                 yield None, f"no {event.key}"
         if summary.count and not fits(schema.RunSummary, summary.value):
             yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
-        elif summary.count and all(whole.values()):
-            yield from self._contradictions(configured, schema.RunSummary(**summary.value))
+        elif (said := table_of(schema.RunSummary, summary.value)) and all(whole.values()):
+            yield from self._contradictions(configured, said)
         if configured.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
             yield from self._optimizer()
         yield from self._ending(configured.get("TELEMETRY_S"))

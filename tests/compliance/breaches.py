@@ -65,8 +65,8 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("after-run-stop", make_log.run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
     ("after-run-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_accuracy"),
     ("open-at-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
-    ("line-order", make_log.run, lambda log: log.later("eval_accuracy", -50, 1), "eval_accuracy"),
-    ("time-order", make_log.run, lambda log: log.later("epoch_start", -25_000, 1), "*"),
+    ("line-order", make_log.run, lambda log: log.later("eval_accuracy", -101, 1), "eval_accuracy"),
+    ("time-order", make_log.run, lambda log: log.later("eval_accuracy", -102, 1), "eval_accuracy"),
     ("label-time", make_log.run, lambda log: log.move_after("seed", "run_start"), "seed"),
     ("run-time", make_log.run, lambda log: log.later("run_stop", -1e6), "run_stop"),
     ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
@@ -76,14 +76,17 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("block-order", make_log.run, lambda log: log.drop("block_stop", -1), "run_stop"),
     ("block-order", make_log.run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
     ("block-order", make_log.run, lambda log: log.drop("block_start", 1), "*"),
+    ("block-order", make_log.run, lambda log: log.metadata("block_start", 2, epoch_count=2), "block_stop"),
     ("eval-order", make_log.run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
     ("open-at-stop", make_log.run, lambda log: log.drop("eval_stop", -1), "run_stop"),
     ("eval-order", make_log.run, lambda log: log.repeat("eval_accuracy"), "*"),
     ("eval-order", make_log.run, lambda log: _without_evaluations_and_blocks(log), "*"),
+    ("eval-order", make_log.run, lambda log: _of_an_epoch_to_come(log), "eval_accuracy"),
     ("eval-schedule", make_log.closed_run, lambda log: _drop_evaluation(log, 2), "*"),
     ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
     ("eval-means", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
     ("eval-means", make_log.run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
+    ("eval-samples", make_log.run, lambda log: log.value("eval_samples", 361.0), "eval_accuracy"),
     ("eval-samples", make_log.closed_run, lambda log: _of_samples(log, 49_500), "eval_accuracy"),
     ("value-type", make_log.hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
     ("value-type", make_log.run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
@@ -154,7 +157,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
             (lambda log: log.metadata("step_window", 1, step="44"), "step_window"),
             (lambda log: log.metadata("step_window", 1, epoch_num=2), "step_window"),
             (lambda log: log.metadata("step_window", 1, phase="measured"), "step_window"),
-            (lambda log: log.later("step_window", -3000), "step_window"),
+            (lambda log: log.later("step_window", -400), "step_window"),
             (lambda log: log.add_after("step_window", checkpoint(log, step=23), 0), "checkpoint"),
         )
     ),
@@ -233,6 +236,10 @@ def _without_evaluations_and_blocks(log: Altered) -> Altered:
     for key in ("eval_start", "eval_stop", "block_start", "block_stop"):
         log.drop_all(key)
     return log
+
+
+def _of_an_epoch_to_come(log: Altered) -> Altered:
+    return log.drop_all("eval_start").drop_all("eval_stop").metadata("eval_accuracy", -1, epoch_num=5)
 
 
 def _of_null_gpus(log: Altered) -> Altered:

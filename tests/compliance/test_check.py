@@ -48,8 +48,9 @@ def rules_broken(file: dict[str, Any]) -> set[str]:
         make_log.closed_run(hyperparameters=make_log.SGD),
         make_log.hrnet_run(),
         make_log.closed_hrnet_run(),
+        Altered(make_log.run()).change("run_summary", lambda fields: fields["value"].update(of_a_later_schema=1)).text,
     ],
-    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed"],
+    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"],
 )
 def test_a_good_log_passes(text: str, tmp_path: Path, capsys) -> None:
     status, [file] = check(capsys, *write(tmp_path, text))
@@ -171,14 +172,16 @@ def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, ca
 
 def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, capsys) -> None:
     log = Altered(make_log.run())
-    first = log.at("step_window")
+    first = log.at("step_window", 2)  # of epoch 2
     for index in log.events():
         if index > first:
             log.write(index, (fields := log.fields(index)) | {"time_ms": fields["time_ms"] + 1000})
     path = tmp_path / "result_0.txt"
     path.write_text(log.text)
     assert rules_broken(check(capsys, path)[1][0]) == {"throughput-agrees"}
-    path.write_text(log.add_after("step_window", checkpoint(log, step=22, number=3), 3).text)  # it is told when written
+    path.write_text(log.add_after("step_window", checkpoint(log, step=44, number=2), 2).text)  # of the end of epoch 1
+    assert rules_broken(check(capsys, path)[1][0]) == {"throughput-agrees"}
+    path.write_text(log.add_after("step_window", checkpoint(log, step=66, number=3), 3).text)  # it is told when written
     assert errors(check(capsys, path)[1][0]) == []
 
 

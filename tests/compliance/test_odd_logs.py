@@ -87,6 +87,18 @@ def _with_rates(log: Altered) -> Altered:
     return by_clock(log)
 
 
+def _evaluated_in_epochs(log: Altered) -> Altered:
+    """Each evaluation lies in its epoch; the rates are those of the training alone."""
+    _with_rates(log)
+    for number in range(9):
+        stop, scored = log.at("epoch_stop", number * 4 + 3), log.at("eval_accuracy", number)
+        end_ms = log.fields(scored)["time_ms"]
+        for index in (stop, stop + 1):
+            log.write(index, log.fields(index) | {"time_ms": end_ms})
+        log.lines[stop : scored + 1] = log.lines[stop + 2 : scored + 1] + log.lines[stop : stop + 2]
+    return log
+
+
 def _caches_of_nodes(log: Altered) -> Altered:
     """Of three nodes, one with a clock that is ahead."""
     log.repeat("cache_clear").repeat("cache_clear")
@@ -126,11 +138,12 @@ ODD: dict[str, Odd] = {
     "caches cleared the day before": lambda log: log.later("cache_clear", -86_400_000),
     "the number of batches as eval_samples": lambda log: log.value("eval_samples", 3125),
     "eval_samples with padding": lambda log: log.value("eval_samples", 50_016),
-    "padding that counts": lambda log: padded(log),
+    "padding that counts, and 3264.0 as the batch": lambda log: padded(log).value("global_batch_size", 3264.0),
     "accuracies of single precision": _values(_single),
     "accuracies of five digits": _values(lambda value: round(value, 5)),
     "means over 7 workers": _values(lambda value: round(value * 50_000 * 7 + 1) / 350_000),
     "a momentum of 0.94": lambda log: log.value("lars_opt_momentum", 0.94),
+    "evaluations within epochs": _evaluated_in_epochs,
     "a fixed decay by name": lambda log: log.value("lars_opt_learning_rate_decay_steps", "pow_poly"),
     "labels at time 0": lambda log: log.change("submission_org", lambda fields: fields.update(time_ms=0)),
     "hyperparameters written at the end": lambda log: log.move_after("opt_name", "eval_stop").move_after(
@@ -154,3 +167,15 @@ def test_an_odd_log_that_is_honest_is_refused_by_no_strict_rule(name: str, tmp_p
     path.write_text(log.text, encoding="utf-8", newline="")
     found = check_file(path, rules.load("4.0.0")).findings
     assert [(f.rule, f.actual) for f in found if f.severity == "error"] == []
+
+
+def test_more_evaluations_than_the_schedule_asks_for_are_refused_from_version_1_0_on(tmp_path: Path) -> None:
+    """The text of 0.7 says "at least as frequently", that of 1.0 "at the same frequency"."""
+    path = tmp_path / "result_0.txt"
+    path.write_text(foreign(make_log.closed_run(eval_every=3, epochs=27)))
+    refused = {
+        version
+        for version in ("0.7.0", "1.0.0", "4.0.0")
+        if any(f.rule == "eval-schedule" for f in check_file(path, rules.load(version)).findings)
+    }
+    assert refused == {"1.0.0", "4.0.0"}

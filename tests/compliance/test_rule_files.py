@@ -146,6 +146,12 @@ def test_one_line_for_a_benchmark_without_rules(value: object, tmp_path: Path) -
         assert _both(tmp_path / "log", log.text) == ["known-benchmark"]
 
 
+def test_nan_said_twice_is_one_value_as_the_official_checker_takes_it(tmp_path: Path) -> None:
+    log = _log().value("submission_org", float("nan")).repeat("submission_org")
+    assert _both(tmp_path / "log", log.text) == []
+    assert _both(tmp_path / "log", log.value("submission_org", "x").text) == ["submission_org.count"]
+
+
 def test_strict_adds_what_is_common_to_all_benchmarks(tmp_path: Path, capsys) -> None:
     path = tmp_path / "result_0.txt"
     path.write_text(_log().drop("seed").later("run_stop", -1e8).value("cache_clear", False).text)
