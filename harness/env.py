@@ -79,7 +79,7 @@ class Job:
     print_steps: int = _var("steps between two printed windows", 5, least=1)
     warmup_steps: int = _var("throughput mode: steps before the measured ones", 10, least=1)
     measured_steps: int = _var("throughput mode: measured steps", 50, least=1)
-    max_epochs: int = _var("epochs of a training run and of its learning rate's schedule; 0: the recipe's", 0, least=0)
+    max_epochs: int = _var("epochs of a training run and its schedule, but mlperf_lars'; 0: the recipe's", 0, least=0)
     progress: str = _var(
         "`bar` or `plain` output while it runs; empty: as the terminal allows",
         "",
@@ -165,7 +165,7 @@ def _check(job: Job) -> None:
         raise ValueError("LOGDIR is empty: set it to the folder of the results, or unset it")
     if job.dgxnnodes == 1 and (named := job.hosts.count(",") + 1) > 1:
         raise ValueError(f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS")
-    if job.recipe == "recorded" and job.mode == "train":
+    if (job.workload, job.recipe, job.mode) == ("rn50", "recorded", "train"):
         raise ValueError("RECIPE=recorded: it is for the first steps of MODE=throughput: train by nvidia_cosine")
     _check_loss_scale(job)
     if job.node_rank >= job.dgxnnodes:
@@ -192,7 +192,8 @@ def _check_loss_scale(job: Job) -> None:
     least, most = max(2, math.ceil(images / IMAGES_TO_SCALE)), max(2, images * MOST_SCALE)
     if not least <= job.loss_scale <= most:
         raise ValueError(
-            f"{said}: FP16 cannot hold the gradients of a mean over {images} images: set 0, or {least} to {most}"
+            f"{said}: FP16 is shown to hold the gradients of a mean over {images} images at {least} to {most} alone: "
+            "set one of these, or 0"
         )
 
 

@@ -15,6 +15,8 @@ def _check_auto(job: Job) -> None:
         raise ValueError(
             f"{said} divides the state over {strategy.AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
         )
+    if job.loss_scale:
+        raise ValueError(f"{said} scales its loss by itself: set LOSS_SCALE=0")
     if job.precision != "amp_o1":
         raise ValueError(f"{said} trains in mixed precision: set PRECISION=amp_o1")
     if job.mode == "train":

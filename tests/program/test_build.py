@@ -241,6 +241,7 @@ def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> No
         ({"dgxnnodes": 2}, "divides the state over 8 GPUs"),
         ({"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
         ({"mode": "train"}, "trains by LARS, not by the recipe"),
+        ({"loss_scale": 2048}, "scales its loss by itself: set LOSS_SCALE=0"),
         ({}, ""),
     ],
 )

@@ -109,6 +109,18 @@ def test_nodes_are_gathered_over_mpi():
         assert found["cpu.cores"][1].startswith("2 (0-1; NUMA ")
 
 
+def test_paddles_build_for_cuda_12_is_judged_by_cuda_12(tmp_path):
+    """By its name alone: no lock of it can be made here."""
+    build = tmp_path / "paddlepaddle_gpu-2.6.2.post120.dist-info/METADATA"
+    build.parent.mkdir()
+    build.write_text("Name: paddlepaddle-gpu\nVersion: 2.6.2.post120")
+    script = "from tools.doctor import checks, node; print(*node.CUDA_LIBRARIES, *checks.DRIVERS, checks.GPU_CODE[-1])"
+    named = jobs.run([sys.executable, "-c", script], PYTHONPATH=f"{tmp_path}:{jobs.REPOSITORY}").stdout.split()
+    assert named[1:4] == ["libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12"]
+    assert {"libcufft.so.11", "libcusparse.so.12", "libcusolver.so.11"} < set(named)
+    assert named[-3:] == ["530.30.02", "525.60.13", "90"]
+
+
 def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, monkeypatch):
     """Paddle by the linker's own search: a libgomp.so.1 that is none goes before the system's."""
     (tmp_path / "libgomp.so.1").write_text("no library")

@@ -19,8 +19,8 @@ Facts = dict[str, Any]  # of a node, by node.probe
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
 GPU_CODE = (61, 70, 75, 80, 86) + (90,) * provenance.is_for_cuda_12()
-# CUDA 11.8 release notes, table 3: its own driver, and the oldest that runs it by minor-version compatibility.
-DRIVER, DRIVER_LEAST = (520, 61, 5), (450, 80, 2)
+# CUDA's release notes, tables 2 and 3: its own driver, and the oldest that runs it by minor-version compatibility.
+DRIVERS = ("530.30.02", "525.60.13") if provenance.is_for_cuda_12() else ("520.61.05", "450.80.02")
 NCCL_LEAST = 20800  # 2.8; locks/cuda.lock has 2.21.5
 CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: NVIDIA_DRIVER_CAPABILITIES of the image
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
@@ -96,9 +96,15 @@ def _judge_gpu(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     fix = f"it runs the code made for {max(runs)}: publish no figure as this GPU's best" if runs else ""
     codes = ", ".join(map(str, GPU_CODE))
     yield row(job, "gpu.compute_capability", capability in GPU_CODE, found, bad=bad, fix=fix, codes=codes)
-    driver = tuple(map(int, re.findall(r"\d+", gpu.driver or "")))
-    bad = WARNING if driver >= DRIVER_LEAST else FATAL
-    yield row(job, "gpu.driver", driver >= DRIVER, gpu.driver or "unknown", bad=bad)
+    driver = _version(gpu.driver or "")
+    own, least = (_version(text) for text in DRIVERS)
+    given = {"own": DRIVERS[0], "least": DRIVERS[1]}
+    bad = WARNING if driver >= least else FATAL
+    yield row(job, "gpu.driver", driver >= own, gpu.driver or "unknown", bad=bad, **given)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:

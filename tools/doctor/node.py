@@ -25,17 +25,18 @@ from runlog.errors import RunError
 from runlog.json_schema import as_json
 
 GIB = 2**30
+_FOR_12 = provenance.is_for_cuda_12()
 CUDA_LIBRARIES = (
     "libcuda.so.1",
-    "libcudart.so.11.0",
-    "libcublas.so.11",
-    "libcublasLt.so.11",
+    f"libcudart.so.{'12' if _FOR_12 else '11.0'}",
+    f"libcublas.so.{11 + _FOR_12}",
+    f"libcublasLt.so.{11 + _FOR_12}",
     "libcudnn.so.8",
     "libnccl.so.2",
-    "libcufft.so.10",
+    f"libcufft.so.{10 + _FOR_12}",
     "libcurand.so.10",
     "libcusolver.so.11",
-    "libcusparse.so.11",
+    f"libcusparse.so.{11 + _FOR_12}",
     "libnvcuvid.so.1",
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
