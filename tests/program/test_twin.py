@@ -35,7 +35,7 @@ def test_the_page_has_each_row() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("twin")  # one at a time: two of HRNet's take more memory than 24 GB
+@pytest.mark.xdist_group("twin")  # one at a time: of two, one took 12.6 GB and was killed
 @pytest.mark.parametrize("case", twin.CASES, ids=lambda case: case.cells)
 def test_gradients_of_every_job_are_those_of_fp32(case: twin.Case) -> None:
     found = twin.row(case)
