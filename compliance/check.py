@@ -13,8 +13,7 @@ from typing import Any
 
 from compliance.findings import Collected, Finding, breach, verdict
 from compliance.first_values import FirstValues
-from compliance.official.checker import Judge
-from compliance.official.parser import official_findings
+from compliance.official.checker import Judge, official_findings
 from compliance.official.rule_files import VERSION, keys
 from compliance.rules import Ruleset
 from compliance.strict import measured, project_log, run_order

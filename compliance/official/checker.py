@@ -1,18 +1,23 @@
 """The official verdict on the events of a log, by mlperf-logging's rule files, as its mlp_compliance.py comes to it."""
 
+import io
+import json
+import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from compliance.findings import FINDINGS_PER_RULE, Collected, Finding
 from compliance.first_values import is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
+from compliance.rules import Ruleset
 from runlog import schema
-from runlog.reader import Event
+from runlog.reader import Event, open_log
 from runlog.text import as_json, printable, visible
 
 _AGGREGATED = "aggregated_eval_accuracy"
@@ -30,8 +35,8 @@ class Judge:
     def take(self, event: Event) -> None:
         if event.key in self._keys:
             if isinstance(event.metadata, dict):  # half the memory: no rule asks for the place in the code
-                names = {sys.intern(name): value for name, value in own_metadata(event.metadata).items()}
-                event = event._replace(key=sys.intern(event.key), metadata=names)
+                where = {sys.intern(name): value for name, value in own_metadata(event.metadata).items()}
+                event = event._replace(key=sys.intern(event.key), metadata=where)
             self._events.append(event)
 
     def finish(self) -> None:
@@ -67,7 +72,7 @@ class _Applied:
     def __init__(self, file: RuleFile, events: Sequence[Event], collected: Collected) -> None:
         self.file, self.state = file, State()
         self.keys = {key: _Key(rule, self) for key, rule in file.rules.items()}
-        self.ended: Finding | None = None
+        self.ended: Finding | None = None  # where the official checker ends with a traceback
         for step in file.begin:
             step(None, self.state)
         for event in [*events, *self._aggregated(events)] if file.aggregates else events:
@@ -80,10 +85,6 @@ class _Applied:
         for check in file.end:
             self._check_end(check, collected)
 
-    def ends(self, finding: Finding) -> None:
-        """The official checker ends here with a traceback."""
-        self.ended = self.ended or finding
-
     def _aggregated(self, events: Iterable[Event]) -> list[Event]:
         """Joins the metrics of one evaluation, as stable_diffusion's BEGIN does."""
         joined: dict[Any, Event] = {}
@@ -95,7 +96,8 @@ class _Applied:
                     joined.setdefault(at, first).value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):
                 wanted = f"{self.file.aggregates} and a metric in the metadata"
-                self.ends(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata")))
+                found = self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata"))
+                self.ended = self.ended or found
         return list(joined.values())
 
     def _check_end(self, check: Check, collected: Collected) -> None:
@@ -155,7 +157,8 @@ class _Key:
             except Exception:  # noqa: BLE001  the official checker ends here
                 check = rule.any_check
                 wanted = "a number" if check.aspect == "value" and not is_number(event.value) else check.words
-                self._file.ends(self.finding(check.aspect, event.line, wanted, _shown(event, check.aspect)))
+                found = self.finding(check.aspect, event.line, wanted, _shown(event, check.aspect))
+                self._file.ended = self._file.ended or found
 
     def _check(self, check: Check, event: Event) -> None:
         if holds(check.code, event, self._file.state):
@@ -219,3 +222,69 @@ class _Key:
             first = f"{count}, with different values; the first is {printable(self.value)}"
             actual = first if self.differs else str(count or "none")
             collected.found.append(self.finding("count", self.line or None, rule.count_in_words, actual))
+
+
+# --- a log with damaged lines, as mlperf-logging's parser reads it ---
+
+_TOKEN = ":::MLLOG "
+_LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
+
+
+def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
+    """`found`, each marked by whether the official checker finds it too, and what only that one finds.
+
+    Our reader passes over, or splits, what it cannot take as one event; the official parser takes some of it and ends
+    at the rest.
+    """
+    if all(finding.rule.startswith("line-") for finding in found):
+        last = max(finding.line or 0 for finding in found)
+        bad_lines = _read(path, lambda event: None, last)
+        if any(_is_bad(one, bad_lines) for one in found):  # the rest can change nothing
+            return tuple(replace(one, official=_is_bad(one, bad_lines)) for one in found)
+    collected = Collected(ruleset.strict)
+    judge = Judge(ruleset.version, collected)
+    bad_lines = _read(path, judge.take)
+    judge.finish()
+    theirs = [finding for finding in collected.found if finding.official]
+    named = {finding.rule for finding in theirs}
+    marked = [replace(one, official=one.rule in named or _is_bad(one, bad_lines)) for one in found]
+    if bad_lines and not any(_is_bad(one, bad_lines) for one in marked):
+        blamed = next(one for one in marked if one.rule.startswith("line-"))
+        marked.append(replace(blamed, severity="error", line=min(bad_lines), official=True))
+    ours = {finding.rule for finding in found}
+    return (*marked, *(one for one in theirs if one.rule not in ours))
+
+
+def _read(path: Path, take: Callable[[Event], None], last: float = math.inf) -> set[int]:
+    """Gives `take` the events as the official parser reads them, to line `last`; the lines that it cannot read."""
+    bad_lines: set[int] = set()
+    with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
+        number = 0
+        while number < last and (line := stream.readline(_LONGEST)):
+            number += 1
+            if len(line) == _LONGEST:
+                bad_lines.add(number)
+                break
+            if _TOKEN not in line:
+                continue
+            try:
+                event = _event(line[line.rfind(_TOKEN) :].strip(), number)
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                bad_lines.add(number)
+                continue
+            take(event)
+    return bad_lines
+
+
+def _is_bad(finding: Finding, bad_lines: set[int]) -> bool:
+    return finding.rule.startswith("line-") and finding.severity == "error" and finding.line in bad_lines
+
+
+def _event(text: str, line: int) -> Event:
+    """Raises what the official parser raises."""
+    if not text.startswith(_TOKEN):
+        raise ValueError("no event")
+    fields: dict[str, Any] = json.loads(text[len(_TOKEN) :])
+    time_ms, key, value, metadata = float(fields["time_ms"]), fields["key"], fields["value"], fields["metadata"]
+    known = key if isinstance(key, str) else ""  # no rule is of such a key
+    return Event(known, value, metadata, time_ms, "", line, 0)

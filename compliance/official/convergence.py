@@ -44,8 +44,8 @@ def reference_points(file: str, ruleset: str, runs: int) -> list[ReferencePoint]
     points = []
     for record in rule_files.reference_points(file, ruleset).values():
         epochs = sorted(record["Epochs to converge"])
-        mean = olympic_mean(epochs)
-        std = _std(epochs)
+        mean, center = olympic_mean(epochs), sum(epochs) / len(epochs)
+        std = math.sqrt(sum((value - center) ** 2 for value in epochs) / len(epochs))
         points.append(
             ReferencePoint(
                 global_batch=record["BS"],
@@ -63,8 +63,8 @@ def reference_points(file: str, ruleset: str, runs: int) -> list[ReferencePoint]
         between = interpolate(points[index].global_batch, points[index - 1], points[index + 1], runs)
         if points[index].mean_epochs > between.mean_epochs:
             del points[index]
-            index -= 1
-        index += 1
+        else:
+            index += 1
     return points
 
 
@@ -75,26 +75,22 @@ def interpolate(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int
         slope = (high_value - low_value) / (high.global_batch - low.global_batch)
         return slope * (batch - low.global_batch) + low_value
 
-    mean = at(low.mean_epochs, high.mean_epochs)
-    std = at(low.std_epochs, high.std_epochs)
-    return ReferencePoint(
-        global_batch=batch,
-        mean_epochs=mean,
-        std_epochs=std,
-        least_epochs=_least_mean(mean, std, runs * 2, runs),
-    )
+    mean, std = at(low.mean_epochs, high.mean_epochs), at(low.std_epochs, high.std_epochs)
+    least = _least_mean(mean, std, runs * 2, runs)
+    return ReferencePoint(global_batch=batch, mean_epochs=mean, std_epochs=std, least_epochs=least)
 
 
 def point_at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str] | None:
-    """The point that a global batch is held to, and which it is; None above the largest."""
-    exact = next((point for point in points if point.global_batch == batch), None)
-    low = max((p for p in points if p.global_batch < batch), key=lambda p: p.global_batch, default=None)
-    high = min((p for p in points if p.global_batch > batch), key=lambda p: p.global_batch, default=None)
-    if exact:
-        return exact, "reference point"
-    if low and high:
-        return interpolate(batch, low, high, runs), "interpolated reference point"
-    return (high, f"reference point of the least batch, {high.global_batch}") if high else None
+    """Of points by batch the one that a global batch is held to, and which it is; None above the largest."""
+    low = [point for point in points if point.global_batch < batch]
+    high = points[len(low) :]
+    if not high:
+        return None
+    if high[0].global_batch == batch:
+        return high[0], "reference point"
+    if low:
+        return interpolate(batch, low[-1], high[0], runs), "interpolated reference point"
+    return high[0], f"reference point of the least batch, {high[0].global_batch}"
 
 
 def against_points(epochs: Sequence[float], batch: int, points: Sequence[ReferencePoint], runs: int) -> Convergence:
@@ -117,29 +113,16 @@ def against_points(epochs: Sequence[float], batch: int, points: Sequence[Referen
     return Convergence(passed=passed, reason=how, mean_epochs=mean, point=point, scaling=scaling)
 
 
-def _std(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
-
-
 def _least_mean(mean: float, std: float, reference_runs: int, runs: int) -> float:
-    """The lowest olympic mean that a one-sided t-test does not tell from the reference's."""
+    """The lowest olympic mean that a one-sided test, Student's t of equal `std`, does not tell from the reference's."""
     if std == 0:
         return mean
-    high, low = mean, 0.0
-    middle = (low + high) / 2
+    error = std * math.sqrt(1 / reference_runs + 1 / (runs - 2))
+    low, high = 0.0, mean
     while high - low > TOLERANCE_EPOCHS:
-        if _p_lower(middle - mean, std, reference_runs, runs - 2) > SIGNIFICANCE:
+        middle = (low + high) / 2
+        if t_cdf((middle - mean) / error, reference_runs + runs - 4) > SIGNIFICANCE:
             high = middle
         else:
             low = middle
-        middle = (low + high) / 2
-    return middle
-
-
-def _p_lower(difference: float, std: float, count_one: int, count_two: int) -> float:
-    """P of a mean so much lower, of two samples with equal `std` (Student's t, pooled)."""
-    freedom = count_one + count_two - 2
-    pooled = ((count_one - 1) * std**2 + (count_two - 1) * std**2) / freedom
-    t = difference / math.sqrt(pooled * (1 / count_one + 1 / count_two))
-    return t_cdf(t, freedom)
+    return (low + high) / 2

@@ -4,7 +4,7 @@ It is parsed, and only the forms below are known; another one is an UnknownFormE
 """
 
 import ast
-import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -59,7 +59,7 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
-    **{ast.Mod: operator.mod, ast.Pow: operator.pow},
+    **{ast.Mod: operator.mod, ast.Pow: operator.pow, ast.BitOr: operator.or_},  # of truth values
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": is_integer},
@@ -96,14 +96,11 @@ def _expression(node: ast.expr) -> Code:
         case ast.IfExp(test=test, body=body, orelse=orelse):
             asked, yes, no = _expression(test), _expression(body), _expression(orelse)
             return lambda event, s: yes(event, s) if asked(event, s) else no(event, s)
-        case ast.BoolOp(op=joined, values=values):
-            terms = [_expression(value) for value in values]
-            return functools.reduce(_and if isinstance(joined, ast.And) else _or, terms)
+        case ast.BoolOp(op=joined, values=values):  # the rules ask only whether it holds
+            terms, enough = [_expression(value) for value in values], all if isinstance(joined, ast.And) else any
+            return lambda event, s: enough(term(event, s) for term in terms)
         case ast.Compare():
             return _comparison(node)
-        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):
-            one, other = _expression(node.left), _expression(node.right)
-            return lambda event, s: one(event, s) | other(event, s)
         case ast.BinOp():
             return _arithmetic(node)
         case ast.Call(func=ast.Name(id="isinstance"), args=[of, ast.Name(id="int")]):
@@ -114,31 +111,18 @@ def _expression(node: ast.expr) -> Code:
     raise UnknownFormError
 
 
-def _and(one: Code, other: Code) -> Code:
-    return lambda event, s: one(event, s) and other(event, s)
-
-
-def _or(one: Code, other: Code) -> Code:
-    return lambda event, s: one(event, s) or other(event, s)
-
-
 def _comparison(node: ast.Compare) -> Code:
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise UnknownFormError
-    first = _expression(node.left)
-    steps = [(_COMPARISONS[type(op)], _expression(right)) for op, right in zip(node.ops, node.comparators, strict=True)]
-    if len(steps) == 1:
-        [(compare, second)] = steps
-        return lambda event, s: compare(first(event, s), second(event, s))
+    compares = [_COMPARISONS[type(op)] for op in node.ops]
+    sides = [_expression(side) for side in (node.left, *node.comparators)]
+    if len(compares) == 1:
+        [compare], [one, other] = compares, sides
+        return lambda event, s: compare(one(event, s), other(event, s))
 
     def chain(event: Any, s: State) -> bool:
-        left = first(event, s)
-        for compare, right in steps:
-            value = right(event, s)
-            if not compare(left, value):
-                return False
-            left = value
-        return True
+        values = [side(event, s) for side in sides]
+        return all(compare(*pair) for compare, pair in zip(compares, itertools.pairwise(values), strict=True))
 
     return chain
 
@@ -177,24 +161,18 @@ def _statement(node: ast.stmt) -> Code:
             file = _expression(argument)
             return lambda event, s: s.enqueued.append((file(event, s), event))
         case ast.Expr(
-            value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as table])
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as new])
         ):
-            if not all(isinstance(name, ast.Constant) for name in table.keys):
-                raise UnknownFormError
-            items = {name.value: _expression(value) for name, value in zip(table.keys, table.values, strict=True)}  # type: ignore[union-attr]
-            return lambda event, s: s.update({name: value(event, s) for name, value in items.items()})
+            items = [(_expression(key), _expression(value)) for key, value in zip(new.keys, new.values, strict=True)]  # type: ignore[arg-type]
+            return lambda event, s: s.update({key(event, s): value(event, s) for key, value in items})
         case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))]):
             value = _expression(node.value)
             return lambda event, s: s.__setitem__(name, value(event, s))
-        case ast.AugAssign(
-            target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name)),
-            op=ast.Add(),
-            value=ast.List(),
-        ):
-            added = _expression(node.value)
-            return lambda event, s: s[name].extend(added(event, s))
         case ast.AugAssign(target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))):
-            changed = _arithmetic(ast.BinOp(ast.Subscript(ast.Name("s"), ast.Constant(name)), node.op, node.value))
+            if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
+                added = _expression(node.value)
+                return lambda event, s: s[name].extend(added(event, s))
+            changed = _arithmetic(ast.BinOp(node.target, node.op, node.value))
             return lambda event, s: s.__setitem__(name, changed(event, s))
         case ast.If(test=test, body=body, orelse=[]):
             asked, steps = _expression(test), [_statement(step) for step in body]

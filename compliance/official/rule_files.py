@@ -116,11 +116,9 @@ def versions() -> list[str]:
 
 
 def benchmarks(version: str) -> list[str]:
-    divisions = (
-        {name.partition(f"/{division}_")[2].removesuffix(".yaml") for name in _files(version)}
-        for division in ("closed", "open")
-    )
-    return sorted(set.intersection(*divisions) - {"", "common"})
+    """The benchmarks that have rules in both divisions."""
+    closed, opened = (set(re.findall(rf"/{of}_(\w+)\.yaml", " ".join(_files(version)))) for of in ("closed", "open"))
+    return sorted((closed & opened) - {"common"})
 
 
 @functools.cache
@@ -152,6 +150,10 @@ def _files(version: str) -> list[str]:
     return sorted(name for name in names() if name.startswith(f"training_{version}/"))
 
 
+def _listed(checks: str | list[str]) -> list[str]:
+    return checks if isinstance(checks, list) else [checks]
+
+
 @functools.cache
 def load(name: str) -> RuleFile:
     """The rules of the file `name`. Raises ValueError for a form that is not known."""
@@ -170,25 +172,16 @@ def load(name: str) -> RuleFile:
         if kind == "KEY" and fields.keys() <= _FIELDS:
             rules[key] = _rule(name, fields, set_by)
         elif kind == "BEGIN" and fields.keys() == {"CODE"}:
-            aggregates = _AGGREGATES.get(_digest(fields["CODE"]), "")
+            lines = (line.partition("#")[0].rstrip() for line in fields["CODE"].splitlines())
+            aggregates = _AGGREGATES.get(zlib.crc32("\n".join(filter(None, lines)).encode()), "")
             begin = () if aggregates else _known(name, key, fields["CODE"], statements)
         elif kind == "END" and fields.keys() == {"CHECK"}:
             end = [read_check(name, key, text, set_by) for text in _listed(fields["CHECK"])]
         else:
             raise ValueError(f"{name}: {key}: no meaning for {fields!r:.200}")
-    unknown = [rule.other for rule in rules.values() if rule.other and rule.other not in rules]
-    if unknown:
-        raise ValueError(f"{name}: AT_LEAST_ONE_OR of {unknown[0]}, which the file does not name")
+    if unknown := {rule.other for rule in rules.values() if rule.other} - rules.keys():
+        raise ValueError(f"{name}: AT_LEAST_ONE_OR of {', '.join(unknown)}, which the file does not name")
     return RuleFile(name=name, rules=rules, begin=begin, end=end, aggregates=aggregates)
-
-
-def _digest(code: str) -> int:
-    lines = (line.partition("#")[0].rstrip() for line in code.splitlines())
-    return zlib.crc32("\n".join(filter(None, lines)).encode())
-
-
-def _listed(checks: str | list[str]) -> list[str]:
-    return checks if isinstance(checks, list) else [checks]
 
 
 def _known(name: str, key: str, text: str, read: Any) -> Any:

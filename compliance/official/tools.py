@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from compliance.official import rule_files
 from compliance.official.rule_files import RULES, VERSION
@@ -17,8 +18,8 @@ from runlog.verdict import Verdict, judged
 TIMEOUT_S = 600  # the official parser's time grows with the square of a line's length
 
 
-def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> tuple[int | None, str]:
-    """Exit status (None: no end within `timeout_s`) and all text of `python -m mlperf_logging.<tool>`.
+def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
+    """Exit status (None: no end within TIMEOUT_S) and all text of `python -m mlperf_logging.<tool>`.
 
     It runs in a folder of its own, since the tools write into the working directory. Raises ValueError where
     mlperf-logging is not the release whose rules this project has.
@@ -32,27 +33,21 @@ def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float = TIMEOUT_
             f"the official tools are those of mlperf-logging {VERSION}, {installed} is installed: "
             f"pip install --no-deps mlperf-logging=={VERSION}, or install locks/run.lock"
         )
+    command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
+    both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
         try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            return None, (error.stdout or b"").decode("utf-8", "replace")
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+            done = subprocess.run(command, cwd=folder, timeout=TIMEOUT_S, check=False, encoding="utf-8", **both)
+        except subprocess.TimeoutExpired:
+            return None, f"no end within {TIMEOUT_S} s"
+    return done.returncode, done.stdout
 
 
 def _complaints(text: str) -> str:
     """The lines of a tool's text that complain, else its last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no text"]
     bad = [line for line in lines if re.search(r"ERROR|CRITICAL|Traceback|Error:|failed|Required", line)]
-    return printable("; ".join((bad or lines[-1:] or ["no text"])[:3]), 500)
+    return printable("; ".join(bad[:3] or lines[-1:]), 500)
 
 
 _ACCEPTS = {  # what each tool prints of what it accepts
@@ -107,13 +102,7 @@ def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]
         if re.fullmatch(r"\w+", benchmark) and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():
             arguments += ["--config", str(config_of_ours(ruleset, Path(folder)))]
         status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
-    if status is None:
-        return False, [f"no verdict within {TIMEOUT_S} s"]
     if status == 0 and "INFO - SUCCESS" in text:
         return True, []
-    messages = [
-        printable(line.strip())
-        for line in text.splitlines()
-        if re.search(r"Required|CHECK for|failed test|Failed|Error|No log lines|parsing errors|\^\^", line)
-    ]
-    return False, messages[:20]
+    telling = r"Required|CHECK for|failed test|Failed|Error|No log lines|parsing errors|\^\^|no end within"
+    return False, [printable(line.strip()) for line in text.splitlines() if re.search(telling, line)][:20]
