@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     _verdict(check)
     check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")
     check.add_argument("--receipt", action="store_true", help="write LOG.checked: verdict and SHA-256 of each log")
-    check.add_argument("--format", choices=tuple(_FORMATS), default="text", help="form of the findings")
+    check.add_argument("--format", choices=("text", "json", "github"), default="text", help="form of the findings")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the findings as JUnit XML too")
     check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
 
@@ -106,20 +106,17 @@ def _verdict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verdict", choices=("official", "strict"), help=which)
 
 
-_FORMATS = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}
-
-
 def _check(options: argparse.Namespace) -> int:
     if options.explain:
         if options.logs:
             raise ValueError("--explain checks no log; ask for it in a command of its own")
-        explain = importlib.import_module("compliance.explain").explain
-        print(explain(options.explain, rules.load(options.ruleset)), end="")
+        print(forms.explain(options.explain, rules.load(options.ruleset)), end="")
         return 0
     if not options.logs:
         raise ValueError("no log given; name one, or --explain RULE")
     if options.json and options.format == "github":
         raise ValueError("--json and --format github: one form only")
+    form = "json" if options.json else options.format
     if options.junit:
         forms.check_replaceable(options.junit, forms.as_junit([]).removesuffix("</testsuites>\n"))
     reports = check_logs(
@@ -129,10 +126,10 @@ def _check(options: argparse.Namespace) -> int:
         system=options.system,
         official=importlib.import_module("compliance.official.tools").check_log if options.official else None,
         receipt=options.receipt,
-        hashed=options.json or options.format == "json",
+        hashed=form == "json",
         verdict=options.verdict,
     )
-    print(_FORMATS["json" if options.json else options.format](reports), end="")
+    print(getattr(forms, f"as_{form}")(reports), end="")
     if options.junit:
         options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1

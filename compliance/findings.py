@@ -1,5 +1,6 @@
 """A finding, and the findings of one log as they come."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,16 +33,13 @@ class Finding:
 
 
 def breach(rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None) -> Finding:
-    return Finding(
-        rule=rule.name,
-        severity=rule.severity,
-        line=line,
-        expected=expected or rule.expected,
-        actual=actual,
-        fix=rule.fix,
-        kind=rule.kind,
-        source=rule.source,
-    )
+    text: dict[str, Any] = {
+        "expected": expected or rule.expected,
+        "actual": actual,
+        "fix": rule.fix,
+        "source": rule.source,
+    }
+    return Finding(rule=rule.name, severity=rule.severity, line=line, kind=rule.kind, **text)
 
 
 def note(rule: StrictRule, actual: str) -> Finding:
@@ -59,21 +57,21 @@ class Collected:
     def __init__(self, strict: Mapping[str, StrictRule]) -> None:
         self.found: list[Finding] = []
         self._strict = strict
-        self._counts: dict[str, int] = {}
+        self._counts = Counter[str]()
 
     def breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
         """A breach of a strict rule; a note where its text is not in force."""
         text = self._strict[rule]
+        self._counts[rule] += text.in_force
         if not text.in_force:
-            return self.note(rule, f"not applied: in force from ruleset {text.since} on; {actual}")
-        count = self._counts[rule] = self._counts.get(rule, 0) + 1
-        if count <= FINDINGS_PER_RULE:
+            self.note(rule, f"not applied: in force from ruleset {text.since} on; {actual}")
+        elif self._counts[rule] <= FINDINGS_PER_RULE:
             self.found.append(breach(text, actual, line=line, expected=expected))
-        return None
 
     def drop(self, rules: Collection[str]) -> None:
         self.found = [finding for finding in self.found if finding.rule not in rules]
-        self._counts = {rule: count for rule, count in self._counts.items() if rule not in rules}
+        for rule in rules:
+            del self._counts[rule]
 
     def note(self, rule: str, actual: str) -> None:
         self.found.append(note(self._strict[rule], actual))

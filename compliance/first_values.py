@@ -12,11 +12,9 @@ from runlog.text import as_json, visible
 TEXT = "a name"
 COUNT = "a whole number above 0"
 NUMBER = "a number"
-_OF_FIGURES = frozenset(  # what a score or a rate is computed from; other names and numbers are labels
-    {
-        *(schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, schema.GLOBAL_BATCH_SIZE.key),
-        *(schema.GRADIENT_ACCUMULATION_STEPS.key, schema.EVAL_ACCURACY.key),
-    }
+_OF_FIGURES = (  # what a score or a rate is computed from; other names and numbers are labels
+    *(schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, schema.GLOBAL_BATCH_SIZE.key),
+    *(schema.GRADIENT_ACCUMULATION_STEPS.key, schema.EVAL_ACCURACY.key),
 )
 
 
@@ -62,9 +60,8 @@ class FirstValues:
     def __init__(self, others: frozenset[str], collected: Collected) -> None:
         """`others`: keys to keep beside those of our schema."""
         self._collected = collected
-        self.keys = {name: KeyState() for name in sorted(others)} | {
-            key: _state(event) for key, event in schema.EVENTS.items()
-        }
+        known = {key: _state(event) for key, event in schema.EVENTS.items()}
+        self.keys = {name: KeyState() for name in sorted(others)} | known
 
     def of(self, event: schema.Point[Any] | schema.Mark) -> KeyState:
         return self.keys[event.key]
@@ -76,17 +73,14 @@ class FirstValues:
 
     def take(self, event: Event) -> None:
         key, value = event.key, event.value
-        state = self.keys.get(key)
-        if state is None:
+        if (state := self.keys.get(key)) is None:
             return
         state.count += 1
         if state.count == 1:
             state.value, state.metadata, state.line = value, event.metadata, event.line
         wanted, kind = state.value_type, state.event_type
         if wanted is not None and not has_type(value, wanted):
-            actual = f"{key} is {visible(as_json(value), 160)}"
-            rule = "value-type" if key in _OF_FIGURES else "label-type"
-            self._collected.breach(rule, event.line, actual, expected=f"{key} is {wanted}")
+            rule, actual = "value-type" if key in _OF_FIGURES else "label-type", visible(as_json(value), 160)
+            self._collected.breach(rule, event.line, f"{key} is {actual}", f"{key} is {wanted}")
         if event.event_type not in ("", kind):  # the reader told of an unknown one
-            actual = f"{key} is of type {event.event_type}"
-            self._collected.breach("event-type", event.line, actual, expected=f"{key}: {kind}")
+            self._collected.breach("event-type", event.line, f"{key} is of type {event.event_type}", f"{key}: {kind}")

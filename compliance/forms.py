@@ -1,12 +1,15 @@
-"""The forms of reports: text, JSON, annotations of GitHub, JUnit XML."""
+"""The forms of reports: text, JSON, annotations of GitHub, JUnit XML; and a rule in words."""
 
 import json
 from collections.abc import Iterable
+from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 
 from compliance.check import Report
 from compliance.findings import verdict
+from compliance.official.rule_files import VERSION, keys, read_check, rules_in_words
+from compliance.rules import Ruleset
 
 
 def check_replaceable(path: Path, start: str) -> None:
@@ -23,7 +26,7 @@ def as_text(reports: Iterable[Report]) -> str:
     lines: list[str] = []
     for report in reports:
         errors = sum(map(report.fails, report.findings))
-        said = "PASS" if report.passed else f"FAIL, {errors} error{'s' * (errors != 1)} by the {report.by} rules"
+        said = f"FAIL, {errors} error{'s' * (errors != 1)} by the {report.by} rules" if errors else "PASS"
         both = f"official {verdict(report.official)}, strict {verdict(report.strict)}"
         lines += [f"{report.file}: {said}", f"  {both}; {report.by} counts"]
         for finding in report.findings:
@@ -31,9 +34,8 @@ def as_text(reports: Iterable[Report]) -> str:
             lines.append(f"  {finding.severity}: {finding.rule}{where}: {finding.actual}")
             if finding.severity != "info":
                 lines += [f"      expected: {finding.expected}", f"      do: {finding.fix}"]
-        if report.mlperf_logging is not None:
-            lines.append(f"  mlperf-logging's checker: {report.mlperf_logging['verdict']}")
-            lines.extend(f"      {line}" for line in report.mlperf_logging["messages"])
+        if theirs := report.mlperf_logging:
+            lines += [f"  mlperf-logging's checker: {theirs['verdict']}", *(f"      {m}" for m in theirs["messages"])]
     return "\n".join(lines) + "\n"
 
 
@@ -63,9 +65,7 @@ def as_junit(reports: Iterable[Report]) -> str:
     """JUnit XML: a suite for each log, a case for each rule that found something and one for the verdict."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for report in reports:
-        name = escape(report.file)
-        failures = sum(map(report.fails, report.findings)) + (not report.passed)
-        cases = [("verdict", "" if report.passed else '<failure message="fail"/>')]
+        name, cases = escape(report.file), [("verdict", "" if report.passed else '<failure message="fail"/>')]
         for finding in sorted(report.findings, key=report.fails, reverse=True):
             text = f"line {finding.line}: {finding.actual}"
             if report.fails(finding):
@@ -73,7 +73,40 @@ def as_junit(reports: Iterable[Report]) -> str:
                 cases.append((finding.rule, f'<failure message="{escape(finding.actual)}">{text}</failure>'))
             else:
                 cases.append((finding.rule, f"<system-out>{escape(f'{finding.severity}: {text}')}</system-out>"))
+        failures = sum("<failure" in what for _, what in cases)
         lines.append(f'  <testsuite name="{name}" tests="{len(cases)}" failures="{failures}">')
         lines += [f'    <testcase classname="{name}" name="{escape(rule)}">{what}</testcase>' for rule, what in cases]
         lines.append("  </testsuite>")
     return "\n".join([*lines, "</testsuites>"]) + "\n"
+
+
+def explain(name: str, ruleset: Ruleset) -> str:
+    """What the rule `name` asks for, why, what to do and where it comes from; all rules for `all`.
+
+    `name` is a strict rule, a key, or the rule of a finding (`run_stop.order`). Raises ValueError if unknown.
+    """
+    known = keys(ruleset.version)
+    if name == "all":
+        return "\n".join(explain(one, ruleset) for one in [*sorted(known), *sorted(ruleset.strict)])
+    if name in ruleset.strict:
+        rule = ruleset.strict[name]
+        when = ", ".join(f"{key} {value}" for key, value in rule.when.items()) or "every log"
+        return (
+            f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)\n"
+            f"  expects: {rule.expected}\n  why: {rule.why}\n  do: {rule.fix}\n"
+            f"  applies to: {when}\n  source: {rule.source}\n"
+        )
+    key = name.partition(".")[0]
+    if key == "events":
+        return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
+    if key in known:
+        asked = [(f"{words} (official)", source) for source, words in rules_in_words(ruleset.version, key)]
+        for written in (written for written in ruleset.written if written.key == key):
+            where = f"closed resnet{f', {written.opt_name}' if written.opt_name else ''}"
+            words = read_check("written.yaml", key, written.check).words
+            asked.append((f"{words} ({where}; stricter than the official checker)", written.source))
+        lines = [f"  {words}\n      source: {source}\n" for words, source in asked]
+        return "".join([f"{key} (ruleset {ruleset.version})\n", *lines])
+    near = get_close_matches(name, [*known, *ruleset.strict], n=3, cutoff=0.4)
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")

@@ -1,14 +1,13 @@
 """Our own rules, which are data in compliance/rules, and what a benchmark fixes; mlperf-logging's rules lie beside."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
 from compliance.official.rule_files import RULES, versions
 
-KINDS = ("rule", "form", "plausibility")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
 
 
@@ -72,32 +71,30 @@ def read_rules(name: str) -> Any:
 
 
 def load(version: str) -> Ruleset:
-    """Our rules for logs of ruleset `version`. Raises ValueError for an unknown one, and a rule that means nothing."""
+    """Our rules for logs of ruleset `version`. Raises ValueError for an unknown one."""
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
     benchmarks = {}
     for name, fields in read_rules("benchmarks.yaml").items():
-        without = fields.pop("no_reference_points", ())
+        if version in fields.pop("no_reference_points", ()):
+            del fields["reference_points"]
         if version in fields.pop("rulesets"):
-            points = None if version in without else fields.pop("reference_points", None)
-            benchmarks[name] = Benchmark(name=name, **fields | {"reference_points": points})
+            benchmarks[name] = Benchmark(name=name, **fields)
     texts = read_rules("texts.yaml")
     strict = {name: _strict(name, fields, version, texts) for name, fields in read_rules("strict.yaml").items()}
+    written = [WrittenRule(**fields) for fields in read_rules("written.yaml")]
     read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
-    written = tuple(
-        WrittenRule(**fields | {"source": f"{fields['source']}; {read_in}"}) for fields in read_rules("written.yaml")
-    )
-    return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=written)
+    dated = tuple(replace(rule, source=f"{rule.source}; {read_in}") for rule in written)
+    return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=dated)
 
 
 def _strict(name: str, fields: dict[str, Any], version: str, texts: Mapping[str, str]) -> StrictRule:
-    kind = fields.pop("class")
-    if kind not in KINDS:
-        raise ValueError(f"strict.yaml: {name}: class {kind} is none of {', '.join(KINDS)}")
+    kind, since = fields.pop("class"), fields.get("since", "")
+    assert kind in ("rule", "form", "plausibility"), name
+    assert ("text" in fields) == bool(since) == (kind != "form"), (
+        name
+    )  # what refuses says since when, and by which text
     severity = fields.pop("severity", "warning" if kind == "form" else "error")
-    if ("since" in fields) != ("text" in fields) or ("since" in fields) == (kind == "form"):
-        raise ValueError(f"strict.yaml: {name}: a rule that refuses names since and text, a rule of form neither")
-    if "text" in fields:
-        fields["source"] += f"; read in: {texts[fields.pop('text')]}; in force from ruleset {fields['since']} on"
-    in_force = version >= fields.get("since", "")
-    return StrictRule(name=name, kind=kind, severity=severity, in_force=in_force, **fields)
+    if since:
+        fields["source"] += f"; read in: {texts[fields.pop('text')]}; in force from ruleset {since} on"
+    return StrictRule(name=name, kind=kind, severity=severity, in_force=version >= since, **fields)

@@ -75,7 +75,7 @@ def run_one(data: bytes) -> None:
 
     from compliance import forms, rules
     from compliance.check import check_file
-    from compliance.explain import explain
+    from compliance.forms import explain
     from compliance.submission.description import compare_description
     from compliance.submission.runs import check_between
     from runlog import reader
@@ -107,7 +107,6 @@ def main() -> None:
 
     with atheris.instrument_imports(include=["compliance", "runlog"]):
         import compliance.check
-        import compliance.explain
         import compliance.forms
         import compliance.rules
         import compliance.submission.runs  # noqa: F401
