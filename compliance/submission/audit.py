@@ -1,38 +1,49 @@
-"""`python -m compliance audit`: a whole results repository, a row a submission, as text, HTML, CSV and JSON."""
+"""`python -m compliance audit`: a whole results repository, a row a submission, as text, HTML, CSV and JSON.
+
+Of power logs, SUBMITTER/results/SYSTEM/BENCHMARK/power/RESULT/node_N.txt, is asked what power_measurement.adoc
+(mlcommons/training_policies, 2ddbe8a) says of readings: of every node, one a second at least, 60 at least, over the
+whole timed portion. mlperf-logging's power_checker asks for the files alone.
+"""
 
 import argparse
 import bz2
 import functools
 import gzip
+import itertools
 import json
 import lzma
 import re
-import sys
+import statistics
 import tarfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
-from compliance.check import NOTHING, Report, check_file
+from compliance.check import NOTHING, LoggedRun, Report, check_file
 from compliance.findings import Finding
 from compliance.forms import check_replaceable
 from compliance.official.rule_files import versions
 from compliance.rules import Ruleset, load
 from compliance.strict.policy import LEAST_CURVE
-from compliance.submission import power
 from compliance.submission.copies import LEAST_DISTINCT
-from compliance.submission.description import over_peak
+from compliance.submission.description import over_peak, read_description
 from compliance.submission.runs import benchmark_of, check_between
 from compliance.submission.score import score_runs
-from runlog.reader import HeldLog, open_log, parse_json
+from runlog.reader import Event, HeldLog, read_log
 from runlog.text import csv_text, printable
 
 LARGEST_LOG_BYTES = 1 << 28  # a log in an archive is held in memory while it is read
-SYSTEMS = "systems/*.json"
-PATTERNS = ("result_*.txt", power.PATTERN, SYSTEMS)
+SYSTEMS, POWER = "systems/*.json", "power/*/node_*.txt"
+PATTERNS = ("result_*.txt", POWER, SYSTEMS)
 NEWEST = "4.0.0"  # with rules of ResNet
+LEAST_READINGS = 60  # of power
+MOST_MEDIAN_MS = 1_100  # a second, and a meter's own jitter
+MOST_GAP_MS = 2_200  # a reading that is missing
+T = TypeVar("T")
+Nodes = dict[str, list[float]]  # {node_N.txt: the times of its readings in ms}
 _PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
@@ -62,14 +73,14 @@ class Submission:
     ruleset: str
     logs: int
     not_judged: int  # logs of a benchmark that the ruleset has no rules for
-    global_batch: int | None
+    global_batch: int | None = None
     official_passes: int
     strict_passes: int
     official_minutes: float | None
     strict_minutes: float | None
-    rcp: str
-    scaling: float
-    convergence: str
+    rcp: str = "not applied"
+    scaling: float = 1.0
+    convergence: str = ""
     problem: str
     questions: tuple[Question, ...]
 
@@ -81,8 +92,11 @@ class _Folder:
     name: PurePosixPath
     ruleset: Ruleset
     logs: list[Report] = field(default_factory=list)
-    submitter: str = ""
-    system: bytes = b""
+    description: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def submitter(self) -> str:
+        return "".join(self.name.parts[-4:-3])
 
 
 def command(options: argparse.Namespace) -> int:
@@ -108,16 +122,15 @@ def audit(path: Path, ruleset: str | None = None) -> list[Submission]:
     NEWEST. Raises ValueError for an archive that cannot be read, and for others' logs of a round that no name says.
     """
     folders: dict[PurePosixPath, _Folder] = {}
-    metered: dict[PurePosixPath, power.Logs] = {}
-    systems: dict[PurePosixPath, bytes] = {}
+    metered: defaultdict[PurePosixPath, defaultdict[str, Nodes]] = defaultdict(lambda: defaultdict(dict))
+    described: dict[PurePosixPath, dict[str, Any] | str] = {}  # or why it cannot be read
     rules = functools.cache(load)
-    for count, (done, name, log) in enumerate(_logs(path), 1):
-        _progress(done, count)
-        if name.match(power.PATTERN):
-            of_submission = metered.setdefault(name.parents[2], {})
-            of_submission.setdefault(name.parent.name, {})[name.name] = _power_times(log)
+    for name, log in _logs(path):
+        if name.match(POWER):
+            times = _tried(_power_times, log)
+            metered[name.parents[2]][name.parent.name][name.name] = [] if isinstance(times, str) else times
         elif name.match(SYSTEMS):
-            systems[name] = b"" if isinstance(log, str) else open_log(log).read()
+            described[name] = _tried(read_description, log)
         else:
             version = ruleset or _version(path, name.parent)
             one = _checked(name, log, rules(version or NEWEST))
@@ -126,30 +139,24 @@ def audit(path: Path, ruleset: str | None = None) -> list[Submission]:
                     f"{path}: of which round is {name}? No folder above it names one that has rules; give --ruleset, "
                     f"one of {', '.join(versions())}"
                 )
-            folder = folders.setdefault(name.parent, _Folder(name.parent, rules(version or NEWEST)))
-            folder.logs.append(one)
+            folders.setdefault(name.parent, _Folder(name.parent, rules(version or NEWEST))).logs.append(one)
     seen: dict[tuple[object, ...], tuple[_Folder, str]] = {}
     submissions = []
-    for name in sorted(folders):
-        folder = folders[name]
-        if len(name.parts) >= 4:
-            folder.submitter = name.parents[2].name
-            folder.system = systems.get(name.parents[2] / "systems" / f"{name.parent.name}.json", b"")
+    for name, folder in sorted(folders.items()):
+        of_system: list[Finding] = []
+        if folder.submitter and described:  # where there is none at all, the logs alone are audited
+            file = name.parents[2] / "systems" / f"{name.parent.name}.json"
+            said = described.get(file, f"{file}: missing")
+            if isinstance(said, str):
+                of_system = [_asked("system-description", said, "ask for the description")]
+            else:
+                folder.description = said
         asked = _elsewhere(folder, seen)
-        description, rule = _object(folder.system), folder.ruleset.strict["system-description"]
         for one in folder.logs:
-            of_power = power.questions(one.path.name, one.run, metered.get(name, {}))
-            more = (_asked(broken, found, "ask for the meter's own log") for broken, found in of_power)
-            asked.setdefault(one.path.name, []).extend((*over_peak(one.run, description, rule), *more))
+            peak = over_peak(one.run, folder.description, folder.ruleset.strict["system-description"])
+            asked.setdefault(one.path.name, []).extend((*of_system, *peak, *_of_power(one, metered[name])))
         submissions.append(_submission(folder, asked))
     return submissions
-
-
-def _progress(done: float, logs: int) -> None:
-    """A bar on a terminal, and nothing elsewhere."""
-    if sys.stderr.isatty():
-        bar = "#" * round(40 * done)
-        print(f"\r[{bar:.<40}] {logs} logs", end="" if done < 1 else "\n", file=sys.stderr, flush=True)
 
 
 class _Header(tarfile.TarInfo):
@@ -165,14 +172,12 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
 
 
-def _logs(path: Path) -> Iterator[tuple[float, PurePosixPath, Path | str]]:
-    """Share that is done, name and content of each file of PATTERNS; of one that cannot be read, why."""
+def _logs(path: Path) -> Iterator[tuple[PurePosixPath, Path | str]]:
+    """Name and content of each file of PATTERNS; of one that cannot be read, why."""
     if path.is_dir():
-        logs = sorted(log for pattern in PATTERNS for log in path.rglob(pattern))
-        for count, log in enumerate(logs, 1):
-            yield count / len(logs), PurePosixPath(log.relative_to(path)), log
+        for log in sorted(log for pattern in PATTERNS for log in path.rglob(pattern)):
+            yield PurePosixPath(log.relative_to(path)), log
         return
-    size = path.stat().st_size
     with path.open("rb") as stream:
         try:
             start = stream.peek(6)
@@ -183,7 +188,7 @@ def _logs(path: Path) -> Iterator[tuple[float, PurePosixPath, Path | str]]:
                 for member in members:
                     name = PurePosixPath(member.name)
                     if any(map(name.match, PATTERNS)):
-                        yield stream.tell() / size, name, _held(member, members)
+                        yield name, _held(member, members)
             while unpacked.read(1 << 20):
                 pass  # the checksum comes last
         except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
@@ -212,22 +217,24 @@ def _version(root: Path, name: PurePosixPath) -> str | None:
     return None
 
 
-def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Report:
+def _tried(read: Callable[[Path], T], file: Path | str) -> T | str:
+    """What `read` makes of a file, or why it cannot be read."""
     try:
-        if isinstance(log, str):
-            raise ValueError(log)
-        return replace(check_file(log, ruleset), path=Path(name.name))
+        return file if isinstance(file, str) else read(file)
     except (ValueError, OSError) as error:
-        unread = _asked("log", printable(str(error)), "ask for the log", severity="error")
-        return Report(path=Path(name.name), findings=(unread,))
+        return printable(str(error))
 
 
-def _power_times(log: Path | str) -> list[float]:
-    """The times of a power log's readings; of one that cannot be read none."""
-    try:
-        return [] if isinstance(log, str) else power.times_of(log)
-    except (ValueError, OSError):
-        return []
+def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Report:
+    report = _tried(lambda path: check_file(path, ruleset), log)
+    if isinstance(report, str):
+        report = Report(path=Path(), findings=(_asked("log", report, "ask for the log", severity="error"),))
+    return replace(report, path=Path(name.name))
+
+
+def _power_times(log: Path) -> list[float]:
+    """The times of a power log's readings in ms, in its order."""
+    return [entry.time_ms for entry in read_log(log) if isinstance(entry, Event) and entry.key == "power_reading"]
 
 
 def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
@@ -266,8 +273,9 @@ def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], tuple[_Folder, st
         if folder.submitter != other.submitter and same_owner and "power" in folder.submitter:
             actual, severity = f"{actual}: this is its submission with power logs", "info"
         elif folder.name.parts[0] != other.name.parts[0]:
-            same = "identical" if folder.system == other.system else "not identical"
-            same = same if folder.system and other.system else "missing"
+            both = bool(folder.description and other.description)
+            same = "identical" if folder.description == other.description else "not identical"
+            same = same if both else "missing"
             passes = "passes" if one.official else "does not pass"
             actual += (
                 f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
@@ -277,13 +285,43 @@ def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], tuple[_Folder, st
     return found
 
 
-def _object(text: bytes) -> dict[str, Any]:
-    """A JSON object; empty where the text is none."""
-    try:
-        value = parse_json(text.decode())
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _of_power(one: Report, power: Mapping[str, Nodes]) -> Iterator[Finding]:
+    """What the power logs of a run, by RESULT, are asked where its submission has any."""
+    files = power.get(one.path.stem, {})
+    wanted = max(map(len, power.values()), default=0)
+    numbers = sorted(int(number[1]) for file in files if (number := re.fullmatch(r"node_(\d+)\.txt", file)))
+    asked = []
+    if numbers != list(range(wanted)):
+        there = printable(", ".join(sorted(files)) or "none")
+        asked.append(
+            ("power-nodes", f"power logs: {there}; those of nodes 0 to {wanted - 1} are due, as of another run")
+        )
+    for file, times in sorted(files.items()):
+        asked += [(rule, f"{file}: {what}") for rule, what in _of_node(times, one.run)]
+    for rule, found in asked:
+        yield _asked(rule, found, "ask for the meter's own log")
+
+
+def _of_node(times: Sequence[float], run: LoggedRun) -> Iterator[tuple[str, str]]:
+    if len(times) < LEAST_READINGS:
+        yield "power-readings", f"{len(times)} readings; the rules ask for {LEAST_READINGS}"
+    if len(times) < 2:
+        return
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    median, largest = statistics.median(gaps), max(gaps)
+    if median > MOST_MEDIAN_MS or largest > MOST_GAP_MS:
+        found = f"a reading every {median / 1000:.3g} s (median), the largest gap {largest / 1000:.3g} s"
+        yield "power-interval", f"{found}; the rules ask for one a second"
+    if min(gaps) < 0:
+        yield "power-time", "its readings are not in the order of their time"
+    if run.start_ms is not None and run.stop_ms is not None:
+        late, early = times[0] - run.start_ms, run.stop_ms - times[-1]
+        if max(late, early) > MOST_GAP_MS:
+            found = f"readings from {late / 1000:.3g} s after run_start to {early / 1000:.3g} s before run_stop"
+            yield "power-time", f"{found}; the rules ask for the whole timed portion"
+
+
+_OF_SCORE = ("global_batch", "rcp", "scaling", "convergence")
 
 
 def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submission:
@@ -297,7 +335,7 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submissi
     ]
     first = next((one.run for one in checked if one.run is not NOTHING), NOTHING)
     minutes: dict[str, float | None] = {"strict": None, "official": None}
-    problem, batch, rcp, scaling, convergence = "", None, "not applied", 1.0, ""
+    problem, scored = "", None
     for by in minutes:
         try:
             scored = score_runs(checked, ruleset, by)
@@ -305,9 +343,9 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submissi
             problem = printable(str(error), 300)
             continue
         minutes[by], problem = scored.minutes, problem or scored.problem
-        batch, rcp, scaling, convergence = scored.global_batch, scored.rcp, scored.scaling, scored.convergence
         if by == "official":  # what result_summarizer prints, whatever rcp_checker says
-            minutes[by] = None if scored.unscaled_minutes is None else scored.unscaled_minutes * scaling
+            minutes[by] = None if scored.unscaled_minutes is None else scored.unscaled_minutes * scored.scaling
+    of_score = {} if scored is None else {name: getattr(scored, name) for name in _OF_SCORE}
     benchmark = benchmark_of(first, ruleset)
     if benchmark and len(checked) != benchmark.runs:
         problem = problem or f"{len(checked)} logs; a submission has {benchmark.runs}"
@@ -320,16 +358,13 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submissi
         ruleset=ruleset.version,
         logs=len(checked),
         not_judged=sum(any(f.rule == "known-benchmark" for f in report.findings) for report in reports),
-        global_batch=batch,
         official_passes=sum(report.official for report in reports),
         strict_passes=sum(report.strict for report in reports),
         official_minutes=minutes["official"],
         strict_minutes=minutes["strict"],
-        rcp=rcp,
-        scaling=scaling,
-        convergence=convergence,
         problem=problem,
         questions=tuple(_questions(reports)),
+        **of_score,
     )
 
 
@@ -362,10 +397,8 @@ _COLUMNS = [field.name for field in fields(Submission) if field.name != "questio
 def as_csv(submissions: Sequence[Submission]) -> str:
     rows = []
     for one in submissions:
-        rows.append({name: getattr(one, name) for name in _COLUMNS})
-        for severity in ("error", "warning"):
-            asked = (question.rule for question in one.questions if question.severity == severity)
-            rows[-1][f"{severity}s"] = " ".join(asked)
+        asked = {of: " ".join(q.rule for q in one.questions if f"{q.severity}s" == of) for of in ("errors", "warnings")}
+        rows.append({name: getattr(one, name) for name in _COLUMNS} | asked)
     return csv_text([*_COLUMNS, "errors", "warnings"], rows)
 
 

@@ -12,7 +12,7 @@ from compliance.first_values import COUNT, NUMBER, has_type
 from compliance.rules import StrictRule
 from compliance.strict.machine import most_images_per_s
 from runlog import schema
-from runlog.reader import parse_json
+from runlog.reader import open_log, parse_json
 from runlog.text import printable
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
@@ -29,10 +29,12 @@ STATUS_WORDS = {
 
 def read_description(path: Path) -> dict[str, Any]:
     """The JSON object of a system description. Raises ValueError if it is none."""
-    if path.stat().st_size > LARGEST_JSON_BYTES:
-        raise ValueError(f"{path}: no system description: over {LARGEST_JSON_BYTES >> 20} MiB")
     try:
-        description = parse_json(path.read_text(encoding="utf-8"))
+        with open_log(path) as stream:
+            text = stream.read(LARGEST_JSON_BYTES + 1)
+        if len(text) > LARGEST_JSON_BYTES:
+            raise ValueError(f"over {LARGEST_JSON_BYTES >> 20} MiB")
+        description = parse_json(text.decode())
     except ValueError as error:
         raise ValueError(f"{path}: no system description: {error}") from None
     if not isinstance(description, dict):

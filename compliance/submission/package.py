@@ -20,7 +20,7 @@ from compliance.notice import NOT_VERIFIED, UNVERIFIED
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load
 from compliance.submission.description import compare_description, read_description
-from compliance.submission.runs import benchmark_of, check_between, expand, receipt_path, sha256, submission_of
+from compliance.submission.runs import check_between, expand, one_submission, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED, faults
 from runlog import schema
@@ -111,18 +111,12 @@ def build(
 def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     system = description_path.stem
     checked, log_of, reasons = _copied(stage / "incoming", logs, ruleset)
-    first = checked[0]
-    benchmark = benchmark_of(first.run, ruleset)
-    if benchmark is None:
-        name = printable(first.run.first_value(schema.SUBMISSION_BENCHMARK))
-        raise RefusedError([f"{log_of[first.path]}: benchmark {name}: ruleset {ruleset.version} has no rules for it"])
+    try:
+        benchmark = one_submission(checked, ruleset, log_of.__getitem__)
+    except ValueError as error:
+        raise RefusedError([str(error)]) from None
     if len(checked) < benchmark.runs:
         raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has {benchmark.runs}")
-    for one in checked[1:]:
-        if submission_of(one.run) != submission_of(first.run):
-            mine, others = (printable(", ".join(submission_of(run))) for run in (one.run, first.run))
-            blamed = f"{log_of[one.path]}: of another submission ({mine}) than {log_of[first.path]} ({others})"
-            raise RefusedError([blamed])
     scored, chosen = nearest_the_median(checked, ruleset)
     results = stage / "results" / system / benchmark.name
     results.mkdir(parents=True)

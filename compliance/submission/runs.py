@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compliance.check import LoggedRun, Report, check_file
+from compliance.check import NOTHING, LoggedRun, Report, check_file
 from compliance.findings import FINDINGS_PER_RULE, Finding, breach, note, verdict
 from compliance.first_values import COUNT, has_type
 from compliance.official import convergence
@@ -192,6 +192,23 @@ def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Found:
 def _is_hyperparameter(name: str) -> bool:
     whole = (schema.GLOBAL_BATCH_SIZE.key, schema.GRADIENT_ACCUMULATION_STEPS.key)
     return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in whole
+
+
+def one_submission(checked: Sequence[Report], ruleset: Ruleset, name_of: Callable[[Path], object] = str) -> Benchmark:
+    """The benchmark that all logs are runs of. Raises ValueError if one is no log, or they are of two submissions."""
+    names = [name_of(one.path) for one in checked]
+    for one, name in zip(checked, names, strict=True):
+        if one.run is NOTHING:
+            raise ValueError(f"{name}: no log of a run ({one.findings[0].actual})")
+    benchmark, wanted = benchmark_of(checked[0].run, ruleset), submission_of(checked[0].run)
+    if benchmark is None:
+        asked, known = checked[0].run.first_value(schema.SUBMISSION_BENCHMARK), ", ".join(ruleset.benchmarks) or "none"
+        why = f"not scored; of ruleset {ruleset.version} this scores {known}"
+        raise ValueError(f"{names[0]}: benchmark {printable(asked)}: {why}")
+    for one, name in zip(checked, names, strict=True):
+        if (of := submission_of(one.run)) != wanted:
+            raise ValueError(f"{name}: of another submission ({', '.join(of)}) than {names[0]} ({', '.join(wanted)})")
+    return benchmark
 
 
 def benchmark_of(run: LoggedRun, ruleset: Ruleset) -> Benchmark | None:

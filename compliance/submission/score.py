@@ -9,15 +9,15 @@ from pathlib import Path
 
 from compliance.check import Report, check_file
 from compliance.official import convergence
-from compliance.rules import Benchmark, Ruleset, load
+from compliance.rules import Ruleset, load
 from compliance.submission.runs import (
     benchmark_of,
     check_between,
     epochs_to_target,
     expand,
     global_batch,
+    one_submission,
     reference_points,
-    submission_of,
 )
 from runlog import schema
 from runlog.stats import median_set, olympic_mean
@@ -94,19 +94,20 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     A submission may drop one run that did not converge (training_rules.adoc, section Benchmark Results). official drops
     what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score beside another fault.
     """
-    first = checked[0]
+    first, benchmark = checked[0], one_submission(checked, ruleset)
     by = by or first.by
-    benchmark = _one_submission(checked, ruleset, by)
-    runs, faults = _runs(checked, ruleset, by)
     batches, batch = _batches(checked), global_batch(first.run)
+    if by == "strict" and len(batches) > 1:
+        shown = printable(", ".join(sorted(batches)))
+        raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
+    runs, faults = _runs(checked, ruleset, by)
     minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     dropped = len(runs) - len(minutes)
     mean, reduction = _reduce(minutes, dropped)
     problem = ""
     if dropped > 1:
-        each = (rule for run in runs for rule in run.dropped.removeprefix("fails ").split(", "))
-        rules = ", ".join(sorted(set(filter(None, each))))
-        mean, problem = None, f"{dropped} runs fail their check ({rules}); a submission may drop one"
+        rules = ", ".join(sorted({rule for run in runs if run.dropped for rule in run.dropped[6:].split(", ")}))
+        problem = f"{dropped} runs fail their check ({rules}); a submission may drop one"
         if "weights_initialization" in rules:
             problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
     elif mean is None:
@@ -156,36 +157,10 @@ def _runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[list[Sc
         errors = [f for f in (*one.findings, *others) if f.severity == "error" and f.rule != "rcp-convergence"]
         faults |= {f.rule for f in errors} - NOT_CONVERGED
         rules = sorted({f.rule for f in errors if by == "strict" or f.official})
-        epochs = epochs_to_target(one.run)
-        runs.append(
-            ScoredRun(
-                file=one.file,
-                minutes=one.run.minutes,
-                epochs=None if epochs == convergence.NOT_CONVERGED else epochs,
-                dropped=f"fails {', '.join(rules)}" if rules else "",
-            )
-        )
+        dropped = f"fails {', '.join(rules)}" if rules else ""
+        epochs = None if (counted := epochs_to_target(one.run)) == convergence.NOT_CONVERGED else counted
+        runs.append(ScoredRun(file=one.file, minutes=one.run.minutes, epochs=epochs, dropped=dropped))
     return runs, faults
-
-
-def _one_submission(checked: Sequence[Report], ruleset: Ruleset, by: str) -> Benchmark:
-    """The benchmark that all logs are runs of. Raises ValueError if they are not of one submission."""
-    first = checked[0]
-    benchmark = benchmark_of(first.run, ruleset)
-    if benchmark is None:
-        name = printable(first.run.first_value(schema.SUBMISSION_BENCHMARK))
-        known = ", ".join(ruleset.benchmarks) or "none"
-        why = f"not scored; of ruleset {ruleset.version} this scores {known}"
-        raise ValueError(f"{first.path}: benchmark {name}: {why}")
-    for other in checked[1:]:
-        if submission_of(other.run) != submission_of(first.run):
-            mine, theirs = (", ".join(submission_of(c.run)) for c in (first, other))
-            raise ValueError(f"{other.path}: of another submission ({theirs}) than {first.path} ({mine})")
-    batches = _batches(checked)
-    if by == "strict" and len(batches) > 1:
-        shown = printable(", ".join(sorted(batches)))
-        raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
-    return benchmark
 
 
 def _batches(checked: Sequence[Report]) -> set[str]:
@@ -194,9 +169,11 @@ def _batches(checked: Sequence[Report]) -> set[str]:
 
 
 def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:
-    if len(minutes) + dropped >= 3:  # a dropped run is the worst
-        return (olympic_mean([*minutes, *[math.inf] * dropped]) if dropped <= 1 else None), "olympic mean"
-    return (sum(minutes) / len(minutes) if minutes else None), "mean (an olympic mean takes 3 runs)"
+    few = len(minutes) + dropped < 3
+    reduction = "mean (an olympic mean takes 3 runs)" if few else "olympic mean"
+    if dropped > 1 or not minutes:
+        return None, reduction
+    return sum(minutes) / len(minutes) if few else olympic_mean([*minutes, *[math.inf] * dropped]), reduction
 
 
 def as_text(score: Score) -> str:

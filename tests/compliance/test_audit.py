@@ -134,6 +134,7 @@ def test_a_linked_log_in_an_archive_is_an_error(tmp_path: Path) -> None:
     [row] = audit(archive)
     assert (row.logs, row.official_passes) == (4, 1)
     assert [(question.rule, question.severity, question.logs) for question in row.questions] == [("log", "error", 3)]
+    assert row.problem == "result_1.txt: no log of a run (no file but a link or folder in the archive)"
 
 
 def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path, capsys) -> None:
@@ -204,9 +205,21 @@ def test_runs_that_are_submitted_again_are_told_from_others(first, second, says,
     for name in (first, second):
         write(tmp_path / name / "results/CPU/resnet", *(make_log.run(seed=seed) for seed in range(5)))
         (tmp_path / name / "systems").mkdir()
-        (tmp_path / name / "systems" / "CPU.json").write_text(name.partition("/")[2])
+        (tmp_path / name / "systems" / "CPU.json").write_text(json.dumps({"submitter": name.partition("/")[2]}))
     asked = [q.actual for q in audit(tmp_path)[1].questions]
     assert (len(asked), says is None or says in asked[0]) == (says is not None, True)
+
+
+@pytest.mark.parametrize(("text", "says"), [(None, "CPU.json: missing"), ("[1]", "not a JSON object"), ("{}", None)])
+def test_a_system_description_that_cannot_be_read_is_asked_for(text: str | None, says, tmp_path: Path) -> None:
+    write(tmp_path / "Example/results/CPU/resnet", make_log.run())
+    (tmp_path / "Example/systems").mkdir()
+    assert audit(tmp_path)[0].questions == ()  # a tree of logs alone
+    for name, content in (("GPU", "{}"), ("CPU", text)):
+        if content is not None:
+            (tmp_path / f"Example/systems/{name}.json").write_text(content)
+    asked = [(q.rule, q.severity, says in q.actual) for q in audit(tmp_path)[0].questions]
+    assert asked == ([("system-description", "warning", True)] if says else [])
 
 
 @pytest.mark.slow
@@ -289,5 +302,9 @@ def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tm
         (row,) = json.loads(capsys.readouterr().out)["submissions"]
         asked.append({q["rule"]: (q["logs"], q["file"]) for q in row["questions"] if q["rule"].startswith("power")})
     assert asked[0] == asked[1] == dict.fromkeys(rules, (1, "result_3.txt"))
+    (results / "power/result_3/node_0.txt").rename(results / "power/result_3/node_x.txt")
+    [of_nodes] = [q for q in audit(tmp_path)[0].questions if q.rule == "power-nodes"]
+    assert "node_x.txt; those of nodes 0 to 1 are" in of_nodes.actual
+    (results / "power/result_3/node_x.txt").rename(results / "power/result_3/node_0.txt")
     good, _ = PowerChecker("4.0.0").check_power(str(results / "power"), sorted(map(str, results.glob("result_*.txt"))))
     assert good  # for it only asks for files, of which no run lacks all
