@@ -94,9 +94,7 @@ def _machine_differs(node: dict[str, Any], description: dict[str, Any]) -> Itera
         text = str(description.get(name))
         return int(text) if text.isdecimal() else 0
 
-    model, stated = (
-        str(said).casefold() for said in (node.get("cpu"), description.get("host_processor_model_name", ""))
-    )
+    model, stated = str(node.get("cpu")).casefold(), str(description.get("host_processor_model_name", "")).casefold()
     models = [{word for word in re.findall(r"[\w-]{3,}", said) if re.search(r"\d", word)} for said in (model, stated)]
     if node.get("cpu") and stated.strip() and model not in stated and not models[0] & models[1]:
         yield "host_processor_model_name", str(node["cpu"])
@@ -120,6 +118,5 @@ def gpu_names(node: dict[str, Any]) -> list[str]:
 
 
 def hardware_nodes(run: LoggedRun) -> list[dict[str, Any]]:
-    hardware = run.headers.get("hardware")
-    nodes = hardware.get("nodes") if isinstance(hardware, dict) else None
+    nodes = run.section(schema.HARDWARE).get("nodes")
     return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []

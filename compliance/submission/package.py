@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun, Report, check_file
-from compliance.findings import Finding, verdict
+from compliance.findings import verdict
 from compliance.notice import NOT_VERIFIED, UNVERIFIED
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load
@@ -63,9 +63,8 @@ def command(options: argparse.Namespace) -> int:
             expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
         )
     except RefusedError as error:
-        refused = "".join(f"refused: {printable(reason, 5000)}\n" for reason in error.reasons)
-        said = json.dumps({"package": None, "refused": error.reasons}, indent=2) + "\n"
-        print(said if options.json else refused, end="")
+        refused = "\n".join(f"refused: {printable(reason, 5000)}" for reason in error.reasons)
+        print(json.dumps({"package": None, "refused": error.reasons}, indent=2) if options.json else refused)
         return 1
     if options.json:
         built = {"package": str(folder), "refused": [], "chosen": content.chosen, **content.manifest}
@@ -120,18 +119,20 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     scored, chosen = nearest_the_median(checked, ruleset)
     results = stage / "results" / system / benchmark.name
     results.mkdir(parents=True)
-    names, renamed = {}, []
-    for index, one in enumerate(scored):
-        names[f"result_{index}.txt"] = str(log_of[one.path])
-        renamed.append(replace(one, path=one.path.rename(results / f"result_{index}.txt")))
+    names = {f"result_{index}.txt": one for index, one in enumerate(scored)}
+    renamed = [replace(one, path=one.path.rename(results / name)) for name, one in names.items()]
     shutil.rmtree(stage / "incoming")  # with the runs that are not scored
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
     content, against = contents_of(stage, renamed, system, benchmark, ruleset)
-    reasons += [f"{names.get(file, file)}: {reason}" for file, reason in against]
+    reasons += [f"{log_of[names[file].path] if file in names else file}: {reason}" for file, reason in against]
     if reasons:
         raise RefusedError(reasons)
-    snapshot(str(content.manifest["commit"]), stage / code_folder(benchmark.name))
+    for name, (code, executable) in code_of(str(content.manifest["commit"])).items():
+        path = stage / code_folder(benchmark.name) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(code)
+        path.chmod(0o755 if executable else 0o644)
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
@@ -144,32 +145,23 @@ def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> tuple[list[
     With each copy's log, and how logs differ from what an earlier check saw.
     """
     folder.mkdir()
-    log_of, reasons = {}, []
-    for index, log in enumerate(logs):
+    log_of = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
+    for copy, log in log_of.items():
         if log.is_symlink() or not log.is_file():
             raise ValueError(f"{log}: not a regular file; copy the log itself there")
-        log_of[copy := folder / f"{index}.txt"] = log
         shutil.copyfile(log, copy)
-        if changed := _changed(log, copy):
-            reasons.append(changed)
+    reasons = [changed for copy, log in log_of.items() if (changed := _changed(log, copy))]
     checked = [check_file(copy, ruleset) for copy in log_of]
     checked.sort(key=lambda one: (one.run.start_ms or 0, log_of[one.path].name))
     return checked, log_of, reasons
 
 
-def _changed(log: Path, copy: Path) -> str | None:
-    """Why the log is not the one that was checked; None if it is, or if no receipt says."""
+def _changed(log: Path, copy: Path) -> str:
+    """Why the log is not the one that was checked; empty if it is, or if no receipt says."""
     path = receipt_path(log)
-    if not path.is_file():
-        return None
-    try:
-        receipt = json.loads(path.read_text(encoding="utf-8"))
-        recorded = receipt["sha256"]
-    except (ValueError, KeyError, TypeError):
-        return f"{log}: {path.name} beside it is no receipt: check the log again with --receipt"
-    if recorded != sha256(copy):
-        return f"{log}: differs from what was checked ({path.name}): find out what changed it, or run again"
-    return None
+    if not path.is_file() or f'"sha256": "{sha256(copy)}"' in path.read_text(encoding="utf-8", errors="replace"):
+        return ""
+    return f"{log}: differs from what was checked ({path.name}): find out what changed it, or run again"
 
 
 def as_bytes(manifest: dict[str, Any]) -> bytes:
@@ -191,19 +183,19 @@ def contents_of(
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
     reasons = [(description_file.name, fault) for fault in faults(description)]
-    between = check_between(checked, ruleset)
     rule = ruleset.strict["system-description"]
     lost = []
     runs: list[dict[str, Any]] = []
-    for one, others in zip(checked, between, strict=True):
+    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
         errors = [f for f in one.findings if f.severity == "error"]
         if errors and all(f.rule in NOT_CONVERGED for f in errors):
             lost.append(one.path.name)
-        else:
-            reasons += [(one.path.name, _reason(f)) for f in errors]
-        for found in (*others, *compare_description(one.run, description, rule)):
-            if found.severity == "error" or found.rule == "same-configuration":
-                reasons.append((one.path.name, _reason(found)))
+            errors = []
+        beside = (*others, *compare_description(one.run, description, rule))
+        errors += [f for f in beside if f.severity == "error" or f.rule == "same-configuration"]
+        for found in errors:
+            where = f" line {found.line}" if found.line else ""
+            reasons.append((one.path.name, f"{found.rule}{where}: {found.actual}; {found.fix}"))
         last = one.run.evaluations[-1] if one.run.evaluations else None
         runs.append(
             {
@@ -257,11 +249,6 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
     return reasons
 
 
-def _reason(found: Finding) -> str:
-    where = f" line {found.line}" if found.line else ""
-    return f"{found.rule}{where}: {found.actual}; {found.fix}"
-
-
 def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
     import jinja2
 
@@ -285,9 +272,8 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
 
 def form_of(benchmark: str, ruleset: str) -> str:
     """Whose rules the logs keep."""
-    if benchmark == "resnet":
-        return f"In the form of MLPerf Training ruleset {ruleset}"
-    return "In the form of MLPerf's logs; no MLPerf benchmark"
+    theirs = f"MLPerf Training ruleset {ruleset}" if benchmark == "resnet" else "MLPerf's logs; no MLPerf benchmark"
+    return f"In the form of {theirs}"
 
 
 def _dataset(run: LoggedRun) -> str:
@@ -298,20 +284,13 @@ def _dataset(run: LoggedRun) -> str:
 
 def _rerun(run: LoggedRun) -> str:
     """The settings that a user gave, as the log's header names their origin."""
-    settings = []
-    for name, value in run.section(schema.CONFIG).items():
-        given = isinstance(value, dict) and value.get("origin") == "environment"
-        if given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
-            settings.append(f"{name}={shlex.quote(str(value['value']))} ")
+    settings = [
+        f"{name}={shlex.quote(str(setting['value']))} "
+        for name, setting in run.section(schema.CONFIG).items()
+        if isinstance(setting, dict) and setting.get("origin") == "environment"
+        if re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE")
+    ]
     return printable("".join(settings), 2000)
-
-
-def snapshot(commit: str, target: Path) -> None:
-    for name, (content, executable) in code_of(commit).items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        path.chmod(0o755 if executable else 0o644)
 
 
 def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
@@ -335,7 +314,7 @@ def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         files = {}
         for member in archive.getmembers():
-            if member.isdir() or not _fits(member.name):
+            if member.isdir() or re.search(r"(^|/)\.| ", member.name):
                 continue
             content = archive.extractfile(member) if member.isfile() else None
             if content is None or member.size > _LARGEST_BYTES:
@@ -344,19 +323,10 @@ def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
         return files
 
 
-def _fits(name: str) -> bool:
-    parts = Path(name).parts
-    return not any(part.startswith(".") or " " in part for part in parts)
-
-
 def hashes(folder: Path) -> str:
     """SHA256SUMS of every file below `folder` but itself, as `sha256sum -c` reads it."""
-    lines = []
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and name != HASHES:
-            lines.append(f"{sha256(path)}  {name}\n")
-    return "".join(lines)
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return "".join(f"{sha256(path)}  {name}\n" for name, path in files.items() if name != HASHES)
 
 
 def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
@@ -372,16 +342,15 @@ def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
         ]
         if benchmark != "resnet":  # its package tools skip what is none of MLPerf's, or die
             of_any += [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
-            none = f"not applied: {benchmark} is no MLPerf benchmark"
             lacking = ("package_checker", "rcp_checker", "result_summarizer")
+            none = f"not applied: {benchmark} is no MLPerf benchmark"
             return [*of_any, *(Verdict(check=tool, status=UNKNOWN, found=none) for tool in lacking)]
-        results = str(copy / "results" / system / benchmark)
         convergence = Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
         if manifest["division"] == "closed":  # its points are for that, and package_checker asks it for no other
+            results = str(copy / "results" / system / benchmark)
             convergence = official.ask("rcp_checker", results, "--rcp_version", ruleset)
         packaged = official.ask("package_checker", str(copy), *asked)
-        score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
-        return [packaged, *of_any, convergence, score]
+        return [packaged, *of_any, convergence, official.summary(copy, ruleset, benchmark, manifest["minutes"])]
 
 
 def _of_log(log: Path, run: dict[str, Any], ruleset: str, benchmark: str) -> Verdict:

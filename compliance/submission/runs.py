@@ -23,16 +23,12 @@ from runlog.text import printable
 SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
 # what the runs of one submission have in common by name
 _SUBMISSION = (
-    schema.SUBMISSION_BENCHMARK,
-    schema.SUBMISSION_DIVISION,
-    schema.SUBMISSION_ORG,
+    *(schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION, schema.SUBMISSION_ORG),
     schema.SUBMISSION_PLATFORM,
 )
-OWN_OF_A_RUN = frozenset(
-    {
-        *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
-        *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
-    }
+OWN_OF_A_RUN = (
+    *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
+    *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
 )
 _OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
 
@@ -42,21 +38,19 @@ def expand(paths: Sequence[Path]) -> list[Path]:
 
     Raises ValueError for a path that is not there, a folder without logs and a file named twice.
     """
-    logs: list[Path] = []
+    logs: dict[Path, Path] = {}
     for path in paths:
-        if path.is_dir():
-            inside = list(path.glob("result_*.txt"))
-            if not inside:
-                raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
-            logs += sorted(inside, key=lambda log: (len(log.name), log.name))
-        elif path.exists() or path.is_symlink():
-            logs.append(path)
-        else:
+        if not path.exists() and not path.is_symlink():
             raise ValueError(f"{path}: no such file")
-    for index, log in enumerate(logs):
-        if any(log.resolve() == other.resolve() for other in logs[:index]):
-            raise ValueError(f"{log}: named twice")
-    return logs
+        inside = (
+            sorted(path.glob("result_*.txt"), key=lambda log: (len(log.name), log.name)) if path.is_dir() else [path]
+        )
+        if not inside:
+            raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
+        for log in inside:
+            if logs.setdefault(log.resolve(), log) is not log:
+                raise ValueError(f"{log}: named twice")
+    return list(logs.values())
 
 
 def check_logs(
@@ -113,14 +107,12 @@ def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Find
     out: a text that differs makes no other submission of a run.
     """
     groups: dict[int, list[Report]] = {}
-    by_folder: dict[tuple[Any, ...], int] = {}
-    by_text: dict[tuple[str, ...], int] = {}
+    known: dict[tuple[Any, ...], int] = {}  # the group of a submission's texts, and of a folder
     for index, one in enumerate(checked):
         text = tuple(" ".join(name.casefold().split()) for name in submission_of(one.run))
         folder = (text[0], one.path.parent)
-        group = by_text.get(text, by_folder.get(folder, index))
-        by_text.setdefault(text, group)
-        by_folder.setdefault(folder, group)
+        group = known.get(text, known.get(folder, index))
+        known = {text: group, folder: group} | known
         groups.setdefault(group, []).append(one)
     found: dict[int, list[Finding]] = {id(one): [] for one in checked}
     for members in groups.values():
@@ -243,8 +235,7 @@ def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
     if not points or not benchmark:
         return  # check says so for each log
     for one in members:
-        for finding in _hyperparameters(one.run, points, ruleset.strict["rcp-hyperparameters"]):
-            yield one, finding
+        yield from ((one, f) for f in _hyperparameters(one.run, points, ruleset.strict["rcp-hyperparameters"]))
     rule, batch = ruleset.strict["rcp-convergence"], global_batch(run)
     if len(members) != benchmark.runs:
         actual = f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given"
@@ -260,27 +251,22 @@ def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
         if judged.point and judged.mean_epochs is not None:
             actual = f"{judged.mean_epochs:.2f} epochs; {judged.point.least_epochs:.2f} is the least ({judged.reason})"
         of_all = breach(rule, actual)
-    for one in members:
-        yield one, of_all
+    yield from ((one, of_all) for one in members)
 
 
 def _hyperparameters(run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule) -> list[Finding]:
     batch, name = run.values.get("global_batch_size"), run.values.get("opt_name")
-    exact = [point for point in points if point.global_batch == batch and point.hyperparameters]
-    if not exact:
+    of_point = next((point.hyperparameters for point in points if point.global_batch == batch), None)
+    if of_point is None:
         return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
-    point = exact[0]
-    if point.hyperparameters.get("optimizer") != name:
-        return [note(rule, f"not applied: the reference point is of {point.hyperparameters.get('optimizer')}")]
+    if of_point["optimizer"] != name:
+        return [note(rule, f"not applied: the reference point is of {of_point['optimizer']}")]
     found = []
-    for name_of_point, wanted in point.hyperparameters.items():
+    for name_of_point, wanted in of_point.items():
         key = f"{name}_{name_of_point}"
-        # the references count decay steps in iterations, logs in iterations or epochs; bn_span is a batch
-        if key not in run.values or name_of_point.endswith("decay_steps"):
-            continue
-        value = run.values[key]
-        if value != wanted:
-            actual = f"{key} is {printable(value, 30)}; the reference point has {wanted}"
+        # the references count decay steps in iterations, logs in iterations or epochs
+        if run.values.get(key, wanted) != wanted and not name_of_point.endswith("decay_steps"):
+            actual = f"{key} is {printable(run.values[key], 30)}; the reference point has {wanted}"
             found.append(breach(rule, actual, line=run.lines.get(key)))
     return found
 

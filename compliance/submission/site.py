@@ -32,24 +32,24 @@ def _manifest_of(package: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return manifest, read_description(package / "systems" / f"{manifest['system']}.json")
 
 
+_OF_MANIFEST = (
+    *("organisation", "system", "benchmark", "division", "ruleset", "minutes"),
+    *("scaling", "convergence", "commit"),
+)
+_OF_SYSTEM = {  # column: field of the description
+    **{"nodes": "number_of_nodes", "accelerators_per_node": "accelerators_per_node"},
+    **{"accelerator": "accelerator_model_name", "framework": "framework"},
+}
+
+
 def row_of(root: Path, place: Path) -> dict[str, Any]:
     manifest, description = _manifest_of(root / place)
-    counted = [run for run in manifest["runs"] if run["verdict"] == "pass"]
-    names = (
-        *("organisation", "system", "benchmark", "division", "ruleset", "minutes"),
-        *("scaling", "convergence", "commit"),
-    )
+    runs = manifest["runs"]
     return {
-        "package": place.as_posix(),
-        "id": sha256(root / place / HASHES),
-        **{name: manifest[name] for name in names},
-        "status": UNVERIFIED,
-        "runs": len(manifest["runs"]),
-        "runs_that_count": len(counted),
-        "nodes": description["number_of_nodes"],
-        "accelerators_per_node": description["accelerators_per_node"],
-        "accelerator": description["accelerator_model_name"],
-        "framework": description["framework"],
+        **{"package": place.as_posix(), "id": sha256(root / place / HASHES)},
+        **{name: manifest[name] for name in _OF_MANIFEST},
+        **{"status": UNVERIFIED, "runs": len(runs), "runs_that_count": sum(run["verdict"] == "pass" for run in runs)},
+        **{column: description[field] for column, field in _OF_SYSTEM.items()},
     }
 
 

@@ -57,7 +57,7 @@ def command(options: argparse.Namespace) -> int:
             raise ValueError(f"{name} {fields[name]!r}: must be a whole number")
     description = {name: fields[name] for name in FIELDS}
     for name, value in description.items():
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if re.search("[\ud800-\udfff]", value):
             raise ValueError(f"{name} {printable(value)}: is no text in UTF-8; give it by --set {name}=VALUE")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(description, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -65,29 +65,26 @@ def command(options: argparse.Namespace) -> int:
         origins = {name: "given" if name in given else "found" for name in FIELDS}
         print(json.dumps({"file": str(out), "fields": description, "origins": origins}, indent=2))
     else:
-        print(f"{out}: {len(FIELDS)} fields, {len(set(given) & set(FIELDS))} of them given")
-        for name in FIELDS:
-            print(f"  {name}: {printable(description[name], 1000)}")
+        lines = [f"  {name}: {printable(value, 1000)}" for name, value in description.items()]
+        print(f"{out}: {len(FIELDS)} fields, {len(given)} of them given", *lines, sep="\n")
     return 0
 
 
 def from_log(run: LoggedRun) -> dict[str, str]:
-    summary = run.summary
+    summary, machine = run.summary, next(iter(hardware_nodes(run)), {})
+    gpus, status = gpu_names(machine), run.first_value(schema.SUBMISSION_STATUS)
     found: dict[str, str] = {}
     for name, event in (("submitter", schema.SUBMISSION_ORG), ("division", schema.SUBMISSION_DIVISION)):
         if isinstance(value := run.first_value(event), str) and value != NOT_STATED:
             found[name] = value
-    status = run.first_value(schema.SUBMISSION_STATUS)
     if isinstance(status, str) and status in STATUS_WORDS:
         found["status"] = STATUS_WORDS[status]
-    machine = next(iter(hardware_nodes(run)), {})
-    gpus = gpu_names(machine)
     if summary:
         found["framework"] = summary.framework
     if summary and 0 < summary.nodes < 2**63 and summary.devices < 2**63:
         found["number_of_nodes"] = str(summary.nodes)
-        if "gpus" in machine:
-            found["accelerators_per_node"] = str(summary.devices // summary.nodes if gpus else 0)
+        if gpus:
+            found["accelerators_per_node"] = str(summary.devices // summary.nodes)
     if gpus:
         found["accelerator_model_name"] = gpus[0]
         card = machine["gpus"][0]
@@ -99,8 +96,7 @@ def from_log(run: LoggedRun) -> dict[str, str]:
         found["host_processor_model_name"] = str(machine["cpu"])
     if machine.get("memory_gib"):
         found["host_memory_capacity"] = f"{machine['memory_gib']} GiB"
-    packages = run.headers.get(schema.PACKAGES.name)
-    if isinstance(packages, dict):
+    if packages := run.section(schema.PACKAGES):
         found["other_software_stack"] = "; ".join(f"{name} {version}" for name, version in packages.items())
     if digest := run.section(schema.SOURCE).get("image_digest"):
         found["sw_notes"] = f"image {digest}"
@@ -123,14 +119,15 @@ def _read(path: Path) -> str | None:
 def _processor(root: Path) -> dict[str, str | None]:
     blocks = (_read(root / "proc/cpuinfo") or "").split("\n\n")
     cpus = [dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", block, re.MULTILINE)) for block in blocks if block.strip()]
-    sockets = {cpu.get("physical id") for cpu in cpus}
+    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
+    sockets = {socket_ for socket_, _ in cores}
     if not cpus or None in sockets:
         return {}
-    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
     virtual = "hypervisor" in cpus[0].get("flags", "").split()
-    highest = _read(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    first = root / "sys/devices/system/cpu/cpu0"
+    highest = _read(first / "cpufreq/cpuinfo_max_freq")
     caches = []
-    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+    for index in sorted((first / "cache").glob("index*")):
         level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
         if level and kind and size:
             caches.append(f"L{level}{'' if kind == 'Unified' else kind[0].lower()} {size}iB")
@@ -145,17 +142,14 @@ def _processor(root: Path) -> dict[str, str | None]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    disks = []
+    disks = {}
     for disk in sorted((root / "sys/block").glob("*")):
-        size = _read(disk / "size")
-        if (disk / "device").exists() and size and int(size) and _read(disk / "removable") == "0":
-            disks.append((disk.name, int(size) * 512))
-    if not disks:
-        return {}
+        sectors = int(_read(disk / "size") or 0)
+        if (disk / "device").exists() and sectors and _read(disk / "removable") == "0":
+            disks[disk.name] = f"{sectors * 512 / 1e9:.0f} GB"
     # a virtual disk's `rotational` says nothing; NVMe names itself
-    kind = "NVMe SSD" if all(name.startswith("nvme") for name, _ in disks) else None
-    sizes = ", ".join(f"{size / 1e9:.0f} GB" for _, size in disks)
-    return {"host_storage_type": kind, "host_storage_capacity": sizes}
+    kind = "NVMe SSD" if disks and all(name.startswith("nvme") for name in disks) else None
+    return {"host_storage_type": kind, "host_storage_capacity": ", ".join(disks.values()) or None}
 
 
 def _network(root: Path) -> dict[str, str | None]:
@@ -210,5 +204,5 @@ def _operating_system(root: Path) -> dict[str, str | None]:
 
 def faults(fields: Mapping[str, Any]) -> list[str]:
     """What the official checkers would find wrong with a description: missing fields, and values that are no text."""
-    missing = [f"{name} is missing" for name in FIELDS if name not in fields]
-    return missing + [f"{name} is no text" for name in FIELDS if name in fields and not isinstance(fields[name], str)]
+    wrong = [name for name in FIELDS if not isinstance(fields.get(name), str)]
+    return [f"{name} is {'no text' if name in fields else 'missing'}" for name in wrong]

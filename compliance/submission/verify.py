@@ -3,26 +3,16 @@
 import argparse
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from compliance.check import check_file
 from compliance.findings import verdict
 from compliance.rules import load
+from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
-from compliance.submission.package import (
-    HASHES,
-    MANIFEST,
-    REPORT,
-    UnknownCommitError,
-    as_bytes,
-    code_folder,
-    code_of,
-    contents_of,
-    hashes,
-    is_name,
-    official_answers,
-)
+from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.runs import sha256
 from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, as_table, page_of, row_of, signed
 from runlog.text import printable
@@ -56,7 +46,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     try:
         manifest = read_description(folder / MANIFEST)
         system, name = str(manifest["system"]), str(manifest["benchmark"])
-        if not is_name(system):
+        if not package.is_name(system):
             raise ValueError(f"system {system}")
         ruleset = load(str(manifest["ruleset"]))
         benchmark = ruleset.benchmarks[name]
@@ -76,26 +66,24 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
         return answers
     checked = [check_file(log, ruleset) for log in logs]
     try:
-        content, reasons = contents_of(folder, checked, system, benchmark, ruleset)
+        content, reasons = package.contents_of(folder, checked, system, benchmark, ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [*answers, judged("package", False, printable(str(error)))]
     answers += [judged(printable(name), False, reason) for name, reason in reasons]
     if not reasons:
         answers.append(judged("logs", True, f"{len(logs)} logs meet ruleset {ruleset.version}"))
     message = f"score {content.manifest['minutes']!r} min, from the logs"
-    same = _read(folder / MANIFEST) == as_bytes(content.manifest)
+    same = _read(folder / MANIFEST) == package.as_bytes(content.manifest)
     if not same:
         names = {**content.manifest, **manifest}
-        differing = ", ".join(name for name in names if content.manifest.get(name) != manifest.get(name))
-        in_names = f"differs from what the logs say in: {printable(differing)}"
-        message = in_names if differing else "not in the form of a package's"
+        differing = printable(", ".join(name for name in names if content.manifest.get(name) != manifest.get(name)))
+        message = f"differs from what the logs say in: {differing}" if differing else "not in the form of a package's"
     answers.append(judged(MANIFEST, same, message))
     same = _read(folder / REPORT) == content.report.encode()
-    message = "every figure is the logs'" if same else "differs from the report that the logs give"
-    answers.append(judged(REPORT, same, message))
-    if ask_official:
-        answers += official_answers(folder, content.manifest)
-    return answers
+    answers.append(
+        judged(REPORT, same, "every figure is the logs'" if same else "differs from the report that the logs give")
+    )
+    return [*answers, *(package.official_answers(folder, content.manifest) if ask_official else ())]
 
 
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
@@ -121,7 +109,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     wanted = [rows[name] for name in order if name in rows]
     for file, text in ((TABLE, as_table(wanted)), (PAGE, page_of(folder, wanted))):
         same = sorted(order) == sorted(rows) and _read(folder / file) == text.encode()
-        answers.append(judged(file, same, "what the packages say" if same else "differs from what the packages say"))
+        answers.append(judged(file, same, f"{'equal to' if same else 'differs from'} what the packages say"))
     beside = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
     return [*answers, *(judged("contents", False, f"{name} is nothing that was published") for name in sorted(beside))]
 
@@ -130,15 +118,16 @@ def _strange_files(folder: Path) -> list[Verdict]:
     """Links, pipes, empty folders and names that no package has: nothing of such a package is read."""
     answers = []
     for path in sorted(folder.rglob("*")):
-        name, why = path.relative_to(folder).as_posix(), ""
+        name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             why = "is no regular file"
         elif path.is_dir() and not any(path.iterdir()):
             why = "is an empty folder"
         elif not _PATH.fullmatch(name):
             why = "is a name that no package holds"
-        if why:
-            answers.append(judged("files", False, f"{printable(name)} {why}"))
+        else:
+            continue
+        answers.append(judged("files", False, f"{printable(name)} {why}"))
     return answers
 
 
@@ -150,33 +139,36 @@ def _read(file: Path) -> bytes:
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Compares the code with the commit that the logs name; a commit that this checkout lacks fails."""
     try:
-        wanted = {name: content for name, (content, _) in code_of(commit).items()}
+        wanted = {name: content for name, (content, _) in package.code_of(commit).items()}
     except ValueError as error:
         if not (folder / "run_and_time.sh").is_file():
             return [judged("code", False, "there is no run_and_time.sh")]
-        unknown = not isinstance(error, UnknownCommitError)  # there is no git here, or no checkout
+        unknown = not isinstance(error, package.UnknownCommitError)  # there is no git here, or no checkout
         found = f"not compared: {printable(str(error), 500)}"
         return [judged("code", False, found, bad=UNKNOWN if unknown else FATAL)]
-    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    answers = []
-    for name in sorted({*wanted, *there}):
-        if name not in wanted or name not in there or there[name].read_bytes() != wanted[name]:
-            what = "is none of" if name not in wanted else "is missing from" if name not in there else "differs from"
-            answers.append(judged("code", False, f"{printable(name)} {what} commit {commit}"))
-    return answers or [judged("code", True, f"{len(there)} files, those of commit {commit}")]
+    names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    there = {name: path.read_bytes() if name in wanted else b"" for name, path in names.items()}
+    words = (f"is none of commit {commit}", f"is missing from commit {commit}", f"differs from commit {commit}")
+    good = judged("code", True, f"{len(there)} files, those of commit {commit}")
+    return _compared("code", wanted, there, words) or [good]
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    text = _read(folder / HASHES)
-    there = hashes(folder).encode()
+    text, there = _read(folder / HASHES), hashes(folder).encode()
     if text == there:
         message = f"{there.count(10)} files; the id of the package is {sha256(folder / HASHES)}"
         return [judged(HASHES, True, message)]
-    answers = []
-    listed, found = ({line[66:]: line[:64] for line in sums.split(b"\n") if line} for sums in (text, there))
-    for file in sorted({*listed, *found}):
-        if listed.get(file) != found.get(file):
-            what = "is not listed" if file not in listed else "is missing" if file not in found else "was altered"
-            shown = printable(file.decode("utf-8", "replace"))
-            answers.append(judged(HASHES, False, f"{shown} {what}"))
-    return answers or [judged(HASHES, False, "not in the order or form that it was written in")]
+    listed, found = (
+        {line[66:]: line[:64] for line in sums.decode("utf-8", "replace").split("\n") if line} for sums in (text, there)
+    )
+    form = judged(HASHES, False, "not in the order or form that it was written in")
+    return _compared(HASHES, listed, found, ("is not listed", "is missing", "was altered")) or [form]
+
+
+def _compared(
+    check: str, wanted: Mapping[str, object], there: Mapping[str, object], words: tuple[str, str, str]
+) -> list[Verdict]:
+    """Names with another content, or in one of two places alone; `words`: only there, only wanted, another content."""
+    differ = [name for name in sorted({*wanted, *there}) if wanted.get(name) != there.get(name)]
+    what = {name: words[0 if name not in wanted else 1 if name not in there else 2] for name in differ}
+    return [judged(check, False, f"{printable(name)} {said}") for name, said in what.items()]
