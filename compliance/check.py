@@ -16,7 +16,7 @@ from compliance.first_values import FirstValues
 from compliance.official.checker import Judge, official_findings
 from compliance.official.rule_files import VERSION, keys
 from compliance.rules import Ruleset
-from compliance.strict import measured, project_log, run_order
+from compliance.strict import measured, project_log
 from compliance.strict.policy import Policy
 from compliance.strict.run_order import Evaluation, RunOrder
 from runlog import schema
@@ -194,9 +194,8 @@ class Checker:
             self._collected.breach(rule, line, f"{key} after the run_stop of line {order.stop_line}")
         self._values.take(event)
         self._judge.take(event)
-        if handler := run_order.HANDLERS.get(key):
-            handler(order, event)
-        elif measure := measured.HANDLERS.get(key):
+        order.take(event)
+        if measure := measured.HANDLERS.get(key):
             measure(order.measured, event)
 
     def _out_of_order(self, key: str, time_ms: float) -> str:

@@ -163,11 +163,9 @@ class Measured:
         times = table_of(schema.RankTimes, event.value)
         summary = table_of(schema.RunSummary, self._values.of(schema.RUN_SUMMARY).value)
         if times and summary and max(times.data_wait_rank, times.compute_rank or 0) < summary.devices:
-            spreads = (
-                [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s],
-                [0.0, times.compute_least_s or 0.0, times.compute_median_s or 0.0, times.compute_most_s or 0.0],
-            )
-            if all(spread == sorted(spread) for spread in spreads):
+            waited = [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s]
+            computed = [0.0, *(s or 0.0 for s in (times.compute_least_s, times.compute_median_s, times.compute_most_s))]
+            if waited == sorted(waited) and computed == sorted(computed):
                 return
         self.fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
@@ -198,9 +196,10 @@ class Measured:
             self._compare_time(event, number, said.time_s)
         elif len(self._of_open) < FINDINGS_PER_RULE:
             self._of_open.append((event, number, said.time_s))
-        samples, batch = (self._values.of(point).value for point in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
-        if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(said.images - samples) > batch:
-            actual = f"{said.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
+        if (images := self._of_an_epoch()) and abs(said.images - images[0]) > images[1]:
+            actual = (
+                f"{said.images:.10g} images in an epoch; train_samples is {images[0]}, the global batch {images[1]}"
+            )
             self._collected.breach("epoch-images", event.line, actual)
 
     def _compare_windows(self, event: Event, epoch: int, said: schema.EpochThroughput) -> None:

@@ -51,9 +51,11 @@ class Policy:
     collected: Collected
 
     def finish(self, benchmark_asked: str | None) -> None:
-        closed = self.values.text(schema.SUBMISSION_DIVISION) == "closed"
-        benchmark = self.ruleset.benchmarks.get(self.values.text(schema.SUBMISSION_BENCHMARK))
-        self._asked(benchmark_asked)
+        name, division = (self.values.text(of) for of in (schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION))
+        benchmark, closed = self.ruleset.benchmarks.get(name), division == "closed"
+        if benchmark_asked and name and name != benchmark_asked:
+            line = self.values.of(schema.SUBMISSION_BENCHMARK).line
+            self._breach("benchmark-asked", line, printable(name), f"benchmark {benchmark_asked}")
         self._ending()
         self._summary()
         self._closed_run(closed=closed)
@@ -62,19 +64,17 @@ class Policy:
             actual = f"checked by the rules of {self.ruleset.version}, for which this project has none such"
             self._not_applied(_OF_OUR_BENCHMARKS, actual)
         else:
-            self._of_benchmark(benchmark, closed=closed)
+            self.order.finish()
+            self._evaluated()
+            if name == "resnet":
+                self._pace(benchmark)
+            if name in _OF_SHARES:
+                self._shares()
+            self._target(benchmark, division)
+            self._closed_data(benchmark, closed=closed)
+            if closed and name == "resnet":
+                self._written()
         self._own()
-
-    def _of_benchmark(self, benchmark: Benchmark, *, closed: bool) -> None:
-        self.order.finish()
-        self._evaluated()
-        if benchmark.name == "resnet":
-            self._pace(benchmark)
-        self._shares(benchmark)
-        self._target(benchmark, self.values.text(schema.SUBMISSION_DIVISION))
-        self._closed_data(benchmark, closed=closed)
-        if closed and benchmark.name == "resnet":
-            self._written()
 
     def _not_applied(self, rules: Iterable[str], why: str) -> None:
         for rule in rules:
@@ -83,22 +83,14 @@ class Policy:
     def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
         self.collected.breach(rule, line, actual, expected=expected)
 
-    def _asked(self, benchmark: str | None) -> None:
-        name = self.values.text(schema.SUBMISSION_BENCHMARK)
-        if benchmark and name and name != benchmark:
-            line = self.values.of(schema.SUBMISSION_BENCHMARK).line
-            self._breach("benchmark-asked", line, printable(name), f"benchmark {benchmark}")
-
     def _ending(self) -> None:
-        of, order = self.values.of, self.order
-        if of(schema.RUN_STOP).count and order.status != "success":
-            aborted = of(schema.ABORT_REASON)
+        aborted, order = self.values.of(schema.ABORT_REASON), self.order
+        if self.values.of(schema.RUN_STOP).count and order.status != "success":
             why = f": {printable(aborted.value)}" if aborted.count else ""
             self._breach("run-status", order.stop_line, f"status {printable(order.status)}{why}")
 
     def _evaluated(self) -> None:
-        of = self.values.of
-        accuracy = of(schema.EVAL_ACCURACY)
+        of, accuracy = self.values.of, self.values.of(schema.EVAL_ACCURACY)
         evaluated = of(schema.EVAL_START).count and of(schema.EVAL_STOP).count
         blocks = of(schema.BLOCK_START).count and of(schema.BLOCK_STOP).count  # either is what the official rules ask
         if accuracy.count and not (evaluated or blocks):
@@ -173,12 +165,13 @@ class Policy:
             if check.aspect == "value" and not is_number(state.value):
                 continue  # label-type says so
             if not holds(check.code, event, first_values):
+                shown = printable(state.value if check.aspect == "value" else own_metadata(state.metadata))
                 found = Finding(
                     rule=f"{rule.key}.{check.aspect}",
                     severity=rule.severity,
                     line=state.line,
                     expected=f"{rule.key}: {check.words}",
-                    actual=printable(state.value if check.aspect == "value" else own_metadata(state.metadata)),
+                    actual=shown,
                     fix=f"make {rule.key} {check.words}",
                     source=rule.source,
                 )
@@ -186,22 +179,20 @@ class Policy:
 
     def _caches_cleared(self) -> None:
         order = self.order
-        before_ms = [ms for ms in (order.first_init_ms, order.start_ms) if ms is not None]
+        starts_ms = [ms for ms in (order.first_init_ms, order.start_ms) if ms is not None]
         for line, time_ms in order.caches_cleared:
+            off_ms = min((abs(time_ms - start_ms) for start_ms in starts_ms), default=0)
             if order.start_ms is not None and time_ms >= order.start_ms:
                 others = any(ms < order.start_ms for _, ms in order.caches_cleared)  # nodes have clocks of their own
                 rule = "cache-order" if others else "cache-cleared"
                 self._breach(rule, line, f"{time_ms - order.start_ms:.0f} ms after run_start")
-            elif before_ms and min(abs(time_ms - other) for other in before_ms) > CACHE_CLEAR_MS:
-                off_h = min(abs(time_ms - other) for other in before_ms) / 3.6e6
-                self._breach("cache-order", line, f"{off_h:.1f} h from init_start and run_start")
+            elif off_ms > CACHE_CLEAR_MS:
+                self._breach("cache-order", line, f"{off_ms / 3.6e6:.1f} h from init_start and run_start")
             elif order.start_line is not None and line > order.start_line:
                 self._breach("cache-order", line, f"written below run_start, which is line {order.start_line}")
 
     def _target(self, benchmark: Benchmark, division: str) -> None:
-        target, order = benchmark.targets.get(division), self.order
-        if target is None:
-            target = recipe_target(self.headers)
+        target, order = benchmark.targets.get(division, recipe_target(self.headers)), self.order
         if target is None:
             why = f"the {printable(division, 20)} division fixes no target, nor does the log's header"
             self._not_applied(["target-status"], why)
@@ -210,34 +201,33 @@ class Policy:
             return
         last, success = order.evaluations[-1], order.status == "success"
         reached = next((e for e in order.evaluations if e.value >= target), None)
-        if reached is None:
-            if success:
-                actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
-                self._breach("target-status", last.line, actual)
-            return
-        if not success:
+        if success and reached is None:
+            actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
+            self._breach("target-status", last.line, actual)
+        elif reached and not success:
             actual = f"status {printable(order.status)}, although epoch {reached.epoch} reached {reached.value:.6g}"
             self._breach("target-status", reached.line, actual)
-        elif division == "closed" and reached is not last:
+        elif reached and division == "closed" and reached is not last:
             actual = f"epoch {reached.epoch} reached {reached.value:.6g} already and the run went on, as it may"
             self.collected.note("target-status", actual)
 
-    def _shares(self, benchmark: Benchmark) -> None:
-        for evaluation in self.order.evaluations if benchmark.name in _OF_SHARES else ():
-            if not 0 <= evaluation.value <= 1:
-                actual = f"eval_accuracy is {evaluation.value!r}"
-                self._breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
+    def _shares(self) -> None:
+        for one in self.order.evaluations:
+            if not 0 <= one.value <= 1:
+                actual, wanted = f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
+                self._breach("value-type", one.line, actual, wanted)
 
     def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
         train, evaluation = self.values.of(schema.TRAIN_SAMPLES), self.values.of(schema.EVAL_SAMPLES)
         own_data = closed and train.value == benchmark.train_samples and self._evaluates_all(benchmark, evaluation)
         if not own_data:
+            not_applied = list(OF_CLOSED_DATA)
             if closed:
                 wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
                 actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
                 blamed = train if train.value != benchmark.train_samples else evaluation
                 self._breach("closed-data", blamed.line or None, actual, wanted)
-            not_applied = list(OF_CLOSED_DATA[1:] if closed else OF_CLOSED_DATA)
+                not_applied.remove("closed-data")
             ours = is_project_log(self.headers, self.values)
             if ours and benchmark.name == "resnet" and has_type(evaluation.value, COUNT):
                 self._whole_samples(int(evaluation.value))
@@ -260,14 +250,14 @@ class Policy:
         whole = steps == {period} and counted[0] <= period and order.epochs_counted - counted[-1] < period
         if whole and max(gaps) <= period:
             return
-        for evaluation in order.evaluations:
-            if not (epoch := evaluation.epoch):
+        for epoch, _, line, _ in order.evaluations:
+            if not epoch:
                 continue  # of the initial weights
             if previous is None and not epoch <= period:
-                self._breach("eval-schedule", evaluation.line, f"the first evaluation is of epoch {epoch}")
+                self._breach("eval-schedule", line, f"the first evaluation is of epoch {epoch}")
             elif previous is not None and (epoch - previous > period or (exact and epoch - previous != period)):
                 actual = f"an evaluation of epoch {epoch}, {epoch - previous} after the one before"
-                self._breach("eval-schedule", evaluation.line, actual)
+                self._breach("eval-schedule", line, actual)
             previous = epoch
         if order.evaluation_count > EVENTS_KEPT:
             self._breach("eval-schedule", None, f"{order.evaluation_count} evaluations")
@@ -300,10 +290,7 @@ class Policy:
         if 0 <= said.value - benchmark.eval_samples < max(batch if has_type(batch, COUNT) else 0, 1):
             return True
         values = {one.value for one in self.order.evaluations}
-        off, off_said = (
-            [value for value in values if not _is_whole(value * samples, _tolerance(samples))]
-            for samples in (benchmark.eval_samples, said.value)
-        )
+        off, off_said = _off(values, benchmark.eval_samples), _off(values, said.value)
         if benchmark.name != "resnet" or len(values) < _LEAST_VALUES or off or not off_said:
             return False
         actual = f"eval_samples is {said.value}; the accuracies are whole numbers of {benchmark.eval_samples}"
@@ -313,7 +300,7 @@ class Policy:
     def _whole_samples(self, samples: int) -> None:
         """Accuracies are whole numbers of `samples`; of more where the last batch's padding counts, too."""
         evaluations = self.order.evaluations
-        off = [one for one in evaluations if not _is_whole(one.value * samples, _tolerance(samples))]
+        off = [one for one in evaluations if _off([one.value], samples)]
         if not off:
             return
         said = self.values.of(schema.GLOBAL_BATCH_SIZE).value
@@ -323,21 +310,21 @@ class Policy:
         found = None
         if len(counts) * (2 * _COUNT_TOLERANCE) ** len(distinct) < 1e-3:  # else one of the counts may fit by chance
             found = next((n for n in counts if all(_is_whole(v * n, _COUNT_TOLERANCE) for v in distinct)), None)
-        if found and found > samples:
-            actual = f"the accuracies are whole numbers of {found} samples: {found - samples} of padding count"
-            self._breach("eval-padding", off[0].line, actual)
-        elif found:
-            actual = f"the accuracies are whole numbers of {found} samples: {samples - found} of {samples} are left out"
-            self._breach("eval-samples", off[0].line, actual)
-        else:
-            for one in off:
-                actual = f"{one.value!r} is {one.value * samples:.3f} of {samples} samples"
-                self._breach("eval-means", one.line, actual)
+        if found:
+            rule = "eval-padding" if found > samples else "eval-samples"
+            lost = (
+                f"{found - samples} of padding count"
+                if found > samples
+                else f"{samples - found} of {samples} are left out"
+            )
+            self._breach(rule, off[0].line, f"the accuracies are whole numbers of {found} samples: {lost}")
+        for one in off if not found else ():
+            self._breach("eval-means", one.line, f"{one.value!r} is {one.value * samples:.3f} of {samples} samples")
 
 
-def _tolerance(samples: int) -> float:
-    """Of a count of `samples` by an accuracy of six digits."""
-    return max(0.01, samples * _ROUNDED)
+def _off(values: Iterable[float], samples: int) -> list[float]:
+    """Those that are no whole number of `samples`, to six digits."""
+    return [value for value in values if not _is_whole(value * samples, max(0.01, samples * _ROUNDED))]
 
 
 def _is_whole(count: float, tolerance: float) -> bool:

@@ -33,13 +33,11 @@ _OF_SUMMARY = {  # the setting that a field of it repeats
     **{"batch_per_device": "BATCHSIZE", "nodes": "DGXNNODES"},
 }
 _OF_SUBMISSION = (schema.SUBMISSION_ORG, schema.SUBMISSION_DIVISION, schema.SUBMISSION_STATUS)
-_SETTINGS = frozenset(
-    {
-        *("WORKLOAD", "MODE", "DATA", "PRECISION", "DEVICE", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "SEED"),
-        *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
-        *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
-    }
-)
+_SETTINGS = {
+    *("WORKLOAD", "MODE", "DATA", "PRECISION", "DEVICE", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "SEED"),
+    *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
+    *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
+}
 Fault = tuple[int | None, str]  # the line to blame, and what is wrong
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
 
@@ -170,61 +168,63 @@ class ProjectLog:
         for node in nodes if configured["DEVICE"] == "gpu" else []:
             if len(node["gpus"]) < devices / summary.nodes:
                 yield None, f"{devices} ranks on {summary.nodes} nodes, and {len(node['gpus'])} GPUs in one of them"
-        for line, name, found, by, wanted in self._said_twice(configured, summary):
+        for name, found, by, wanted in self._of_header(configured, summary):
             if found != wanted:
-                yield line, f"{name} is {printable(found)}; by {by} it is {printable(wanted)}"
+                yield at_line, f"{name} is {printable(found)}; by {by} it is {printable(wanted)}"
+        for point, by, wanted in self._of_events(configured, summary):
+            if (state := self.values.of(point)).value != wanted:
+                yield state.line, f"{point.key} is {printable(state.value)}; by {by} it is {printable(wanted)}"
 
-    def _said_twice(
+    def _of_header(
         self, configured: Mapping[str, Any], summary: schema.RunSummary
-    ) -> Iterator[tuple[int, str, Any, str, Any]]:
-        """Line, name and value of what is known otherwise, by what, and as what."""
-        of, at_line = self.values.of, self.values.of(schema.RUN_SUMMARY).line
-
-        def event(point: schema.Point[Any], by: str, wanted: Any) -> tuple[int, str, Any, str, Any]:
-            return of(point).line, point.key, of(point).value, by, wanted
-
+    ) -> Iterator[tuple[str, Any, str, Any]]:
+        """Name and value of what a setting says, too: which one, and what."""
         hardware, dataset = self.headers[schema.HARDWARE.name], self.headers[schema.DATASET.name]
-        benchmark, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
         for name, by in _OF_SUMMARY.items():
-            yield at_line, f"run_summary's {name}", getattr(summary, name), by, configured[by]
+            yield f"run_summary's {name}", getattr(summary, name), by, configured[by]
+        _, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
+        ranks, resumes = configured["DGXNGPU"], configured["RESUME"] == "auto"
+        yield "run_summary's model", summary.model, "WORKLOAD", model
+        yield "run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes
+        yield "run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""
+        yield "run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed
+        yield "hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]
+        if configured["DEVICE"] == "cpu":
+            yield "PRECISION", configured["PRECISION"], "DEVICE", "fp32"
+        yield "hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]
+        yield "dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"
+
+    def _of_events(
+        self, configured: Mapping[str, Any], summary: schema.RunSummary
+    ) -> Iterator[tuple[schema.Point[Any], str, Any]]:
+        """Events whose value the header or the summary says, too: which part of them, and what."""
+        dataset, batch = self.headers[schema.DATASET.name], summary.devices * summary.batch_per_device
+        benchmark, _ = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
         for point in _OF_SUBMISSION:
-            yield event(point, point.key.upper(), configured[point.key.upper()])
-        ranks, on_cpu, resumes = configured["DGXNGPU"], configured["DEVICE"] == "cpu", configured["RESUME"] == "auto"
-        for name, found, by, wanted in (
-            ("run_summary's model", summary.model, "WORKLOAD", model),
-            ("run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes),
-            ("run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""),
-            ("run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed),
-            ("hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]),
-            *([("PRECISION", configured["PRECISION"], "DEVICE", "fp32")] if on_cpu else []),
-            ("hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]),
-            ("dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"),
-        ):
-            yield at_line, name, found, by, wanted
-        platform, batch = configured["SUBMISSION_PLATFORM"], summary.devices * summary.batch_per_device
-        yield event(schema.SUBMISSION_BENCHMARK, "WORKLOAD", benchmark)
-        yield event(schema.SUBMISSION_PLATFORM, "SUBMISSION_PLATFORM", platform or configured["DGXSYSTEM"])
-        yield event(schema.GLOBAL_BATCH_SIZE, "run_summary", batch)
-        yield event(schema.TRAIN_SAMPLES, "dataset", dataset["train_samples"])
-        yield event(schema.EVAL_SAMPLES, "dataset", dataset["eval_samples"])
+            yield point, point.key.upper(), configured[point.key.upper()]
+        yield schema.SUBMISSION_BENCHMARK, "WORKLOAD", benchmark
+        platform = configured["SUBMISSION_PLATFORM"] or configured["DGXSYSTEM"]
+        yield schema.SUBMISSION_PLATFORM, "SUBMISSION_PLATFORM", platform
+        yield schema.GLOBAL_BATCH_SIZE, "run_summary", batch
+        yield schema.TRAIN_SAMPLES, "dataset", dataset["train_samples"]
+        yield schema.EVAL_SAMPLES, "dataset", dataset["eval_samples"]
         kind = self.values.text(schema.OPT_NAME)
         if optimizer := schema.OPTIMIZER.get(kind):
-            for repeated, name in (
-                (schema.OPT_NAME, "optimizer.kind"),
-                (schema.WARMUP_EPOCHS[kind], "warmup_epochs"),
-                (optimizer["end_learning_rate"], "end_learning_rate"),
-                (optimizer["momentum"], "optimizer.momentum"),
-                (optimizer["weight_decay"], "optimizer.weight_decay"),
-            ):
-                if f"RECIPE.{name}" in configured:
-                    yield event(repeated, f"RECIPE.{name}", configured[f"RECIPE.{name}"])
+            repeated: dict[str, schema.Point[Any]] = {
+                "RECIPE.optimizer.kind": schema.OPT_NAME,
+                "RECIPE.warmup_epochs": schema.WARMUP_EPOCHS[kind],
+                "RECIPE.end_learning_rate": optimizer["end_learning_rate"],
+                "RECIPE.optimizer.momentum": optimizer["momentum"],
+                "RECIPE.optimizer.weight_decay": optimizer["weight_decay"],
+            }
+            yield from ((repeated[name], name, configured[name]) for name in repeated if name in configured)
             rate: Any = configured.get("RECIPE.base_learning_rate")
             of_batch: Any = configured.get("RECIPE.base_batch")
             if is_number(rate) and (of_batch is None or (is_number(of_batch) and of_batch > 0)):
                 rate = float(rate) * (batch / of_batch if of_batch else 1.0)
-                yield event(optimizer["base_learning_rate"], "the recipe and the batch", rate)
-        drawn = summary.resumed or configured["SEED"] == -1
-        yield event(schema.SEED, "SEED", of(schema.SEED).value if drawn else configured["SEED"])
+                yield optimizer["base_learning_rate"], "the recipe and the batch", rate
+        if not summary.resumed and configured["SEED"] != -1:
+            yield schema.SEED, "SEED", configured["SEED"]
 
 
 def fits(kind: Any, value: Any) -> bool:

@@ -16,6 +16,7 @@ SHORTEST_EPOCH = 1 / 150  # of the run's longest; the least is 1/34 in v2.1 and 
 # overlap: their least is 0.27.
 FASTEST_EPOCH, LEAST_EPOCHS, LEAST_QUARTILE_MS = 1 / 4, 8, 1000
 _NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
+_NUMBERED = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}  # kind of event: what numbers it
 
 
 class Evaluation(NamedTuple):
@@ -71,6 +72,22 @@ class RunOrder:
     last_evaluated: int = -1  # epoch
     late: list[tuple[int, str]] = field(default_factory=list)  # evaluations of an epoch before the last trained
     evaluation_count: int = 0
+
+    def take(self, event: Event) -> None:
+        """The next event, of any key."""
+        handle, (kind, _, _) = _HANDLERS.get(event.key), event.key.partition("_")
+        if handle is None:
+            return
+        if kind not in _NUMBERED:
+            handle(self, event)
+            return
+        if event.key == schema.EVAL_ACCURACY.key:
+            self.evaluation_count += 1
+            if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps
+                self._keep_accuracy(event, self.evaluation_count)
+        number = number_of_epochs(f"{kind}-order", event, _NUMBERED[kind], self.collected)
+        if number is not None:
+            handle(self, event, number)
 
     def _breach(self, rule: str, event: Event, actual: str) -> None:
         self.collected.breach(rule, event.line, actual)
@@ -131,21 +148,17 @@ class RunOrder:
             self.seeds.append((event.value, event.line, {"file", "lineno"} <= event.metadata.keys()))
 
     def _cache_clear(self, event: Event) -> None:
+        kept = ""
         if str(event.value or False).strip().lower() in _NO and event.value is not None:
-            self._keep_cache(event, f"the value is {printable(event.value)}")
+            kept = f"the value is {printable(event.value)}"
         elif event.metadata.get("status", "done") != "done":
-            self._keep_cache(event, printable(own_metadata(event.metadata)))
-        elif len(self.caches_cleared) < EVENTS_KEPT:
+            kept = printable(own_metadata(event.metadata))
+        if kept and len(self.caches_kept) < FINDINGS_PER_RULE:
+            self.caches_kept.append((event.line, kept))
+        elif not kept and len(self.caches_cleared) < EVENTS_KEPT:
             self.caches_cleared.append((event.line, event.time_ms))
 
-    def _keep_cache(self, event: Event, why: str) -> None:
-        if len(self.caches_kept) < FINDINGS_PER_RULE:
-            self.caches_kept.append((event.line, why))
-
     # --- blocks and epochs ---
-
-    def _number(self, rule: str, event: Event, name: str = "epoch_num") -> int | None:
-        return number_of_epochs(rule, event, name, self.collected)
 
     def _not_before_run(self, event: Event) -> None:
         if self.start_ms is None:
@@ -165,10 +178,9 @@ class RunOrder:
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
 
-    def _block_start(self, event: Event) -> None:
-        first = self._number("block-order", event, "first_epoch_num")
-        count = self._number("block-order", event, "epoch_count")
-        if first is None or count is None:
+    def _block_start(self, event: Event, first: int) -> None:
+        count = number_of_epochs("block-order", event, "epoch_count", self.collected)
+        if count is None:
             return
         if self.block:
             self._breach("block-order", event, f"the block of line {self.block.line} is still open")
@@ -184,10 +196,7 @@ class RunOrder:
                 self._trains_on()
         self.block = _Open(first, event.time_ms, event.line, count)
 
-    def _block_stop(self, event: Event) -> None:
-        first = self._number("block-order", event, "first_epoch_num")
-        if first is None:
-            return
+    def _block_stop(self, event: Event, first: int) -> None:
         block = self.block
         if not block:
             self._breach("block-order", event, "block_stop, and no block is open")
@@ -204,10 +213,7 @@ class RunOrder:
         self.next_block = block.last + 1
         self.block = None
 
-    def _epoch_start(self, event: Event) -> None:
-        number = self._number("epoch-order", event)
-        if number is None:
-            return
+    def _epoch_start(self, event: Event, number: int) -> None:
         wanted, block = self._next_epoch(), self.block
         if self.epoch:
             self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is still open")
@@ -226,10 +232,8 @@ class RunOrder:
         self.eval_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
 
-    def _epoch_stop(self, event: Event) -> None:
-        number, epoch = self._number("epoch-order", event), self.epoch
-        if number is None:
-            return
+    def _epoch_stop(self, event: Event, number: int) -> None:
+        epoch = self.epoch
         if not epoch:
             self._breach("epoch-order", event, f"epoch {number} stops and none is open")
             return
@@ -250,10 +254,7 @@ class RunOrder:
             return self.block.last
         return self.last_epoch
 
-    def _eval_start(self, event: Event) -> None:
-        number = self._number("eval-order", event)
-        if number is None:
-            return
+    def _eval_start(self, event: Event, number: int) -> None:
         if self.evaluation:
             self._breach("eval-order", event, f"the evaluation of line {self.evaluation.line} is still open")
         elif self.unscored:
@@ -270,10 +271,7 @@ class RunOrder:
         self.last_evaluated = number
         self.evaluation = self.unscored = _Open(number, event.time_ms, event.line)
 
-    def _eval_stop(self, event: Event) -> None:
-        number = self._number("eval-order", event)
-        if number is None:
-            return
+    def _eval_stop(self, event: Event, number: int) -> None:
         if not self.evaluation:
             self._breach("eval-order", event, f"evaluation of epoch {number} stops and none is open")
             return
@@ -285,13 +283,7 @@ class RunOrder:
             self.eval_in_epoch_ms += event.time_ms - self.evaluation.start_ms
         self.evaluation = None
 
-    def _eval_accuracy(self, event: Event) -> None:
-        self.evaluation_count += 1
-        number = self._number("eval-order", event)
-        if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps: the number of evaluations
-            self._keep_accuracy(event, self.evaluation_count)
-        if number is None:
-            return
+    def _eval_accuracy(self, event: Event, number: int) -> None:
         self._keep_accuracy(event, number)
         if not self.unscored:
             # the official rules ask for AT_LEAST_ONE_OR(block_start); some number from 0, and their accuracies from 1
@@ -334,6 +326,6 @@ def _first(wanted: int | None) -> str:
     return "0 or 1" if wanted is None else str(wanted)
 
 
-HANDLERS: dict[str, Callable[[RunOrder, Event], None]] = {
+_HANDLERS: dict[str, Callable[..., None]] = {
     key: getattr(RunOrder, f"_{key}") for key in schema.EVENTS if hasattr(RunOrder, f"_{key}")
 }

@@ -48,10 +48,9 @@ def command(options: argparse.Namespace) -> int:
             f"cannot be found out here: {', '.join(missing)}; "
             "give each by --set FIELD=VALUE, or FIELD= where there is none"
         )
-    if fields["status"] not in STATUS_WORDS.values():
-        raise ValueError(f"status {fields['status']!r}: must be one of {', '.join(map(repr, STATUS_WORDS.values()))}")
-    if fields["division"] not in ("closed", "open"):
-        raise ValueError(f"division {fields['division']!r}: must be closed or open")
+    for name, words in (("status", STATUS_WORDS.values()), ("division", ("closed", "open"))):
+        if fields[name] not in words:
+            raise ValueError(f"{name} {fields[name]!r}: must be one of {', '.join(map(repr, words))}")
     for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
         if not fields[name].isdecimal():  # the official summarizer computes with them
             raise ValueError(f"{name} {fields[name]!r}: must be a whole number")

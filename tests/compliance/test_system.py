@@ -91,7 +91,7 @@ def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path, 
         ("colling=air", "must be FIELD=VALUE"),
         ("cooling", "must be FIELD=VALUE"),
         ("status=research", "must be one of"),
-        ("division=Open", "must be closed or open"),
+        ("division=Open", "must be one of 'closed', 'open'"),
         ("number_of_nodes=one", "must be a whole number"),
     ],
 )
