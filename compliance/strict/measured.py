@@ -196,10 +196,9 @@ class Measured:
             self._compare_time(event, number, said.time_s)
         elif len(self._of_open) < FINDINGS_PER_RULE:
             self._of_open.append((event, number, said.time_s))
-        if (images := self._of_an_epoch()) and abs(said.images - images[0]) > images[1]:
-            actual = (
-                f"{said.images:.10g} images in an epoch; train_samples is {images[0]}, the global batch {images[1]}"
-            )
+        samples, batch = (self._values.of(point).value for point in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
+        if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(said.images - samples) > batch:
+            actual = f"{said.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collected.breach("epoch-images", event.line, actual)
 
     def _compare_windows(self, event: Event, epoch: int, said: schema.EpochThroughput) -> None:
