@@ -16,7 +16,11 @@ SHORTEST_EPOCH = 1 / 150  # of the run's longest; the least is 1/34 in v2.1 and 
 # overlap: their least is 0.27.
 FASTEST_EPOCH, LEAST_EPOCHS, LEAST_QUARTILE_MS = 1 / 4, 8, 1000
 _NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
-_NUMBERED = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}  # kind of event: what numbers it
+_NUMBERED = {  # event: the numbers of epochs in its metadata
+    "block_start": ("first_epoch_num", "epoch_count"),
+    "block_stop": ("first_epoch_num",),
+    **dict.fromkeys(("epoch_start", "epoch_stop", "eval_start", "eval_stop", "eval_accuracy"), ("epoch_num",)),
+}
 
 
 class Evaluation(NamedTuple):
@@ -75,19 +79,17 @@ class RunOrder:
 
     def take(self, event: Event) -> None:
         """The next event, of any key."""
-        handle, (kind, _, _) = _HANDLERS.get(event.key), event.key.partition("_")
+        handle = _HANDLERS.get(event.key)
         if handle is None:
-            return
-        if kind not in _NUMBERED:
-            handle(self, event)
             return
         if event.key == schema.EVAL_ACCURACY.key:
             self.evaluation_count += 1
             if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps
                 self._keep_accuracy(event, self.evaluation_count)
-        number = number_of_epochs(f"{kind}-order", event, _NUMBERED[kind], self.collected)
-        if number is not None:
-            handle(self, event, number)
+        rule, names = f"{event.key.partition('_')[0]}-order", _NUMBERED.get(event.key, ())
+        numbers = [number_of_epochs(rule, event, name, self.collected) for name in names]
+        if None not in numbers:
+            handle(self, event, *numbers)
 
     def _breach(self, rule: str, event: Event, actual: str) -> None:
         self.collected.breach(rule, event.line, actual)
@@ -178,10 +180,7 @@ class RunOrder:
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
 
-    def _block_start(self, event: Event, first: int) -> None:
-        count = number_of_epochs("block-order", event, "epoch_count", self.collected)
-        if count is None:
-            return
+    def _block_start(self, event: Event, first: int, count: int) -> None:
         if self.block:
             self._breach("block-order", event, f"the block of line {self.block.line} is still open")
         if self.epoch:
