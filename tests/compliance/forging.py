@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tests import make_log
 from tests.compliance.altered import TOKEN, Altered
 
 Fields = dict[str, Any]
@@ -109,24 +108,12 @@ def block_at(log: Altered, first: int) -> int:
     )
 
 
-def without(log: Altered, start: int, stop: int, *, renumbered: bool) -> Altered:
-    """The run without the blocks from one to another; what follows moves up in time, and in number if asked."""
+def without(log: Altered, start: int, stop: int) -> Altered:
+    """The run without the blocks from one to another; what follows moves up in time."""
     lines = block_at(log, start), block_at(log, stop)
     first_ms, after_ms = (log.fields(line)["time_ms"] for line in lines)
-    steps = [fields["metadata"]["step"] for line in log.lines[lines[0] : lines[1]] if '"step_window"' in line
-             for fields in [json.loads(line.partition(TOKEN)[2])]]  # fmt: skip
     del log.lines[lines[0] : lines[1]]
-
-    def change(fields: Fields) -> None:
-        where = fields["metadata"]
-        if fields["time_ms"] >= after_ms:
-            fields["time_ms"] -= after_ms - first_ms
-            for name in ("epoch_num", "first_epoch_num") if renumbered else ():
-                where |= {name: where[name] - stop + start} if name in where else {}
-            if renumbered and fields["key"] == "step_window":
-                where["step"] -= len(steps) // 2 * 44
-
-    return each(log, "", change)
+    return clock(log, lambda ms: ms - after_ms + first_ms if ms >= after_ms else ms)
 
 
 def copied(change: Callable[[Altered], Altered]) -> Callable[[Altered, Altered], Altered]:
@@ -151,11 +138,6 @@ def replaced(log: Altered, *changes: tuple[str, str]) -> Altered:
     return log
 
 
-def in_line(log: Altered, key: str, old: str, new: str, number: int = 0) -> Altered:
-    assert old in log.lines[log.at(key, number)]
-    return log.line(key, lambda line: line.replace(old, new), number)
-
-
 def settings(log: Altered, **values: Any) -> Altered:
     """Other values of the header's settings; a name's first _ is a dot."""
     at = next(i for i, line in enumerate(log.lines) if line.startswith('# {"config"'))
@@ -163,23 +145,6 @@ def settings(log: Altered, **values: Any) -> Altered:
     for name, value in values.items():
         section["config"][re.sub("^RECIPE_", "RECIPE.", name)] = {"value": value, "origin": "environment"}
     log.lines[at] = f"# {json.dumps(section)}"
-    return log
-
-
-def summary(log: Altered, **fields: Any) -> Altered:
-    return log.change("run_summary", lambda event: event["value"].update(fields))
-
-
-# --- of a published log, and of ours ---
-
-
-def fast_blocks(log: Altered, _: Altered) -> Altered:
-    """Blocks alone, and three of them take a tenth of their time."""
-    for key in ("throughput", "tracked_stats", "epoch_start", "epoch_stop"):
-        log.drop_all(key)
-    for number in (3, 4, 5):
-        start, stop = (log.fields(log.at(key, number))["time_ms"] for key in ("block_start", "eval_start"))
-        clock(log, lambda ms, by=0.9 * (stop - start): ms - by, "eval_start", number)
     return log
 
 
@@ -194,25 +159,6 @@ def twice(log: Altered, first: str, last: str, number: int) -> Altered:
     each(copied, "", lambda fields: fields.update(time_ms=fields["time_ms"] + took))
     at = log.at(last, number) + 1
     log.lines[at:at] = copied.lines
-    return log
-
-
-def warmed(log: Altered, _: Altered) -> Altered:
-    """Before run_start an epoch has filled the caches."""
-    lines = [log.lines[log.at(key)] for key in ("epoch_start", "epoch_stop")]
-    start = log.at("run_start")
-    ms = log.fields(start)["time_ms"]
-    log.lines[start:start] = lines
-    for offset in (0, 1):
-        fields = log.fields(start + offset)
-        fields["metadata"]["epoch_num"] = 0
-        log.write(start + offset, fields | {"time_ms": ms - 60_000 + offset * 50_000})
-    return log
-
-
-def two_ranks(log: Altered, _: Altered) -> Altered:
-    """Each event of training stands there twice, as of two ranks of a launcher."""
-    log.lines = [out for line in log.lines for out in ([f"0: {line}", f"1: {line}"] if '"epoch_' in line else [line])]
     return log
 
 
@@ -235,8 +181,3 @@ def rank_times(**changes: Any) -> Callable[[Altered, Altered], Altered]:
 
 def summed(log: Altered, **fields: Any) -> Altered:
     return log.change("telemetry_summary", lambda event: event["value"].update(fields))
-
-
-def synthetic(log: Altered, _: Altered) -> Altered:
-    log.lines = make_log.run(seed=2, summary={"data": "synthetic"}).splitlines()
-    return summary(log, data="real")

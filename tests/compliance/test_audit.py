@@ -168,17 +168,6 @@ def test_a_copied_run_is_a_question(tmp_path: Path) -> None:
     assert [(q.rule, q.logs) for q in row.questions] == [("runs-differ", 4)]
 
 
-def test_a_run_that_stands_in_two_submissions_is_a_question(tmp_path: Path) -> None:
-    for system in ("CPU", "GPU"):
-        texts = (make_log.run(seed=seed, platform=system) for seed in range(5))
-        write(tmp_path / "Example/results" / system / "resnet", *texts)
-    one, other = audit(tmp_path)
-    assert [question.rule for question in one.questions] == []
-    [question] = other.questions
-    assert (question.rule, question.logs) == ("run-elsewhere", 5)
-    assert "result_0.txt of Example/results/CPU/resnet" in question.actual
-
-
 @pytest.mark.parametrize("altered", ["times", "accuracies"])
 def test_a_run_that_stands_elsewhere_with_other_times_or_accuracies_is_a_question(altered: str, tmp_path: Path) -> None:
     log = by.intervals(Altered(make_log.closed_run()), lambda took: [ms + n * n for n, ms in enumerate(took)])

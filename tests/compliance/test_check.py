@@ -4,7 +4,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -16,8 +15,8 @@ from compliance import rules
 from compliance.__main__ import main
 from compliance.official import tools as official
 from tests import jobs, make_log
-from tests.compliance.altered import Altered, foreign, write
-from tests.compliance.breaches import OFFICIAL, ONLY_WARNS, OURS, Alter, checkpoint, padded
+from tests.compliance.altered import Altered, write
+from tests.compliance.breaches import OFFICIAL, ONLY_WARNS, OURS, checkpoint
 
 STRICT = rules.load("4.0.0").strict
 
@@ -104,35 +103,6 @@ def test_blanks_in_its_texts_make_no_other_submission_of_a_copied_run(tmp_path: 
     assert (status, rules_broken(files[0])) == (1, set())
     assert all(rules_broken(file) == {"seeds-differ", "runs-differ"} for file in files[1:])
     assert any(f["rule"] == "same-configuration" for f in files[1]["findings"])
-
-
-@pytest.mark.parametrize(
-    "alter",
-    [
-        lambda log: log.drop("seed"),  # "from v4.1 onwards"
-        lambda log: log.value("lars_opt_learning_rate_decay_steps", 14523.5),  # "unconstrained"
-        lambda log: log.drop_all("eval_start").drop_all("eval_stop"),  # AT_LEAST_ONE_OR(block_start)
-        lambda log: log.line("eval_accuracy", lambda line: re.sub(r'("epoch_num": \d+)', r"\1.0", line)),
-        lambda log: log.change("submission_org", lambda fields: fields.update(time_ms=0)),
-        lambda log: log.later("opt_name", 1e9).value("lars_opt_learning_rate_decay_steps", "pow2"),
-        lambda log: log.later("init_start", 1e8).later("init_stop", 1e8),  # written afterwards
-        lambda log: log.value("eval_accuracy", 0.76, 3),  # "The clock may be stopped as soon as"
-        lambda log: log.value("eval_accuracy", 0.77, 3).value("eval_accuracy", 0.7, -1),
-        lambda log: (
-            log.drop_all("eval_start")
-            .drop_all("eval_stop")
-            .move_after("eval_accuracy", "block_stop", -1)
-            .later("eval_accuracy", 1, -1)
-        ),
-        lambda log: padded(log),
-        lambda log: log.change("init_start", lambda fields: fields.update(event_type="POINT")),
-        lambda log: log.change("eval_accuracy", lambda fields: fields.update(value=round(fields["value"], 6)), 1),
-    ],
-)
-def test_what_the_text_of_the_round_allows_is_no_error(alter: Alter, tmp_path: Path, capsys) -> None:
-    [path] = write(tmp_path, alter(Altered(foreign(make_log.closed_run()))).text)
-    _, [file] = check(capsys, path, "--verdict", "strict")
-    assert (file["strict"], errors(file)) == ("pass", [])
 
 
 def test_throughputs_of_other_submitters_are_compared_with_their_epochs(published_logs: Path, tmp_path, capsys) -> None:
@@ -264,12 +234,9 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "folder"], "folder: no result_*.txt"),
         (["check", "log", "log"], "log: named twice"),
         (["check", "log", "--ruleset", "7.0.0"], "ruleset 7.0.0: no rules for it; take one of 0.7.0, 1.0.0,"),
-        (["check", "log", "--ruleset", "../rules"], "no rules for it"),
         (["check", "log", "--benchmark", "vgg"], "benchmark vgg: ruleset 4.0.0 has no rules for it"),
-        (["check", "log", "--ruleset", "2.1.0", "--benchmark", "hrnet"], "has no rules for it"),
         (["check", "log", "--system", "log"], "log: no system description"),
         (["check", "--explain", "run_strat"], "near it: run_start"),
-        (["check", "/dev/zero"], "not a regular file"),
         (["check", "pipe"], "not a regular file"),
         (["check", "log", "--junit", "absent/x.xml"], "absent/x.xml"),
         (["check", "log", "--junit", "log"], "log: exists, and this command did not write it"),

@@ -166,19 +166,6 @@ def _without_weights(seeds: dict[str, str]) -> dict[str, str]:
     return {name: Altered(text).drop_all("weights_initialization").text for name, text in seeds.items()}
 
 
-def test_unaltered_seeds_get_the_same_verdict(own_seeds, mlperf_seeds, tmp_path) -> None:
-    for ruleset, seeds in (("4.0.0", own_seeds | mlperf_seeds), ("2.1.0", mlperf_seeds)):
-        for name, text in seeds.items():
-            (tmp_path / "log.txt").write_text(text)
-            findings = check_file(tmp_path / "log.txt", rules.load(ruleset)).findings
-            ours = all(finding.severity != "error" for finding in findings)
-            config = str(config_of_ours("4.0.0", tmp_path)) if name.startswith("hrnet") else None
-            official = official_checker.passes(tmp_path / "log.txt", ruleset, config)
-            assert (ours, official) == {"result_2.txt": (False, False), "aborted": (False, True)}.get(
-                name, (True, True)
-            )
-
-
 @pytest.mark.parametrize("metadata", [["status", "epoch_num"], "status epoch_num", "samples_count", [], "", None, 5])
 def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(own_seeds, metadata, tmp_path) -> None:
     path = tmp_path / "log.txt"
@@ -195,26 +182,25 @@ def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(ow
         assert any(finding.severity == "error" for finding in findings)
 
 
-def test_altered_logs_of_this_project(own_seeds, tmp_path) -> None:
-    outcomes = _compare(own_seeds, "4.0.0", tmp_path, 250, 0)
-    assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 20, outcomes
+_OLDER = ("0.7.0", "1.0.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0")
+_MLPERF = ("result_0.txt", "result_2.txt")
 
 
-def test_altered_logs_of_another_submitter(mlperf_seeds, tmp_path) -> None:
-    outcomes = _compare(_without_weights(mlperf_seeds), "4.0.0", tmp_path, 150, 10_000)
-    assert min(outcomes[name] for name in ("both pass", "both reject", "only ours rejects")) > 10, outcomes
-
-
-def test_altered_logs_under_the_ruleset_that_they_were_made_for(mlperf_seeds, tmp_path) -> None:
-    outcomes = _compare(mlperf_seeds, "2.1.0", tmp_path, 100, 20_000)
-    assert min(outcomes[name] for name in ("both reject", "only ours rejects")) > 5, outcomes
-
-
-@pytest.mark.parametrize("ruleset", ["0.7.0", "1.0.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"])
-def test_altered_logs_under_the_rulesets_of_other_rounds(own_seeds, mlperf_seeds, tmp_path, ruleset: str) -> None:
-    seeds = {name: own_seeds[name] for name in ("open", "closed lars", "closed sgd")}
-    outcomes = _compare(seeds | _without_weights(mlperf_seeds), ruleset, tmp_path, 60, 30_000)
-    assert sum(outcomes[name] for name in ("both reject", "only ours rejects")) > 12, outcomes
+@pytest.mark.parametrize(
+    ("ruleset", "names", "count", "start"),
+    [
+        ("4.0.0", ("open", "closed lars", "closed sgd", "aborted", "hrnet", "hrnet closed"), 250, 0),
+        ("4.0.0", _MLPERF, 150, 10_000),
+        ("2.1.0", _MLPERF, 100, 20_000),
+        *((ruleset, ("open", "closed lars", "closed sgd", *_MLPERF), 60, 30_000) for ruleset in _OLDER),
+    ],
+)
+def test_altered_logs(ruleset, names, count: int, start: int, own_seeds, mlperf_seeds, tmp_path) -> None:
+    theirs = mlperf_seeds if ruleset == "2.1.0" else _without_weights(mlperf_seeds)
+    outcomes = _compare({name: (own_seeds | theirs)[name] for name in names}, ruleset, tmp_path, count, start)
+    assert outcomes["both reject"] + outcomes["only ours rejects"] > count / 5, outcomes
+    kinds = ("both reject", "only ours rejects", *(("both pass",) if ruleset == "4.0.0" else ()))
+    assert ruleset in _OLDER or min(outcomes[kind] for kind in kinds) > count / 15, outcomes
 
 
 @pytest.mark.parametrize("ruleset", ["0.7.0", "1.1.0", "2.0.0", "3.0.0", "3.1.0"])

@@ -155,6 +155,9 @@ ODD: dict[str, Odd] = {
         time_ms=fields["time_ms"] // 1000 * 1000)),
     "events of another type": lambda log: log.line("run_start", lambda line: line.replace("INTERVAL_START", "START")),
     "sgd with half an epoch of warm-up": lambda _: Altered(foreign(make_log.closed_run(hyperparameters=SGD))),
+    "init written afterwards": lambda log: log.later("init_start", 1e8).later("init_stop", 1e8),
+    "accuracies alone, and the last behind its block": lambda log: log.drop_all("eval_start").drop_all("eval_stop")
+    .move_after("eval_accuracy", "block_stop", -1).later("eval_accuracy", 1, -1),
     "the target reached, and lost again": lambda log: log.value("eval_accuracy", 0.7592, 7).value(
         "eval_accuracy", 0.7588, -1),
 }  # fmt: skip

@@ -87,24 +87,17 @@ def test_the_corpus_reaches_a_pass_and_many_rules(tmp_path: Path) -> None:
     pytest.fail(f"{passed} pass, {len(broken)} rules are broken")
 
 
-def _fuzz(runs: int, inputs: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    (tmp_path / "known").mkdir()
-    for path in inputs:
-        shutil.copy(path, tmp_path / "known")
+@pytest.mark.parametrize(("runs", "largest"), [(60, 300), pytest.param(2_000, 1 << 20, marks=pytest.mark.slow)])
+def test_the_fuzzer_finds_nothing(runs: int, largest: int, tmp_path: Path) -> None:
+    for folder in ("new", "known"):
+        (tmp_path / folder).mkdir()
+    for path in CORPUS:
+        if path.stat().st_size < largest:
+            shutil.copy(path, tmp_path / "known")
     options = [f"-runs={runs}", "-seed=7", "-max_len=6000", "-timeout=60", tmp_path / "new", tmp_path / "known"]
     done = jobs.run([sys.executable, str(HERE / "fuzz.py"), *map(str, options)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "INFO: Instrumenting compliance.check" in done.stderr
-
-
-def test_the_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path) -> None:
-    _fuzz(60, [path for path in CORPUS if path.stat().st_size < 300], tmp_path)
-
-
-@pytest.mark.slow
-def test_the_fuzzer_finds_nothing_in_a_long_run(tmp_path: Path) -> None:
-    _fuzz(2_000, CORPUS, tmp_path)
 
 
 def _check(path: Path) -> tuple[int, float]:

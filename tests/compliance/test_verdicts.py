@@ -190,14 +190,6 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> 
     assert passed == []
 
 
-def test_a_log_without_its_headers_and_summary_is_no_clean_one(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.run(summary={"resumed": True, "mode": "throughput"})).drop_all("run_summary")
-    log.lines = [line for line in log.lines if not line.startswith("# {")]
-    source = '# {"source": {"commit": "%s", "dirty": false}}\n' % ("0" * 40)
-    _, files = check(capsys, *write(tmp_path, log.text, source + foreign(make_log.run())))
-    assert all("own-log" in rules_broken(file) for file in files)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "key", "value", "severity"),
     [
@@ -240,13 +232,6 @@ def test_a_closed_run_numbers_its_epochs_from_1(tmp_path: Path, capsys) -> None:
     (tmp_path / "log").write_text(text)
     _, [file] = check(capsys, tmp_path / "log", "--verdict", "strict")
     assert {f["severity"] for f in file["findings"] if f["rule"] == "epoch_start.metadata"} == {"warning"}  # "should"
-
-
-def test_several_learning_rates_fail_in_closed_and_warn_in_open(tmp_path: Path, capsys) -> None:
-    recipes = [make_log.LARS | {"lars_opt_base_learning_rate": 10.5 + i} for i in range(5)]
-    write(tmp_path, *(make_log.closed_run(seed=i, hyperparameters=recipe) for i, recipe in enumerate(recipes)))
-    status, files = check(capsys, tmp_path)
-    assert (status, rules_broken(files[0]), rules_broken(files[4])) == (1, set(), {"same-hyperparameters"})
 
 
 def test_the_findings_are_as_their_schema_says(tmp_path: Path, capsys) -> None:
