@@ -59,22 +59,19 @@ def _add_submission(commands: Any) -> None:
     system_ = _parser(commands, "system")
     system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
     system_.add_argument("--log", type=Path, required=True, help="log that says the machine and the submission")
-    given = "what cannot be found out; FIELD= says that there is none"
-    system_.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help=given)
+    system_.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="what is asked for")
     system_.add_argument("--force", action="store_true", help="replace FILE")
 
     package_ = _parser(commands, "package")
     package_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
     package_.add_argument("--org", required=True, help="organisation: the package's top folder")
-    described = "system: systems/NAME.json, or the path of the description"
-    package_.add_argument("--system", required=True, metavar="NAME", help=described)
+    package_.add_argument("--system", required=True, metavar="NAME", help="of systems/NAME.json, or the path of one")
     package_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
     _ruleset(package_)
 
     verify_ = _parser(commands, "verify")
     verify_.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package, or a published folder")
-    allowed = "of a published folder: ssh-keygen's allowed signers"
-    verify_.add_argument("--signers", type=Path, metavar="FILE", help=allowed)
+    verify_.add_argument("--signers", type=Path, metavar="FILE", help="who may sign a published folder: ssh-keygen(1)")
     verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
 
     publish_ = _parser(commands, "publish")
@@ -83,10 +80,8 @@ def _add_submission(commands: Any) -> None:
     publish_.add_argument("--key", type=Path, metavar="FILE", help="sign its hashes with this SSH key")
 
     audit_ = _parser(commands, "audit")
-    where = "SUBMITTER/results/SYSTEM/BENCHMARK, or a tar"
-    audit_.add_argument("path", type=Path, metavar="FOLDER|ARCHIVE", help=where)
-    rounds = "for all (default: that of the round in a folder's name; 4.0.0 for logs of this project)"
-    audit_.add_argument("--ruleset", help=rounds)
+    audit_.add_argument("path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or tar")
+    audit_.add_argument("--ruleset", help="default: of the round in a folder's name; 4.0.0 for this project's logs")
     audit_.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     audit_.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
 

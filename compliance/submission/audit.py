@@ -273,9 +273,8 @@ def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], tuple[_Folder, st
         if folder.submitter != other.submitter and same_owner and "power" in folder.submitter:
             actual, severity = f"{actual}: this is its submission with power logs", "info"
         elif folder.name.parts[0] != other.name.parts[0]:
-            both = bool(folder.description and other.description)
             same = "identical" if folder.description == other.description else "not identical"
-            same = same if both else "missing"
+            same = same if folder.description and other.description else "missing"
             passes = "passes" if one.official else "does not pass"
             actual += (
                 f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
@@ -293,9 +292,7 @@ def _of_power(one: Report, power: Mapping[str, Nodes]) -> Iterator[Finding]:
     asked = []
     if numbers != list(range(wanted)):
         there = printable(", ".join(sorted(files)) or "none")
-        asked.append(
-            ("power-nodes", f"power logs: {there}; those of nodes 0 to {wanted - 1} are due, as of another run")
-        )
+        asked.append(("power-nodes", f"power logs: {there}; due are nodes 0 to {wanted - 1}, as of another run"))
     for file, times in sorted(files.items()):
         asked += [(rule, f"{file}: {what}") for rule, what in _of_node(times, one.run)]
     for rule, found in asked:
@@ -370,11 +367,11 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submissi
 
 def _questions(reports: Sequence[Report]) -> Iterator[Question]:
     """Each rule that a log breaks once, errors first."""
-    found: dict[str, list[tuple[str, Finding]]] = {}
+    found: defaultdict[str, list[tuple[str, Finding]]] = defaultdict(list)
     for report in reports:
         for finding in report.findings:
             if finding.severity != "info":
-                found.setdefault(finding.rule, []).append((str(report.path), finding))
+                found[finding.rule].append((printable(str(report.path)), finding))
     for rule, breaches in sorted(found.items(), key=lambda item: (item[1][0][1].severity, item[0])):
         file, one = breaches[0]
         yield Question(
@@ -383,7 +380,7 @@ def _questions(reports: Sequence[Report]) -> Iterator[Question]:
             official=one.official,
             severity=one.severity,
             logs=len({name for name, _ in breaches}),
-            file=printable(file),
+            file=file,
             line=one.line,
             actual=printable(one.actual, 1000),
         )

@@ -293,7 +293,7 @@ def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tm
     assert asked[0] == asked[1] == dict.fromkeys(rules, (1, "result_3.txt"))
     (results / "power/result_3/node_0.txt").rename(results / "power/result_3/node_x.txt")
     [of_nodes] = [q for q in audit(tmp_path)[0].questions if q.rule == "power-nodes"]
-    assert "node_x.txt; those of nodes 0 to 1 are" in of_nodes.actual
+    assert "node_x.txt; due are nodes 0 to 1," in of_nodes.actual
     (results / "power/result_3/node_x.txt").rename(results / "power/result_3/node_0.txt")
     good, _ = PowerChecker("4.0.0").check_power(str(results / "power"), sorted(map(str, results.glob("result_*.txt"))))
     assert good  # for it only asks for files, of which no run lacks all
