@@ -42,6 +42,10 @@ class Altered:
     def value(self, key: str, value: Any, number: int = 0) -> "Altered":
         return self.change(key, lambda fields: fields.update(value=value), number)
 
+    def inside(self, key: str, number: int = 0, **values: Any) -> "Altered":
+        """Other fields of a value that is a table."""
+        return self.change(key, lambda fields: fields["value"].update(values), number)
+
     def metadata(self, key: str, number: int = 0, **metadata: Any) -> "Altered":
         return self.change(key, lambda fields: fields["metadata"].update(metadata), number)
 
@@ -64,8 +68,8 @@ class Altered:
         del self.lines[self.at(key, number)]
         return self
 
-    def drop_all(self, key: str) -> "Altered":
-        self.lines = [line for line in self.lines if f'"key": "{key}"' not in line]
+    def drop_all(self, *keys: str) -> "Altered":
+        self.lines = [line for line in self.lines if not any(f'"key": "{key}"' in line for key in keys)]
         return self
 
     def repeat(self, key: str, number: int = 0) -> "Altered":
@@ -91,9 +95,7 @@ class Altered:
 def foreign(text: str) -> str:
     """The log without what only this project writes."""
     log = Altered("\n".join(line for line in text.splitlines() if not line.startswith("# {")))
-    for key in ("run_summary", "step_window", "epoch_throughput", "telemetry_summary"):
-        log.drop_all(key)
-    return log.text
+    return log.drop_all("run_summary", "step_window", "epoch_throughput", "telemetry_summary").text
 
 
 def write(folder: Path, *texts: str) -> list[Path]:

@@ -177,7 +177,3 @@ def rank_times(**changes: Any) -> Callable[[Altered, Altered], Altered]:
         return log
 
     return forge
-
-
-def summed(log: Altered, **fields: Any) -> Altered:
-    return log.change("telemetry_summary", lambda event: event["value"].update(fields))

@@ -47,7 +47,7 @@ def rules_broken(file: dict[str, Any]) -> set[str]:
         make_log.closed_run(hyperparameters=make_log.SGD),
         make_log.hrnet_run(),
         make_log.closed_hrnet_run(),
-        Altered(make_log.run()).change("run_summary", lambda fields: fields["value"].update(of_a_later_schema=1)).text,
+        Altered(make_log.run()).inside("run_summary", of_a_later_schema=1).text,
     ],
     ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"],
 )

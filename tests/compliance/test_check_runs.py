@@ -12,17 +12,8 @@ from compliance.submission.description import compare_description, over_peak
 from runlog.reader import read_text
 from tests import make_log
 from tests.compliance.altered import Altered, write
-from tests.compliance.test_check import STRICT, check, errors, rules_broken
+from tests.compliance.test_check import STRICT, check, rules_broken
 from tests.compliance.test_package import description
-
-
-def test_runs_with_the_same_seed_fail(tmp_path: Path, capsys) -> None:
-    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2), make_log.run(seed=1))
-    status, files = check(capsys, tmp_path)
-    assert status == 1
-    assert [rules_broken(file) for file in files] == [set(), set(), {"seeds-differ", "runs-differ"}]
-    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2), make_log.run(seed=3))
-    assert check(capsys, tmp_path)[0] == 0
 
 
 def test_another_configuration_is_warned_of_by_name(tmp_path: Path, capsys) -> None:
@@ -87,14 +78,6 @@ def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_
     assert warning["actual"] == "lars_opt_base_learning_rate is 11; the reference point has 10.5"
 
 
-def test_the_published_mlperf_runs(published_logs: Path, capsys) -> None:
-    folder = published_logs / "mlperf_v2.1_dgxa100_resnet"
-    for ruleset in ("4.0.0", "2.1.0"):
-        status, files = check(capsys, folder, "--ruleset", ruleset)
-        assert (status, [file["verdict"] for file in files]) == (1, ["pass", "pass", "fail", "pass", "pass"])
-        assert errors(files[2]) == [("eval_accuracy.value", 385), ("run-status", 396)]
-
-
 @pytest.mark.parametrize(
     ("changes", "good"),
     [
@@ -125,7 +108,7 @@ def run_of(text: str) -> LoggedRun:
 @pytest.mark.parametrize(("faster", "found"), [(1, False), (10, True)])
 def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool) -> None:
     """A published rate of 8 A100, 26,500 images/s, and ten times that; of a log without epochs, too."""
-    log = Altered(make_log.closed_run(epoch_ms=48_300 // faster)).drop_all("epoch_start").drop_all("epoch_stop")
+    log = Altered(make_log.closed_run(epoch_ms=48_300 // faster)).drop_all("epoch_start", "epoch_stop")
     run = run_of(log.text)
     cards = {"number_of_nodes": "1", "accelerators_per_node": "8", "accelerator_model_name": "NVIDIA A100-SXM4-80GB"}
     assert bool(over_peak(run, cards, STRICT["system-description"])) == found

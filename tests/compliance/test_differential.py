@@ -13,21 +13,16 @@ from compliance import rules
 from compliance.check import check_file
 from compliance.official.tools import config_of_ours
 from tests import make_log
-from tests.compliance import official_checker
+from tests.compliance import fuzz, official_checker
 from tests.compliance.altered import TOKEN, Altered
+from tests.compliance.forging import each
 
 VALUES = (
     *(None, True, False, 0, 1, -1, 2, 0.5, 0.759, 0.7591, 0.99, 1.0, 1e-4, 1e30, 2**70, "", "x", "1", [], {}, [1]),
     {"a": 1},
     *("open", "closed", "resnet", "hrnet", "bert", "sgd", "lars", "cloud", "aborted", "success", 1437, 1281167, 0.001),
 )
-KEYS = (
-    *("submission_org", "submission_platform", "submission_division", "submission_status", "submission_benchmark"),
-    *("cache_clear", "init_start", "init_stop", "run_start", "run_stop", "block_start", "block_stop", "epoch_start"),
-    *("epoch_stop", "eval_start", "eval_stop", "eval_accuracy", "train_samples", "eval_samples", "opt_name", "seed"),
-    *("global_batch_size", "gradient_accumulation_steps", "lars_epsilon", "sgd_opt_momentum", "weights_initialization"),
-    *("step_window", "unheard_of"),
-)
+KEYS = (*fuzz.KEYS, "weights_initialization", "unheard_of")
 
 
 Alteration = Callable[[Altered, int, random.Random], object]
@@ -170,11 +165,7 @@ def _without_weights(seeds: dict[str, str]) -> dict[str, str]:
 def test_metadata_that_is_no_object_is_taken_as_the_official_checker_takes_it(own_seeds, metadata, tmp_path) -> None:
     path = tmp_path / "log.txt"
     for key in ("run_stop", "epoch_start", "block_start", "block_stop", "eval_accuracy", "epoch_stop"):
-        log = Altered(own_seeds["closed lars"])
-        for index in log.events():
-            fields = log.fields(index)
-            if fields["key"] == key:
-                log.write(index, fields | {"metadata": metadata})
+        log = each(Altered(own_seeds["closed lars"]), key, lambda fields: fields.update(metadata=metadata))
         path.write_text(log.text)
         findings = check_file(path, rules.load("4.0.0")).findings
         ours = [finding for finding in findings if finding.official]

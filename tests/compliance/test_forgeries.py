@@ -53,13 +53,14 @@ OWN: dict[str, Forgery] = {
     "times of a rank that is not there": (by.rank_times(data_wait_rank=99), "own-log"),
     "the ranks' least above the median": (by.rank_times(compute_least_s=0.5), "own-log"),
     "made-up times of the ranks, on which no figure rests": (by.rank_times(), ""),
-    "one sample of telemetry": (lambda log, _: by.summed(log, samples=1), "own-log"),
-    "a tenth of the energy": (lambda log, _: by.summed(log, energy_j=422.4, joules_per_image=1.0), "own-log"),
+    "one sample of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1), "own-log"),
+    "a tenth of the energy": (lambda log, _: log.inside(
+        "telemetry_summary", energy_j=422.4, joules_per_image=1.0), "own-log"),
     "a GPU that is in no list": (lambda log, _: by.settings(by.replaced(
         log, ('"device": "cpu"', '"device": "gpu"')), DEVICE="gpu"), "own-log"),
     "another precision than a CPU has, everywhere": (lambda log, _: by.settings(by.replaced(
-        log, ('"math_mode": "fp32"', '"math_mode": "amp_o2"')).change("run_summary", lambda event: event[
-        "value"].update(precision="amp_o2", math_mode="amp_o2")), PRECISION="amp_o2"), "own-log"),
+        log, ('"math_mode": "fp32"', '"math_mode": "amp_o2"')).inside(
+        "run_summary", precision="amp_o2", math_mode="amp_o2"), PRECISION="amp_o2"), "own-log"),
     "a section's key twice": (lambda log, _: by.replaced(
         log, ('"dirty": false', '"dirty": true, "dirty": false')), "own-log"),
     "an epoch cut out": (lambda log, _: by.without(log, 2, 3), "own-log"),

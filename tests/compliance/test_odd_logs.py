@@ -48,9 +48,7 @@ def _numbers(change: Callable[[int], Any]) -> Odd:
 
 
 def _blocks_alone(log: Altered) -> Altered:
-    for key in ("epoch_start", "epoch_stop", "eval_start", "eval_stop"):
-        log.drop_all(key)
-    return log
+    return log.drop_all("epoch_start", "epoch_stop", "eval_start", "eval_stop")
 
 
 def _block_an_epoch(log: Altered) -> Altered:
@@ -123,7 +121,7 @@ ODD: dict[str, Odd] = {
     "blocks alone": _blocks_alone,
     "a block_start for each epoch": _block_an_epoch,
     "blocks and accuracies numbered from 0": _from_zero_by_blocks,
-    "no epochs": lambda log: log.drop_all("epoch_start").drop_all("epoch_stop"),
+    "no epochs": lambda log: log.drop_all("epoch_start", "epoch_stop"),
     "an accuracy 1 ms before its eval_stop": lambda log: log.later("eval_accuracy", -2, 3),
     "run_stop before the block is over": lambda log: log.move_after("block_stop", "run_stop", -1),
     "run_stop 50 ms earlier than the last accuracy": lambda log: log.later("run_stop", -50),
@@ -156,7 +154,7 @@ ODD: dict[str, Odd] = {
     "events of another type": lambda log: log.line("run_start", lambda line: line.replace("INTERVAL_START", "START")),
     "sgd with half an epoch of warm-up": lambda _: Altered(foreign(make_log.closed_run(hyperparameters=SGD))),
     "init written afterwards": lambda log: log.later("init_start", 1e8).later("init_stop", 1e8),
-    "accuracies alone, and the last behind its block": lambda log: log.drop_all("eval_start").drop_all("eval_stop")
+    "accuracies alone, and the last behind its block": lambda log: log.drop_all("eval_start", "eval_stop")
     .move_after("eval_accuracy", "block_stop", -1).later("eval_accuracy", 1, -1),
     "the target reached, and lost again": lambda log: log.value("eval_accuracy", 0.7592, 7).value(
         "eval_accuracy", 0.7588, -1),

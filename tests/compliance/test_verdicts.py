@@ -81,7 +81,7 @@ def test_training_cut_from_a_log_is_found(tmp_path: Path, capsys) -> None:
     path = tmp_path / "result_0.txt"
     others = foreign(make_log.closed_run())
     of_the_rest_ms = 32 * 36_000 + 8 * 2_000
-    without_epochs = Altered(others).drop_all("epoch_start").drop_all("epoch_stop").text
+    without_epochs = Altered(others).drop_all("epoch_start", "epoch_stop").text
     for text, shorter, broken in (
         (others, 120, set()),
         (others, 180, {"epoch-time"}),
