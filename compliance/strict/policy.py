@@ -65,11 +65,9 @@ class Policy:
             self._not_applied(_OF_OUR_BENCHMARKS, actual)
         else:
             self.order.finish()
-            self._evaluated()
+            self._evaluated(shares=name in _OF_SHARES)
             if name == "resnet":
                 self._pace(benchmark)
-            if name in _OF_SHARES:
-                self._shares()
             self._target(benchmark, division)
             self._closed_data(benchmark, closed=closed)
             if closed and name == "resnet":
@@ -89,12 +87,16 @@ class Policy:
             why = f": {printable(aborted.value)}" if aborted.count else ""
             self._breach("run-status", order.stop_line, f"status {printable(order.status)}{why}")
 
-    def _evaluated(self) -> None:
+    def _evaluated(self, *, shares: bool) -> None:
         of, accuracy = self.values.of, self.values.of(schema.EVAL_ACCURACY)
         evaluated = of(schema.EVAL_START).count and of(schema.EVAL_STOP).count
         blocks = of(schema.BLOCK_START).count and of(schema.BLOCK_STOP).count  # either is what the official rules ask
         if accuracy.count and not (evaluated or blocks):
             self._breach("eval-order", accuracy.line, "accuracies without eval_start and eval_stop")
+        for one in self.order.evaluations if shares else ():
+            if not 0 <= one.value <= 1:
+                actual, wanted = f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
+                self._breach("value-type", one.line, actual, wanted)
 
     def _pace(self, benchmark: Benchmark) -> None:
         """No step is shorter than its 500 kernels; on the benchmark's data no evaluation far faster than training."""
@@ -210,12 +212,6 @@ class Policy:
         elif reached and division == "closed" and reached is not last:
             actual = f"epoch {reached.epoch} reached {reached.value:.6g} already and the run went on, as it may"
             self.collected.note("target-status", actual)
-
-    def _shares(self) -> None:
-        for one in self.order.evaluations:
-            if not 0 <= one.value <= 1:
-                actual, wanted = f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
-                self._breach("value-type", one.line, actual, wanted)
 
     def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
         train, evaluation = self.values.of(schema.TRAIN_SAMPLES), self.values.of(schema.EVAL_SAMPLES)

@@ -255,13 +255,15 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters |= {"shown": printable, "repr": lambda value: "not stated" if value is None else repr(value)}
     template = Path(__file__).with_name("package.md").read_text(encoding="utf-8")
+    name = run.section(schema.DATASET).get("name")
+    samples = [printable(run.first_value(of)) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)]
     return environment.from_string(template).render(
         package=manifest,
         score=score,
         runs=[(Path(one["file"]).name, one, of.dropped) for one, of in zip(manifest["runs"], score.runs, strict=True)],
         description=dict.fromkeys(FIELDS, "") | {name: printable(value, 1000) for name, value in description.items()},
         form=form_of(manifest["benchmark"], manifest["ruleset"]),
-        data=_dataset(run),
+        data=f"{f'{printable(name)}, ' if name else ''}{samples[0]} + {samples[1]} samples",
         code=code_folder(manifest["benchmark"]),
         settings=_rerun(run),
         unverified=UNVERIFIED,
@@ -274,12 +276,6 @@ def form_of(benchmark: str, ruleset: str) -> str:
     """Whose rules the logs keep."""
     theirs = f"MLPerf Training ruleset {ruleset}" if benchmark == "resnet" else "MLPerf's logs; no MLPerf benchmark"
     return f"In the form of {theirs}"
-
-
-def _dataset(run: LoggedRun) -> str:
-    name = run.section(schema.DATASET).get("name")
-    train, evaluation = (printable(run.first_value(of)) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES))
-    return f"{f'{printable(name)}, ' if name else ''}{train} + {evaluation} samples"
 
 
 def _rerun(run: LoggedRun) -> str:

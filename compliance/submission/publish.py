@@ -1,8 +1,6 @@
 """`python -m compliance publish`: one static page of packages that verify, with the packages beside it.
 
-Any web server can serve the folder: index.html, results.json with the same table, packages/ID/ORG/ as they were built,
-and SHA256SUMS of all, signed by `ssh-keygen -Y sign` where a key is given. No result here was reviewed, and the page
-says so beside each, as MLCommons' messaging guidelines ask of such results.
+No result here was reviewed, and the page says so beside each, as MLCommons' messaging guidelines ask.
 """
 
 import argparse

@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from compliance.check import Report, check_file
 from compliance.official import convergence
@@ -60,16 +59,12 @@ class Score:
 
 
 def command(options: argparse.Namespace) -> int:
-    scored = score_logs(expand(options.logs), load(options.ruleset), options.verdict)
+    ruleset = load(options.ruleset)
+    checked = [check_file(log, ruleset) for log in expand(options.logs)]
+    runs, chosen = nearest_the_median(checked, ruleset, options.verdict)
+    scored = replace(score_runs(runs, ruleset, options.verdict), chosen=chosen)
     print(json.dumps(asdict(scored), indent=2) + "\n" if options.json else as_text(scored), end="")
     return 0 if scored.minutes is not None else 1
-
-
-def score_logs(logs: Sequence[Path], ruleset: Ruleset, by: str | None = None) -> Score:
-    """The score of the submission that consists of `logs`. Raises ValueError if they are not of one benchmark."""
-    checked = [check_file(log, ruleset) for log in logs]
-    scored, chosen = nearest_the_median(checked, ruleset, by)
-    return replace(score_runs(scored, ruleset, by), chosen=chosen)
 
 
 def nearest_the_median(
@@ -89,9 +84,9 @@ def nearest_the_median(
 
 
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
-    """The same of logs that were checked; `by` None is strict for our own logs and official for others.
+    """The score of a submission; `by` None is strict for our own logs and official for others.
 
-    A submission may drop one run that did not converge (training_rules.adoc, section Benchmark Results). official drops
+    Raises ValueError if the logs are not of one submission of a benchmark that is scored. A submission may drop one run that did not converge (training_rules.adoc, section Benchmark Results). official drops
     what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score beside another fault.
     """
     first, benchmark = checked[0], one_submission(checked, ruleset)

@@ -104,7 +104,9 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 
 def from_machine(root: Path) -> dict[str, str]:
     """The fields that no log has and this machine says: /proc, /sys and /etc below `root`, and the driver."""
-    found = _processor(root) | _storage(root) | _network(root) | _accelerators() | _operating_system(root)
+    found = _processor(root) | _storage(root) | _network(root) | _accelerators()
+    if system := re.search(r'^PRETTY_NAME="?(.*?)"?$', _read(root / "etc/os-release") or "", re.MULTILINE):
+        found["operating_system"] = f"{system[1]}, {os.uname().sysname} {platform.release()}"
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -194,11 +196,6 @@ def _accelerators() -> dict[str, str | None]:
         }
     finally:
         ask(pynvml.nvmlShutdown)
-
-
-def _operating_system(root: Path) -> dict[str, str | None]:
-    system = re.search(r'^PRETTY_NAME="?(.*?)"?$', _read(root / "etc/os-release") or "", re.MULTILINE)
-    return {"operating_system": f"{system[1]}, {os.uname().sysname} {platform.release()}" if system else None}
 
 
 def faults(fields: Mapping[str, Any]) -> list[str]:
