@@ -86,8 +86,9 @@ def nearest_the_median(
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """The score of a submission; `by` None is strict for our own logs and official for others.
 
-    Raises ValueError if the logs are not of one submission of a benchmark that is scored. A submission may drop one run that did not converge (training_rules.adoc, section Benchmark Results). official drops
+    A submission may drop one run that did not converge (training_rules.adoc, section Benchmark Results). official drops
     what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score beside another fault.
+    Raises ValueError if the logs are not of one submission of a benchmark that is scored.
     """
     first, benchmark = checked[0], one_submission(checked, ruleset)
     by = by or first.by
