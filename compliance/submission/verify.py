@@ -13,8 +13,8 @@ from compliance.rules import load
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
-from compliance.submission.publish import PACKAGES, PAGE, SIGNATURE, TABLE, as_table, page_of, row_of, signed
 from compliance.submission.runs import sha256
+from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, as_table, page_of, row_of, signed
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
 

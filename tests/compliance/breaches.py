@@ -99,7 +99,6 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("own-log", make_log.run, lambda log: log.repeat("seed").value("seed", 7, -1), "seed"),
     ("own-log", make_log.run, lambda log: log.repeat("run_summary"), "run_summary"),
     ("own-log", make_log.run, lambda log: _with_two_sources(log), "*"),
-    ("own-log", make_log.run, lambda log: log.drop("run_summary"), None),
     ("own-log", make_log.run, lambda log: log.change(
         "run_summary", lambda fields: fields["value"].pop("resumed")), "run_summary"),
     *(

@@ -32,14 +32,8 @@ VALUES = (
 )
 METADATA = (
     *("{}", '{"epoch_num": 1}', '{"epoch_num": 2}', '{"epoch_num": 1e400}', '{"first_epoch_num": 1, "epoch_count": 2}'),
-    *(
-        '{"first_epoch_num": 1}',
-        '{"status": "success"}',
-        '{"status": "aborted"}',
-        '{"status": []}',
-        '{"rank": 2}',
-        "[]",
-    ),
+    *('{"first_epoch_num": 1}', '{"status": "success"}', '{"status": "aborted"}', '{"status": []}', '{"rank": 2}'),
+    "[]",
     *('{"samples_count": 5}', '{"epoch_num": 1, "epoch_num": 1}', '{"epoch_count": "x", "first_epoch_num": null}'),
 )
 TIMES = ("0", "1", "1000", "3000000", "-5", "1.5", "9223372036854775808", '"1"', "1e400", "null")

@@ -82,15 +82,12 @@ def test_a_round_that_no_name_says_is_asked_for(tmp_path: Path, name: str, asks:
         assert "bert: not judged\n" in capsys.readouterr().out
 
 
-def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, capsys) -> None:
+def test_an_archive_gives_what_its_folder_gives(tmp_path: Path) -> None:
     folder = _repository(tmp_path / "repository")
     archive = tmp_path / "results.tar.xz"
     with tarfile.open(archive, "w:xz") as members:
         members.add(folder, ".")
     assert audit(archive) == audit(folder)
-    archive.write_bytes(archive.read_bytes()[:1000])
-    assert main(["audit", str(archive)]) == 2
-    assert "nor" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "repository" / "v4.0" / "Example" / "results" / "whole")]) == 0
     (tmp_path / "empty").mkdir()
     assert main(["audit", str(tmp_path / "empty")]) == 2
