@@ -17,6 +17,7 @@ from compliance.official import tools as official
 from tests import jobs, make_log
 from tests.compliance.altered import Altered, write
 from tests.compliance.breaches import OFFICIAL, ONLY_WARNS, OURS, checkpoint
+from tests.compliance.forging import clock
 
 STRICT = rules.load("4.0.0").strict
 
@@ -141,11 +142,7 @@ def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, ca
 
 
 def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.run())
-    first = log.at("step_window", 2)  # of epoch 2
-    for index in log.events():
-        if index > first:
-            log.write(index, (fields := log.fields(index)) | {"time_ms": fields["time_ms"] + 1000})
+    log = clock(Altered(make_log.run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
     path = tmp_path / "result_0.txt"
     path.write_text(log.text)
     assert rules_broken(check(capsys, path)[1][0]) == {"throughput-agrees"}

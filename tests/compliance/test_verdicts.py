@@ -14,6 +14,7 @@ from compliance.check import check_file
 from compliance.submission.copies import alike
 from tests import make_log
 from tests.compliance.altered import Altered, foreign, write
+from tests.compliance.forging import clock, each, intervals
 from tests.compliance.test_check import check, rules_broken
 
 # --- the two verdicts ---
@@ -68,13 +69,8 @@ def test_annotations_of_github(tmp_path: Path, capsys) -> None:
 def _cut(text: str, kept_ms: float) -> Altered:
     """The log with the time between the first block's end and run_stop squeezed into `kept_ms`."""
     log = Altered(text)
-    first, last = log.fields(log.at("block_stop"))["time_ms"], log.fields(log.at("run_stop"))["time_ms"]
-    for index in log.events():
-        fields = log.fields(index)
-        if fields["time_ms"] > first:
-            later = min((fields["time_ms"] - first) / (last - first) * kept_ms, kept_ms)
-            log.write(index, fields | {"time_ms": first + later})
-    return log
+    first, last = (log.fields(log.at(key))["time_ms"] for key in ("block_stop", "run_stop"))
+    return clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
 
 
 def test_training_cut_from_a_log_is_found(tmp_path: Path, capsys) -> None:
@@ -107,9 +103,7 @@ def test_the_same_accuracies_at_another_start_are_found(tmp_path: Path, capsys) 
 
 def _later(text: str, seed: int) -> Altered:
     """The run at another hour with another seed, and another accuracy at one evaluation."""
-    log = Altered(text).seed(seed)
-    for index in log.events():
-        log.write(index, (fields := log.fields(index)) | {"time_ms": fields["time_ms"] + seed * 3_600_000})
+    log = each(Altered(text).seed(seed), "", lambda fields: fields.update(time_ms=fields["time_ms"] + seed * 3_600_000))
     return log.value("eval_accuracy", 0.4 + seed * 0.05, 1)
 
 
@@ -128,15 +122,10 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
     """One run packaged again: another start and seed, other accuracies; `equal` of 36 epochs took the same time."""
     chance, texts = random.Random(1), []
     took = [chance.gauss(36_000, 300) for _ in range(36)]
-    for seed in (1, 2):
-        log, moved, epoch = Altered(foreign(make_log.closed_run(seed=seed))), 0, 0
-        for index in log.events():
-            fields = log.fields(index)
-            if fields["key"] == "epoch_stop":
-                moved += int((took[epoch] if seed == 1 or epoch < equal else chance.gauss(36_000, 300)) - 36_000)
-                epoch += 1
-            log.write(index, fields | {"time_ms": fields["time_ms"] + moved})
-        texts.append(log.text)
+    for seed, same in ((1, 36), (2, equal)):
+        log = Altered(foreign(make_log.closed_run(seed=seed)))
+        new_ms = [int(took[n] if n < same else chance.gauss(36_000, 300)) for n in range(36)]
+        texts.append(intervals(log, lambda _, new_ms=new_ms: new_ms).text)
     write(tmp_path, *texts)
     _, files = check(capsys, tmp_path, "--verdict", "strict")
     assert rules_broken(files[1]) == ({"runs-differ"} if found else set())
@@ -146,10 +135,8 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
 
 
 def test_runs_of_one_host_at_one_time_are_found(tmp_path: Path, capsys) -> None:
-    later = _later(make_log.run(seed=7), 0)
-    for index in later.events():  # an hour apart by their seeds; now a minute after the first
-        fields = later.fields(index)
-        later.write(index, fields | {"time_ms": fields["time_ms"] - 6 * 3_600_000 + 60_000})
+    later = _later(make_log.run(seed=7), 0)  # an hour apart by their seeds; now a minute after the first
+    each(later, "", lambda fields: fields.update(time_ms=fields["time_ms"] - 6 * 3_600_000 + 60_000))
     write(tmp_path, make_log.run(seed=1), later.seed(7).text)
     _, files = check(capsys, tmp_path)
     [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
