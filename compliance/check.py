@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compliance.findings import Collected, Finding, breach, verdict
 from compliance.first_values import FirstValues
 from compliance.official.checker import Judge, official_findings
 from compliance.official.rule_files import VERSION, keys
-from compliance.rules import Ruleset
+from compliance.rules import Collected, Finding, Ruleset, breach, verdict
 from compliance.strict import measured, project_log
 from compliance.strict.policy import Policy
 from compliance.strict.run_order import Evaluation, RunOrder

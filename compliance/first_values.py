@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compliance.findings import Collected
+from compliance.rules import Collected
 from runlog import schema
 from runlog.reader import Event
 from runlog.text import as_json, visible

@@ -7,9 +7,8 @@ from html import escape
 from pathlib import Path
 
 from compliance.check import Report
-from compliance.findings import verdict
 from compliance.official.rule_files import VERSION, keys, read_check, rules_in_words
-from compliance.rules import Ruleset
+from compliance.rules import Ruleset, verdict
 
 
 def check_replaceable(path: Path, start: str) -> None:

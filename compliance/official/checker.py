@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compliance.findings import FINDINGS_PER_RULE, Collected, Finding
 from compliance.first_values import is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
-from compliance.rules import Ruleset
+from compliance.rules import FINDINGS_PER_RULE, Collected, Finding, Ruleset
 from runlog import schema
 from runlog.reader import Event, open_log
 from runlog.text import as_json, printable, visible

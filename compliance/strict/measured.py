@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from compliance.findings import FINDINGS_PER_RULE, Collected
 from compliance.first_values import COUNT, FirstValues, has_type, is_number
+from compliance.rules import FINDINGS_PER_RULE, Collected
 from runlog import schema
 from runlog.reader import Event, settings_of, table_of
 from runlog.text import printable

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.findings import Collected, Finding
 from compliance.first_values import COUNT, FirstValues, KeyState, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import Benchmark, Ruleset
+from compliance.rules import Benchmark, Collected, Finding, Ruleset
 from compliance.strict.measured import EVENTS_KEPT
 from compliance.strict.project_log import ProjectLog, is_project_log, recipe_target
 from compliance.strict.run_order import RunOrder

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from compliance.findings import FINDINGS_PER_RULE, Collected
 from compliance.first_values import FirstValues, is_number, own_metadata
+from compliance.rules import FINDINGS_PER_RULE, Collected
 from compliance.strict.measured import EVENTS_KEPT, Measured, number_of_epochs
 from runlog import schema
 from runlog.reader import Event

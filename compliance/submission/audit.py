@@ -23,10 +23,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from compliance.check import NOTHING, LoggedRun, Report, check_file
-from compliance.findings import Finding
 from compliance.forms import check_replaceable
 from compliance.official.rule_files import versions
-from compliance.rules import Ruleset, load
+from compliance.rules import Finding, Ruleset, load
 from compliance.strict.policy import LEAST_CURVE
 from compliance.submission.copies import LEAST_DISTINCT
 from compliance.submission.description import over_peak, read_description

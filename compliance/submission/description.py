@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun
-from compliance.findings import Finding, breach
 from compliance.first_values import COUNT, NUMBER, has_type
-from compliance.rules import StrictRule
+from compliance.rules import Finding, StrictRule, breach
 from compliance.strict.machine import most_images_per_s
 from runlog import schema
 from runlog.reader import open_log, parse_json

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun, Report, check_file
-from compliance.findings import verdict
 from compliance.notice import NOT_VERIFIED, UNVERIFIED
 from compliance.official import tools as official
-from compliance.rules import Benchmark, Ruleset, load
+from compliance.rules import Benchmark, Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.runs import check_between, expand, one_submission, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs

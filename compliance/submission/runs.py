@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import NOTHING, LoggedRun, Report, check_file
-from compliance.findings import FINDINGS_PER_RULE, Finding, breach, note, verdict
 from compliance.first_values import COUNT, has_type
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
-from compliance.rules import Benchmark, Ruleset, StrictRule
+from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
 from compliance.submission.copies import alike, of_its_own
 from compliance.submission.description import compare_description, hardware_nodes, read_description
 from runlog import schema

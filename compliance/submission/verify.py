@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compliance.check import check_file
-from compliance.findings import verdict
-from compliance.rules import load
+from compliance.rules import load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
