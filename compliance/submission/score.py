@@ -54,7 +54,7 @@ class Score:
     convergence: str
     problem: str
     refused: tuple[str, ...]  # rules that leave no strict score; beside an official one they must be read
-    chosen: str  # which of more runs than a submission has these are; empty where there are no more
+    chosen: str = ""  # which of more runs than a submission has these are; empty where there are no more
     runs: tuple[ScoredRun, ...]
 
 
@@ -121,8 +121,8 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         scaling, rcp = judged.scaling, "pass" if judged.passed else "fail"
         verdict = f"{rcp}ed: {judged.reason}"
         if judged.point and judged.mean_epochs is not None:
-            verdict += f"; {judged.mean_epochs:.4f} epochs, reference {judged.point.mean_epochs:.4f}"
-            verdict += f" (least {judged.point.least_epochs:.4f})"
+            wanted = f"{judged.point.mean_epochs:.4f} (least {judged.point.least_epochs:.4f})"
+            verdict += f"; {judged.mean_epochs:.4f} epochs, reference {wanted}"
         if not judged.passed and len(runs) >= benchmark.runs:
             problem = problem or "fails the test against the reference convergence points"
     return Score(
@@ -140,7 +140,6 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         convergence=verdict,
         problem=problem,
         refused=tuple(sorted(faults)),
-        chosen="",
         runs=tuple(runs),
     )
 
