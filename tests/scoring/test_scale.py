@@ -216,10 +216,10 @@ def test_a_data_set_that_says_no_numbers_says_nothing(logs: list[Path], dataset:
         (["--measured", "{one}", "--protocol", "mlperf"], "measures no throughput"),
         (["--measured", "{one}", "{one}", "--nodes", "2"], "the same run"),
         ([], "give --measured"),
-        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "no list of node counts"),
-        (["--measured", "{one}", "{other}"], "different batch_per_device"),
+        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "invalid counts value"),
+        (["--measured", "{one}", "{other}"], "batch of one device differs"),
         (["--measured", "{one}", "{absent}"], "absent"),
-        (["--measured", "{one}", "--devices-per-node", "8"], "never predicted from a part of it"),
+        (["--measured", "{one}", "--devices-per-node", "8"], "no node is predicted from a part of it"),
         (["--measured", "{one}", "--epochs", "1e308"], "invalid positive value"),
     ],
 )
