@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import os
 import sys
@@ -18,10 +19,9 @@ from scoring.published.table import read_published
 from scoring.record import InputError
 from scoring.report import render
 from scoring.report.build import build, read_findings
-from scoring.report.page import page
 from scoring.report.values import csv_text, values
 
-LINE_BYTES = 8192  # read of a line that is quoted
+LINE_BYTES = 8192  # of a line that is quoted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(jsonable(values(report)), indent=1))
     if args.html or args.markdown or not (args.csv or args.json):
-        shown = page(report, args_of(args), read_lines)
+        shown = render.page(report, args_of(args), read_lines)
         if args.html:
             _write(args.html, render.html(shown))
         if args.markdown or not (args.html or args.csv or args.json):
@@ -77,34 +77,17 @@ def args_of(args: argparse.Namespace) -> list[str]:
 
 def read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
     """The starts of those lines of a log, as text."""
-    found: dict[int, str] = {}
-    last = max(wanted, default=0)
-    number = 1
     with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
-        while number <= last and (piece := stream.readline(LINE_BYTES)):
-            if number in wanted:
-                found[number] = piece.rstrip(b"\r\n").decode("utf-8", "replace")
-            while not piece.endswith(b"\n"):  # pass over the rest of a long line
-                piece = stream.readline(1 << 20)
-                if not piece:
-                    return found
-            number += 1
-    return found
+        lines = enumerate(itertools.islice(stream, max(wanted, default=0)), 1)
+        return {
+            number: line[:LINE_BYTES].rstrip(b"\r\n").decode("utf-8", "replace")
+            for number, line in lines
+            if number in wanted
+        }
 
 
 def _write(file: str, text: str) -> None:
-    """Writes a form that is whole under its name, or not there; a pipe or a device just takes it."""
-    path = Path(file).resolve()
-    if file != "-" and not path.parent.is_dir():
-        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
     if file == "-":
         sys.stdout.write(text)
-    elif path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8", newline="")
     else:
-        half = path.with_name(f".{path.name}.half")
-        try:
-            half.write_text(text, encoding="utf-8", newline="")
-            half.replace(path)
-        finally:
-            half.unlink(missing_ok=True)
+        Path(file).write_text(text, encoding="utf-8", newline="")

@@ -21,8 +21,7 @@ from scoring.figure.score import RunFigure, once, score
 from scoring.published.table import Published
 from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
-from scoring.report.scaling import curves, scaling_rows
-from scoring.report.step_time import with_step_times
+from scoring.report.scaling import curves, scaling_rows, with_step_times
 from scoring.report.text import counted
 from scoring.report.verdict import checks, overall
 

@@ -8,9 +8,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from runlog.run import real
 from scoring.figure import warnings
 from scoring.importers.checks import REFUSED
 from scoring.published.table import Published
+from scoring.record import section
 from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
 from scoring.report.brief import NO_RATES, of_group, unit_of
@@ -25,7 +27,6 @@ from scoring.report.content import (
     StepTime,
     timeline,
 )
-from scoring.report.step_time import all_reduce_mib
 from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
@@ -108,8 +109,9 @@ def _part(row: tuple[Group, StepTime], seconds: float | None, otherwise: str) ->
 
 def _all_reduce_note(row: tuple[Group, StepTime]) -> str:
     group, step = row
-    size = all_reduce_mib(group.record) if group.record.devices != 1 else None
-    return step.all_reduce_note + (f" ({size:,.1f} MiB of gradients are summed in a step)" if size else "")
+    size = real(section(group.record, "program").get("all_reduce_mib")) or 0.0
+    summed = f" ({size:,.1f} MiB of gradients are summed in a step)" if size > 0 and group.record.devices != 1 else ""
+    return step.all_reduce_note + summed
 
 
 def _efficiency(row: ScalingRow) -> str:
