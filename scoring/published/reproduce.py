@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from runlog.text import safe_lines
 from scoring.figure import protocols
@@ -49,7 +49,7 @@ class Rule:
     devices_unsaid: int | None
     batch_unsaid: int | None
     factor: float | None  # that the publisher applied to the score
-    rule: Literal["published", "assumed"]  # "assumed": as in the publisher's other logs, for it does not say
+    rule: str  # "published", or "assumed": as in the publisher's other logs, for it does not say
     line: int
 
 
