@@ -1,7 +1,7 @@
 """Campaigns: each report's grid, what is skipped and resumed, and the table at the end."""
 
+import json
 import os
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from program import strategy
-from runlog import schema
 from scoring.figure import protocols
 from scoring.published import campaign as command_line
 from scoring.published import campaign_plan
@@ -17,7 +16,7 @@ from scoring.published.campaign import published_figures
 from scoring.published.campaign_plan import Machine, RunSpec
 from scoring.published.table import select
 from scoring.record import InputError
-from tests import make_log
+from tests.scoring import sample_run
 
 NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
 CLUSTER = Machine(
@@ -51,27 +50,6 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
 
 
 @pytest.mark.parametrize(
-    "name, framework, shape, printed",
-    [
-        ("fleetx", "Paddle (FleetX)", (32, 2), ["3982.28", "8524.23", "9466.25"]),  # FP32, AMP, automatic strategy
-        ("perf_rn50", "NGC MXNet", (256, 1), ["2957.8", "10336", "7848.2", "22690"]),  # V100, then A100
-    ],
-)
-def test_published_figures_are_matched_by_precision_strategy_and_accelerator(
-    name: str, framework: str, shape: tuple[int, int], printed: list[str]
-) -> None:
-    campaign = campaign_plan.read_campaign(name)
-    batch, nodes = shape
-    cells = [
-        cell
-        for cell in campaign.cells
-        if vars(cell.asked).items() >= {"batch_per_device": batch, "nodes": nodes, "devices": 8 * nodes}.items()
-    ]
-    found = [published_figures(campaign, cell, "throughput")[framework] for cell in cells]
-    assert [figure and figure.printed for figure in found] == printed
-
-
-@pytest.mark.parametrize(
     "change, text",
     [
         ({"tables": [{"title": "x", "batches": [1], "precision": "fp32", "shapes": ["8"]}]}, "NODESxDEVICES"),
@@ -86,12 +64,6 @@ def test_a_file_that_is_no_campaign_is_refused_with_what_is_wrong(tmp_path: Path
     with pytest.raises(InputError, match=r"mine\.yaml: not a campaign") as error:
         campaign_plan.read_campaign("mine", tmp_path)
     assert text in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["absent", "../campaigns/dlperf", ""])
-def test_an_unknown_campaign_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(InputError, match="choose one of dlperf, fleetx, oneflow, perf_hrnet, perf_rn50"):
-        campaign_plan.read_campaign(name)
 
 
 # ------------------------------------------------------------------------------------------------ the plan
@@ -145,20 +117,37 @@ def test_the_machine_is_what_nvidia_smi_and_the_hosts_say(
     assert here.hosts == ["a", "b", "c"]
 
 
-def test_a_job_exports_what_the_report_says_and_its_nodes_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def jobs_of(here: Machine, results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, list[str]]:
+    """What `plan fleetx --jobs` says of the first trial of each run: its command and its exports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_line, "machine", lambda: here)
+        patch.setattr(campaign_plan, "REPOSITORY", results)
+        assert command_line.main(["plan", "fleetx", "--results", str(results), "--jobs", *options]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert all(Path(folder).parts[-2:] == (name, f"trial_{trial}") for name, trial, folder, _, _ in lines)
+    return {name: [command, *exports.split()] for name, trial, _, command, exports in lines if trial == "1"}
+
+
+def test_a_job_exports_what_the_report_says_and_is_started_where_its_nodes_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(campaign_plan, "REPOSITORY", tmp_path)
     (tmp_path / "config_2xDGX1.sh").touch()
-    campaign = campaign_plan.read_campaign("fleetx")
-    for nodes, system, config in ((2, None, None), (1, "DGX1", "DGX1"), (2, "DGX1", "2xDGX1"), (1, "4xDGX1", "DGX1")):
-        run = RunSpec(nodes, 8 * nodes, 64, "amp_o1", "auto")
-        exports = campaign_plan.environment(campaign, run, system)
-        wanted = {"DGXNNODES": str(nodes), "DGXNGPU": "8", "BATCHSIZE": "64", "PRECISION": "amp_o1", "STRATEGY": "auto"}
-        wanted |= {"MODE": "throughput", "WARMUP_STEPS": "20", "MEASURED_STEPS": "100", "DEVICE": "gpu"}
-        assert exports.items() >= wanted.items() and exports.get("DGXSYSTEM") == config
-    small = campaign_plan.environment(campaign_plan.read_campaign("fleetx", shrink=True), run, "DGX1")
-    assert (small["DGXSYSTEM"], small["DEVICE"]) == ("CPU", "cpu")
+    here = jobs_of(CLUSTER, tmp_path, capsys)
+    said = (
+        "WORKLOAD=rn50 MODE=throughput NEXP=1 DGXNNODES=1 DGXNGPU=8 BATCHSIZE=64 PRECISION=amp_o1 DEVICE=gpu DATA=real"
+    )
+    steps = "RECIPE=paddleclas_piecewise PRINT_STEPS=10 WARMUP_STEPS=20 MEASURED_STEPS=100"
+    auto = here["1n8g_b64_amp_o1_auto"]
+    assert auto == ["./run_and_time.sh", *said.split(), *steps.split(), "DGXSYSTEM=DGX1", "STRATEGY=auto"]
+    two, four = here["2n8g_b32_fp32"], here["4n8g_b32_fp32"]
+    assert two[0] == "launch/mpirun.sh --hosts a,b --no-container" and two[-1] == "DGXSYSTEM=2xDGX1"
+    assert four[0] == "launch/mpirun.sh --hosts a,b,c,d --no-container" and four[-1] == "DGXSYSTEM=DGX1"
+    boxed = jobs_of(replace(CLUSTER, in_container=True, system="4xDGX1"), tmp_path, capsys)
+    one = boxed["1n8g_b32_fp32"]
+    assert (one[0], one[-1]) == ("launch/container_node.sh", "DGXSYSTEM=DGX1")
+    assert boxed["2n8g_b32_fp32"][0] == "launch/mpirun.sh --hosts a,b"
+    small = jobs_of(NOTHING, tmp_path, capsys, "--shrink", "--runner", "mine")["1n2g_b2_fp32"]
+    assert small[0] == "mine" and {"DGXSYSTEM=CPU", "DEVICE=cpu"} <= set(small)
 
 
 def test_a_run_on_gpus_needs_the_name_of_its_system(
@@ -166,61 +155,28 @@ def test_a_run_on_gpus_needs_the_name_of_its_system(
 ) -> None:
     """Without it the CPU's config would be taken."""
     monkeypatch.setattr(command_line, "machine", lambda: replace(CLUSTER, system=None))
-    arguments = ["plan", "dlperf", "--results", str(tmp_path), "--jobs"]
-    assert command_line.main(arguments) == 2
+    assert command_line.main(["plan", "dlperf", "--results", str(tmp_path), "--jobs"]) == 2
     assert "DGXSYSTEM is not set" in capsys.readouterr().err
-    monkeypatch.setattr(command_line, "machine", lambda: CLUSTER)
-    assert command_line.main(arguments) == 0
-    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == 36 and all("DGXSYSTEM=" in line[4] and "DEVICE=gpu" in line[4] for line in lines)
-
-
-BOXED = replace(CLUSTER, in_container=True)
-
-
-@pytest.mark.parametrize(
-    "nodes, here, command",
-    [
-        (1, CLUSTER, "./run_and_time.sh"),
-        (4, CLUSTER, "launch/mpirun.sh --hosts a,b,c,d --no-container"),
-        (1, BOXED, "launch/container_node.sh"),
-        (2, BOXED, "launch/mpirun.sh --hosts a,b"),
-    ],
-)
-def test_the_command_of_a_job_is_the_launcher_that_reaches_its_nodes(nodes: int, here: Machine, command: str) -> None:
-    assert campaign_plan.command(RunSpec(nodes, 8 * nodes, 128, "fp32"), here) == command
 
 
 # ----------------------------------------------------------------------------------------- logs and figures
 
 
 def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, status: str | None = "success") -> Path:
-    """A log as a job of `exports` would write it, every step of the same time."""
-    devices = int(exports["DGXNNODES"]) * int(exports["DGXNGPU"])
-    batch, every = int(exports["BATCHSIZE"]), int(exports["PRINT_STEPS"])
-    log = make_log.Log(tick_ms=0)
-    log.now_ms += 1000 * zlib.crc32(str(folder).encode())  # no two runs start at once
-    config = {
-        name: schema.Setting(value=int(value) if value.isdigit() else value, origin="environment")
-        for name, value in exports.items()
-    }
-    log.section(schema.CONFIG, config)
-    sizes = {"devices": devices, "nodes": int(exports["DGXNNODES"]), "batch_per_device": batch}
-    summary = make_log.run_summary(**sizes, precision=exports["PRECISION"], mode="throughput")
-    log.event(schema.RUN_SUMMARY, summary)
-    log.mark(schema.RUN_START)
-    warm_up = int(exports["WARMUP_STEPS"])
-    for step in range(every, warm_up + int(exports["MEASURED_STEPS"]) + 1, every):
-        phase = "warmup" if step <= warm_up else "measured"
-        time_s = every * step_time_s * (3 if phase == "warmup" else 1)
-        log.now_ms += round(1000 * time_s)
-        window = make_log.window(steps=every, images=every * devices * batch, time_s=time_s, data_wait_s=0.0)
-        log.window(replace(window, gpu_memory_mib=12000.0), step=step, epoch=1, phase=phase)
-    if status:
-        log.mark(schema.RUN_STOP, schema.Ended(status=status))
+    """A log as a job of `exports` would write it, every step of the same time, and thrice that in the warm-up."""
+    said = {name: int(value) if value.isdigit() else value for name, value in exports.items()}
+    nodes, warm_up = said["DGXNNODES"], said["WARMUP_STEPS"]
+    times = [3 * step_time_s] * warm_up + [step_time_s] * said["MEASURED_STEPS"]
+    size = {"devices": nodes * said["DGXNGPU"], "batch": said["BATCHSIZE"], "every": said["PRINT_STEPS"]}
+    of_log = {"mode": "throughput", "warm_up": warm_up, "nodes": nodes, "precision": said["PRECISION"]}
+    text = sample_run.mllog(sample_run.run_of(times, share=0, **size), status=status or "", **of_log)
+    config = {name: {"value": value, "origin": "environment"} for name, value in said.items()}
+    text = f"# {json.dumps({'config': config})}\n{text}".replace('"gpu_memory_mib": null', '"gpu_memory_mib": 12000')
+    if status is None:
+        text = text[: text.rindex("\n", 0, text.index('"run_stop"')) + 1]
     path = folder / "X" / "rn50" / "result_0.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(log.text.getvalue())
+    path.write_text(text)
     return path
 
 
