@@ -20,17 +20,7 @@ from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import count, jsonable
-from scoring.published.campaign_plan import (
-    SHRUNK_NOTE,
-    Campaign,
-    Cell,
-    Job,
-    RunSpec,
-    like,
-    machine,
-    plan,
-    read_campaign,
-)
+from scoring.published.campaign_plan import SHRUNK_NOTE, Campaign, Cell, Job, Run, like, machine, plan, read_campaign
 from scoring.published.table import Figure, nearest, select
 from scoring.record import InputError, Record, TooFewRunsError
 
@@ -60,7 +50,7 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
     yield from [SHRUNK_NOTE] * campaign.shrunk
 
 
-def assumed(campaign: Campaign, run: RunSpec) -> tuple[float, str]:
+def assumed(campaign: Campaign, run: Run) -> tuple[float, str]:
     """Seconds one trial takes, by a start-up and the nearest published figure of the first framework, and that one."""
     if campaign.shrunk:
         return SHRUNK_RUN_S, "assumption"
@@ -73,7 +63,7 @@ def assumed(campaign: Campaign, run: RunSpec) -> tuple[float, str]:
     return START_UP_S + steps * run.batch_per_device * row.devices / row.value, source
 
 
-def figures(campaign: Campaign, jobs: Sequence[Job]) -> dict[RunSpec, Score | str]:
+def figures(campaign: Campaign, jobs: Sequence[Job]) -> dict[Run, Score | str]:
     """The figure of each run by the campaign's protocol, or why it has none.
 
     Our runs set their warm-up apart: WARMUP_STEPS is what the protocol drops, so nothing more is dropped after it.
@@ -87,7 +77,7 @@ def figures(campaign: Campaign, jobs: Sequence[Job]) -> dict[RunSpec, Score | st
         skip=protocol.skip if by_window else warm_up,
         take_steps=protocol.take_steps and measured,
     )
-    found: dict[RunSpec, Score | str] = {}
+    found: dict[Run, Score | str] = {}
     for job in jobs:
         why = f"skipped: {job.skipped}" if job.skipped else next(filter(None, job.missing.values()), "not run yet")
         try:
@@ -105,7 +95,7 @@ def published_figures(campaign: Campaign, cell: Cell, metric: str) -> dict[str, 
     return {n: next((row.value for row in rows if row.framework.startswith(n)), None) for n in campaign.frameworks}
 
 
-def table(campaign: Campaign, found: dict[RunSpec, Score | str]) -> list[dict[str, Any]]:
+def table(campaign: Campaign, found: dict[Run, Score | str]) -> list[dict[str, Any]]:
     """The report's tables as rows of plain values: ours, published, ratio and interval side by side.
 
     A cell without a figure of ours says why in `notes`; one that the report leaves empty has `published` None.

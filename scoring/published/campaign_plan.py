@@ -46,7 +46,7 @@ SHRUNK_NOTE = (
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class Run:
     """What one call of run_and_time.sh measures; cells of several tables may share it."""
 
     nodes: int
@@ -74,8 +74,8 @@ class Cell:
     title: str  # of its table
     note: str  # shown below the title
     accelerator: str | None  # whose published figures the table holds, where a report has several
-    asked: RunSpec
-    run: RunSpec
+    asked: Run
+    run: Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Machine:
 class Job:
     """The trials of a run, each one call of run_and_time.sh."""
 
-    run: RunSpec
+    run: Run
     folder: Path  # of the trials' LOGDIRs
     done: list[Record]
     missing: dict[int, str]  # by trial, from 1: what is wrong with what lies in its folder
@@ -161,8 +161,8 @@ def _cells(
         nodes, _, devices = shape.partition("x")
         if not (nodes.isdecimal() and devices.isdecimal()):
             raise ValueError(f"shape {shape!r} is not NODESxDEVICES, e.g. 2x8")
-        asked = RunSpec(int(nodes), int(nodes) * int(devices), batch, precision, strategy)
-        run = RunSpec(1, min(asked.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", strategy) if shrink else asked
+        asked = Run(int(nodes), int(nodes) * int(devices), batch, precision, strategy)
+        run = Run(1, min(asked.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", strategy) if shrink else asked
         yield Cell(title=title, note=note, accelerator=accelerator, asked=asked, run=run)
 
 
@@ -190,7 +190,7 @@ def _nvidia_smi(field: str) -> list[str]:
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
-def why_not(run: RunSpec, here: Machine, *, shrink: bool) -> str:
+def why_not(run: Run, here: Machine, *, shrink: bool) -> str:
     """Why this machine cannot do `run`; empty where it can."""
     if run.strategy == "auto" and shrink:
         return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
@@ -208,7 +208,7 @@ def why_not(run: RunSpec, here: Machine, *, shrink: bool) -> str:
     return ""
 
 
-def environment(campaign: Campaign, run: RunSpec, system: str | None) -> dict[str, str]:
+def environment(campaign: Campaign, run: Run, system: str | None) -> dict[str, str]:
     """What the job of `run` exports beside its LOGDIR; all else (DATADIR, ...) is the user's environment.
 
     `system` is the user's DGXSYSTEM; a run of N nodes takes `N x system` where there is such a config.
@@ -231,7 +231,7 @@ def environment(campaign: Campaign, run: RunSpec, system: str | None) -> dict[st
     return exports | ({"STRATEGY": run.strategy} if run.strategy else {})
 
 
-def command(run: RunSpec, here: Machine) -> str:
+def command(run: Run, here: Machine) -> str:
     """What does one job of `run`: this node's job, or the launcher over the first hosts."""
     if run.nodes == 1:
         return "launch/container_node.sh" if here.in_container else "./run_and_time.sh"
@@ -281,7 +281,7 @@ def result(folder: Path, exports: dict[str, str]) -> Record | str:
     return record
 
 
-def like(run: RunSpec, campaign: Campaign, metric: str = "throughput") -> list[Published]:
+def like(run: Run, campaign: Campaign, metric: str = "throughput") -> list[Published]:
     """The report's figures in the run's precision; a row that does not say its own may be of any."""
     rows = select(campaign.published, metric=metric)
     return [row for row in rows if _family(row.precision) in (None, _family(run.precision))]

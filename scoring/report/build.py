@@ -171,22 +171,16 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, A
     Raises InputError for a file that is none, or that speaks of other logs.
     """
     try:
-        entries = json.loads(Path(path).read_text(encoding="utf-8"))["files"]
-        by_file = {os.path.realpath(entry["file"]): entry for entry in entries}
-        for entry in entries:
-            if entry["verdict"] not in ("pass", "fail") or not all(
-                {"rule", "severity", "line", "expected", "actual", "fix"} <= set(finding)
-                and type(finding["line"]) in (int, type(None))
-                for finding in entry["findings"]
-            ):
-                raise KeyError
+        by_file = {
+            os.path.realpath(entry["file"]): entry for entry in json.loads(Path(path).read_text("utf-8"))["files"]
+        }
+        if any(e["verdict"] not in ("pass", "fail") or not isinstance(e["findings"], list) for e in by_file.values()):
+            raise KeyError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(
-            f"{path}: no findings; make the file with `{called('compliance')} check --json LOG... > {path}`"
-        ) from None
-    entries = {record.file: by_file.pop(os.path.realpath(record.file), None) for record in records}
+        make = f"{called('compliance')} check --json LOG... > {path}"
+        raise InputError(f"{path}: no findings; make the file with `{make}`") from None
+    found = {record.file: by_file.pop(os.path.realpath(record.file), None) for record in records}
     if by_file:
-        raise InputError(
-            f"{path}: speaks of {next(iter(by_file))}, which is no run of this report; check the same logs"
-        )
-    return {file: entry for file, entry in entries.items() if entry is not None}
+        other = next(iter(by_file))
+        raise InputError(f"{path}: speaks of {other}, which is no run of this report; check the same logs")
+    return {file: entry for file, entry in found.items() if entry is not None}

@@ -158,13 +158,6 @@ class Report:
 # --------------------------------------------------------------------------------------------------- windows
 
 
-def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """5, 50 and 95 % quantile."""
-    ordered = sorted(values)
-    low, middle, high = (ordered[int(share * len(ordered))] for share in (0.05, 0.5, 0.95))
-    return low, middle, high
-
-
 @dataclass(frozen=True)
 class Point:
     """One window, or neighbours put together, of a curve over time."""

@@ -121,15 +121,9 @@ def _matplotlib() -> Any:
     """Matplotlib with the page's settings; imported by the first plot."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # in a read-only home it does with a folder of its own
     import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.backends.backend_svg
     import matplotlib.figure
 
-    colors: dict[Any, Any] = {"text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "grid.color": GRID}
-    colors |= {"xtick.color": MUTED, "ytick.color": MUTED}
     matplotlib.rc_file(Path(__file__).with_name("plots.mplstyle"))
-    matplotlib.rcParams.update(colors)
     return matplotlib
 
 

@@ -12,21 +12,7 @@ from typing import Any
 from runlog.text import called, visible
 from scoring.record import FACTS, Record, config_of, nodes_of, section
 from scoring.report import blocks
-from scoring.report.blocks import (
-    Column,
-    Facts,
-    Fold,
-    Inline,
-    Lines,
-    Paragraph,
-    Section,
-    Table,
-    Text,
-    absent,
-    at_line,
-    field,
-    run_link,
-)
+from scoring.report.blocks import Column, Inline, Paragraph, Section, Table, Text, absent, at_line, field, run_link
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 from scoring.report.text import counted
 
@@ -76,7 +62,7 @@ def compliance(report: Report) -> Section:
     elif checked:
         parts.append(Paragraph(text="No error and no warning."))
     if notes:
-        parts.append(Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes, columns[:-1])]))
+        parts.append(blocks.Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes, columns[:-1])]))
     gist = f"{len(graver)} errors and warnings" if checked else "not checked"
     return Section(key="compliance", title="Compliance", gist=gist, blocks=parts)
 
@@ -86,7 +72,7 @@ def provenance(report: Report) -> Section:
     shown: dict[str, int] = {}  # header sections of earlier runs: their text and the run's number
     parts: list[Any] = []
     for run in report.runs:
-        parts.append(Facts(items=_facts(run), run=run.number))
+        parts.append(blocks.Facts(items=_facts(run), run=run.number))
         for name, title in HEADER_TABLES.items():
             if not (content := run.record.header.get(name)):
                 continue
@@ -98,7 +84,7 @@ def provenance(report: Report) -> Section:
             if name == "hardware":
                 parts += _topologies(run)
             table = [Paragraph(text=["From the ", link, "."]), _header_table(title, content)]
-            parts.append(Fold(summary=f"{title} of run {run.number}", blocks=table))
+            parts.append(blocks.Fold(summary=f"{title} of run {run.number}", blocks=table))
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
@@ -241,7 +227,7 @@ def log_lines(report: Report, linked: Any, read_lines: Callable[[str, set[int]],
     for run in report.runs:
         texts = read_lines(run.record.file, lines := wanted.get(run.number, set()))
         shown = [(line, visible(texts.get(line, ""), QUOTED_CHARS)) for line in sorted(lines)]
-        parts.append(Lines(run=run.number, file=run.record.file, lines=shown))
+        parts.append(blocks.Lines(run=run.number, file=run.record.file, lines=shown))
     count = sum(map(len, wanted.values()))
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)

@@ -11,22 +11,11 @@ from typing import Any
 from runlog.run import real
 from scoring.figure import warnings
 from scoring.importers.checks import REFUSED
-from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
 from scoring.report.brief import NO_RATES, of_group, unit_of
-from scoring.report.content import (
-    NOT_MEASURED,
-    Curve,
-    Group,
-    Point,
-    Report,
-    ReportedRun,
-    ScalingRow,
-    StepTime,
-    timeline,
-)
+from scoring.report.content import NOT_MEASURED, Group, Point, Report, ReportedRun, ScalingRow, StepTime, timeline
 from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
@@ -190,7 +179,7 @@ def _scaling_figures(report: Report) -> list[Figure]:
 
 
 def _published(report: Report) -> Table:
-    columns: list[Column[tuple[Curve, Published]]] = [
+    columns: list[Column[Any]] = [
         Column("source", lambda one: one[1].source),
         Column("framework", lambda one: one[1].framework),
         Column("accelerator", lambda one: f"{one[1].accelerator}, {one[1].accelerator_memory_gib or '? '} GB"),

@@ -13,7 +13,7 @@ from scoring.figure import protocols
 from scoring.published import campaign as command_line
 from scoring.published import campaign_plan
 from scoring.published.campaign import published_figures
-from scoring.published.campaign_plan import Machine, RunSpec
+from scoring.published.campaign_plan import Machine, Run
 from scoring.published.table import select
 from scoring.record import InputError
 from tests.scoring import sample_run
@@ -46,7 +46,7 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
     small = campaign_plan.read_campaign(name, shrink=True).cells
     assert [cell.asked for cell in small] == [cell.asked for cell in campaign.cells]
     for cell in small:
-        assert cell.run == RunSpec(1, min(cell.asked.devices, 2), 2, "fp32", cell.asked.strategy)
+        assert cell.run == Run(1, min(cell.asked.devices, 2), 2, "fp32", cell.asked.strategy)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_dry_run_has_a_line_a_run(
 ) -> None:
     monkeypatch.setattr(command_line, "machine", lambda: CLUSTER)
     campaign = campaign_plan.read_campaign("fleetx")
-    run = RunSpec(1, 8, 32, "fp32")
+    run = Run(1, 8, 32, "fp32")
     exports = campaign_plan.environment(campaign, run, "DGX1")
     write_log(tmp_path / "fleetx" / run.name / "trial_1", exports, step_time_s=0.1)
     assert command_line.main(["plan", "fleetx", "--results", str(tmp_path)]) == 0
