@@ -8,9 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from scoring.__main__ import main
+from tests.scoring.command import Done, scoring
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -129,16 +127,21 @@ class Parsed(HTMLParser):
                 self.by_id[identity] = self.by_id.get(identity, "") + data
 
 
+def report(*arguments: object, code: int = 0) -> Done:
+    """The command, which must end with `code`."""
+    done = scoring("report", *arguments)
+    assert done.returncode == code, done.stderr
+    return done
+
+
 def page_of(tmp_path: Path, *arguments: object, code: int = 0) -> Parsed:
     page = tmp_path / "report.html"
-    assert main(["report", *map(str, arguments), "--html", str(page)]) == code
+    report(*arguments, "--html", page, code=code)
     return Parsed(page.read_text(encoding="utf-8"))
 
 
-def values_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main(["report", *map(str, arguments), "--json"]) == code
-    return json.loads(capsys.readouterr().out)
+def values_of(*arguments: object) -> dict[str, Any]:
+    return json.loads(report(*arguments, "--json").stdout)
 
 
 def assert_self_contained(page: Parsed) -> None:

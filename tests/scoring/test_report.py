@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import io
 import json
 import os
 import re
@@ -15,18 +14,25 @@ from pathlib import Path
 import pytest
 
 from harness import nvidia
-from scoring.__main__ import main
 from scoring.report.text import number
 from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
-from tests.scoring.pages import DGX1, HOSTILE, assert_self_contained, findings_of, page_of, values_of, write_log
+from tests.scoring import pages
+from tests.scoring.pages import (
+    HOSTILE,
+    Parsed,
+    assert_self_contained,
+    findings_of,
+    page_of,
+    report,
+    values_of,
+    write_log,
+)
 
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(tmp_path: Path) -> None:
     log = write_log(tmp_path / "result_0.txt")
     page = page_of(tmp_path, log)
     first = (tmp_path / "report.html").read_bytes()
@@ -35,7 +41,7 @@ def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(
     assert_self_contained(page)
     # 12 windows of 5 steps, skip 20 steps: 8 windows of 160 images in 2.55 s and 2.5 s alternately.
     expected = 8 * 160 / (4 * 2.55 + 4 * 2.5)
-    assert values_of(capsys, log)["groups"][0]["score"]["value"] == pytest.approx(expected, rel=1e-9)
+    assert values_of(log)["groups"][0]["score"]["value"] == pytest.approx(expected, rel=1e-9)
     assert number(expected) in page.by_id["verdict"]
     assert "0.95" in page.by_id["training"] and "target 0.9" in page.by_id["training"]
     # The published curves stand beside; efficiency of one device count is none.
@@ -73,7 +79,7 @@ def test_every_plot_has_a_text_alternative_and_units(tmp_path: Path) -> None:
         assert axis in "".join(page.text)
 
 
-def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     folder = tmp_path / "<b>x' onload=window.pwned=1"
     folder.mkdir()
     log = write_log(folder / "a&b.txt", text=HOSTILE)
@@ -87,8 +93,7 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.Cap
     assert "<script>window.pwned=1</script>" in text  # as text
     assert "\\u202e" in text
     assert not {"\u202e", "\x1b", "\0"} & set(text)
-    assert main(["report", str(log), "--findings", str(findings)]) == 0
-    out = capsys.readouterr().out
+    out = report(log, "--findings", findings).stdout
     outside_of_code = [line for line in out.splitlines() if not line.startswith("    ")]
     assert not re.search(r"(?<!\\)<(script|img)", "\n".join(outside_of_code))
     assert not re.search(r"(?<!\\)[`~]x", "\n".join(outside_of_code))
@@ -99,20 +104,16 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.Cap
         cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("| ") else 0
         assert cells in (0, columns or cells), line
         columns = cells or (columns if line.startswith("|--") else 0)
-    assert main(["report", str(log), "--csv", "-"]) == 0
-    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    row = next(csv.DictReader(report(log, "--csv", "-").stdout.splitlines()))
     assert row["file"] == str(log)
 
 
-def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.txt", text="https://evil.example www.evil.example")
-    assert main(["report", str(log)]) == 0
-    shown = [line for line in capsys.readouterr().out.splitlines() if "evil" in line and not line.startswith("    ")]
+    shown = [line for line in report(log).stdout.splitlines() if "evil" in line and not line.startswith("    ")]
     assert shown and not [line for line in shown if re.search(r"https?://|www\.", line)]
-    assert main(["report", str(write_log(log, text='=HYPERLINK("x")')), "--csv", "-"]) == 0
-    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    table = report(write_log(log, text='=HYPERLINK("x")'), "--csv", "-").stdout
+    row = next(csv.DictReader(table.splitlines()))
     assert row["model"] == '\'=HYPERLINK("x")' and float(row["value"]) > 0
 
 
@@ -124,11 +125,12 @@ def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(
     [(40, ["--protocol", "fleetx"], "asks for 7 runs", "asks for 7 runs"), (3, [], "warm-up", "no figure")],
 )
 def test_a_figure_that_is_missing_is_exit_1_and_still_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: int, options: list[str], told: str, shown: str
+    tmp_path: Path, windows: int, options: list[str], told: str, shown: str
 ) -> None:
-    page = page_of(tmp_path, write_log(tmp_path / "a.txt", windows=windows), *options, code=1)
-    error = capsys.readouterr().err
+    log, html = write_log(tmp_path / "a.txt", windows=windows), tmp_path / "report.html"
+    error = report(log, *options, "--html", html, code=1).stderr
     assert told in error and error.count("\n") == 1
+    page = Parsed(html.read_text())
     assert shown in page.by_id["verdict"]
     assert_self_contained(page)
 
@@ -147,7 +149,7 @@ def test_a_figure_that_is_missing_is_exit_1_and_still_a_report(
     ],
 )
 def test_wrong_use_is_exit_2_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_log(Path("a.txt"))
@@ -155,8 +157,7 @@ def test_wrong_use_is_exit_2_with_one_line(
     Path("broken.json").write_text('{"files": [{"file": 1}]}')
     Path("deep.json").write_text("[" * 100_000)
     findings_of(Path("other.json"), {Path("b.txt"): "pass"})
-    assert main(["report", *arguments]) == 2
-    error = capsys.readouterr().err
+    error = report(*arguments, code=2).stderr
     assert error.count("\n") == 1 and error.startswith("python -m scoring report: ")
     assert Path("b.txt").read_bytes() == before
 
@@ -215,12 +216,12 @@ CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth
 @pytest.mark.slow
 @pytest.mark.ci
 def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
+    found = json.loads(json.dumps(asdict(nvidia.parse_topology(pages.DGX1))))
     logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=found)]
     logs += [write_log(tmp_path / f"run {n}.txt", devices=2, seed=n, step_s=0.5 + n / 100) for n in (1, 2)]
     logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=HOSTILE))
     page = tmp_path / "report.html"
-    assert main(["report", *map(str, logs), "--html", str(page)]) == 0
+    report(*logs, "--html", page)
     shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
     for width, height, phone in ((1280, 900, False), (390, 844, True), (320, 600, True)):
         for scheme in ("light", "dark"):
@@ -258,7 +259,7 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
     assert browser.value("document.documentElement.scrollWidth") <= a4_width
     for count, most in ((1, 4), (5, 8)):
         runs = [write_log(tmp_path / f"print {n}.txt", seed=n, telemetry=True, topology=found) for n in range(count)]
-        assert main(["report", *map(str, runs), "--html", str(page)]) == 0
+        report(*runs, "--html", page)
         browser.open(page, width=1280, height=900, scheme="dark", phone=False)
         pdf = base64.b64decode(browser.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
         (shots / f"report-{count}.pdf").write_bytes(pdf)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from harness import nvidia
-from scoring.__main__ import main
 from scoring.report.text import markdown, number
 from tests import jobs
 from tests.scoring.pages import (
@@ -23,16 +22,17 @@ from tests.scoring.pages import (
     event,
     findings_of,
     page_of,
+    report,
     values_of,
     write_log,
 )
 
 
-def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path) -> None:
     # Ring traffic grows as (g-1)/g: t = 0.5 + 0.1 * (g-1)/g gives 0.05 s on 2 and 0.075 s on 4 devices.
     steps = {1: 0.5, 2: 0.55, 4: 0.575}
     logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in steps.items()]
-    values = values_of(capsys, *logs)
+    values = values_of(*logs)
     (rows,) = values["scaling"]
     assert [row["devices"] for row in rows] == [1, 2, 4] and values["headline"] == 2
     for row in rows:
@@ -47,14 +47,12 @@ def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path, capsy
         assert step["all_reduce_s"] == pytest.approx(all_reduce_s * 1.01, rel=0.01)
         assert step["data_wait_s"] == pytest.approx(0.04 * step["total_s"], rel=1e-6)
         assert step["rest_s"] + step["data_wait_s"] + step["all_reduce_s"] == pytest.approx(step["total_s"])
-    alone = values_of(capsys, logs[1])["groups"][0]["step_time"]
+    alone = values_of(logs[1])["groups"][0]["step_time"]
     assert alone["all_reduce_s"] is None and "one device count" in alone["all_reduce_note"]
 
 
-def test_runs_on_a_cpu_have_no_all_reduce_and_no_published_curves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = values_of(capsys, *(write_log(tmp_path / f"cpu{n}.txt", devices=n, device="cpu") for n in (1, 2)))
+def test_runs_on_a_cpu_have_no_all_reduce_and_no_published_curves(tmp_path: Path) -> None:
+    values = values_of(*(write_log(tmp_path / f"cpu{n}.txt", devices=n, device="cpu") for n in (1, 2)))
     assert values["groups"][1]["step_time"]["all_reduce_s"] is None
     assert values["published"] == [] and "CPU" in values["published_note"]
 
@@ -84,16 +82,16 @@ def test_topology_is_shown(tmp_path: Path) -> None:
         assert "Topology of the GPUs: not measured" in page.by_id["provenance"]
 
 
-def test_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict(tmp_path: Path) -> None:
     def status(*given: Path, **checked: Path) -> str:
         told = ("--findings", findings_of(tmp_path / "f.json", {log: verdict for verdict, log in checked.items()}))
-        return values_of(capsys, *given, *(told if checked else ()))["verdict"]["status"]
+        return values_of(*given, *(told if checked else ()))["verdict"]["status"]
 
     logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 1e4) for n in (1, 2, 3)]
     passed = findings_of(tmp_path / "pass.json", dict.fromkeys(logs, "pass"))
-    assert values_of(capsys, *logs, "--findings", passed)["verdict"]["status"] == "ok"
+    assert values_of(*logs, "--findings", passed)["verdict"]["status"] == "ok"
     failed = findings_of(tmp_path / "fail.json", {logs[0]: "pass", logs[1]: "fail", logs[2]: "pass"})
-    result = values_of(capsys, *logs, "--findings", failed)["verdict"]
+    result = values_of(*logs, "--findings", failed)["verdict"]
     assert result["status"] == "fatal" and "run 2 failed" in result["checks"][0]["found"]
     assert "#run-2-line-7" in page_of(tmp_path, *logs, "--findings", failed).hrefs
     assert status(*logs) == status(*logs, **{"pass": logs[0]}) == "unknown"
@@ -114,18 +112,15 @@ def test_first_screen_says_what_ran(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [3, [3, None], [{"gpus": 3}, {"gpus": [3]}], [{"cpu": None}], {}])
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_hardware_of_any_shape_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: Any, device: str
-) -> None:
+def test_hardware_of_any_shape_is_read(tmp_path: Path, nodes: Any, device: str) -> None:
     log = write_log(tmp_path / "a.txt", device=device)
     head = f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}"
     lines = [head if line.startswith('# {"hardware"') else line for line in log.read_text().splitlines()]
     log.write_text("\n".join(lines))
-    assert main(["report", str(log)]) == 0
-    assert "- system: resnet50" in capsys.readouterr().out  # the platform
+    assert "- system: resnet50" in report(log).stdout  # the platform
 
 
-def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsteady_run_does_not_simply_stand(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / f"{n}.txt", seed=n, windows=30) for n in (1, 2)]
     text = logs[0].read_text()
     at = [line for line in text.splitlines() if "step_window" in line]
@@ -134,9 +129,8 @@ def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.Captu
         slow["value"]["time_s"] *= 2
         text = text.replace(line, f":::MLLOG {json.dumps(slow)}")
     logs[0].write_text(text)
-    verdict = values_of(capsys, *logs, "--findings", findings_of(tmp_path / "f", dict.fromkeys(logs, "pass")))[
-        "verdict"
-    ]
+    findings = findings_of(tmp_path / "f", dict.fromkeys(logs, "pass"))
+    verdict = values_of(*logs, "--findings", findings)["verdict"]
     assert verdict["status"] == "warning"
     assert "not steady" in verdict["text"]
     assert "stands" not in verdict["text"]
@@ -147,12 +141,11 @@ def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.Captu
     assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
 
 
-def test_a_folder_stands_for_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_stands_for_its_logs(tmp_path: Path) -> None:
     for name, devices in (("one.txt", 1), ("two.txt", 2)):
         write_log(tmp_path / name, devices=devices)
-    assert values_of(capsys, tmp_path) == values_of(capsys, tmp_path / "one.txt", tmp_path / "two.txt")
-    assert main(["report", str(tmp_path)]) == 0
-    title = capsys.readouterr().out.partition("\n")[0]
+    assert values_of(tmp_path) == values_of(tmp_path / "one.txt", tmp_path / "two.txt")
+    title = report(tmp_path).stdout.partition("\n")[0]
     assert "1 device," in title and "2 devices," in title and title.count("images/s") == 2
 
 
@@ -181,15 +174,13 @@ def submission(folder: Path, systems: dict[str, int], *, described: bool) -> lis
 
 
 @pytest.mark.parametrize("described", [True, False])
-def test_a_submission_s_systems_have_an_efficiency(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], described: bool
-) -> None:
+def test_a_submission_s_systems_have_an_efficiency(tmp_path: Path, described: bool) -> None:
     places = submission(tmp_path, {"a100_n1": 8, "a100_n4": 32}, described=described)
     options = [] if described else ["--devices", "8,32"]
-    values = values_of(capsys, *places, *options)
+    values = values_of(*places, *options)
     assert [row["efficiency"] for row in values["scaling"][0]] == pytest.approx([1, 1])
     assert [run["devices"] for group in values["groups"] for run in group["runs"]] == [8, 32]
-    assert values_of(capsys, tmp_path / "Lab" / "results", *options)["scaling"] == values["scaling"]
+    assert values_of(tmp_path / "Lab" / "results", *options)["scaling"] == values["scaling"]
     page = page_of(tmp_path, *places, *options)
     title, text = "".join(page.text).partition("Benchmark report")[2][:200], (tmp_path / "report.html").read_text()
     assert "8 devices" in title and "32 devices" in title and "a100_n1" in text and str(tmp_path) not in text
@@ -198,40 +189,38 @@ def test_a_submission_s_systems_have_an_efficiency(
     for broken in ("[]", "{", '{"number_of_nodes": Infinity, "accelerators_per_node": 8}'):
         if described:
             (tmp_path / "Lab" / "systems" / "a100_n1.json").write_text(broken)
-            assert values_of(capsys, places[0])["groups"][0]["runs"][0]["devices"] is None
+            assert values_of(places[0])["groups"][0]["runs"][0]["devices"] is None
     if not described:  # one number for all is neither
-        assert main(["report", *map(str, places), "--devices", "8,16,32"]) == 2
-        assert "gives 3 numbers for 2 systems" in capsys.readouterr().err
+        assert "gives 3 numbers for 2 systems" in report(*places, "--devices", "8,16,32", code=2).stderr
         text = "".join(page_of(tmp_path, *places, "--devices", "8,16").text)  # four times the rate on twice of them
         assert "no figure: at most 100 % on 16 devices" in text and "2.00 times as much a device as the base" in text
 
 
-def test_two_machines_are_two_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_machines_are_two_systems(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / f"{n}.txt") for n in range(4)]
     for log in logs[:2]:
         log.write_text(log.read_text().replace('"cpu": "resnet50_v1.5"', '"cpu": "EPYC"'))
-    values = values_of(capsys, *logs)
+    values = values_of(*logs)
     assert [len(group["runs"]) for group in values["groups"]] == [2, 2] and values["scaling"] == []
     assert [group["problem"] for group in values["groups"]] == [None, None]
     other = write_log(tmp_path / "other.txt", devices=1, text="other")
-    assert values_of(capsys, logs[0], other)["scaling"] == []
+    assert values_of(logs[0], other)["scaling"] == []
     named = {group["name"].partition(", on ")[2] for group in values["groups"]}
     assert named == {"EPYC, 2 cores", "resnet50_v1.5, 2 cores"}
 
 
-def test_throughput_runs_need_no_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_throughput_runs_need_no_check(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.txt", mode="throughput")
-    values = values_of(capsys, log)
+    values = values_of(log)
     assert "not applicable" in values["verdict"]["checks"][0]["found"]
     assert values["groups"][0]["score"]["windows"] == 8  # the measured ones
 
 
-def test_markdown_and_csv_agree_with_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_and_csv_agree_with_json(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 100) for n in (1, 2, 3)]
-    values = values_of(capsys, *logs)
+    values = values_of(*logs)
     text, rows = tmp_path / "r.md", tmp_path / "r.csv"
-    assert main(["report", *map(str, logs), "--markdown", str(text), "--csv", str(rows)]) == 0
-    assert capsys.readouterr().out == ""
+    assert report(*logs, "--markdown", text, "--csv", rows).stdout == ""
     score = values["groups"][0]["score"]
     assert f"# {number(score['value'])} images/s" in text.read_text()
     by_run = list(csv.DictReader(rows.open()))

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from scoring.__main__ import main
 from tests.scoring import samples
-from tests.scoring.pages import Parsed, assert_self_contained, page_of, values_of, write_log
+from tests.scoring.command import scoring
+from tests.scoring.pages import Parsed, assert_self_contained, page_of, report, values_of, write_log
 from tests.scoring.test_fuzz import mutated
 
 
-def test_a_segment_has_its_own_seed_and_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_segment_has_its_own_seed_and_commands(tmp_path: Path) -> None:
     one, two = (write_log(tmp_path / f"{n}.txt", seed=n) for n in (1, 2))
     one.write_text(one.read_text() + two.read_text())
-    assert [values_of(capsys, one, "--segment", n)["groups"][0]["runs"][0]["seed"] for n in (1, 2)] == [1, 2]
+    assert [values_of(one, "--segment", n)["groups"][0]["runs"][0]["seed"] for n in (1, 2)] == [1, 2]
     part = page_of(tmp_path, one, "--segment", "2").by_id["reproduce"]
     commands = [line for line in part.splitlines() if "scoring score" in line or "scoring report" in line]
     assert commands and all("--segment 2" in line for line in commands)
@@ -50,38 +50,31 @@ def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:
     assert "not checked" not in page.by_id["verdict"]
 
 
-def test_a_figure_that_no_other_clock_confirms_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_that_no_other_clock_confirms_says_so(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     text = samples.nvidia_tensorflow(samples.run_of(samples.steady(400)))
     for devices, said in (("Num GPUs 8", False), ("", True)):  # without devices no row's time is known
         log.write_text(text.replace("Num GPUs 8", devices))
-        main(["report", str(log), "--markdown", "-"])
-        assert ("One clock: nothing else" in capsys.readouterr().out) is said
+        assert ("One clock: nothing else" in report(log, "--markdown", "-").stdout) is said
 
 
-def test_published_curves_have_names_of_their_own(published_logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for log in (
-        "ngc_pytorch_v100_gpu1_amp_bs256.log",
-        "paddleclas_a100_gpu1_fp32_bs256.log",
-        "mmseg_v100_gpu8_fp32_bs8.log",
-    ):
-        told = ("--devices", 8) if log.startswith("paddleclas") else ()
-        labels = [curve["label"] for curve in values_of(capsys, published_logs / log, *told)["published"]]
-        assert len(labels) == len(set(labels))
-        assert labels or log.startswith("mmseg")  # whose log does not name its model
+def test_published_curves_have_names_of_their_own(published_logs: Path) -> None:
+    values = values_of(published_logs / "ngc_pytorch_v100_gpu1_amp_bs256.log")
+    labels = [curve["label"] for curve in values["published"]]
+    assert len(labels) == len(set(labels)) == 8
+    assert values_of(published_logs / "mmseg_v100_gpu8_fp32_bs8.log")["published"] == []  # it does not name its model
 
 
-def test_mlperf_submission(published_logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mlperf_submission(published_logs: Path, tmp_path: Path) -> None:
     runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
-    values = values_of(capsys, *runs, "--protocol", "mlperf")
+    values = values_of(*runs, "--protocol", "mlperf")
     assert values["groups"][0]["score"]["value"] == pytest.approx(28.6854, abs=5e-5)
     quality = next(check for check in values["verdict"]["checks"] if check["check"] == "quality")
     assert quality["status"] == "warning"  # one aborted run of five is allowed
     page = page_of(tmp_path, *runs, "--protocol", "mlperf")
     assert_self_contained(page)
     assert "minutes (unverified)" in page.by_id["verdict"]
-    assert main(["report", *map(str, runs), "--protocol", "mlperf"]) == 0
-    for text in ("".join(page.text), capsys.readouterr().out):
+    for text in ("".join(page.text), report(*runs, "--protocol", "mlperf").stdout):
         assert "Result not verified by MLCommons Association" in text
 
 
@@ -99,7 +92,7 @@ def test_numbers_out_of_all_bounds(tmp_path: Path, name: str, value: str) -> Non
     assert_self_contained(page_of(tmp_path, log))
 
 
-def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path) -> None:
     draw = random.Random(8)
     whole = write_log(tmp_path / "whole.txt", telemetry=True).read_bytes()
     seen = Counter[int]()
@@ -107,8 +100,7 @@ def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path, capsys: pyt
         log = tmp_path / f"damaged_{number_}.txt"
         log.write_bytes(mutated(whole, draw, (b"<svg onload=alert(1)>", b": 1e400", b": null", whole[:500])))
         form = ["--html", str(tmp_path / "damaged.html")] if number_ % 10 == 0 else ["--json"]
-        code = main(["report", str(log), *form])
-        out, err = capsys.readouterr()
+        code, out, err = scoring("report", log, *form)
         seen[code] += 1
         assert code in (0, 1, 2)
         assert (code == 0) == (err == ""), err
@@ -135,7 +127,7 @@ MEASURED = re.compile(r'line-(\d+)"[^>]*>\d+</a></td>(?:<td[^>]*>[^<]*</td>){5}<
 def test_measured_part_of_the_curve(protocol: str, first: str, last: str, tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.txt", windows=30)
     code = 1 if protocol == "dlperf" else 0  # it asks for six runs
-    assert main(["report", str(log), "--protocol", protocol, "--html", str(tmp_path / "report.html")]) == code
+    report(log, "--protocol", protocol, "--html", tmp_path / "report.html", code=code)
     rows = MEASURED.findall((tmp_path / "report.html").read_text())
     lines = [line for line, text in enumerate(log.read_text().splitlines(), 1) if "step_window" in text]
     assert [int(line) for line, _ in rows] == lines
