@@ -71,11 +71,11 @@ class Run:
 class Cell:
     """One line of a table: what it asks for, and the run that stands for it (where shrunk, another)."""
 
-    title: str  # of its table
-    note: str  # shown below the title
-    accelerator: str | None  # whose published figures the table holds, where a report has several
     asked: Run
     run: Run
+    title: str  # of its table
+    note: str = ""  # shown below the title
+    accelerator: str | None = None  # whose published figures the table holds, where a report has several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False) 
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
         published = raw.pop("published")
         environment = {key: str(value) for key, value in raw.pop("environment").items()}
-        cells = [cell for table in raw.pop("tables") for cell in _cells(**table, shrink=shrink)]
+        cells = [cell for table in raw.pop("tables") for cell in _cells(shrink, **table)]
         return Campaign(
             name=name,
             environment=environment | (SHRUNK_ENVIRONMENT if shrink else {}),
@@ -146,15 +146,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False) 
 
 
 def _cells(
-    *,
-    shrink: bool,
-    title: str,
-    batches: Sequence[int],
-    shapes: Sequence[str],
-    precision: str,
-    strategy: str | None = None,
-    accelerator: str | None = None,
-    note: str = "",
+    shrink: bool, batches: list[int], shapes: list[str], precision: str, strategy: str | None = None, **of: str
 ) -> Iterator[Cell]:
     """Of one table of a campaign's file; shrunk to FP32, the only arithmetic whose operators all have a CPU kernel."""
     for batch, shape in itertools.product(batches, shapes):
@@ -163,7 +155,7 @@ def _cells(
             raise ValueError(f"shape {shape!r} is not NODESxDEVICES, e.g. 2x8")
         asked = Run(int(nodes), int(nodes) * int(devices), batch, precision, strategy)
         run = Run(1, min(asked.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", strategy) if shrink else asked
-        yield Cell(title=title, note=note, accelerator=accelerator, asked=asked, run=run)
+        yield Cell(asked=asked, run=run, **of)
 
 
 # ----------------------------------------------------------------------------------------------- the plan

@@ -8,7 +8,7 @@ from typing import Any
 from runlog import text
 from scoring.figure import warnings
 from scoring.record import FACTS
-from scoring.report.content import Group, Report, ReportedRun, ScalingRow
+from scoring.report.content import Group, Report, ReportedRun
 
 
 def values(report: Report) -> dict[str, Any]:
@@ -18,7 +18,10 @@ def values(report: Report) -> dict[str, Any]:
         "verdict": {"status": status, "text": meaning, "checks": [check.as_dict() for check in report.checks]},
         "headline": report.groups.index(report.headline),
         "groups": [_group(group) for group in report.groups],
-        "scaling": [[_scaling(row) for row in rows] for rows in report.scaling],
+        "scaling": [
+            [{name: value for name, value in vars(row).items() if name != "group"} for row in rows]
+            for rows in report.scaling
+        ],
         "published": [
             {
                 "label": curve.label,
@@ -30,10 +33,6 @@ def values(report: Report) -> dict[str, Any]:
         "published_note": report.curves_note,
         "mixture": warnings.as_json(report.mixture),
     }
-
-
-def _scaling(row: ScalingRow) -> dict[str, Any]:
-    return {name: value for name, value in vars(row).items() if name != "group"}
 
 
 def _group(group: Group) -> dict[str, Any]:
