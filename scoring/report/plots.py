@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runlog.text import visible
 from scoring.report.blocks import Figure
@@ -41,14 +41,6 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 Series = Sequence[tuple[str, Sequence[tuple[float, float]]]]
 
 
-class Key(NamedTuple):
-    """One entry of a legend: the mark, the page's variable of its colour, and what it stands for."""
-
-    mark: str
-    color: str
-    label: str
-
-
 @dataclass(kw_only=True)
 class Plot:
     """One panel: what is drawn on, and afterwards its SVG and legend."""
@@ -56,7 +48,7 @@ class Plot:
     figure: Any
     axes: Any
     svg: str = ""
-    legend: list[Key] = field(default_factory=list)
+    legend: list[tuple[str, str, str]] = field(default_factory=list)  # mark, variable of its colour, label
 
     def size(self, height: float = HEIGHT_INCHES) -> None:
         """The panel's height, and the room around its axes, in inches."""
@@ -66,7 +58,7 @@ class Plot:
 
     def key(self, mark: str, color: str, label: str) -> None:
         """Add an entry to the legend, once."""
-        if (entry := Key(mark, _VARIABLES[color], label)) not in self.legend:
+        if (entry := (mark, _VARIABLES[color], label)) not in self.legend:
             self.legend.append(entry)
 
     def series(self, index: int, label: str, points: Sequence[tuple[float, float]], **look: Any) -> None:
