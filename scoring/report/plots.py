@@ -143,12 +143,7 @@ def _tick(value: float, _: object) -> str:
 
 
 def throughput(
-    drawing: Plot,
-    *,
-    runs: Sequence[tuple[str, Sequence[Point]]],
-    axis: str,
-    unit: str,
-    value: float | None,
+    drawing: Plot, *, runs: Sequence[tuple[str, Sequence[Point]]], axis: str, unit: str, value: float | None
 ) -> None:
     """Throughput of runs over time; what was not measured is hollow and grey, the measured part of one run shaded."""
     axes = drawing.axes
@@ -177,13 +172,7 @@ def throughput(
 
 
 def lines(
-    drawing: Plot,
-    *,
-    series: Series,
-    x: str,
-    y: str,
-    target: float | None = None,
-    from_zero: bool = False,
+    drawing: Plot, *, series: Series, x: str, y: str, target: float | None = None, from_zero: bool = False
 ) -> None:
     """Named series of (x, y) over whole numbers, and a level to reach."""
     from matplotlib.ticker import MaxNLocator

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from harness import nvidia
 from tests.scoring.command import Done, scoring
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
@@ -22,6 +24,7 @@ GPU2    NV2    NODE    X     NV1    PHB     0-19
 GPU3    SYS    NV2    NV1     X     PHB     20-39
 mlx5_0  PIX    PIX    PHB    PHB     X
 """
+TOPOLOGY = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
 
 
 def event(key: str, value: Any, time_s: float, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:
@@ -47,8 +50,12 @@ def write_log(
     mode: str = "train",
     status: str | None = "success",
     topology: dict[str, Any] | None = None,
+    unsteady: bool = False,
 ) -> Path:
-    """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`."""
+    """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`.
+
+    Of an unsteady one a third of the windows, after the tenth, takes twice as long.
+    """
     batch, start = 16, next(STARTS)
     config = {
         "DGXSYSTEM": {"value": "CPU", "origin": "environment"},
@@ -75,7 +82,7 @@ def write_log(
     lines += [event("run_start", None, start, "INTERVAL_START"), f"a line for people: {text}"]
     now = start
     for window in range(1, windows + 1):
-        seconds = 5 * step_s * (1.02 if window % 2 else 1.0)
+        seconds = 5 * step_s * (1.02 if window % 2 else 1.0) * (1 + (unsteady and window in range(11, windows + 1, 3)))
         now += seconds
         value = {"steps": 5, "images": 5 * batch * devices, "time_s": seconds, "data_wait_s": 0.04 * seconds}
         value |= {"loss": 3.0 / window, "gpu_memory_mib": 1000.0 + window if telemetry else None}

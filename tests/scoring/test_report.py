@@ -8,12 +8,10 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from harness import nvidia
 from scoring.report.text import number
 from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
@@ -216,8 +214,7 @@ CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth
 @pytest.mark.slow
 @pytest.mark.ci
 def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    found = json.loads(json.dumps(asdict(nvidia.parse_topology(pages.DGX1))))
-    logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=found)]
+    logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=pages.TOPOLOGY)]
     logs += [write_log(tmp_path / f"run {n}.txt", devices=2, seed=n, step_s=0.5 + n / 100) for n in (1, 2)]
     logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=HOSTILE))
     page = tmp_path / "report.html"
@@ -258,7 +255,10 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
     assert browser.value(CUT_OFF) == []
     assert browser.value("document.documentElement.scrollWidth") <= a4_width
     for count, most in ((1, 4), (5, 8)):
-        runs = [write_log(tmp_path / f"print {n}.txt", seed=n, telemetry=True, topology=found) for n in range(count)]
+        runs = [
+            write_log(tmp_path / f"print {n}.txt", seed=n, telemetry=True, topology=pages.TOPOLOGY)
+            for n in range(count)
+        ]
         report(*runs, "--html", page)
         browser.open(page, width=1280, height=900, scheme="dark", phone=False)
         pdf = base64.b64decode(browser.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
