@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import io
-import itertools
 import json
 import os
 import sys
 from pathlib import Path
 
-from runlog.reader import open_log
 from runlog.text import called
 from scoring.figure.score import add_score_options, protocol_of
 from scoring.figure.systems import counts, read_systems
@@ -20,8 +17,6 @@ from scoring.record import InputError
 from scoring.report import render
 from scoring.report.build import build, read_findings
 from scoring.report.values import csv_text, values
-
-LINE_BYTES = 8192  # of a line that is quoted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +43,14 @@ def main(args: argparse.Namespace) -> int:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
     protocol = protocol_of(args) if args.protocol is not None else None
     findings = read_findings(args.findings, records) if args.findings else {}
-    report = build(records, protocol, skip=args.skip, findings=findings, published=read_published(), folders=folders)
+    options = {"skip": args.skip, "findings": findings, "folders": folders}
+    report = build(records, protocol, published=read_published(), logs={}, **options)
     if args.csv:
         _write(args.csv, csv_text(report))
     if args.json:
         print(json.dumps(jsonable(values(report)), indent=1))
     if args.html or args.markdown or not (args.csv or args.json):
-        shown = render.page(report, args_of(args), read_lines)
+        shown = render.page(report, args_of(args))
         if args.html:
             _write(args.html, render.html(shown))
         if args.markdown or not (args.html or args.csv or args.json):
@@ -73,17 +69,6 @@ def args_of(args: argparse.Namespace) -> list[str]:
             shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             words += [f"--{name}", shown]
     return words
-
-
-def read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
-    """The starts of those lines of a log, as text."""
-    with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
-        lines = enumerate(itertools.islice(stream, max(wanted, default=0)), 1)
-        return {
-            number: line[:LINE_BYTES].rstrip(b"\r\n").decode("utf-8", "replace")
-            for number, line in lines
-            if number in wanted
-        }
 
 
 def _write(file: str, text: str) -> None:

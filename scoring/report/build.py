@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from runlog.reader import Event, Header, read_log
@@ -36,8 +35,8 @@ def build(
     skip: int | None,
     findings: dict[str, dict[str, Any]],
     published: Sequence[Published],
-    logs: Mapping[str, os.PathLike[str]] = MappingProxyType({}),
-    folders: Mapping[str, str] = MappingProxyType({}),
+    logs: Mapping[str, os.PathLike[str]],
+    folders: Mapping[str, str],
 ) -> Report:
     """The report of `records`; without a protocol, `window` over as many runs as each system has.
 
@@ -82,6 +81,7 @@ def build(
         curves=tuple(chosen),
         curves_note=note,
         mixture=tuple(mixture),
+        logs=logs,
     )
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,7 @@ class Report:
     curves: tuple[Curve, ...]
     curves_note: str
     mixture: tuple[Verdict, ...]  # of runs that stand side by side in one scaling table
+    logs: Mapping[str, os.PathLike[str]]  # by a record's file, the path to read where that is another
 
     @property
     def runs(self) -> list[ReportedRun]:

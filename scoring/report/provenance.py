@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import io
+import itertools
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from runlog.reader import open_log
 from runlog.text import called, visible
 from scoring.record import FACTS, Record, config_of, nodes_of, section
 from scoring.report import blocks
@@ -16,6 +20,7 @@ from scoring.report.blocks import Column, Inline, Paragraph, Section, Table, Tex
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 from scoring.report.text import counted
 
+LINE_BYTES = 8192  # of a line that is read to be quoted
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 MOST_DEVICES = 64  # of a topology that is shown
 LINKS = "NV: NVLinks; PIX, PXB: PCIe switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
@@ -218,16 +223,27 @@ def score_options(command: Sequence[str], record: Record) -> list[str]:
     return found
 
 
-def log_lines(report: Report, linked: Any, read_lines: Callable[[str, set[int]], dict[int, str]]) -> Section:
-    """The lines of the logs that the blocks `linked` lead to; `read_lines(file, lines)` gives their text."""
+def log_lines(report: Report, linked: Any) -> Section:
+    """The lines of the logs that the blocks `linked` lead to."""
     wanted: dict[int, set[int]] = {}
     for number, line in blocks.quoted(linked):
         wanted.setdefault(number, set()).add(line)
     parts = []
     for run in report.runs:
-        texts = read_lines(run.record.file, lines := wanted.get(run.number, set()))
+        texts = _read_lines(report.logs.get(run.record.file, run.record.file), lines := wanted.get(run.number, set()))
         shown = [(line, visible(texts.get(line, ""), QUOTED_CHARS)) for line in sorted(lines)]
         parts.append(blocks.Lines(run=run.number, file=run.record.file, lines=shown))
     count = sum(map(len, wanted.values()))
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
+
+
+def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
+    """The starts of those lines of a log, as text."""
+    with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
+        lines = enumerate(itertools.islice(stream, max(wanted, default=0)), 1)
+        return {
+            number: line[:LINE_BYTES].rstrip(b"\r\n").decode("utf-8", "replace")
+            for number, line in lines
+            if number in wanted
+        }

@@ -19,12 +19,10 @@ from scoring.report.text import markdown
 MOST_CHARS = 100_000  # of one text
 
 
-def page(
-    report: Report, command: Sequence[str], read_lines: Callable[[str, set[int]], dict[int, str]]
-) -> dict[str, Any]:
+def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     """What the templates show of the report that `command` (the words after `report`) asked for.
 
-    `read_lines` gives the text of a log's lines. No form shows `folder`, which the logs have on this machine.
+    No form shows `folder`, which the logs have on this machine.
     """
     status, verdict = report.verdict
     steps = dict.fromkeys(check.fix for check in report.checks if check.fix)
@@ -54,7 +52,7 @@ def page(
         "checks": report.checks,
         "statuses": brief.STATUSES,
         "steps": list(steps) or ["Nothing is open: package it, or compare it with others."],
-        "lines": provenance.log_lines(report, list(evidence.values()), read_lines),  # which HTML alone shows
+        "lines": provenance.log_lines(report, list(evidence.values())),  # which HTML alone shows
         "footnotes": list(footnotes),
         "folder": report.folder,
     }
