@@ -33,7 +33,8 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
     for job in jobs:
         state = "done" if not job.missing else "skip" if job.skipped else "run"
         each_s, source = assumed(campaign, job.run)
-        trials += collections.Counter({"done": len(job.done), state: len(job.missing)})
+        trials["done"] += len(job.done)
+        trials[state] += len(job.missing)
         seconds += each_s * len(job.missing) * (state == "run")
         done = f"{len(job.done)} done, {len(job.missing)} missing"
         yield f"{state:<4} {job.run.name}: {done}, about {each_s:.0f} s each by {source}"

@@ -256,6 +256,10 @@ def test_a_dry_run_has_a_line_a_run(
     assert "DGXNGPU=8 BATCHSIZE=32" in lines[at + 1] and lines[at + 1].endswith("/trial_N ./run_and_time.sh")
     assert "skip 8n8g_b32_fp32: 0 done, 7 missing, " in lines[8] and lines[9].strip() == f"8 {NODES} 4"
     assert lines[-1].startswith("fleetx: 420 jobs, 1 done, ")
+    assert command_line.main(["plan", "fleetx", "--results", str(tmp_path), "--repeats", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"done {run.name}: 1 done, 0 missing") for line in lines)
+    assert lines[-1].startswith("fleetx: 60 jobs, 1 done, ")
 
 
 @pytest.mark.parametrize(
