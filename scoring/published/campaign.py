@@ -103,7 +103,7 @@ def table(campaign: Campaign, found: dict[Run, Score | str]) -> list[dict[str, A
     """
     lines = []
     units = {row.metric: row.unit for row in campaign.published}
-    runs = {cell.asked: cell.run for cell in campaign.cells}
+    values = {cell.asked: getattr(found[cell.run], "value", None) for cell in campaign.cells}
     for cell in campaign.cells:
         asked, ours = cell.asked, found[cell.run]
         value, unit, interval, method = (
@@ -126,7 +126,7 @@ def table(campaign: Campaign, found: dict[Run, Score | str]) -> list[dict[str, A
             "ratio_95": [bound / first for bound in interval] if interval and first else None,
         }
         if "speedup" in units:
-            base = getattr(found[runs[replace(asked, nodes=1, devices=1)]], "value", None)
+            base = values.get(replace(asked, nodes=1, devices=1))
             line["speedup"], line["speedup_published"] = value / base if value and base else None, published["speedup"]
         if "gpu_memory" in units:
             line["gpu_memory_mib"] = _memory_mib(records)
