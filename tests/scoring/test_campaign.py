@@ -146,7 +146,7 @@ def test_a_job_exports_what_the_report_says_and_is_started_where_its_nodes_are(
     one = boxed["1n8g_b32_fp32"]
     assert (one[0], one[-1]) == ("launch/container_node.sh", "DGXSYSTEM=DGX1")
     assert boxed["2n8g_b32_fp32"][0] == "launch/mpirun.sh --hosts a,b"
-    small = jobs_of(NOTHING, tmp_path, capsys, "--shrink", "--runner", "mine")["1n2g_b2_fp32"]
+    small = jobs_of(replace(NOTHING, system="DGX1"), tmp_path, capsys, "--shrink", "--runner", "mine")["1n2g_b2_fp32"]
     assert small[0] == "mine" and {"DGXSYSTEM=CPU", "DEVICE=cpu"} <= set(small)
 
 
@@ -280,5 +280,8 @@ def test_a_log_of_another_job_or_unfinished_does_not_count(
     log = write_log(folder, job.exports | change, step_time_s=0.35, status=status)
     (job, *_) = campaign_plan.plan(campaign, tmp_path, CLUSTER, repeats=1)
     assert not job.done and text in job.missing[1]
+    log.with_name("result_1.txt").write_text(log.read_text())
+    assert campaign_plan.result(folder, job.exports) == "2 log(s), a trial has one"
+    log.with_name("result_1.txt").unlink()
     log.rename(log.with_name("out.txt"))
     assert campaign_plan.result(folder, job.exports) == "no log(s), a trial has one"

@@ -166,13 +166,6 @@ def test_other_published_results_are_those_of_the_collection(reference: str, tab
     ]
 
 
-def test_mlperf_time_to_train_is_that_of_the_logs_page(published_logs: Path) -> None:
-    page = (published_logs / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"olympic mean of run_stop - run_start \| ([\d.]+) min \| ([\d.]+) min", page)
-    (row,) = select(ROWS, table="mlperf_v2.1", metric="time_to_train")
-    assert found and (float(found[1]), found[2]) == (row.log_value, row.printed)
-
-
 # Sentence of the collection -> the row that must carry the log's figure.
 NOT_BORNE_OUT = [
     (r"A100 FP32 8 GPUs (5333\.558) \(log: about (4,390)", {}),
