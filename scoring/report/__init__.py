@@ -95,7 +95,7 @@ def values(report: Report) -> dict[str, Any]:
         "published": [
             {
                 "label": curve.label,
-                "source": curve.base.source,
+                "source": curve.rows[0].source,
                 "points": [{"devices": row.devices, "images_per_s": row.value, "row": row.line} for row in curve.rows],
             }
             for curve in report.curves

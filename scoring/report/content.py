@@ -103,19 +103,14 @@ class ScalingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A published table's throughput over device counts."""
+    """A published table's throughput over device counts, from one device on."""
 
     label: str
     rows: tuple[Published, ...]
 
-    @property
-    def base(self) -> Published:
-        """Row of the fewest devices."""
-        return self.rows[0]
-
     def efficiency(self, row: Published) -> float:
-        """Speedup by devices of a row, against the base."""
-        return (row.value / self.base.value) / ((row.devices or 1) / (self.base.devices or 1))
+        """Speedup by devices of a row, against the one device."""
+        return row.value / self.rows[0].value / (row.devices or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
