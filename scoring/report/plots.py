@@ -190,7 +190,7 @@ def lines(
 
 def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithmic: bool, first: int) -> None:
     """Ours bold, the published ones thin and dotted, over the device count; their colours start at index `first`."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
     drawing.size(3.2)
     axes = drawing.axes
@@ -206,7 +206,6 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
         axes.set_yscale("log")
         axes.set_ylim(low, high)
         axes.yaxis.set_major_locator(LogLocator(subs=subs))
-        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.axhline(100, color=MUTED, linewidth=0.8)
@@ -217,7 +216,6 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     if len(ticks) == 1:
         axes.set_xlim(ticks[0] / 2, ticks[0] * 2)
     drawing.label(x="devices", y=y)
