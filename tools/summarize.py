@@ -24,9 +24,8 @@ from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
-from scoring.report import read_lines, render
+from scoring.report import render
 from scoring.report.build import build, read_findings
-from scoring.report.page import page
 
 QUALITY = {"resnet50_v1.5": "top-1", "fcn_hrnetw18": "mIoU"}  # of each model, as a log's run_summary names it
 RULESET = "4.0.0"
@@ -61,10 +60,9 @@ def _write_report(logs: Sequence[HeldLog], records: Sequence[Record], folder: Pa
     html = folder / "report.html"
     checked = read_findings(str(findings), records) if findings else {}
     held = {str(log): log for log in logs}
-    report = build(records, None, skip=None, findings=checked, published=read_published(), logs=held)
+    report = build(records, None, skip=None, findings=checked, published=read_published(), logs=held, folders={})
     command = [*held, *(["--findings", str(findings)] if findings else []), "--html", str(html)]
-    shown = page(report, command, lambda file, wanted: read_lines(held[file], wanted))
-    html.write_text(render.html(shown), encoding="utf-8")
+    html.write_text(render.html(render.page(report, command)), encoding="utf-8")
     return html
 
 

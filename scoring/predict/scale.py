@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,16 +13,9 @@ from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure import warnings as figure_warnings
 from scoring.figure.score import score, whole
+from scoring.figure.systems import counts
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
-from scoring.predict.scale_model import (
-    Point,
-    Training,
-    back_test,
-    learn,
-    median_errors,
-    predict,
-    published_tables,
-)
+from scoring.predict.scale_model import Point, Training, back_test, learn, median_errors, predict, published_tables
 from scoring.published.table import read_published
 from scoring.record import InputError, Record
 
@@ -34,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring scale`."""
     add = parser.add_argument
     add("--measured", nargs="+", metavar="LOG", default=[], help="logs of one node count or more")
-    add("--nodes", default="1,2,4,8,64,1024", help="node counts to predict (default: %(default)s)")
+    add("--nodes", type=counts, default="1,2,4,8,64,1024", help="node counts to predict (default: %(default)s)")
     add("--back-test", action="store_true", help="the model against the published tables")
     add("--protocol", default="window", help="how runs become a step time (default: %(default)s)")
     add("--skip", type=whole, metavar="N", help="windows dropped at the start, instead of the protocol's")
@@ -53,21 +46,17 @@ def positive(text: str) -> float:
     return value
 
 
-def node_counts(text: str) -> list[int]:
-    """`1,2,4`. Raises InputError for anything else."""
-    try:
-        return [count(word) for word in text.split(",")]
-    except ValueError:
-        raise InputError(f"--nodes: {text!r} is no list of node counts; give some as 1,2,4") from None
-
-
 def main(args: argparse.Namespace) -> int:
     """Print the predictions, or the back-test. Returns 0."""
     if args.back_test:
-        return _print_back_test(as_json=args.json)
+        results = back_test(published_tables(read_published()))
+        held = sum(result["covered"] for result in results)
+        tested = {"median_errors": median_errors(results), "covered": held, "results": results}
+        print(json.dumps(tested, indent=1) if args.json else "\n".join(back_test_lines(tested)))
+        return 0
     if not args.measured:
         raise InputError("no logs: give --measured LOG..., or --back-test")
-    found = plan(node_counts(args.nodes), args)
+    found = plan(args)
     print(json.dumps(jsonable(found), indent=1) if args.json else safe_lines(prediction_lines(found)))
     return 0
 
@@ -84,32 +73,29 @@ def measure(args: argparse.Namespace) -> tuple[list[Record], list[Point], list[s
     for log in args.measured:
         record = read_record(log, batch_per_device=args.batch)
         if record.devices is None or record.batch_per_device is None:
-            needs = "the model needs both of every log (--batch)"
-            raise InputError(f"{log}: the log does not say devices or batch; {needs}")
+            raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
         nodes = record.nodes or math.ceil(record.devices / (args.devices_per_node or 8))
         if record.devices % nodes:
             raise InputError(f"{log}: {record.devices} devices on {nodes} nodes; give --devices-per-node")
         by_shape.setdefault((nodes, record.devices // nodes), []).append(record)
     records = [record for group in by_shape.values() for record in group]
-    for name in ("batch_per_device", "model", "precision"):
-        values = {getattr(record, name): record.file for record in records}
-        if len(values) > 1:
-            each = ", ".join(f"{value} in {file}" for value, file in values.items())
-            raise InputError(f"logs of different {name} ({each}): scaling compares the same work")
-    points, warnings = [], [warning.found for warning in figure_warnings.of_mixture(records)]
+    mixture = list(figure_warnings.of_mixture(records))
+    for warning in mixture:
+        if warning.check in ("mixed_model", "mixed_batch", "mixed_precision"):
+            raise InputError(f"{warning.found}; scaling compares the same work, so give logs of one")
+    points, warnings = [], [warning.found for warning in mixture]
     for (nodes, per_node), group in sorted(by_shape.items()):
         result = score(group, protocol, skip=args.skip)
         interval = result.interval_95
         if interval is None or len(group) == 1:
-            of = f"{nodes} x {per_node}"
-            warnings.append(f"{of}: the spread of runs is unknown, and not in the prediction's interval")
+            unknown = "the spread of runs is unknown, and not in the prediction's interval"
+            warnings.append(f"{nodes} x {per_node}: {unknown}")
         error = math.log(interval[1] / interval[0]) / 2 / 1.96 if interval else None
-        point = Point(nodes=nodes, devices_per_node=per_node, images_per_s=result.value, relative_error=error)
-        points.append(point)
+        points.append(Point(nodes=nodes, devices_per_node=per_node, images_per_s=result.value, relative_error=error))
     return records, points, warnings
 
 
-def plan(nodes: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
+def plan(args: argparse.Namespace) -> dict[str, Any]:
     """Predictions at node counts with what they rest on, as plain values."""
     records, measured, warnings = measure(args)
     batch = records[0].batch_per_device
@@ -117,17 +103,18 @@ def plan(nodes: Sequence[int], args: argparse.Namespace) -> dict[str, Any]:
     per_node = args.devices_per_node or max(point.devices_per_node for point in measured)
     points = {point.nodes: point for point in measured if point.devices_per_node == per_node}
     if not points:
-        never = "no log has as many; a node is never predicted from a part of it"
-        raise InputError(f"--devices-per-node {per_node}: {never}")
+        raise InputError(
+            f"--devices-per-node {per_node}: no log has as many, and no node is predicted from a part of it"
+        )
     loss = learn(published_tables(read_published()))
     training, assumptions = _training(args, records, points[min(points)])
-    if set(nodes) - set(points):
+    if set(args.nodes) - set(points):
         assumptions.append(
             f"many nodes do {math.exp(-loss.mean):.1%} of as many times one node, as {loss.tables} published tables of "
             "up to 8 nodes have it"
         )
     predictions = []
-    for number in nodes:
+    for number in args.nodes:
         base = points[max((n for n in points if n <= number), default=min(points))]
         limit = args.input_images_per_s or math.inf
         row = predict(base, loss, training, nodes=number, batch_per_device=batch, input_limit=limit)
@@ -191,20 +178,14 @@ def prediction_lines(found: dict[str, Any]) -> list[str]:
     return lines + [f"time to train: {text}" for text in unknown if text]
 
 
-def _print_back_test(*, as_json: bool) -> int:
-    results = back_test(published_tables(read_published()))
-    errors = median_errors(results)
-    held = sum(result["covered"] for result in results)
-    if as_json:
-        print(json.dumps({"median_errors": errors, "covered": held, "results": results}, indent=1))
-        return 0
-    print("From the fewest nodes of each published table to more, by what the other reports lost")
+def back_test_lines(found: dict[str, Any]) -> Iterator[str]:
+    """The back-test in lines for a reader."""
+    results = found["results"]
+    yield "From the fewest nodes of each published table to more, by what the other reports lost"
+    row = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
     for result in results:
-        row = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
         inside = "" if result["covered"] else "  outside its interval"
-        print((row + "({low:.0f} to {high:.0f})  {error:+.1%}").format(**result) + inside)
+        yield (row + "({low:.0f} to {high:.0f})  {error:+.1%}").format(**result) + inside
     tables = len({result["table"] for result in results})
-    print(f"{len(results)} figures of {tables} tables; {held} within their 95 % interval. Median error:")
-    for name, error in errors.items():
-        print(f"  {error:6.2%}  {name}")
-    return 0
+    yield f"{len(results)} figures of {tables} tables; {found['covered']} within their 95 % interval. Median error:"
+    yield from (f"  {error:6.2%}  {name}" for name, error in found["median_errors"].items())

@@ -11,7 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from scoring.predict.scale import ASSUMED_EVALUATION_RATE, IMAGENET, node_counts
+from scoring.figure.systems import counts
+from scoring.predict.scale import ASSUMED_EVALUATION_RATE, IMAGENET
 from scoring.predict.scale_model import Point, Training, learn, predict, published_tables
 from scoring.published.table import Published, read_published, select
 from scoring.record import InputError
@@ -22,7 +23,7 @@ GLOBAL_BATCH = 3264  # of every published log of 1 to 8 nodes of 8 x A100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m scoring time-to-train`."""
-    parser.add_argument("--nodes", default="1,2,4,8", help="node counts (default: %(default)s)")
+    parser.add_argument("--nodes", type=counts, default="1,2,4,8", help="node counts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -88,6 +89,6 @@ def text(found: Sequence[dict[str, Any]], base: Published) -> str:
 def main(args: argparse.Namespace) -> int:
     """Print the predictions. Returns 0."""
     rows = read_published()
-    found = predictions(rows, nodes=node_counts(args.nodes))
+    found = predictions(rows, nodes=args.nodes)
     print(json.dumps(found, indent=1) if args.json else text(found, fastest(rows)))
     return 0

@@ -16,11 +16,8 @@ NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
 # A model in published tables that leaves its version open: the one that it is taken for, and what is noted.
 UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
 
-ARITHMETIC = {  # of a precision's products
-    "fp32": "float32",
-    "tf32": "tf32",
-    **dict.fromkeys(("amp_o1", "amp_o2"), "float16"),
-}
+# Of a precision's products.
+ARITHMETIC = {"fp32": "float32", "tf32": "tf32", "amp_o1": "float16", "amp_o2": "float16"}
 
 
 @dataclass(frozen=True, kw_only=True)

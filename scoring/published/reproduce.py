@@ -13,10 +13,10 @@ import fnmatch
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from runlog.text import safe_lines
 from scoring.figure import protocols
@@ -27,7 +27,6 @@ from scoring.record import InputError, Record, TooFewRunsError
 
 LOGS_CSV = Path(__file__).with_name("published_logs.csv")
 VERDICTS = {None: "not recomputed", True: "borne out", False: "not borne out"}
-Reproduction = dict[str, Any]  # a published figure beside what its logs give, as the JSON has it
 
 # A figure within this share of the published one is borne out: the publishers round and truncate their windows.
 TOLERANCE = 0.0005
@@ -50,7 +49,7 @@ class Rule:
     devices_unsaid: int | None
     batch_unsaid: int | None
     factor: float | None  # that the publisher applied to the score
-    rule: Literal["published", "assumed"]  # "assumed": as in the publisher's other logs, for it does not say
+    rule: str  # "published", or "assumed": as in the publisher's other logs, for it does not say
     line: int
 
 
@@ -77,8 +76,8 @@ def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
     return found[0]
 
 
-def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> Reproduction:
-    """What the logs of one published figure give under the publisher's rule.
+def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> dict[str, Any]:
+    """What the logs of one published figure give under the publisher's rule, as the JSON has it.
 
     A figure is borne out if it is within TOLERANCE of the published one and its logs ran what the report says they ran.
     Only the rule that its report has is tried: some of 20 rules would give many a wrong figure. `as_recorded`:
@@ -88,21 +87,20 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     recomputed = borne_out = None
     try:
         records = [_read(path, rule) for path in paths]
-        if unsaid := sorted({name for record in records for name in record.from_options}):
-            notes.append(f"the log does not say {' or '.join(unsaid)}: taken from the report")
         result = score(records, protocols.find(rule.protocol), skip=rule.skip)
         recomputed = result.value * (rule.factor or 1.0)
         exact = _as_printed(recomputed, published)
-        close = exact or abs(recomputed / published.value - 1) <= TOLERANCE
         labels = sorted({label for record in records for label in _labels(record, published)})
-        borne_out = close and not labels
-        other = {record.sha256 for record in records}.isdisjoint(rule.sha256)
+        borne_out = not labels and (exact or abs(recomputed / published.value - 1) <= TOLERANCE)
+        unsaid = sorted({name for record in records for name in record.from_options})
         warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
+        by_name = rule.sha256 and {record.sha256 for record in records}.isdisjoint(rule.sha256)
         more = {
-            "known by its name alone: not the log that the figure was recomputed from before": other and rule.sha256,
+            f"the log does not say {' or '.join(unsaid)}: taken from the report": unsaid,
+            "known by its name alone: not the log that the figure was recomputed from before": by_name,
             f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}": rule.factor,
             f"the score warns of {', '.join(warned)}: see `python -m scoring score`": warned,
-            f"within {TOLERANCE:.2%}, not to all digits": close and not exact,
+            f"within {TOLERANCE:.2%}, not to all digits": borne_out and not exact,
             **dict.fromkeys(labels, True),
             f"known: {published.log_note}": published.log_note,
         }
@@ -111,10 +109,8 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         notes.append(str(error))
     return {
         "logs": list(map(str, paths)),
-        "source": published.source,
-        "place": published.place,
+        **{name: getattr(published, name) for name in ("source", "framework", "place", "unit")},
         "published": published.value,
-        "unit": published.unit,
         "verdict": VERDICTS[borne_out],
         "notes": notes,
         "recomputed": recomputed,
@@ -141,38 +137,30 @@ def _as_printed(value: float, published: Published) -> bool:
 
 def _labels(record: Record, published: Published) -> list[str]:
     """Conditions that the report states otherwise than the log."""
-    names = {"devices": "says devices", "batch_per_device": "says batch_per_device"}
+    names = ["devices", "batch_per_device"]
     if {record.math_mode, published.math_mode} <= {"fp32", "tf32"}:
-        names["math_mode"] = "computes in"
+        names.append("math_mode")
     elif len({str(one.precision).startswith(("amp", "fp16")) for one in (record, published)}) == 2:
-        names["precision"] = "says precision"
-    pairs = [(what, getattr(record, name), getattr(published, name)) for name, what in names.items()]
+        names.append("precision")
+    pairs = [(name, getattr(record, name), getattr(published, name)) for name in names]
     return [
-        f"the log {what} {logged}, the report {stated}"
-        for what, logged, stated in pairs
-        if logged is not None and stated is not None and logged != stated
+        f"the log says {name} {logged}, the report {stated}"
+        for name, logged, stated in pairs
+        if None not in (logged, stated) and logged != stated
     ]
 
 
 def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
-    """Every printed speedup against the report's own averages; where some do not follow, which one run gives them."""
+    """Every printed speedup against the quotient of the report's own averages, to 2 digits: 1.8 is printed for 1.80."""
     found = []
-    printed = select(rows, metric="speedup")
-    for table, framework, batch in dict.fromkeys((row.table, row.framework, row.batch_per_device) for row in printed):
-        same = select(rows, table=table, framework=framework, batch_per_device=batch)
-        averages = {row.devices: row.value for row in select(same, metric="throughput")}
-        quotients = {row: averages[row.devices] / averages[1] for row in select(same, metric="speedup")}
-        # To 2 digits: a report that prints 1.8 means 1.80 where others have 1.95.
-        wrong = [row for row, quotient in quotients.items() if round(quotient, 2) != row.value]
-        note = "; ".join(
-            f"divided by {run.printed}, run {run.run} of one device alone, all that do not follow would"
-            for run in select(same, metric="throughput_run", devices=1)
-            if wrong and all(round(averages[row.devices] / run.value, 2) == row.value for row in wrong)
-        )
-        for row, quotient in quotients.items():
-            names = ("source", "framework", "batch_per_device", "nodes", "devices", "printed")
-            judged = {"recomputed": quotient, "follows": row not in wrong, "note": note if row in wrong else ""}
-            found.append({name: getattr(row, name) for name in names} | judged)
+    for row in select(rows, metric="speedup"):
+        same = {name: getattr(row, name) for name in ("table", "framework", "batch_per_device")}
+        averages = {one.devices: one.value for one in select(rows, metric="throughput", **same)}
+        quotient = averages[row.devices] / averages[1]
+        follows = round(quotient, 2) == row.value
+        said = {name: getattr(row, name) for name in ("source", "framework", "batch_per_device", "nodes", "devices")}
+        judged = {"recomputed": quotient, "follows": follows, "note": "" if follows else row.log_note or ""}
+        found.append(said | {"printed": row.printed} | judged)
     return found
 
 
@@ -189,68 +177,47 @@ def main(args: argparse.Namespace) -> int:
 
     Returns 1 if a figure is not borne out and published.csv does not say so yet, or a known log could not be scored.
     """
-    if not args.folder.is_dir():
-        raise InputError(f"{args.folder}: no such folder; give the folder of published logs")
-    rows, rules = read_published(), read_rows(args.map, Rule)
-    found, unknown = reproduce(args.folder, rules, rows)
-    if not found and not unknown:
-        raise InputError(f"{args.folder}: no file in it; give the folder of published logs")
-    quotients = speedups(rows)
-    if args.json:
-        figures = [one for _, one in found]
-        print(json.dumps({"figures": figures, "speedups": quotients, "unknown": unknown}, indent=1))
-    else:
-        print(safe_lines(verdict_lines(found, quotients, unknown)))
-    return 1 if any(not one["borne_out"] and not one["as_recorded"] for _, one in found) else 0
+    rows = read_published()
+    figures, unknown = reproduce(args.folder, read_rows(args.map, Rule), rows)
+    if not figures and not unknown:
+        raise InputError(f"{args.folder}: no folder with files in it; give the folder of published logs")
+    found = {"figures": figures, "speedups": speedups(rows), "unknown": unknown}
+    print(json.dumps(found, indent=1) if args.json else safe_lines(verdict_lines(found)))
+    return 1 if any(not one["borne_out"] and not one["as_recorded"] for one in figures) else 0
 
 
-def reproduce(
-    folder: Path, rules: Sequence[Rule], rows: Sequence[Published]
-) -> tuple[list[tuple[Published, Reproduction]], list[str]]:
+def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> tuple[list[dict[str, Any]], list[str]]:
     """Each published figure with every log of `folder` that a rule knows, and the files that none knows."""
     logs: dict[Rule, list[Path]] = {}
     unknown = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        rule = find_rule(rules, path, hashlib.sha256(path.read_bytes()).hexdigest())
-        if rule is None:
-            unknown.append(str(path))
-        else:
+        if rule := find_rule(rules, path, hashlib.sha256(path.read_bytes()).hexdigest()):
             logs.setdefault(rule, []).append(path)
+        else:
+            unknown.append(str(path))
     found = []
     for rule, paths in logs.items():
-        published = published_of(rule, rows)
         groups = [paths] if protocols.find(rule.protocol).runs > 1 else [[path] for path in paths]
-        found += [(published, reproduction_of(rule, group, published)) for group in groups]
+        found += [reproduction_of(rule, group, published_of(rule, rows)) for group in groups]
     return found, unknown
 
 
-def verdict_lines(
-    found: Sequence[tuple[Published, Reproduction]], quotients: Sequence[dict[str, Any]], unknown: Sequence[str]
-) -> list[str]:
+def verdict_lines(found: dict[str, Any]) -> Iterator[str]:
     """The verdicts in lines for a reader."""
-    lines = []
-    for row, one in found:
-        figure = "- (-)"
-        if one["recomputed"] is not None:
-            figure = f"{one['recomputed']:.{max(3, row.digits)}f} ({one['difference']:+.3%})"
-        more = f" and {len(one['logs']) - 1} more" if len(one["logs"]) > 1 else ""
-        lines += [
-            f"{one['verdict'].replace('not borne', 'NOT borne')}: {row.source}, {row.framework}, {row.place}",
-            f"    published {row.printed} {row.unit}, recomputed {figure}, protocol {one['protocol']}",
-            *(f"    {text}" for text in (f"{one['logs'][0]}{more}", *one["notes"])),
-        ]
-    lines += ["", "Printed speedups against the quotient of the report's own averages"] * bool(quotients)
-    line = "{verdict}: {source}, {framework}, batch {batch_per_device}, x{devices}: printed {printed}, recomputed "
-    for one in quotients:
-        verdict = "follows" if one["follows"] else "DOES NOT FOLLOW"
-        lines.append(line.format(verdict=verdict, **one) + f"{one['recomputed']:.2f}")
-        lines += [f"    {one['note']}"] * bool(one["note"])
-    if unknown:
-        lines += ["", "No published figure is known for:", *(f"    {path}" for path in unknown)]
-    count = collections.Counter(one["borne_out"] for _, one in found)
-    lines += [
-        "",
-        f"{len(found)} figures: {count[True]} borne out, {count[False]} not, {count[None]} not recomputed; "
-        f"{sum(not one['follows'] for one in quotients)} of {len(quotients)} speedups do not follow",
-    ]
-    return lines
+    for one in found["figures"]:
+        figure = "-" if one["recomputed"] is None else "{recomputed:.4f} ({difference:+.3%})".format(**one)
+        yield "{verdict}: {source}, {framework}, {place}".format(**one)
+        yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(figure, **one)
+        yield from (f"    {text}" for text in (", ".join(one["logs"]), *one["notes"]))
+    yield "Printed speedups against the quotient of the report's own averages"
+    for one in found["speedups"]:
+        verdict = "follows" if one["follows"] else f"DOES NOT FOLLOW ({one['note']})"
+        what = "{source}, {framework}, batch {batch_per_device}, x{devices}".format(**one)
+        yield f"{verdict}: {what}: printed {one['printed']}, recomputed {one['recomputed']:.2f}"
+    yield from (f"No published figure is known for: {path}" for path in found["unknown"])
+    count = collections.Counter(one["borne_out"] for one in found["figures"])
+    wrong = sum(not one["follows"] for one in found["speedups"])
+    yield (
+        f"{count.total()} figures: {count[True]} borne out, {count[False]} not, {count[None]} not recomputed; "
+        f"{wrong} of {len(found['speedups'])} speedups do not follow"
+    )

@@ -98,21 +98,13 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def _typed(name: str, text: str | None, hint: Any) -> Any:
-    """A cell as its field has it: a Literal, a tuple of texts, or a type that is made of text, or None."""
+    """A cell as its field has it: a tuple of texts, or a type that is made of text, or None."""
     kinds = typing.get_args(hint) or (hint,)
-    if text is None:
-        raise ValueError(f"there is no cell for {name}")
-    if typing.get_origin(hint) is typing.Literal:
-        if text not in kinds:
-            raise ValueError(f"{name} is {text!r}, want {' or '.join(kinds)}")
-        return text
     if typing.get_origin(hint) is tuple:
-        return tuple(item for item in text.split(";") if item)
-    if not text:
-        if type(None) not in kinds:
-            raise ValueError(f"{name} is empty")
-        return None
-    return kinds[0](text)
+        return tuple(item for item in (text or "").split(";") if item)
+    if not text and type(None) not in kinds:
+        raise ValueError(f"{name} is empty")
+    return kinds[0](text) if text else None
 
 
 def read_published(path: Path = PUBLISHED_CSV) -> list[Published]:

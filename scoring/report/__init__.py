@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from runlog.reader import open_log
-from runlog.text import called
+from runlog.text import called, csv_text
+from scoring.figure import warnings
 from scoring.figure.score import add_score_options, protocol_of
 from scoring.figure.systems import counts, read_systems
 from scoring.importers import jsonable
 from scoring.published.table import read_published
-from scoring.record import InputError
+from scoring.record import FACTS, InputError
 from scoring.report import render
 from scoring.report.build import build, read_findings
-from scoring.report.page import page
-from scoring.report.values import csv_text, values
-
-LINE_BYTES = 8192  # read of a line that is quoted
+from scoring.report.content import Group, Report, ReportedRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +46,14 @@ def main(args: argparse.Namespace) -> int:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
     protocol = protocol_of(args) if args.protocol is not None else None
     findings = read_findings(args.findings, records) if args.findings else {}
-    report = build(records, protocol, skip=args.skip, findings=findings, published=read_published(), folders=folders)
+    options = {"skip": args.skip, "findings": findings, "folders": folders}
+    report = build(records, protocol, published=read_published(), logs={}, **options)
     if args.csv:
-        _write(args.csv, csv_text(report))
+        _write(args.csv, as_csv(report))
     if args.json:
         print(json.dumps(jsonable(values(report)), indent=1))
     if args.html or args.markdown or not (args.csv or args.json):
-        shown = page(report, args_of(args), read_lines)
+        shown = render.page(report, args_of(args))
         if args.html:
             _write(args.html, render.html(shown))
         if args.markdown or not (args.html or args.csv or args.json):
@@ -75,36 +74,73 @@ def args_of(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
-    """The starts of those lines of a log, as text."""
-    found: dict[int, str] = {}
-    last = max(wanted, default=0)
-    number = 1
-    with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
-        while number <= last and (piece := stream.readline(LINE_BYTES)):
-            if number in wanted:
-                found[number] = piece.rstrip(b"\r\n").decode("utf-8", "replace")
-            while not piece.endswith(b"\n"):  # pass over the rest of a long line
-                piece = stream.readline(1 << 20)
-                if not piece:
-                    return found
-            number += 1
-    return found
-
-
 def _write(file: str, text: str) -> None:
-    """Writes a form that is whole under its name, or not there; a pipe or a device just takes it."""
-    path = Path(file).resolve()
-    if file != "-" and not path.parent.is_dir():
-        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
     if file == "-":
         sys.stdout.write(text)
-    elif path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8", newline="")
     else:
-        half = path.with_name(f".{path.name}.half")
-        try:
-            half.write_text(text, encoding="utf-8", newline="")
-            half.replace(path)
-        finally:
-            half.unlink(missing_ok=True)
+        Path(file).write_text(text, encoding="utf-8", newline="")
+
+
+def values(report: Report) -> dict[str, Any]:
+    """All of it as JSON values; what is not known is null."""
+    status, meaning = report.verdict
+    return {
+        "verdict": {"status": status, "text": meaning, "checks": [check.as_dict() for check in report.checks]},
+        "headline": report.groups.index(report.headline),
+        "groups": [_group(group) for group in report.groups],
+        "scaling": [
+            [{name: value for name, value in vars(row).items() if name != "group"} for row in rows]
+            for rows in report.scaling
+        ],
+        "published": [
+            {
+                "label": curve.label,
+                "source": curve.rows[0].source,
+                "points": [{"devices": row.devices, "images_per_s": row.value, "row": row.line} for row in curve.rows],
+            }
+            for curve in report.curves
+        ],
+        "published_note": report.curves_note,
+        "mixture": warnings.as_json(report.mixture),
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    step = group.step_time
+    return {
+        "name": group.name,
+        "score": group.score.to_json() if group.score else None,
+        "problem": group.problem,
+        "step_time": None if step is None else asdict(step) | {"rest_s": step.rest_s},
+        "runs": [_run(run) for run in group.runs],
+    }
+
+
+def _run(run: ReportedRun) -> dict[str, Any]:
+    record, figure = run.record, run.figure
+    last = record.quality[-1] if record.quality else None
+    memory = [w.gpu_memory_mib for w in record.windows if w.gpu_memory_mib is not None]
+    power = [w.power_w for w in run.measured if w.power_w is not None]
+    return {
+        "run": run.number,
+        **{name: getattr(record, name) for name in ("file", "sha256", "format", *FACTS)},
+        **{name: getattr(figure, name, None) for name in ("value", "windows", "first_line", "last_line")},
+        "run_time_s": record.run_time_s,
+        "status": record.status,
+        "quality_name": last.name if last else None,
+        "quality": last.value if last else None,
+        "quality_line": last.line if last else None,
+        "most_gpu_memory_mib": max(memory, default=None),
+        "mean_power_w": sum(power) / len(power) if power else None,
+        "seed": run.seed[0] if run.seed else None,
+        "compliance": run.findings["verdict"] if run.findings else None,
+    }
+
+
+def as_csv(report: Report) -> str:
+    """One row a run; an empty cell is what the log does not say."""
+    rows = []
+    for group in report.groups:
+        unit = group.score.unit if group.score else None
+        rows += [{"run": run.number, "group": group.name, "unit": unit, **_run(run)} for run in group.runs]
+    return csv_text(list(rows[0]), sorted(rows, key=lambda row: row["run"]))

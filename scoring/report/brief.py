@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple
 
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
@@ -23,14 +22,6 @@ MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their ow
 MOST_NAMED = 8  # systems in the title
 # What each status looks like: a mark that is told apart without colour, and its word.
 STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "open")}
-
-
-class Tile(NamedTuple):
-    """A figure set large, with its unit and what it is."""
-
-    value: Inline
-    unit: str
-    text: Inline
 
 
 def of_all(texts: Sequence[str]) -> str:
@@ -101,11 +92,11 @@ def hardware(run: ReportedRun) -> Inline:
     return at_line(run, line or run.header_lines.get("hardware"), shown) if shown else ""
 
 
-def tiles(report: Report) -> list[Tile]:
-    """The figure of the headline, its runs, their time and their quality."""
+def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
+    """What is set large, with its unit and what it is: the headline's figure, its runs, their time and quality."""
     group, result = report.headline, report.headline.score
     system = f"{group.name}: " if len(report.groups) > 1 else ""
-    shown = [Tile("no figure", "", system + (group.problem or ""))]
+    shown: list[tuple[Inline, str, Inline]] = [("no figure", "", system + (group.problem or ""))]
     if result is not None:
         method = result.interval_method
         bounds = f"{interval(result.interval_95)} ({method})" if result.interval_95 else method
@@ -116,20 +107,20 @@ def tiles(report: Report) -> list[Tile]:
         near = limit.in_words(result.flops_utilization, result.images_per_joule)
         runs = Text(text=counted(len(result.runs), "run"), href="runs")
         shown = [
-            Tile(figure, _unit(group), f"{system}95 % interval {bounds}.{doubt}"),
-            Tile(runs, "", of_group(group, "; ".join([*spread, *near]))),
+            (figure, _unit(group), f"{system}95 % interval {bounds}.{doubt}"),
+            (runs, "", of_group(group, "; ".join([*spread, *near]))),
         ]
     times = [run.record.run_time_s for run in group.runs if run.record.run_time_s is not None]
     if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):
         factor, unit = plots.time_unit(max(times))
         several = f", median of {len(times)} runs" if len(times) > 1 else ""
         middle = Text(text=number(statistics.median(times) / factor), href="times")
-        shown.append(Tile(middle, unit, f"time to train: run_start to run_stop{several}."))
+        shown.append((middle, unit, f"time to train: run_start to run_stop{several}."))
     final = [(run.record.quality[-1], run) for run in group.runs if run.record.quality]
     if final:
         worst, of_run = min(final, key=lambda item: item[0].value)
         which = "final" if len(final) == 1 else f"lowest final of {len(final)} runs"
-        shown.append(Tile(at_line(of_run, worst.line, f"{worst.value:.4g}"), "", f"{worst.name}, {which}"))
+        shown.append((at_line(of_run, worst.line, f"{worst.value:.4g}"), "", f"{worst.name}, {which}"))
     return shown
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,19 +103,14 @@ class ScalingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A published table's throughput over device counts."""
+    """A published table's throughput over device counts, from one device on."""
 
     label: str
     rows: tuple[Published, ...]
 
-    @property
-    def base(self) -> Published:
-        """Row of the fewest devices."""
-        return self.rows[0]
-
     def efficiency(self, row: Published) -> float:
-        """Speedup by devices of a row, against the base."""
-        return (row.value / self.base.value) / ((row.devices or 1) / (self.base.devices or 1))
+        """Speedup by devices of a row, against the one device."""
+        return row.value / self.rows[0].value / (row.devices or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +125,7 @@ class Report:
     curves: tuple[Curve, ...]
     curves_note: str
     mixture: tuple[Verdict, ...]  # of runs that stand side by side in one scaling table
+    logs: Mapping[str, os.PathLike[str]]  # by a record's file, the path to read where that is another
 
     @property
     def runs(self) -> list[ReportedRun]:
@@ -156,13 +152,6 @@ class Report:
 
 
 # --------------------------------------------------------------------------------------------------- windows
-
-
-def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """5, 50 and 95 % quantile."""
-    ordered = sorted(values)
-    low, middle, high = (ordered[int(share * len(ordered))] for share in (0.05, 0.5, 0.95))
-    return low, middle, high
 
 
 @dataclass(frozen=True)

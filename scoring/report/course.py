@@ -16,7 +16,7 @@ from scoring.record import Quality, Record, Window
 from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
 from scoring.report.brief import figure_of, of_group
-from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, quantiles
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun
 from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_VALUES = 400  # of a curve
@@ -161,8 +161,7 @@ def _beyond(kind: str) -> Callable[[Window], float | None]:
 
 def _most_memory(run: ReportedRun) -> Inline:
     used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
-    most, line = max(used, default=(None, None))
-    return at_line(run, line, f"{number(most)} MiB") if used else NOT_MEASURED
+    return at_line(run, max(used)[1], f"{number(max(used)[0])} MiB") if used else NOT_MEASURED
 
 
 def _mean_power(run: ReportedRun) -> Inline:
@@ -230,8 +229,9 @@ def _interval(group: Group) -> Inline:
 
 
 def _step_quantiles(group: Group) -> Inline:
-    times = [t for run in group.runs for w in run.measured if (t := w.step_s) is not None]
-    return of_group(group, " / ".join(number(q * 1000) for q in quantiles(times))) if times else NOT_MEASURED
+    times = sorted(t for run in group.runs for w in run.measured if (t := w.step_s) is not None)
+    quantiles = (times[int(share * len(times))] for share in (0.05, 0.5, 0.95))
+    return of_group(group, " / ".join(number(q * 1000) for q in quantiles)) if times else NOT_MEASURED
 
 
 def _run_time(record: Record) -> str:

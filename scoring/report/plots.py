@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runlog.text import visible
 from scoring.report.blocks import Figure
@@ -41,14 +41,6 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 Series = Sequence[tuple[str, Sequence[tuple[float, float]]]]
 
 
-class Key(NamedTuple):
-    """One entry of a legend: the mark, the page's variable of its colour, and what it stands for."""
-
-    mark: str
-    color: str
-    label: str
-
-
 @dataclass(kw_only=True)
 class Plot:
     """One panel: what is drawn on, and afterwards its SVG and legend."""
@@ -56,7 +48,7 @@ class Plot:
     figure: Any
     axes: Any
     svg: str = ""
-    legend: list[Key] = field(default_factory=list)
+    legend: list[tuple[str, str, str]] = field(default_factory=list)  # mark, variable of its colour, label
 
     def size(self, height: float = HEIGHT_INCHES) -> None:
         """The panel's height, and the room around its axes, in inches."""
@@ -66,7 +58,7 @@ class Plot:
 
     def key(self, mark: str, color: str, label: str) -> None:
         """Add an entry to the legend, once."""
-        if (entry := Key(mark, _VARIABLES[color], label)) not in self.legend:
+        if (entry := (mark, _VARIABLES[color], label)) not in self.legend:
             self.legend.append(entry)
 
     def series(self, index: int, label: str, points: Sequence[tuple[float, float]], **look: Any) -> None:
@@ -121,15 +113,9 @@ def _matplotlib() -> Any:
     """Matplotlib with the page's settings; imported by the first plot."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # in a read-only home it does with a folder of its own
     import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.backends.backend_svg
     import matplotlib.figure
 
-    colors: dict[Any, Any] = {"text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "grid.color": GRID}
-    colors |= {"xtick.color": MUTED, "ytick.color": MUTED}
     matplotlib.rc_file(Path(__file__).with_name("plots.mplstyle"))
-    matplotlib.rcParams.update(colors)
     return matplotlib
 
 
@@ -157,12 +143,7 @@ def _tick(value: float, _: object) -> str:
 
 
 def throughput(
-    drawing: Plot,
-    *,
-    runs: Sequence[tuple[str, Sequence[Point]]],
-    axis: str,
-    unit: str,
-    value: float | None,
+    drawing: Plot, *, runs: Sequence[tuple[str, Sequence[Point]]], axis: str, unit: str, value: float | None
 ) -> None:
     """Throughput of runs over time; what was not measured is hollow and grey, the measured part of one run shaded."""
     axes = drawing.axes
@@ -191,13 +172,7 @@ def throughput(
 
 
 def lines(
-    drawing: Plot,
-    *,
-    series: Series,
-    x: str,
-    y: str,
-    target: float | None = None,
-    from_zero: bool = False,
+    drawing: Plot, *, series: Series, x: str, y: str, target: float | None = None, from_zero: bool = False
 ) -> None:
     """Named series of (x, y) over whole numbers, and a level to reach."""
     from matplotlib.ticker import MaxNLocator
@@ -215,7 +190,7 @@ def lines(
 
 def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithmic: bool, first: int) -> None:
     """Ours bold, the published ones thin and dotted, over the device count; their colours start at index `first`."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
     drawing.size(3.2)
     axes = drawing.axes
@@ -231,7 +206,6 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
         axes.set_yscale("log")
         axes.set_ylim(low, high)
         axes.yaxis.set_major_locator(LogLocator(subs=subs))
-        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.axhline(100, color=MUTED, linewidth=0.8)
@@ -242,7 +216,6 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     if len(ticks) == 1:
         axes.set_xlim(ticks[0] / 2, ticks[0] * 2)
     drawing.label(x="devices", y=y)

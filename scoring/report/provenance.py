@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import io
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from runlog.text import visible
-from scoring.record import FACTS, nodes_of, section
+from runlog.reader import open_log
+from runlog.text import called, visible
+from scoring.record import FACTS, Record, config_of, nodes_of, section
 from scoring.report import blocks
-from scoring.report.blocks import (
-    Column,
-    Facts,
-    Fold,
-    Inline,
-    Lines,
-    Paragraph,
-    Section,
-    Table,
-    Text,
-    absent,
-    at_line,
-    field,
-    run_link,
-)
+from scoring.report.blocks import Column, Inline, Paragraph, Section, Table, Text, absent, at_line, field, run_link
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 from scoring.report.text import counted
 
+LINE_BYTES = 8192  # of a line that is read to be quoted
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 MOST_DEVICES = 64  # of a topology that is shown
 LINKS = "NV: NVLinks; PIX, PXB: PCIe switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
@@ -38,6 +32,8 @@ HEADER_TABLES = {
     "config": "Configuration",
     "program": "Training program",
 }
+NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
+NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
 
 
 def compliance(report: Report) -> Section:
@@ -71,7 +67,7 @@ def compliance(report: Report) -> Section:
     elif checked:
         parts.append(Paragraph(text="No error and no warning."))
     if notes:
-        parts.append(Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes, columns[:-1])]))
+        parts.append(blocks.Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes, columns[:-1])]))
     gist = f"{len(graver)} errors and warnings" if checked else "not checked"
     return Section(key="compliance", title="Compliance", gist=gist, blocks=parts)
 
@@ -81,7 +77,7 @@ def provenance(report: Report) -> Section:
     shown: dict[str, int] = {}  # header sections of earlier runs: their text and the run's number
     parts: list[Any] = []
     for run in report.runs:
-        parts.append(Facts(items=_facts(run), run=run.number))
+        parts.append(blocks.Facts(items=_facts(run), run=run.number))
         for name, title in HEADER_TABLES.items():
             if not (content := run.record.header.get(name)):
                 continue
@@ -93,7 +89,7 @@ def provenance(report: Report) -> Section:
             if name == "hardware":
                 parts += _topologies(run)
             table = [Paragraph(text=["From the ", link, "."]), _header_table(title, content)]
-            parts.append(Fold(summary=f"{title} of run {run.number}", blocks=table))
+            parts.append(blocks.Fold(summary=f"{title} of run {run.number}", blocks=table))
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
@@ -173,16 +169,81 @@ def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
     return [(path, str(content))]
 
 
-def log_lines(report: Report, linked: Any, read_lines: Callable[[str, set[int]], dict[int, str]]) -> Section:
-    """The lines of the logs that the blocks `linked` lead to; `read_lines(file, lines)` gives their text."""
+def reproduce(report: Report, command: Sequence[str]) -> Section:
+    """The commands that make runs, checks, figures and this report (of the words `command`) again."""
+    shown = []
+    folder = report.folder
+    if folder:
+        shown.append(Paragraph(text="Logs are named as seen from the folder that holds them all."))
+    for run in report.runs:
+        config = config_of(run.record)
+        if "DGXSYSTEM" not in config:
+            continue
+        given = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")} | {
+            name: entry.get("value")
+            for name, entry in config.items()
+            if entry.get("origin") == "environment" and NAME.fullmatch(name) and name not in NOT_REPEATED
+        }
+        if run.seed:
+            given["SEED"] = run.seed[0]
+        exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in given.items())
+        source = section(run.record, "source")
+        checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n" if source.get("commit") else ""
+        dirty = " Its source tree had uncommitted changes, which the commit does not hold." * bool(source.get("dirty"))
+        text = f"Run {run.number} again, with its seed.{dirty}"
+        shown.append(Paragraph(text=text, code=f"{checkout}{exports} ./run_and_time.sh"))
+    scoring = called("scoring")
+    if any(run.record.format == "mllog" for run in report.runs):
+        logs = _words(folder, (run.record.file for run in report.runs))
+        shown.append(Paragraph(text="Check the logs.", code=f"{called('compliance')} check {logs}"))
+    for group in report.groups:
+        options = ["--protocol", report.protocol.name, *score_options(command, group.record)]
+        logs = _words(folder, [*(run.record.file for run in group.runs), *options])
+        shown.append(Paragraph(text=f"Score {group.name}.", code=f"{scoring} score {logs}"))
+    shown.append(Paragraph(text="Write this report.", code=f"{scoring} report {_words(folder, command)}"))
+    return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
+
+
+def _words(folder: str, words: Iterable[str]) -> str:
+    """As a shell takes them; logs are named as seen from their folder, other files of this machine by their name."""
+    names = (word.removeprefix(folder) for word in words)
+    return shlex.join(visible(Path(name).name if Path(name).is_absolute() else name, 4096) for name in names)
+
+
+def score_options(command: Sequence[str], record: Record) -> list[str]:
+    """Of the report's options those that `score` takes too, with the numbers of that system."""
+    found: list[str] = []
+    for at, word in enumerate(command):
+        if word in ("--skip", "--runs", "--segment", "--format"):
+            found += command[at : at + 2]
+    if record.devices is not None and (record.described_by or "devices" in record.from_options):
+        found += ["--devices", str(record.devices)]
+    if "batch_per_device" in record.from_options:
+        found += ["--batch", str(record.batch_per_device)]
+    return found
+
+
+def log_lines(report: Report, linked: Any) -> Section:
+    """The lines of the logs that the blocks `linked` lead to."""
     wanted: dict[int, set[int]] = {}
     for number, line in blocks.quoted(linked):
         wanted.setdefault(number, set()).add(line)
     parts = []
     for run in report.runs:
-        texts = read_lines(run.record.file, lines := wanted.get(run.number, set()))
+        texts = _read_lines(report.logs.get(run.record.file, run.record.file), lines := wanted.get(run.number, set()))
         shown = [(line, visible(texts.get(line, ""), QUOTED_CHARS)) for line in sorted(lines)]
-        parts.append(Lines(run=run.number, file=run.record.file, lines=shown))
+        parts.append(blocks.Lines(run=run.number, file=run.record.file, lines=shown))
     count = sum(map(len, wanted.values()))
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
+
+
+def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
+    """The starts of those lines of a log, as text."""
+    with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
+        lines = enumerate(itertools.islice(stream, max(wanted, default=0)), 1)
+        return {
+            number: line[:LINE_BYTES].rstrip(b"\r\n").decode("utf-8", "replace")
+            for number, line in lines
+            if number in wanted
+        }

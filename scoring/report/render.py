@@ -1,9 +1,9 @@
-"""A page of sections as HTML and as Markdown, by the templates; whatever a template shows is escaped by it."""
+"""The page of a report as data, and as HTML and Markdown by the templates; whatever a template shows is escaped."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,50 @@ import jinja2
 from markupsafe import Markup, escape
 
 from runlog.text import visible
-from scoring.report import plots
+from scoring.report import brief, course, plots, provenance, speed
+from scoring.report.content import Report
 from scoring.report.text import markdown
 
 MOST_CHARS = 100_000  # of one text
+
+
+def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
+    """What the templates show of the report that `command` (the words after `report`) asked for.
+
+    No form shows `folder`, which the logs have on this machine.
+    """
+    status, verdict = report.verdict
+    steps = dict.fromkeys(check.fix for check in report.checks if check.fix)
+    footnotes = dict.fromkeys(text for group in report.groups if group.score for text in group.score.footnotes)
+    evidence = {
+        "facts": brief.facts(report),
+        "tiles": brief.tiles(report),
+        "plot": brief.overlay(report),
+        "tables": brief.tables(report),
+        "sections": [
+            speed.throughput(report),
+            speed.step_time(report),
+            speed.scaling(report),
+            course.training(report),
+            course.telemetry(report),
+            course.variance(report),
+            provenance.compliance(report),
+            provenance.provenance(report),
+            provenance.reproduce(report, command),
+        ],
+    }
+    return evidence | {
+        "title": brief.of_all([group.name for group in report.groups]),
+        "headline": brief.of_all([brief.figure_of(group) for group in report.groups]),
+        "status": status,
+        "verdict": f"{verdict}.",
+        "checks": report.checks,
+        "statuses": brief.STATUSES,
+        "steps": list(steps) or ["Nothing is open: package it, or compare it with others."],
+        "lines": provenance.log_lines(report, list(evidence.values())),  # which HTML alone shows
+        "footnotes": list(footnotes),
+        "folder": report.folder,
+    }
 
 
 def _as_html(value: object) -> object:

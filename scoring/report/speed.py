@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from runlog.run import real
 from scoring.figure import warnings
 from scoring.importers.checks import REFUSED
-from scoring.published.table import Published
+from scoring.record import section
 from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
 from scoring.report.brief import NO_RATES, of_group, unit_of
-from scoring.report.content import (
-    NOT_MEASURED,
-    Curve,
-    Group,
-    Point,
-    Report,
-    ReportedRun,
-    ScalingRow,
-    StepTime,
-    timeline,
-)
-from scoring.report.step_time import all_reduce_mib
+from scoring.report.content import NOT_MEASURED, Group, Point, Report, ReportedRun, ScalingRow, StepTime, timeline
 from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
@@ -108,8 +97,9 @@ def _part(row: tuple[Group, StepTime], seconds: float | None, otherwise: str) ->
 
 def _all_reduce_note(row: tuple[Group, StepTime]) -> str:
     group, step = row
-    size = all_reduce_mib(group.record) if group.record.devices != 1 else None
-    return step.all_reduce_note + (f" ({size:,.1f} MiB of gradients are summed in a step)" if size else "")
+    size = real(section(group.record, "program").get("all_reduce_mib")) or 0.0
+    summed = f" ({size:,.1f} MiB of gradients are summed in a step)" if size > 0 and group.record.devices != 1 else ""
+    return step.all_reduce_note + summed
 
 
 def _efficiency(row: ScalingRow) -> str:
@@ -154,41 +144,36 @@ def _speedup_interval(row: ScalingRow) -> Inline:
 
 def _scaling_figures(report: Report) -> list[Figure]:
     """Throughput and efficiency by devices: this report's curves beside the published ones."""
-    ours = [[(row.devices, row.images_per_s, 100 * row.efficiency) for row in rows] for rows in report.scaling]
+    ours = [[(row.devices, row.images_per_s) for row in rows] for rows in report.scaling]
     if not ours:
         scored = [(group.record.devices, group.score) for group in report.groups]
-        ours = [[(n, score.value, math.nan)] for n, score in scored if n and score and score.unit == "images/s"]
+        ours = [[(n, score.value)] for n, score in scored if n and score and score.unit == "images/s"]
     names = ["this report"] if len(ours) == 1 else [f"this report, {at}" for at in range(1, len(ours) + 1)]
-    theirs = [
-        (curve.label, [(row.devices or 1, row.value, 100 * curve.efficiency(row)) for row in curve.rows])
-        for curve in report.curves
-    ]
-
-    def figure(name: str, caption: str, unit: str, at: int, axis: str) -> Figure:
-        mine, published = (
-            [(label, [(point[0], point[at]) for point in points]) for label, points in curves]
-            for curves in (zip(names, ours, strict=True) if at == 1 or report.scaling else (), theirs)
-        )
-        words = "; ".join(
-            f"{label}: " + ", ".join(f"{number(value)} {unit} on {devices}" for devices, value in points)
-            for label, points in (*mine, *published)
-        )
-        first = len(names) or 1
-        draw = functools.partial(
-            plots.scaling, ours=mine, published=published, first=first, y=axis, logarithmic=name == "scaling"
-        )
-        return Figure(name=name, title=caption.split(":")[0], caption=caption, words=words, draw=draw)
-
+    theirs = [(curve.label, [(row.devices or 1, row.value) for row in curve.rows]) for curve in report.curves]
     rates = "Throughput by number of devices: both axes logarithmic; dotted: published."
+    figures = [_by_devices("scaling", rates, "images/s", names, ours, theirs, "images/s")]
+    ours = [[(row.devices, 100 * row.efficiency) for row in rows] for rows in report.scaling]
+    others = [(c.label, [(row.devices or 1, 100 * c.efficiency(row)) for row in c.rows]) for c in report.curves]
     shares = "Scaling efficiency by number of devices: speedup by devices, each against its own smallest count."
-    return [
-        figure("scaling", rates, "images/s", 1, "images/s"),
-        figure("efficiency", shares, "%", 2, "efficiency in % of the smallest count"),
-    ]
+    axis = "efficiency in % of the smallest count"
+    return [*figures, _by_devices("efficiency", shares, "%", names, ours, others, axis)]
+
+
+def _by_devices(
+    name: str, caption: str, unit: str, names: list[str], ours: list[Any], theirs: plots.Series, axis: str
+) -> Figure:
+    mine = list(zip(names, ours, strict=False))  # of one device count there is no efficiency
+    words = "; ".join(
+        f"{label}: " + ", ".join(f"{number(value)} {unit} on {devices}" for devices, value in points)
+        for label, points in (*mine, *theirs)
+    )
+    look: dict[str, Any] = {"y": axis, "logarithmic": name == "scaling", "first": len(names) or 1}
+    draw = functools.partial(plots.scaling, ours=mine, published=theirs, **look)
+    return Figure(name=name, title=caption.split(":")[0], caption=caption, words=words, draw=draw)
 
 
 def _published(report: Report) -> Table:
-    columns: list[Column[tuple[Curve, Published]]] = [
+    columns: list[Column[Any]] = [
         Column("source", lambda one: one[1].source),
         Column("framework", lambda one: one[1].framework),
         Column("accelerator", lambda one: f"{one[1].accelerator}, {one[1].accelerator_memory_gib or '? '} GB"),

@@ -9,10 +9,8 @@ from collections.abc import Iterable
 from runlog.text import visible
 
 
-def number(value: float | None, absent: str = "not measured") -> str:
-    """Four to six digits of a figure, with separators; `absent` for None."""
-    if value is None:
-        return absent
+def number(value: float) -> str:
+    """Four to six digits of a figure, with separators."""
     if not math.isfinite(value):
         return "did not converge" if value == math.inf else "not a number"
     size = abs(value)
@@ -23,20 +21,20 @@ def number(value: float | None, absent: str = "not measured") -> str:
     return f"{value:.3f}" if size >= 1 else f"{value:.4g}"
 
 
-def percent(share: float | None, absent: str = "not measured") -> str:
+def percent(share: float) -> str:
     """A share as a percentage."""
-    return absent if share is None else f"{share:.2%}" if abs(share) < 0.1 else f"{share:.1%}"
+    return f"{share:.2%}" if abs(share) < 0.1 else f"{share:.1%}"
 
 
-def interval(bounds: tuple[float, float] | None, absent: str = "none") -> str:
+def interval(bounds: tuple[float, float] | None) -> str:
     """Both ends of an interval."""
-    return absent if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
+    return "none" if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
 
 
 def bounds(values: Iterable[float]) -> str:
     """The least and the greatest."""
     ordered = sorted(values)
-    return f"{number(ordered[0])} to {number(ordered[-1])}"
+    return interval((ordered[0], ordered[-1]))
 
 
 def counted(count: int, noun: str) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from scoring.__main__ import main
+from harness import nvidia
+from tests.scoring.command import Done, scoring
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -25,6 +24,7 @@ GPU2    NV2    NODE    X     NV1    PHB     0-19
 GPU3    SYS    NV2    NV1     X     PHB     20-39
 mlx5_0  PIX    PIX    PHB    PHB     X
 """
+TOPOLOGY = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
 
 
 def event(key: str, value: Any, time_s: float, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:
@@ -50,8 +50,12 @@ def write_log(
     mode: str = "train",
     status: str | None = "success",
     topology: dict[str, Any] | None = None,
+    unsteady: bool = False,
 ) -> Path:
-    """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`."""
+    """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`.
+
+    Of an unsteady one a third of the windows, after the tenth, takes twice as long.
+    """
     batch, start = 16, next(STARTS)
     config = {
         "DGXSYSTEM": {"value": "CPU", "origin": "environment"},
@@ -63,25 +67,22 @@ def write_log(
     summary |= {"mode": mode, "framework": f"paddlepaddle {text}" if text != "resnet50_v1.5" else "paddlepaddle 2.6.2"}
     gpus = [{"name": text, "memory_gib": 32.0}] * devices if text != "resnet50_v1.5" else []
     nodes = [{"host": text, "cpu": text, "cores": 2, "gpus": gpus, "topology": topology}]
-    lines = [
-        '# {"log": {"format": "paddle-reference-log", "version": 1}}',
-        f"# {json.dumps({'source': {'commit': 'abc', 'dirty': False, 'lock_sha256': 'd' * 64, 'image_digest': None}})}",
-        f"# {json.dumps({'config': config})}",
-        f"# {json.dumps({'packages': {'paddlepaddle-gpu': text}})}",
-        f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}",
-        event("submission_benchmark", text, start),
-        event("submission_org", text, start),
-        event("submission_platform", text, start),
-        event("seed", seed, start),
-        event("train_samples", 1000, start),
-        event("global_batch_size", batch * devices, start),
-        event("run_summary", summary | {"model": text}, start),
-        event("run_start", None, start, "INTERVAL_START"),
-        f"a line for people: {text}",
-    ]
+    header = {
+        "log": {"format": "paddle-reference-log", "version": 1},
+        "source": {"commit": "abc", "dirty": False, "lock_sha256": "d" * 64, "image_digest": None},
+        "config": config,
+        "packages": {"paddlepaddle-gpu": text},
+        "hardware": {"nodes": nodes, "device": device},
+    }
+    facts = dict.fromkeys(("submission_benchmark", "submission_org", "submission_platform"), text)
+    facts |= {"seed": seed, "train_samples": 1000, "global_batch_size": batch * devices}
+    facts |= {"run_summary": summary | {"model": text}}
+    lines = [f"# {json.dumps({name: content})}" for name, content in header.items()]
+    lines += [event(key, value, start) for key, value in facts.items()]
+    lines += [event("run_start", None, start, "INTERVAL_START"), f"a line for people: {text}"]
     now = start
     for window in range(1, windows + 1):
-        seconds = 5 * step_s * (1.02 if window % 2 else 1.0)
+        seconds = 5 * step_s * (1.02 if window % 2 else 1.0) * (1 + (unsteady and window in range(11, windows + 1, 3)))
         now += seconds
         value = {"steps": 5, "images": 5 * batch * devices, "time_s": seconds, "data_wait_s": 0.04 * seconds}
         value |= {"loss": 3.0 / window, "gpu_memory_mib": 1000.0 + window if telemetry else None}
@@ -133,27 +134,27 @@ class Parsed(HTMLParser):
                 self.by_id[identity] = self.by_id.get(identity, "") + data
 
 
+def report(*arguments: object, code: int = 0) -> Done:
+    """The command, which must end with `code`."""
+    done = scoring("report", *arguments)
+    assert done.returncode == code, done.stderr
+    return done
+
+
 def page_of(tmp_path: Path, *arguments: object, code: int = 0) -> Parsed:
     page = tmp_path / "report.html"
-    assert main(["report", *map(str, arguments), "--html", str(page)]) == code
+    report(*arguments, "--html", page, code=code)
     return Parsed(page.read_text(encoding="utf-8"))
 
 
-def values_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main(["report", *map(str, arguments), "--json"]) == code
-    return json.loads(capsys.readouterr().out)
+def values_of(*arguments: object) -> dict[str, Any]:
+    return json.loads(report(*arguments, "--json").stdout)
 
 
 def assert_self_contained(page: Parsed) -> None:
     """Every link resolves within the page, ids are unique, and nothing is run or fetched."""
-    twice = [identity for identity, count in Counter(page.ids).items() if count > 1]
-    assert not twice
-    assert page.hrefs
-    for href in page.hrefs:
-        assert href is not None
-        assert href.startswith("#")
-        assert href[1:] in set(page.ids), href
+    assert len(page.ids) == len(set(page.ids))
+    assert page.hrefs and set(page.hrefs) <= {f"#{identity}" for identity in page.ids}
     names = {name for name, _ in page.elements}
     assert not names & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "foreignobject"}
     for name, attributes in page.elements:

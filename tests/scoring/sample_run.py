@@ -72,7 +72,9 @@ def dll(elapsed: float) -> str:
     return f"DLL {stamped(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - "
 
 
-def mllog(run: Run, *, status: str = "success", mode: str = "train", **summary: object) -> str:
+def mllog(
+    run: Run, *, status: str = "success", mode: str = "train", warm_up: int | None = None, **summary: object
+) -> str:
     """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
     log = make_log.Log(tick_ms=0)
     log.now_ms = next(STARTS_MS)
@@ -98,7 +100,8 @@ def mllog(run: Run, *, status: str = "success", mode: str = "train", **summary: 
                 data_wait_s=sum(wait for _, wait in part),
                 loss=6.9,
             )
-            phase = "train" if mode == "train" else ("warmup" if done <= 2 * run.every else "measured")
+            of_warm_up = done <= (2 * run.every if warm_up is None else warm_up)
+            phase = "train" if mode == "train" else ("warmup" if of_warm_up else "measured")
             log.window(window, step=done, epoch=number + 1, phase=phase)
             log.say(f"step {done}: human line, ips: 12 samples/sec.")
         log.mark(schema.EPOCH_STOP, epoch)

@@ -1,6 +1,5 @@
 """Each row of published.csv against its report, by a parse that shares nothing with the table."""
 
-import csv
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scoring.figure import protocols
-from scoring.published.table import PUBLISHED_CSV, Published, read_published, select
+from scoring.published.table import read_published, select
 
 ROWS = read_published()
 
@@ -60,19 +59,6 @@ def test_dlperf_rows_are_those_of_the_report(published_reports: Path) -> None:
         for key, value in _held("dlperf", "nodes", "devices", "metric", "run", "framework").items()
     }
     assert held == printed
-
-
-def test_dlperf_per_run_values_and_averages_agree_with_each_other() -> None:
-    rows = select(ROWS, table="dlperf", framework="Paddle 1.8.3.post107")
-    for average in select(rows, metric="throughput"):
-        runs = [row.value for row in select(rows, metric="throughput_run", devices=average.devices)]
-        assert len(runs) == 6
-        assert f"{sum(runs) / 6:.2f}".rstrip("0") == average.printed.rstrip("0")
-    base = select(rows, metric="throughput", devices=1)[0].value
-    for speedup in select(rows, metric="speedup"):
-        own = select(rows, metric="throughput", devices=speedup.devices)[0].value / base
-        recomputed = speedup.value if speedup.log_value is None else speedup.log_value
-        assert f"{own:.2f}" == f"{recomputed:.2f}"
 
 
 def test_perf_rn50_rows_are_those_of_the_report(published_reports: Path) -> None:
@@ -180,13 +166,6 @@ def test_other_published_results_are_those_of_the_collection(reference: str, tab
     ]
 
 
-def test_mlperf_time_to_train_is_that_of_the_logs_page(published_logs: Path) -> None:
-    page = (published_logs / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"olympic mean of run_stop - run_start \| ([\d.]+) min \| ([\d.]+) min", page)
-    (row,) = select(ROWS, table="mlperf_v2.1", metric="time_to_train")
-    assert found and (float(found[1]), found[2]) == (row.log_value, row.printed)
-
-
 # Sentence of the collection -> the row that must carry the log's figure.
 NOT_BORNE_OUT = [
     (r"A100 FP32 8 GPUs (5333\.558) \(log: about (4,390)", {}),
@@ -206,17 +185,11 @@ def test_figures_their_logs_do_not_bear_out_carry_what_the_log_gives(reference: 
     assert row.log_value == float(found[2].replace(",", "")) and row.log_note
 
 
-def test_mxnet_fp32_on_v100_says_that_it_ran_at_batch_128() -> None:
-    rows = select(ROWS, framework="NGC MXNet", accelerator="V100", precision="fp32")
-    assert [row.devices for row in rows] == [1, 8]
-    assert all(row.batch_per_device == 256 and "128" in (row.log_note or "") for row in rows)
-
-
 def test_only_the_listed_figures_are_doubted() -> None:
-    doubted = Counter((row.table, row.metric) for row in ROWS if row.log_value is not None)
+    doubted = Counter((row.table, row.metric) for row in ROWS if row.log_note)
     assert doubted == {
         ("dlperf", "speedup"): 3,
-        ("perf_rn50", "throughput"): 4,
+        ("perf_rn50", "throughput"): 4,  # of two batch 128 is the log's
         ("perf_hrnet", "throughput"): 4,
         ("mlperf_v2.1", "time_to_train"): 1,
     }
@@ -230,22 +203,3 @@ def test_every_protocol_named_is_one_of_the_protocols() -> None:
     named = {row.protocol for row in ROWS if row.protocol}
     assert named <= set(protocols.load())
     assert {"fleetx", "dlperf", "perf", "perf-seg", "oneflow", "mlperf"} <= named
-
-
-@pytest.mark.parametrize("broken", ["value", "devices"])
-def test_a_broken_row_is_refused_with_its_line(tmp_path: Path, broken: str) -> None:
-    with PUBLISHED_CSV.open(newline="", encoding="utf-8") as text:
-        rows = list(csv.DictReader(text))
-    rows[3][broken] = "many"
-    copy = tmp_path / "published.csv"
-    with copy.open("w", newline="", encoding="utf-8") as text:
-        writer = csv.DictWriter(text, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-    with pytest.raises(ValueError, match=r"published\.csv:5: "):
-        read_published(copy)
-
-
-def test_rows_are_typed_and_keep_their_digits() -> None:
-    row = select(ROWS, table="oneflow", metric="throughput", devices=1, batch_per_device=128)[0]
-    assert isinstance(row, Published) and (row.value, row.printed, row.digits) == (383.76, "383.760", 3)

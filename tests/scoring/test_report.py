@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import base64
 import csv
-import io
 import json
 import os
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from harness import nvidia
-from scoring.__main__ import main
 from scoring.report.text import number
 from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
-from tests.scoring.pages import DGX1, HOSTILE, assert_self_contained, findings_of, page_of, values_of, write_log
+from tests.scoring import pages
+from tests.scoring.pages import (
+    HOSTILE,
+    Parsed,
+    assert_self_contained,
+    findings_of,
+    page_of,
+    report,
+    values_of,
+    write_log,
+)
 
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(tmp_path: Path) -> None:
     log = write_log(tmp_path / "result_0.txt")
     page = page_of(tmp_path, log)
     first = (tmp_path / "report.html").read_bytes()
@@ -35,11 +39,9 @@ def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(
     assert_self_contained(page)
     # 12 windows of 5 steps, skip 20 steps: 8 windows of 160 images in 2.55 s and 2.5 s alternately.
     expected = 8 * 160 / (4 * 2.55 + 4 * 2.5)
-    assert values_of(capsys, log)["groups"][0]["score"]["value"] == pytest.approx(expected, rel=1e-9)
+    assert values_of(log)["groups"][0]["score"]["value"] == pytest.approx(expected, rel=1e-9)
     assert number(expected) in page.by_id["verdict"]
     assert "0.95" in page.by_id["training"] and "target 0.9" in page.by_id["training"]
-    for title in ("Throughput over time", "Where a step's time goes", "Scaling and efficiency", "Variance"):
-        assert title in "".join(page.text)
     # The published curves stand beside; efficiency of one device count is none.
     assert "DLPerf" in page.by_id["scaling"] and "not measured" in page.by_id["scaling"]
     lines = log.read_text().splitlines()
@@ -65,21 +67,17 @@ def test_no_number_of_a_table_stands_without_its_lines(tmp_path: Path) -> None:
 
 
 def test_every_plot_has_a_text_alternative_and_units(tmp_path: Path) -> None:
-    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=0.5, telemetry=True) for n in (1, 2)]
-    page = page_of(tmp_path, *logs)
+    page = page_of(tmp_path, *(write_log(tmp_path / f"{n}.txt", devices=n, telemetry=True) for n in (1, 2)))
     plots = [attributes for name, attributes in page.elements if name == "svg"]
     assert len(plots) >= 6
     for attributes in plots:
-        assert attributes["role"] == "img"
         named = (attributes["aria-labelledby"] or "").split()
-        assert len(named) == 2
-        assert all(len(page.by_id[identity]) > 3 for identity in named)
-    text = "".join(page.text)
+        assert attributes["role"] == "img" and [len(page.by_id[identity]) > 3 for identity in named] == [True, True]
     for axis in ("images/s", "time in s", "devices", "MiB", "epoch", "efficiency in %"):
-        assert axis in text
+        assert axis in "".join(page.text)
 
 
-def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     folder = tmp_path / "<b>x' onload=window.pwned=1"
     folder.mkdir()
     log = write_log(folder / "a&b.txt", text=HOSTILE)
@@ -93,8 +91,7 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.Cap
     assert "<script>window.pwned=1</script>" in text  # as text
     assert "\\u202e" in text
     assert not {"\u202e", "\x1b", "\0"} & set(text)
-    assert main(["report", str(log), "--findings", str(findings)]) == 0
-    out = capsys.readouterr().out
+    out = report(log, "--findings", findings).stdout
     outside_of_code = [line for line in out.splitlines() if not line.startswith("    ")]
     assert not re.search(r"(?<!\\)<(script|img)", "\n".join(outside_of_code))
     assert not re.search(r"(?<!\\)[`~]x", "\n".join(outside_of_code))
@@ -105,20 +102,16 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.Cap
         cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("| ") else 0
         assert cells in (0, columns or cells), line
         columns = cells or (columns if line.startswith("|--") else 0)
-    assert main(["report", str(log), "--csv", "-"]) == 0
-    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    row = next(csv.DictReader(report(log, "--csv", "-").stdout.splitlines()))
     assert row["file"] == str(log)
 
 
-def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.txt", text="https://evil.example www.evil.example")
-    assert main(["report", str(log)]) == 0
-    shown = [line for line in capsys.readouterr().out.splitlines() if "evil" in line and not line.startswith("    ")]
+    shown = [line for line in report(log).stdout.splitlines() if "evil" in line and not line.startswith("    ")]
     assert shown and not [line for line in shown if re.search(r"https?://|www\.", line)]
-    assert main(["report", str(write_log(log, text='=HYPERLINK("x")')), "--csv", "-"]) == 0
-    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    table = report(write_log(log, text='=HYPERLINK("x")'), "--csv", "-").stdout
+    row = next(csv.DictReader(table.splitlines()))
     assert row["model"] == '\'=HYPERLINK("x")' and float(row["value"]) > 0
 
 
@@ -130,38 +123,41 @@ def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(
     [(40, ["--protocol", "fleetx"], "asks for 7 runs", "asks for 7 runs"), (3, [], "warm-up", "no figure")],
 )
 def test_a_figure_that_is_missing_is_exit_1_and_still_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: int, options: list[str], told: str, shown: str
+    tmp_path: Path, windows: int, options: list[str], told: str, shown: str
 ) -> None:
-    page = page_of(tmp_path, write_log(tmp_path / "a.txt", windows=windows), *options, code=1)
-    error = capsys.readouterr().err
+    log, html = write_log(tmp_path / "a.txt", windows=windows), tmp_path / "report.html"
+    error = report(log, *options, "--html", html, code=1).stderr
     assert told in error and error.count("\n") == 1
+    page = Parsed(html.read_text())
     assert shown in page.by_id["verdict"]
     assert_self_contained(page)
 
 
-@pytest.mark.parametrize("case", ["absent", "twice", "over a log", "findings", "deep", "other findings", "runs"])
-def test_wrong_use_is_exit_2_with_one_line(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = write_log(tmp_path / "a.txt")
-    other = write_log(tmp_path / "b.txt", seed=8)
-    broken = tmp_path / "broken.json"
-    broken.write_text('{"files": [{"file": 1}]}')
-    deep = tmp_path / "deep.json"
-    deep.write_text("[" * 100_000)
-    arguments = {
-        "absent": [tmp_path / "none.txt"],
-        "twice": [log, log],
-        "over a log": [log, other, "--html", other],
-        "findings": [log, "--findings", broken],
-        "deep": [log, "--findings", deep],
-        "other findings": [log, "--findings", findings_of(tmp_path / "f.json", {other: "pass"})],
-        "runs": [log, "--runs", "3"],
-    }[case]
-    before = other.read_bytes()
-    assert main(["report", *map(str, arguments)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert error.startswith("python -m scoring report: ")
-    assert other.read_bytes() == before
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["none.txt"],
+        ["a.txt", "a.txt"],
+        ["a.txt", "b.txt", "--html", "b.txt"],
+        ["a.txt", "--findings", "broken.json"],
+        ["a.txt", "--findings", "deep.json"],
+        ["a.txt", "--findings", "other.json"],
+        ["a.txt", "--runs", "3"],
+        ["a.txt", "--html", "no folder/r.html"],
+    ],
+)
+def test_wrong_use_is_exit_2_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log(Path("a.txt"))
+    before = write_log(Path("b.txt"), seed=8).read_bytes()
+    Path("broken.json").write_text('{"files": [{"file": 1}]}')
+    Path("deep.json").write_text("[" * 100_000)
+    findings_of(Path("other.json"), {Path("b.txt"): "pass"})
+    error = report(*arguments, code=2).stderr
+    assert error.count("\n") == 1 and error.startswith("python -m scoring report: ")
+    assert Path("b.txt").read_bytes() == before
 
 
 def test_plots_are_paid_for_by_the_page_alone_and_need_no_home(tmp_path: Path) -> None:
@@ -218,12 +214,11 @@ CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth
 @pytest.mark.slow
 @pytest.mark.ci
 def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
-    logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=found)]
+    logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=pages.TOPOLOGY)]
     logs += [write_log(tmp_path / f"run {n}.txt", devices=2, seed=n, step_s=0.5 + n / 100) for n in (1, 2)]
     logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=HOSTILE))
     page = tmp_path / "report.html"
-    assert main(["report", *map(str, logs), "--html", str(page)]) == 0
+    report(*logs, "--html", page)
     shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
     for width, height, phone in ((1280, 900, False), (390, 844, True), (320, 600, True)):
         for scheme in ("light", "dark"):
@@ -233,10 +228,8 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
                 e for e in browser.events if e["method"].startswith(("Log.", "Runtime.exception", "Runtime.console"))
             ]
             assert not told, where
-            asked = [
-                e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"
-            ]
-            assert asked == [page.as_uri()], where
+            requests = [e["params"]["request"] for e in browser.events if e["method"] == "Network.requestWillBeSent"]
+            assert [request["url"] for request in requests] == [page.as_uri()], where
             assert browser.value("window.pwned") is None, where
             assert browser.value("document.querySelectorAll('main > details[open]').length") == 0, where
             browser.value(UNFOLD)
@@ -262,8 +255,11 @@ def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
     assert browser.value(CUT_OFF) == []
     assert browser.value("document.documentElement.scrollWidth") <= a4_width
     for count, most in ((1, 4), (5, 8)):
-        runs = [write_log(tmp_path / f"print {n}.txt", seed=n, telemetry=True, topology=found) for n in range(count)]
-        assert main(["report", *map(str, runs), "--html", str(page)]) == 0
+        runs = [
+            write_log(tmp_path / f"print {n}.txt", seed=n, telemetry=True, topology=pages.TOPOLOGY)
+            for n in range(count)
+        ]
+        report(*runs, "--html", page)
         browser.open(page, width=1280, height=900, scheme="dark", phone=False)
         pdf = base64.b64decode(browser.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
         (shots / f"report-{count}.pdf").write_bytes(pdf)

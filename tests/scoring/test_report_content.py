@@ -1,38 +1,33 @@
-"""What `python -m scoring report` says of runs: scaling, systems, verdict, commands."""
+"""What `python -m scoring report` says of runs, of other people's logs, and of damaged ones."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import random
 import re
-from dataclasses import asdict
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import nvidia
-from scoring.__main__ import main
 from scoring.report.text import markdown, number
-from tests import jobs
-from tests.scoring.pages import (
-    DGX1,
-    STARTS,
-    Parsed,
-    assert_self_contained,
-    event,
-    findings_of,
-    page_of,
-    values_of,
-    write_log,
-)
+from tests import jobs, make_log
+from tests.scoring import pages, samples
+from tests.scoring.command import scoring
+from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
+from tests.scoring.test_fuzz import mutated
 
 
-def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path) -> None:
     # Ring traffic grows as (g-1)/g: t = 0.5 + 0.1 * (g-1)/g gives 0.05 s on 2 and 0.075 s on 4 devices.
     steps = {1: 0.5, 2: 0.55, 4: 0.575}
     logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in steps.items()]
-    values = values_of(capsys, *logs)
+    values = values_of(*logs)
     (rows,) = values["scaling"]
     assert [row["devices"] for row in rows] == [1, 2, 4] and values["headline"] == 2
     for row in rows:
@@ -47,14 +42,12 @@ def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path, capsy
         assert step["all_reduce_s"] == pytest.approx(all_reduce_s * 1.01, rel=0.01)
         assert step["data_wait_s"] == pytest.approx(0.04 * step["total_s"], rel=1e-6)
         assert step["rest_s"] + step["data_wait_s"] + step["all_reduce_s"] == pytest.approx(step["total_s"])
-    alone = values_of(capsys, logs[1])["groups"][0]["step_time"]
+    alone = values_of(logs[1])["groups"][0]["step_time"]
     assert alone["all_reduce_s"] is None and "one device count" in alone["all_reduce_note"]
 
 
-def test_runs_on_a_cpu_have_no_all_reduce_and_no_published_curves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = values_of(capsys, *(write_log(tmp_path / f"cpu{n}.txt", devices=n, device="cpu") for n in (1, 2)))
+def test_runs_on_a_cpu_have_no_all_reduce_and_no_published_curves(tmp_path: Path) -> None:
+    values = values_of(*(write_log(tmp_path / f"cpu{n}.txt", devices=n, device="cpu") for n in (1, 2)))
     assert values["groups"][1]["step_time"]["all_reduce_s"] is None
     assert values["published"] == [] and "CPU" in values["published_note"]
 
@@ -73,27 +66,26 @@ def test_what_was_not_measured_says_so(tmp_path: Path) -> None:
 def test_topology_is_shown(tmp_path: Path) -> None:
     bare = page_of(tmp_path, write_log(tmp_path / "bare.txt"))
     assert "Topology of the GPUs: not measured" in bare.by_id["provenance"]
-    found = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
-    shown = page_of(tmp_path, write_log(tmp_path / "drawn.txt", topology=found)).by_id["provenance"]
+    shown = page_of(tmp_path, write_log(tmp_path / "drawn.txt", topology=pages.TOPOLOGY)).by_id["provenance"]
     assert "GPU0XNV1NV2SYSPIX" in shown and "of 1 node: resnet50_v1.5" in shown and "not measured" not in shown
     text = (tmp_path / "report.html").read_text()
-    for kind in {re.sub(r"\d+$", "", link) for row in found["links"] for link in row} - {"X"}:
+    for kind in {re.sub(r"\d+$", "", link) for row in pages.TOPOLOGY["links"] for link in row} - {"X"}:
         assert f'<span class="link {kind}">' in text and f"td:has(&gt; .{kind})" in text.replace(">", "&gt;")
     for odd in ({"links": [["X", "NV1"], ["NV1"]]}, {"links": [["X"]] * 5}, {"links": 3}, {"devices": []}):
-        page = page_of(tmp_path, write_log(tmp_path / "odd.txt", topology=found | odd))
+        page = page_of(tmp_path, write_log(tmp_path / "odd.txt", topology=pages.TOPOLOGY | odd))
         assert "Topology of the GPUs: not measured" in page.by_id["provenance"]
 
 
-def test_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict(tmp_path: Path) -> None:
     def status(*given: Path, **checked: Path) -> str:
         told = ("--findings", findings_of(tmp_path / "f.json", {log: verdict for verdict, log in checked.items()}))
-        return values_of(capsys, *given, *(told if checked else ()))["verdict"]["status"]
+        return values_of(*given, *(told if checked else ()))["verdict"]["status"]
 
     logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 1e4) for n in (1, 2, 3)]
     passed = findings_of(tmp_path / "pass.json", dict.fromkeys(logs, "pass"))
-    assert values_of(capsys, *logs, "--findings", passed)["verdict"]["status"] == "ok"
+    assert values_of(*logs, "--findings", passed)["verdict"]["status"] == "ok"
     failed = findings_of(tmp_path / "fail.json", {logs[0]: "pass", logs[1]: "fail", logs[2]: "pass"})
-    result = values_of(capsys, *logs, "--findings", failed)["verdict"]
+    result = values_of(*logs, "--findings", failed)["verdict"]
     assert result["status"] == "fatal" and "run 2 failed" in result["checks"][0]["found"]
     assert "#run-2-line-7" in page_of(tmp_path, *logs, "--findings", failed).hrefs
     assert status(*logs) == status(*logs, **{"pass": logs[0]}) == "unknown"
@@ -114,45 +106,31 @@ def test_first_screen_says_what_ran(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [3, [3, None], [{"gpus": 3}, {"gpus": [3]}], [{"cpu": None}], {}])
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_hardware_of_any_shape_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: Any, device: str
-) -> None:
+def test_hardware_of_any_shape_is_read(tmp_path: Path, nodes: Any, device: str) -> None:
     log = write_log(tmp_path / "a.txt", device=device)
     head = f"# {json.dumps({'hardware': {'nodes': nodes, 'device': device}})}"
     lines = [head if line.startswith('# {"hardware"') else line for line in log.read_text().splitlines()]
     log.write_text("\n".join(lines))
-    assert main(["report", str(log)]) == 0
-    assert "- system: resnet50" in capsys.readouterr().out  # the platform
+    assert "- system: resnet50" in report(log).stdout  # the platform
 
 
-def test_unsteady_run_does_not_simply_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logs = [write_log(tmp_path / f"{n}.txt", seed=n, windows=30) for n in (1, 2)]
-    text = logs[0].read_text()
-    at = [line for line in text.splitlines() if "step_window" in line]
-    for line in at[10::3]:  # a third of the windows takes twice as long
-        slow = json.loads(line.removeprefix(":::MLLOG "))
-        slow["value"]["time_s"] *= 2
-        text = text.replace(line, f":::MLLOG {json.dumps(slow)}")
-    logs[0].write_text(text)
-    verdict = values_of(capsys, *logs, "--findings", findings_of(tmp_path / "f", dict.fromkeys(logs, "pass")))[
-        "verdict"
-    ]
-    assert verdict["status"] == "warning"
-    assert "not steady" in verdict["text"]
-    assert "stands" not in verdict["text"]
+def test_unsteady_run_does_not_simply_stand(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, windows=30, unsteady=n == 1) for n in (1, 2)]
+    findings = findings_of(tmp_path / "f", dict.fromkeys(logs, "pass"))
+    verdict = values_of(*logs, "--findings", findings)["verdict"]
+    assert verdict["status"] == "warning" and "not steady" in verdict["text"] and "stands" not in verdict["text"]
     steadiness = next(check for check in verdict["checks"] if check["check"] == "steadiness")
     assert "the 95 % interval is" in steadiness["found"]
-    doubts = " ".join(page_of(tmp_path, *logs).text)
-    assert "the slow windows take 2.04 times as long as the fast ones" in doubts
-    assert "measure again" in page_of(tmp_path, *logs).by_id["verdict"]
+    page = page_of(tmp_path, *logs)
+    assert "the slow windows take 2.04 times as long as the fast ones" in " ".join(page.text)
+    assert "measure again" in page.by_id["verdict"]
 
 
-def test_a_folder_stands_for_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_stands_for_its_logs(tmp_path: Path) -> None:
     for name, devices in (("one.txt", 1), ("two.txt", 2)):
         write_log(tmp_path / name, devices=devices)
-    assert values_of(capsys, tmp_path) == values_of(capsys, tmp_path / "one.txt", tmp_path / "two.txt")
-    assert main(["report", str(tmp_path)]) == 0
-    title = capsys.readouterr().out.partition("\n")[0]
+    assert values_of(tmp_path) == values_of(tmp_path / "one.txt", tmp_path / "two.txt")
+    title = report(tmp_path).stdout.partition("\n")[0]
     assert "1 device," in title and "2 devices," in title and title.count("images/s") == 2
 
 
@@ -160,19 +138,12 @@ def submission(folder: Path, systems: dict[str, int], *, described: bool) -> lis
     """MLPerf logs as a submitter's repository has them, each epoch twice as fast on twice the devices."""
     places = []
     for name, devices in systems.items():
-        place = folder / "Lab" / "results" / name / "resnet"
-        place.mkdir(parents=True)
-        log, start = place / "result_0.txt", next(STARTS)
-        lines = [event("submission_benchmark", "resnet", start), event("submission_platform", name, start)]
-        lines += [event("train_samples", 1_281_167, start), event("global_batch_size", 4096, start)]
-        lines.append(event("run_start", None, start, "INTERVAL_START"))
-        for epoch in range(1, 9):
-            lines.append(event("epoch_start", None, start, "INTERVAL_START", epoch_num=epoch))
-            start += 480 / devices
-            lines.append(event("epoch_stop", None, start, "INTERVAL_END", epoch_num=epoch))
-        lines.append(event("run_stop", None, start, "INTERVAL_END", status="success"))
-        log.write_text("\n".join(lines) + "\n")
-        places.append(place)
+        size = {"devices": devices, "batch": 4096 // devices, "epoch_ms": 480_000 // devices, "seed": devices}
+        text = make_log.run(platform=name, samples=(1_281_167, 50_000), epochs=8, eval_every=8, **size)
+        kept = [line for line in text.splitlines() if re.search("submission_|samples|batch_size|run_st|epoch_st", line)]
+        places.append(folder / "Lab" / "results" / name / "resnet")
+        places[-1].mkdir(parents=True)
+        (places[-1] / "result_0.txt").write_text("\n".join(line for line in kept if line.startswith(":::MLLOG")))
         if described:
             (folder / "Lab" / "systems").mkdir(exist_ok=True)
             fields = {"number_of_nodes": devices // 8, "accelerators_per_node": "8", "accelerator_model_name": "A100"}
@@ -181,15 +152,13 @@ def submission(folder: Path, systems: dict[str, int], *, described: bool) -> lis
 
 
 @pytest.mark.parametrize("described", [True, False])
-def test_a_submission_s_systems_have_an_efficiency(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], described: bool
-) -> None:
+def test_a_submission_s_systems_have_an_efficiency(tmp_path: Path, described: bool) -> None:
     places = submission(tmp_path, {"a100_n1": 8, "a100_n4": 32}, described=described)
     options = [] if described else ["--devices", "8,32"]
-    values = values_of(capsys, *places, *options)
-    assert [row["efficiency"] for row in values["scaling"][0]] == pytest.approx([1, 1])
+    values = values_of(*places, *options)
+    assert [row["efficiency"] for row in values["scaling"][0]] == pytest.approx([1, 1], rel=1e-3)  # stamps of 1 ms
     assert [run["devices"] for group in values["groups"] for run in group["runs"]] == [8, 32]
-    assert values_of(capsys, tmp_path / "Lab" / "results", *options)["scaling"] == values["scaling"]
+    assert values_of(tmp_path / "Lab" / "results", *options)["scaling"] == values["scaling"]
     page = page_of(tmp_path, *places, *options)
     title, text = "".join(page.text).partition("Benchmark report")[2][:200], (tmp_path / "report.html").read_text()
     assert "8 devices" in title and "32 devices" in title and "a100_n1" in text and str(tmp_path) not in text
@@ -198,40 +167,38 @@ def test_a_submission_s_systems_have_an_efficiency(
     for broken in ("[]", "{", '{"number_of_nodes": Infinity, "accelerators_per_node": 8}'):
         if described:
             (tmp_path / "Lab" / "systems" / "a100_n1.json").write_text(broken)
-            assert values_of(capsys, places[0])["groups"][0]["runs"][0]["devices"] is None
+            assert values_of(places[0])["groups"][0]["runs"][0]["devices"] is None
     if not described:  # one number for all is neither
-        assert main(["report", *map(str, places), "--devices", "8,16,32"]) == 2
-        assert "gives 3 numbers for 2 systems" in capsys.readouterr().err
+        assert "gives 3 numbers for 2 systems" in report(*places, "--devices", "8,16,32", code=2).stderr
         text = "".join(page_of(tmp_path, *places, "--devices", "8,16").text)  # four times the rate on twice of them
         assert "no figure: at most 100 % on 16 devices" in text and "2.00 times as much a device as the base" in text
 
 
-def test_two_machines_are_two_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_machines_are_two_systems(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / f"{n}.txt") for n in range(4)]
     for log in logs[:2]:
         log.write_text(log.read_text().replace('"cpu": "resnet50_v1.5"', '"cpu": "EPYC"'))
-    values = values_of(capsys, *logs)
+    values = values_of(*logs)
     assert [len(group["runs"]) for group in values["groups"]] == [2, 2] and values["scaling"] == []
     assert [group["problem"] for group in values["groups"]] == [None, None]
     other = write_log(tmp_path / "other.txt", devices=1, text="other")
-    assert values_of(capsys, logs[0], other)["scaling"] == []
+    assert values_of(logs[0], other)["scaling"] == []
     named = {group["name"].partition(", on ")[2] for group in values["groups"]}
     assert named == {"EPYC, 2 cores", "resnet50_v1.5, 2 cores"}
 
 
-def test_throughput_runs_need_no_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_throughput_runs_need_no_check(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.txt", mode="throughput")
-    values = values_of(capsys, log)
+    values = values_of(log)
     assert "not applicable" in values["verdict"]["checks"][0]["found"]
     assert values["groups"][0]["score"]["windows"] == 8  # the measured ones
 
 
-def test_markdown_and_csv_agree_with_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_and_csv_agree_with_json(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / f"{n}.txt", seed=n, step_s=0.5 + n / 100) for n in (1, 2, 3)]
-    values = values_of(capsys, *logs)
+    values = values_of(*logs)
     text, rows = tmp_path / "r.md", tmp_path / "r.csv"
-    assert main(["report", *map(str, logs), "--markdown", str(text), "--csv", str(rows)]) == 0
-    assert capsys.readouterr().out == ""
+    assert report(*logs, "--markdown", text, "--csv", rows).stdout == ""
     score = values["groups"][0]["score"]
     assert f"# {number(score['value'])} images/s" in text.read_text()
     by_run = list(csv.DictReader(rows.open()))
@@ -253,3 +220,131 @@ def test_commands_to_reproduce_take_no_word_of_a_log_unquoted(tmp_path: Path) ->
     log.write_text(log.read_text().replace('"BATCHSIZE"', '"A=1; touch pwned; B"').replace('"abc"', '"; touch pwned"'))
     part = page_of(tmp_path, log).by_id["reproduce"]
     assert "git checkout '; touch pwned'" in part and part.count("touch pwned") == 1
+
+
+# ------------------------------------------------------------------------- other people's logs, and damaged ones
+
+
+def test_a_segment_has_its_own_seed_and_commands(tmp_path: Path) -> None:
+    one, two = (write_log(tmp_path / f"{n}.txt", seed=n) for n in (1, 2))
+    one.write_text(one.read_text() + two.read_text())
+    assert [values_of(one, "--segment", n)["groups"][0]["runs"][0]["seed"] for n in (1, 2)] == [1, 2]
+    part = page_of(tmp_path, one, "--segment", "2").by_id["reproduce"]
+    commands = [line for line in part.splitlines() if "scoring score" in line or "scoring report" in line]
+    assert commands and all("--segment 2" in line for line in commands)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_narrow_terminal_gets_what_it_can_show(tmp_path: Path, encoding: str) -> None:
+    log = write_log(tmp_path / "a.txt", text="モデル é")
+    done = subprocess.run(
+        [sys.executable, "-m", "scoring", "report", log],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0 and rb"\u30e2" in done.stdout, done.stderr
+
+
+def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:
+    logs = ["paddleclas_v100_gpu8_fp32_bs256.log", "paddleclas_v100_gpu32_fp32_bs256.log"]
+    page = page_of(tmp_path, *(published_logs / log for log in logs), "--protocol", "perf")
+    assert_self_contained(page)
+    assert "10,984.4" in page.by_id["verdict"]  # the published figure of 32 devices, drop 10 windows
+    assert "Paddle mixed V100 bs256" in page.by_id["scaling"]  # the published table mixes software versions
+    assert "not checked" not in page.by_id["verdict"]
+
+
+def test_a_figure_that_no_other_clock_confirms_says_so(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    text = samples.nvidia_tensorflow(samples.run_of(samples.steady(400)))
+    for devices, said in (("Num GPUs 8", False), ("", True)):  # without devices no row's time is known
+        log.write_text(text.replace("Num GPUs 8", devices))
+        assert ("One clock: nothing else" in report(log, "--markdown", "-").stdout) is said
+
+
+def test_published_curves_have_names_of_their_own(published_logs: Path) -> None:
+    values = values_of(published_logs / "ngc_pytorch_v100_gpu1_amp_bs256.log")
+    labels = [curve["label"] for curve in values["published"]]
+    assert len(labels) == len(set(labels)) == 8
+    assert values_of(published_logs / "mmseg_v100_gpu8_fp32_bs8.log")["published"] == []  # it does not name its model
+
+
+def test_mlperf_submission(published_logs: Path, tmp_path: Path) -> None:
+    runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
+    values = values_of(*runs, "--protocol", "mlperf")
+    assert values["groups"][0]["score"]["value"] == pytest.approx(28.6854, abs=5e-5)
+    quality = next(check for check in values["verdict"]["checks"] if check["check"] == "quality")
+    assert quality["status"] == "warning"  # one aborted run of five is allowed
+    page = page_of(tmp_path, *runs, "--protocol", "mlperf")
+    assert_self_contained(page)
+    assert "minutes (unverified)" in page.by_id["verdict"]
+    for text in ("".join(page.text), report(*runs, "--protocol", "mlperf").stdout):
+        assert "Result not verified by MLCommons Association" in text
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *((name, f"1{'0' * 400}") for name in ('top1": {"value"', '"epoch_num"', '"all_reduce_mib"', 'temperature_c"')),
+        *((name, "1e308") for name in ('"loss"', '"value"')),  # a float, and beyond any axis
+    ],
+)
+def test_numbers_out_of_all_bounds(tmp_path: Path, name: str, value: str) -> None:
+    log = write_log(tmp_path / "a.txt", telemetry=True)
+    text = f"# {json.dumps({'program': {'all_reduce_mib': 100}})}\n{log.read_text()}"
+    log.write_text(re.sub(rf"{re.escape(name)}: [\d.]+", f"{name}: {value}", text))
+    assert_self_contained(page_of(tmp_path, log))
+
+
+def test_damaged_logs_end_in_a_report_or_in_one_line(tmp_path: Path) -> None:
+    draw = random.Random(8)
+    whole = write_log(tmp_path / "whole.txt", telemetry=True).read_bytes()
+    seen = Counter[int]()
+    for number_ in range(60):
+        log = tmp_path / f"damaged_{number_}.txt"
+        log.write_bytes(mutated(whole, draw, (b"<svg onload=alert(1)>", b": 1e400", b": null", whole[:500])))
+        form = ["--html", str(tmp_path / "damaged.html")] if number_ % 10 == 0 else ["--json"]
+        code, out, err = scoring("report", log, *form)
+        seen[code] += 1
+        assert code in (0, 1, 2)
+        assert (code == 0) == (err == ""), err
+        assert err.count("\n") <= 1
+        if code != 2 and form[0] == "--json":
+            json.loads(out, parse_constant=pytest.fail)
+        elif code != 2:
+            assert_self_contained(Parsed((tmp_path / "damaged.html").read_text(encoding="utf-8")))
+    assert seen[0] > 10
+
+
+# The line of each row of a table of windows, and whether it is measured.
+MEASURED = re.compile(r'line-(\d+)"[^>]*>\d+</a></td>(?:<td[^>]*>[^<]*</td>){5}<td>(yes|no)</td></tr>')
+
+
+@pytest.mark.parametrize(
+    ("protocol", "first", "last"),
+    [
+        ("window", "window 5", "window 30"),  # skips 20 steps of windows of 5
+        ("dlperf", "window 5", "window 24"),  # between the stamps of step 20 and step 120
+        ("perf", "window 11", "window 30"),  # skips 10 windows
+    ],
+)
+def test_measured_part_of_the_curve(protocol: str, first: str, last: str, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt", windows=30)
+    code = 1 if protocol == "dlperf" else 0  # it asks for six runs
+    report(log, "--protocol", protocol, "--html", tmp_path / "report.html", code=code)
+    rows = MEASURED.findall((tmp_path / "report.html").read_text())
+    lines = [line for line, text in enumerate(log.read_text().splitlines(), 1) if "step_window" in text]
+    assert [int(line) for line, _ in rows] == lines
+    measured = [f"window {at}" for at, (_, is_measured) in enumerate(rows, 1) if is_measured == "yes"]
+    assert (measured[0], measured[-1]) == (first, last)
+
+
+def test_measured_epochs(published_logs: Path, tmp_path: Path) -> None:
+    log = published_logs / "ngc_mxnet_v100_gpu1_fp32_bs128.log"
+    assert "389.54" in page_of(tmp_path, log, "--protocol", "ngc-mxnet").by_id["verdict"]
+    lines = log.read_text().splitlines()
+    rows = MEASURED.findall((tmp_path / "report.html").read_text())
+    measured = {("Epoch: 0 " in lines[int(line) - 1], measured) for line, measured in rows}
+    assert measured == {(True, "no"), (False, "yes")}
