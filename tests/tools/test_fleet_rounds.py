@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from tools.fleet import rounds as fleet_rounds
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 64, 100, 1024])
-def test_each_node_meets_other_ones_in_each_round(nodes: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "count"),
+    [(1, 0), (2, 1), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 3), (12, 4), (16, 4), (31, 5), (64, 6), (1024, 10)],
+)
+def test_each_node_meets_other_ones_in_each_round(nodes: int, count: int) -> None:
     found = fleet_rounds.rounds([""] * nodes)
-    assert len(found) == fleet_rounds.count(nodes)
-    assert len(found) <= max(3, math.ceil(math.log2(nodes)))
+    assert len(found) == fleet_rounds.count(nodes) == count
     pairs = [(pair.a, pair.b) for pairs in found for pair in pairs]
     assert len(pairs) == len(set(pairs)) and all(0 <= a < b < nodes for a, b in pairs)
     for of_round in found:
@@ -46,11 +46,6 @@ def test_groups_are_measured_inside_and_across(nodes: int, size: int) -> None:
 def test_the_order_of_the_hosts_is_not_that_of_the_groups() -> None:
     groups = [f"leaf{node % 4}" for node in range(16)]
     assert all(len({pair.across for pair in of_round}) == 1 for of_round in fleet_rounds.rounds(groups))
-
-
-def test_sixty_four_nodes_take_six_rounds() -> None:
-    assert [fleet_rounds.count(nodes) for nodes in (1, 2, 3, 4, 8, 64, 1024)] == [0, 1, 3, 3, 3, 6, 10]
-    assert fleet_rounds.TURNS * fleet_rounds.TURN_S <= 64
 
 
 def test_a_group_is_given_for_each_node() -> None:

@@ -116,12 +116,6 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
     assert 88 <= inside <= 100
 
 
-def test_the_slowest_of_three_is_not_told() -> None:
-    verdicts = fleet_verdicts.judge_metric(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
-    assert {verdict.status for verdict in verdicts} == {"unknown"}
-    assert "3 measured: of fewer than 4" in verdicts[2].found
-
-
 def test_what_was_not_measured_says_why() -> None:
     series = [[1.0, 1.1, 1.2], [1.0, 1.1, 1.2], None, None, [1.0, 1.1, 1.2], [1.01, 1.1, 1.2]]
     reasons = {2: "not possible here: no DATADIR", 3: "No space left"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,13 @@ class Difference:
     usual: str  # on most of them
     others: dict[str, list[str]]  # other values, and the nodes that have them
 
+    @property
+    def but(self) -> str:
+        """The others as text."""
+        return "; ".join(f"{value}: {', '.join(hosts)}" for value, hosts in self.others.items())
 
-def _read(path: str) -> str:
+
+def _read(path: str | Path) -> str:
     try:
         return " ".join(Path(path).read_text(encoding="utf-8").split())
     except OSError:
@@ -42,21 +47,18 @@ def _read(path: str) -> str:
 def _cpu_quota(root: Path) -> str:
     """As cgroup v2 has it, microseconds or "max" and of how many; of v1 in the same form."""
     if (root / "cpu.max").exists():
-        return _read(str(root / "cpu.max"))
-    quota, period = (_read(str(root / f"cpu/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        return _read(root / "cpu.max")
+    quota, period = (_read(root / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
     return f"{'max' if quota == '-1' else quota} {period}"
 
 
-def _each(pattern: str, root: str = "/sys") -> str:
-    """The different contents of these files."""
-    found = sorted({f"{_read(str(path))}" for path in Path(root).glob(pattern)})
-    return ", ".join(found) or "none"
+def _each(values: Iterable[Any]) -> str:
+    """The different ones."""
+    return ", ".join(sorted(set(map(str, values))))
 
 
 def _mount(folder: str) -> str:
     """File system and options of the mount that a folder is on."""
-    if not folder:
-        return "no DATADIR"
     path = Path(folder).resolve()
     at = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
     best = max(at, key=lambda mount: len(mount.mountpoint), default=None)
@@ -69,27 +71,25 @@ def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     found = {
         "GPUs": ", ".join(f"{n} x {name}" for name, n in Counter(f"{g.name} {g.memory_gib} GiB" for g in gpus).items()),
-        "driver": ", ".join(sorted({str(gpu.driver) for gpu in gpus})),
-        "power limits": ", ".join(sorted({f"{gpu.power_limit_w} W" for gpu in gpus})),
-        "persistence": ", ".join(sorted({str(gpu.persistence) for gpu in gpus})),
+        "driver": _each(gpu.driver for gpu in gpus),
+        "power limits": _each(f"{gpu.power_limit_w} W" for gpu in gpus),
+        "persistence": _each(gpu.persistence for gpu in gpus),
         "CPU": provenance.node().cpu,
         "cores": str(len(set().union(*probed["rank_cores"]))),
         "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),
         "NIC speeds": ", ".join(" ".join(what.split()[1:]) for what in probed["interfaces"].values()),
-        "MTU": ", ".join(
-            sorted({str(s.mtu) for name, s in psutil.net_if_stats().items() if name in probed["interfaces"]})
-        ),
+        "MTU": _each(s.mtu for name, s in psutil.net_if_stats().items() if name in probed["interfaces"]),
         "image": str(source["image_digest"]),
         "lock": source["lock_sha256"][:12],
         "code": probed["code_sha256"][:12],
         "kernel": platform.release(),
-        "governor": _each("devices/system/cpu/cpu*/cpufreq/scaling_governor"),
+        "governor": _each(map(_read, Path("/sys").glob("devices/system/cpu/cpu*/cpufreq/scaling_governor"))),
         "huge pages": meminfo.get("HugePages_Total", "").strip(),
         "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
-        "data mount": _mount(job.datadir),
-        "firmware of the NIC": _each("class/infiniband/*/fw_ver"),
+        "data mount": _mount(job.datadir) if job.datadir else "no DATADIR",
+        "firmware of the NIC": _each(map(_read, Path("/sys").glob("class/infiniband/*/fw_ver"))),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }
     libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
@@ -102,21 +102,17 @@ def _place(fact: str) -> int:
     return max(places, key=lambda i: len(ORDER[i]), default=len(ORDER))
 
 
-def differences(hosts: Sequence[str], nodes: Sequence[Mapping[str, Any]]) -> list[Difference]:
-    """What differs between the nodes, what matters first."""
-    names = dict.fromkeys(name for node in nodes for name in node["facts"])
+def differences(record: Mapping[str, Any]) -> list[Difference]:
+    """What differs between the nodes of a fleet, what matters first."""
+    facts_of = {host: dict(node["facts"]) for host, node in zip(record["hosts"], record["nodes"], strict=True)}
+    for of, node in zip(facts_of.values(), record["nodes"], strict=True):
+        late_s = node["clock_offset_s"]
+        of["clock"] = f"{late_s:+.3f} s" if abs(late_s) > CLOCK_S else f"within {CLOCK_S} s of the first node's"
     found = []
-    for name in sorted(names, key=_place):
-        values = [node["facts"].get(name, "not set") for node in nodes]
-        (usual, _), *rest = Counter(values).most_common()
+    for name in sorted(dict.fromkeys(name for of in facts_of.values() for name in of), key=_place):
+        values = {host: of.get(name, "not set") for host, of in facts_of.items()}
+        (usual, _), *rest = Counter(values.values()).most_common()
         if rest:
-            others = {value: [h for h, v in zip(hosts, values, strict=True) if v == value] for value, _ in rest}
+            others = {value: [host for host in values if values[host] == value] for value, _ in rest}
             found.append(Difference(fact=name, usual=usual, others=others))
-    late = {
-        f"{node['clock_offset_s']:+.3f} s": [host]
-        for host, node in zip(hosts, nodes, strict=True)
-        if abs(node["clock_offset_s"]) > CLOCK_S
-    }
-    if late:
-        found.append(Difference(fact="clock", usual=f"within {CLOCK_S} s of the first node's", others=late))
     return found

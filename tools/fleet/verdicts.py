@@ -14,12 +14,13 @@ nodes of a healthy fleet differ as a normal distribution does.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
 
 from runlog import stats
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
@@ -55,7 +56,7 @@ def compared(
     slower: float,
     *,
     named: bool,
-    between: tuple[float, float] | None = None,
+    between: tuple[float, ...] | None = None,
     also: str = "",
     **figures: Any,
 ) -> Verdict:
@@ -77,15 +78,12 @@ def slow(places: Mapping[Key, float], *, noise: float, alpha: float) -> list[Key
     centre = statistics.median(places.values())
     off = {key: place - centre for key, place in places.items()}
     order = sorted(off, key=lambda key: abs(off[key]))
-    total, squares = [0.0], [0.0]
-    for key in order:
-        total.append(total[-1] + off[key])
-        squares.append(squares[-1] + off[key] ** 2)
+    nearest = np.array([off[key] for key in order])
     aside = 0
     for left in range(n - 1, n // 2, -1):
-        mean = total[left] / left
-        sd = max(math.sqrt(max(squares[left] - left * mean * mean, 0.0) / (left - 1)), noise, 1e-9)
-        t = (off[order[left]] - mean) / (sd * math.sqrt(1 + 1 / left))
+        others = nearest[:left]
+        sd = max(float(others.std(ddof=1)), noise, 1e-9)
+        t = float(nearest[left] - others.mean()) / (sd * math.sqrt(1 + 1 / left))
         if t > 3 and (1 - stats.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
             aside = n - left
     unlike = {key for key in order[n - aside :] if off[key] > math.log1p(LEAST_SLOWER)}
@@ -98,26 +96,20 @@ def slow(places: Mapping[Key, float], *, noise: float, alpha: float) -> list[Key
 
 def _relative(series: Series, classes: Sequence[Any]) -> dict[int, list[float]]:
     """Of each that was measured: logarithms of its values over the median of its class and turn."""
-    there = {i: taken for i, taken in enumerate(series) if taken}
-    medians = {
-        c: [statistics.median(turn) for turn in zip(*(there[i] for i in there if classes[i] == c), strict=True)]
-        for c in set(classes)
-    }
-    return {
-        i: [math.log(value / median) for value, median in zip(taken, medians[classes[i]], strict=True)]
-        for i, taken in there.items()
-    }
+    there = {i: np.array(taken) for i, taken in enumerate(series) if taken}
+    medians = {c: np.median([there[i] for i in there if classes[i] == c], axis=0) for c in {classes[i] for i in there}}
+    return {i: np.log(taken / medians[classes[i]]).tolist() for i, taken in there.items()}
 
 
 def _place(logs: Sequence[float]) -> float:
     """Hodges and Lehmann's estimate: the median of the means of two turns, which varies less than theirs."""
-    return statistics.median((a + b) / 2 for a, b in itertools.combinations_with_replacement(logs, 2))
+    a, b = np.array(logs)[np.array(np.triu_indices(len(logs)))]
+    return float(np.median((a + b) / 2))
 
 
 def _error(logs: Sequence[float]) -> float:
     """Standard error of a place, by the MAD of the turns."""
-    centre = statistics.median(logs)
-    mad = statistics.median(abs(value - centre) for value in logs)
+    mad = float(np.median(np.abs(np.array(logs) - np.median(logs))))
     return math.sqrt(math.pi / 3) * 1.4826 * mad / math.sqrt(len(logs))
 
 
@@ -126,33 +118,31 @@ def judge_metric(
     metric: str,
     series: Series,
     *,
-    alpha: float,
+    alpha: float = OTHERS_ALPHA,
     classes: Sequence[Any] = (),
     reasons: Mapping[int, str] = {},
 ) -> list[Verdict]:
     """Each one's verdict by one metric; only those of a class are of one kind, as links inside a switch group."""
     relative = _relative(series, classes or [0] * len(series))
-    enough = len(relative) >= LEAST_NODES
-    few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
-    if enough:
+    found: dict[int, Verdict] = {}
+    if len(relative) >= LEAST_NODES:
         places = {i: _place(logs) for i, logs in relative.items()}
         named = slow(places, noise=statistics.median(map(_error, relative.values())), alpha=alpha)
         centre = statistics.median(places.values())
         widened = math.sqrt(1 + math.pi / 2 / len(relative))  # the fleet's median has an error too
-    found = []
-    for i, name in enumerate(names):
-        if not enough or i not in relative:
-            reason = reasons.get(i) or few
-            status = FATAL if i in reasons and not reason.startswith(NOT_POSSIBLE) else UNKNOWN
-            reason = reason.removeprefix(f"{NOT_POSSIBLE}: ")
-            found.append(Verdict(check=metric, where=name, status=status, found=reason))
-            continue
-        interval = spread.median_interval(relative[i])
-        low, high = (math.expm1(places[i] + (end - places[i]) * widened - centre) for end in interval or (0.0, 0.0))
-        between = (low, high) if interval else None
-        value, slower = statistics.median(series[i] or ()), math.expm1(places[i] - centre)
-        found.append(compared(name, metric, slower, named=i in named, between=between, value=value))
-    return found
+        for i, logs in relative.items():
+            interval = spread.median_interval(logs)
+            between = interval and tuple(
+                math.expm1(places[i] + (end - places[i]) * widened - centre) for end in interval
+            )
+            value, slower = statistics.median(series[i] or ()), math.expm1(places[i] - centre)
+            found[i] = compared(names[i], metric, slower, named=i in named, between=between, value=value)
+    for i in set(range(len(names))) - found.keys():
+        reason = reasons.get(i, f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others")
+        status = FATAL if i in reasons and not reason.startswith(NOT_POSSIBLE) else UNKNOWN
+        reason = reason.removeprefix(f"{NOT_POSSIBLE}: ")
+        found[i] = Verdict(check=metric, where=names[i], status=status, found=reason)
+    return [found[i] for i in range(len(names))]
 
 
 def names_of(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -165,42 +155,41 @@ def of_nodes(links: Sequence[Mapping[str, Any]], metric: str, nodes: int) -> Ser
     relative = _relative([link[metric] for link in links], [link["across"] for link in links])
     of: list[list[list[float]]] = [[] for _ in range(nodes)]
     for i, logs in relative.items():
-        of[links[i]["a"]].append(logs)
-        of[links[i]["b"]].append(logs)
-    return [[math.exp(statistics.median(turn)) for turn in zip(*logs, strict=True)] or None for logs in of]
+        for end in ("a", "b"):
+            of[links[i][end]].append(logs)
+    return [np.exp(np.median(logs, axis=0)).tolist() if logs else None for logs in of]
 
 
 def judge_links(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> tuple[list[Verdict], list[Verdict]]:
     """Verdicts on nodes by all their links, and on the links between the others: a slow node's are not at fault."""
     by_node, by_link = list[Verdict](), list[Verdict]()
     for metric, title in LINK_METRICS.items():
-        of = judge_metric(hosts, f"network {title}", of_nodes(links, metric, len(hosts)), alpha=OTHERS_ALPHA)
+        of = judge_metric(hosts, f"network {title}", of_nodes(links, metric, len(hosts)))
         guilty = {i for i, verdict in enumerate(of) if verdict.status == WARNING}
         left = [link for link in links if not guilty & {link["a"], link["b"]}]
         series, across = ([link[name] for link in left] for name in (metric, "across"))
         by_node += of
-        by_link += judge_metric(names_of(hosts, left), title, series, alpha=OTHERS_ALPHA, classes=across)
+        by_link += judge_metric(names_of(hosts, left), title, series, classes=across)
     return by_node, by_link
 
 
 def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[Verdict]:
     """Whether a node's turns have stalls more often than the others' do, by Fisher's exact test, and what they cost."""
-    pairs = {i: list(zip(a, b, strict=True)) for i, (a, b) in enumerate(zip(medians, means, strict=True)) if a and b}
-    if len(pairs) < LEAST_NODES:
+    times = {i: np.array(b) / np.array(a) for i, (a, b) in enumerate(zip(medians, means, strict=True)) if a and b}
+    if len(times) < LEAST_NODES:
         return []
-    stalled = {i: sum(mean > STALLED * median for median, mean in turns) for i, turns in pairs.items()}
-    cost = {i: statistics.fmean(mean / median for median, mean in turns) for i, turns in pairs.items()}
-    usual, total = statistics.median(cost.values()), sum(stalled.values())
-    everywhere = sum(map(len, pairs.values()))
+    stalled = {i: int((turns > STALLED).sum()) for i, turns in times.items()}
+    usual, total = statistics.median(float(turns.mean()) for turns in times.values()), sum(stalled.values())
+    everywhere = sum(map(len, times.values()))
     found = []
-    for i, turns in pairs.items():
+    for i, turns in times.items():
         ways = sum(
             math.comb(len(turns), k) * math.comb(everywhere - len(turns), total - k)
             for k in range(stalled[i], min(len(turns), total) + 1)
         )
         chance = ways / math.comb(everywhere, total)  # of whole numbers, however large
-        slower = cost[i] / usual - 1
-        named = chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER
+        slower = float(turns.mean()) / usual - 1
+        named = chance * len(times) <= OTHERS_ALPHA and slower > LEAST_SLOWER
         also = f"; {stalled[i]} of {len(turns)} turns have a stall"
         found.append(compared(hosts[i], "stalls", slower, named=named, also=also))
     return found
@@ -236,6 +225,28 @@ class Judged:
         """Nodes to run on: those that are not known to be slow or to fail."""
         return [host for host, status in self.statuses.items() if status in (OK, UNKNOWN)]
 
+    @property
+    def left_out(self) -> list[str]:
+        """The other nodes."""
+        return [host for host in self.statuses if host not in self.good]
+
+    @property
+    def doubts(self) -> list[str]:
+        """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
+        of_steps = (v for v in self.verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures)
+        steps = sorted(of_steps, key=lambda v: v.figures["slower"])
+        if not steps or any(v.status == WARNING for v in steps):
+            return []
+        fastest, slowest = steps[0], steps[-1]
+        apart = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
+        if apart <= DOUBTFUL:
+            return []
+        return [
+            f"a step of {slowest.where} takes {apart:.1%} longer than one of {fastest.where}, and nobody is told from "
+            "the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
+            "--baseline"
+        ]
+
 
 def judge_record(record: Mapping[str, Any]) -> Judged:
     """Each node's status, the verdicts on nodes, and those on links."""
@@ -254,21 +265,6 @@ def judge_record(record: Mapping[str, Any]) -> Judged:
     return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=by_link)
 
 
-def doubts(verdicts: Sequence[Verdict]) -> list[str]:
-    """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
-    steps = [v for v in verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures]
-    if not steps or any(v.status == WARNING for v in steps):
-        return []
-    fastest, slowest = (found(steps, key=lambda v: v.figures["slower"]) for found in (min, max))
-    apart = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
-    if apart <= DOUBTFUL:
-        return []
-    return [
-        f"a step of {slowest.where} takes {apart:.1%} longer than one of {fastest.where}, and nobody is told from the "
-        "others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """Of one metric since a baseline."""
@@ -276,38 +272,34 @@ class Change:
     metric: str
     nodes: int  # in both
     fleet: float  # median over the nodes: 0.02 is 2 % more time than then
-    interval_95: tuple[float, float] | None
+    interval_95: tuple[float, ...] | None
     slower: dict[str, float]  # nodes that lost more than the others did, and how much
-
-
-def _series(record: Mapping[str, Any], metric: str, host: str) -> Sequence[float] | None:
-    there = host in record["hosts"] and metric in record["metrics"]
-    return record["metrics"][metric]["series"][record["hosts"].index(host)] if there else None
 
 
 def changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Change]:
     """What became slower on the nodes of both records, each beside itself: how nodes differ by make goes out."""
     found = []
     for metric, title in NODE_METRICS.items():
-        moved, noise = dict[str, float](), []
-        for host in now["hosts"]:
-            series = [_series(record, metric, host) for record in (now, then)]
-            if all(series):
-                a, b = (list(map(math.log, taken or ())) for taken in series)
-                moved[host] = _place(a) - _place(b)
-                noise.append(math.hypot(_error(a), _error(b)))
+        a, b = (_logs(record, metric) for record in (now, then))
+        moved = {host: _place(a[host]) - _place(b[host]) for host in a if host in b}
         if not moved:
             continue
+        noise = statistics.median(math.hypot(_error(a[host]), _error(b[host])) for host in moved)
+        named = slow(moved, noise=noise, alpha=ALPHA / 2 if metric == STEP else OTHERS_ALPHA)
         centre, interval = statistics.median(moved.values()), spread.median_interval(list(moved.values()))
-        alpha = ALPHA / 2 if metric == STEP else OTHERS_ALPHA
-        named = slow(moved, noise=statistics.median(noise), alpha=alpha)
         found.append(
             Change(
                 metric=title,
                 nodes=len(moved),
                 fleet=math.expm1(centre),
-                interval_95=interval and (math.expm1(interval[0]), math.expm1(interval[1])),
+                interval_95=interval and tuple(map(math.expm1, interval)),
                 slower={host: math.expm1(moved[host] - centre) for host in named},
             )
         )
     return found
+
+
+def _logs(record: Mapping[str, Any], metric: str) -> dict[str, list[float]]:
+    """Of each host that was measured: logarithms of its turns."""
+    series = record["metrics"].get(metric, {"series": [None] * len(record["hosts"])})["series"]
+    return {host: np.log(taken).tolist() for host, taken in zip(record["hosts"], series, strict=True) if taken}
