@@ -173,7 +173,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     folder.mkdir()
     lines = acceptance.Lines(folder / "fp32.txt", "fp32")
     lines.note({"nodes": [{"host": "node"}]})
-    lines.run(lambda: judged("losses", True, "0 off", "none off"))
+    lines.note(judged("losses", True, "0 off", "none off", where="fp32").as_dict())
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
     done = reported("--report", str(folder), DEVICE="gpu")
     assert done.returncode == 1

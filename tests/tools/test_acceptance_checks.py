@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ from tests.program import lower, programs
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
 from tools.acceptance.lines import CHECKS, NotPossible
-from tools.acceptance.reference import first_weights
+from tools.acceptance.machine import first_weights
 from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
@@ -197,7 +198,7 @@ def test_a_rate_is_held_to_the_nearest_published_one(
 def test_a_rate_of_other_ranks_is_held_to_their_share() -> None:
     machine = on_a_gpu()
     machine.me.size, machine.job.hyperparameters = 6, SimpleNamespace(image_size=224)
-    verdict = acceptance_speed.judge_rate(machine, 100, 1.0, None, 24.3e9)
+    verdict = acceptance_speed.judge_rate(machine, 100, 1.0, math.nan, 24.3e9)
     assert verdict.wanted.startswith("11871.7 images/s: 90% of the nearest published figure a device, 17587.654 at ")
 
 

@@ -28,17 +28,12 @@ FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines
 
 def gather(folder: Path) -> tuple[list[Verdict], list[dict[str, Any]]]:
     """Every line of the plan from the jobs' files, and the nodes that the jobs ran on."""
-    found: list[Verdict] = []
-    nodes: list[dict[str, Any]] = []
+    found, nodes = list[Verdict](), list[dict[str, Any]]()
     for precision, checks in CHECKS.items():
-        noted: dict[str, Verdict] = {}
         file = lines_file(folder / f"{precision}.txt")
-        for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
-            value = json.loads(text)
-            if "nodes" in value:
-                nodes = value["nodes"]
-            else:
-                noted[value["check"]] = Verdict(**value)
+        said = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+        nodes = next((line["nodes"] for line in said if "nodes" in line), nodes)
+        noted = {line["check"]: Verdict(**line) for line in said if "check" in line}
         refused = env.refusal(PRECISION=precision)
         reason = folder / f"{precision}.failed"  # launch/trials.sh wrote why the job ended
         ended = reason.read_text(encoding="utf-8").strip() if reason.is_file() else "its job did not run it"

@@ -1,7 +1,11 @@
-"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it."""
+"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it.
+
+Weights come from the CPU's start-up program, as a GPU draws others from the same seed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -23,9 +27,12 @@ from program.ops import LOSS_VALUE
 from program.schedules import Schedule
 from runlog.errors import RunError
 from tools.acceptance.lines import NotPossible
-from tools.acceptance.reference import BATCH, SEED, SIDE, Images, first_weights
 from tools.doctor import checks as doctor_checks
 
+BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses
+RIDGE = 0.1  # of the mean square of what the last layer reads
+RESIDUAL = 0.2  # last scale of each block: untrained blocks at full scale leave little of the image
+Images = list[tuple[np.ndarray, np.ndarray]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
 TF32_CAPABILITY = 80
@@ -89,11 +96,9 @@ class Machine:
         """What one rank reads in the recorded job, by the CPU's pipeline."""
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
         reader = self.reader(data.ImageFormat(size=SIDE))
-        source = data.Loader(images, order, reader, augment=recipe.augmentation)
-        # Copies: the pipeline's buffers are good until the next batch only.
-        read = [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
-        source.close()
-        return read
+        with contextlib.closing(data.Loader(images, order, reader, augment=recipe.augmentation)) as source:
+            # Copies: the pipeline's buffers are good until the next batch only.
+            return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan) -> np.ndarray:
         """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
@@ -133,3 +138,50 @@ def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
     if wanted.layout == "NHWC":
         image = image.transpose(0, 2, 3, 1)
     return np.ascontiguousarray(image, dtype=np.float16 if wanted.half else np.float32)
+
+
+# ---- weights
+
+
+def first_weights(recipe: config.Recipe) -> dict[str, np.ndarray]:
+    """Weights that a recorded job starts from: rank 0's of the recorded seed, drawn on the CPU."""
+    return _forward(recipe, batch=BATCH)[0]
+
+
+def _forward(
+    recipe: config.Recipe,
+    *,
+    batch: int,
+    start: dict[str, np.ndarray] | None = None,
+    feed: dict[str, np.ndarray] | None = None,
+) -> tuple[dict[str, np.ndarray], Any]:
+    """On the CPU in FP32, from the first weights with `start` in them: the weights after one training forward pass of
+    `feed`, and what the last layer read in it.
+    """
+    main, startup = static.Program(), static.Program()
+    startup.random_seed = SEED + 1  # as rank 0 has it
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
+    executor, read = static.Executor(paddle.CPUPlace()), None
+    with static.scope_guard(static.Scope()):
+        executor.run(startup)
+        state.set_weights(main, start or {})
+        if feed:
+            (layer,) = (op for op in main.global_block().ops if "fc.w" in op.input_arg_names)
+            (read,) = executor.run(main, feed=feed, fetch_list=layer.input("X"))
+        return {name: np.array(tensor) for name, tensor in state.tensors(main)}, read
+
+
+def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarray]:
+    """Weights that recognise digits without training: the first ones, with BN statistics of these images and a last
+    layer that is the ridge regression of their classes on what it reads.
+    """
+    recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
+    image, label = (np.concatenate(part) for part in zip(*batches, strict=True))
+    last = {k: np.full_like(v, RESIDUAL) for k, v in first_weights(recipe).items() if k.endswith(".3.bn.w")}
+    weights, read = _forward(recipe, batch=len(image), start=last, feed={"image": image, "label": label})
+    x = np.concatenate([read, np.ones((len(image), 1))], axis=1, dtype=np.float64)
+    gram = x @ x.T
+    ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
+    layer = x.T @ np.linalg.solve(gram + ridge, np.eye(recipe.classes)[label[:, 0]])
+    return weights | {"fc.w": layer[:-1].astype(np.float32), "fc.b": layer[-1].astype(np.float32)}

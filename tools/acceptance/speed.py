@@ -22,8 +22,7 @@ from runlog.writer import open_log
 from scoring.published.cards import card_of, figures_of, note
 from scoring.published.table import nearest
 from tools import inspect
-from tools.acceptance.machine import Machine
-from tools.acceptance.reference import SEED
+from tools.acceptance.machine import SEED, Machine
 
 THROUGHPUT_S, SHORT_THROUGHPUT_S = 60.0, 2.0
 PROBE_STEPS = 10  # how long a step takes, before the timed minute
@@ -68,21 +67,20 @@ def throughput(machine: Machine) -> Verdict:
         steps = me.broadcast(max(1, round(wanted_s * done.steps / done.time_s)))
         before_j = energy_j(machine)
         timing = trainer.run(batches, steps=steps, epoch=1, done=done.steps, phase="measured")
-        after_j = energy_j(machine)
-        joules = None if before_j is None or after_j is None else after_j - before_j
+        joules = energy_j(machine) - before_j
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         machine.measured["throughput"] = me.gather(gpu_memory_mib(machine.executor.place))
     return judge_rate(machine, timing.images, timing.time_s, joules, counts_of(training.main)["flops"] / job.batchsize)
 
 
-def energy_j(machine: Machine) -> float | None:
-    """Joules that the ranks' GPUs have taken so far; None where one of them does not tell."""
+def energy_j(machine: Machine) -> float:
+    """Joules that the ranks' GPUs have taken so far; NaN where one of them does not tell."""
     with nvidia.opened() as (handles, _):
-        told = machine.me.gather(nvidia.energy_j(handles[machine.me.local_rank]) if handles else None)
-    return None if None in told else sum(told)
+        told = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
+    return machine.me.sum(math.nan if told is None else told)
 
 
-def judge_rate(machine: Machine, images: int, time_s: float, joules: float | None, flops: float) -> Verdict:
+def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
     """The rate beside the nearest published one of the card and precision; `flops` are an image's."""
     job, size, rate = machine.job, machine.me.size, images / time_s
     gpus = machine.nodes[0].gpus[:1] if job.device == "gpu" else []
@@ -94,12 +92,12 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float | Non
         "time_s": time_s,
         "images": images,
         "flops_utilization": flops * rate / (peak * size) if peak else None,
-        "images_per_joule": images / joules if joules else None,
+        "images_per_joule": images / joules if joules > 0 else None,
         "published": [],
     }
     if peak:
         found += f", {figures['flops_utilization']:.1%} of the card's peak"
-    if joules:
+    if joules > 0:
         found += f", {figures['images_per_joule']:.3g} images/J"
     published = figures_of(card, model=env.MODELS[job.workload], precision=job.precision) if card else []
     beside = nearest(published, batch=job.batchsize, devices=size)
