@@ -91,6 +91,6 @@ def record(
 
 def named(made: dict[str, Any]) -> list[tuple[str, str]]:
     """(node or link, metric) of each that is called slow."""
-    by_node, by_link = fleet_verdicts.judge_links(made["hosts"], made["links"])
-    verdicts = [*fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]), *by_node, *by_link]
+    by_node, by_link = fleet_verdicts.judge_links(made)
+    verdicts = [*fleet_verdicts.judge_nodes(made), *by_node, *by_link]
     return [(verdict.where, verdict.check) for verdict in verdicts if verdict.status == WARNING]

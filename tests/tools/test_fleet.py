@@ -17,7 +17,6 @@ from tests import jobs
 from tests.harness import small
 from tests.tools import fleet_simulation
 from tools.fleet import __main__ as fleet
-from tools.fleet import drift as fleet_drift
 from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
 
@@ -164,11 +163,11 @@ def test_what_differs_is_listed_by_what_matters_first() -> None:
         fleet_simulation.record(4, 1), kernel={1: "5.10"}, driver={0: "470", 3: "470", 2: "418"}, NCCL_ALGO={2: "Ring"}
     )
     record["nodes"][1]["clock_offset_s"] = record["nodes"][2]["clock_offset_s"] = -1.5
-    found = fleet_drift.differences(record)
+    found = fleet_record.differences(record)
     assert [difference.fact for difference in found] == ["driver", "NCCL_ALGO", "kernel", "clock"]
     assert found[0].usual == "470" and found[0].others == {"535": ["node1"], "418": ["node2"]}
     assert found[1].usual == "not set" and found[3].others == {"-1.500 s": ["node1", "node2"]}
-    assert fleet_drift.differences(fleet_of(4)) == []
+    assert fleet_record.differences(fleet_of(4)) == []
 
 
 def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
@@ -176,9 +175,9 @@ def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
     for quota, said in (("8000", "8000 100000"), ("-1", "max 100000")):
         (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
         (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-        assert fleet_drift._cpu_quota(tmp_path) == said
+        assert fleet_record._cpu_quota(tmp_path) == said
     (tmp_path / "cpu.max").write_text("8000 50000\n")
-    assert fleet_drift._cpu_quota(tmp_path) == "8000 50000"
+    assert fleet_record._cpu_quota(tmp_path) == "8000 50000"
 
 
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:

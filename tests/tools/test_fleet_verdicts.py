@@ -102,7 +102,7 @@ def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
     means = made["metrics"]["step_mean_s"]["series"]
     means[2] = [2 * mean if turn % 4 else mean for turn, mean in enumerate(means[2])]
     assert named(made) == [("node2", "stalls")]
-    (said,) = (v for v in fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]) if v.status == "warning")
+    (said,) = (v for v in fleet_verdicts.judge_nodes(made) if v.status == "warning")
     assert "of 16 turns have a stall" in said.found
 
 
@@ -110,16 +110,16 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
     inside = 0
     for seed in range(100):
         made = record(16, seed, step={3: 0.05}, noise=Noise(nodes_sd=0.0, step_sd=0.02))
-        verdict = fleet_verdicts.judge_nodes(made["hosts"], made["metrics"])[3]
+        verdict = fleet_verdicts.judge_nodes(made)[3]
         low, high = verdict.figures["interval_95"]
         inside += low <= 0.05 <= high
     assert 88 <= inside <= 100
 
 
 def test_what_was_not_measured_says_why() -> None:
-    series = [[1.0, 1.1, 1.2], [1.0, 1.1, 1.2], None, None, [1.0, 1.1, 1.2], [1.01, 1.1, 1.2]]
-    reasons = {2: "not possible here: no DATADIR", 3: "No space left"}
-    found = fleet_verdicts.judge_metric(list("abcdef"), "disk", series, alpha=0.001, reasons=reasons)
+    turns, reasons = [1.0, 1.1, 1.2], {"c": "not possible here: no DATADIR", "d": "No space left"}
+    series = {"a": turns, "b": turns, "c": None, "d": None, "e": turns, "f": [1.01, 1.1, 1.2]}
+    found = fleet_verdicts.judge_metric("disk", series, alpha=0.001, reasons=reasons)
     assert [verdict.status for verdict in found] == ["ok", "ok", "unknown", "fatal", "ok", "ok"]
     assert (found[2].found, found[3].found) == ("no DATADIR", "No space left")
     assert (found[3].where, found[3].check, found[0].figures["value"]) == ("d", "disk", 1.1)

@@ -87,13 +87,10 @@ def judge_losses(check: str, found: np.ndarray, wanted: np.ndarray, tolerance: T
     off = np.abs(found - wanted[:steps]).max(axis=0) / wanted[:steps]
     bound = tolerance.by_step(steps)
     worst = int(np.argmax(np.where(np.isnan(off), np.inf, off / bound)))
-    return judged(
-        check,
-        bool((off <= bound).all()),  # a NaN is not
-        f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed",
-        f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}",
-        figures={"losses": found.tolist(), "wanted": wanted[:steps].tolist(), "off": off.tolist()},
-    )
+    said = f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed"
+    allowed = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
+    figures = {"losses": found.tolist(), "wanted": wanted[:steps].tolist(), "off": off.tolist()}
+    return judged(check, bool((off <= bound).all()), said, allowed, figures=figures)  # of a NaN it is False
 
 
 def sensors(machine: Machine) -> Verdict:
@@ -103,16 +100,12 @@ def sensors(machine: Machine) -> Verdict:
         told, sample = nvidia.gpu_of(handles[index]), nvidia.sample(handles[index])
     same = told.name == paddle.device.cuda.get_device_name(index)
     silent = [sensor for sensor in SENSORS if sample[sensor] is None]
-    found = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
-    others = sum(not rank["same"] for rank in found)
-    absent = sorted({sensor for rank in found for sensor in rank["silent"]})
-    return judged(
-        "sensors",
-        not others and not absent,
-        f"{len(found)} GPUs answer, {others} of them not the one that computes; silent: {', '.join(absent) or 'none'}",
-        "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS),
-        figures={"gpus": found},
-    )
+    gpus = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
+    others = sum(not gpu["same"] for gpu in gpus)
+    absent = sorted({sensor for gpu in gpus for sensor in gpu["silent"]})
+    found = f"{len(gpus)} GPUs answer, {others} are not the one that computes; silent: {', '.join(absent) or 'none'}"
+    wanted = "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS)
+    return judged("sensors", not others and not absent, found, wanted, figures={"gpus": gpus})
 
 
 def losses(machine: Machine) -> Verdict:
@@ -144,16 +137,12 @@ def pooling(machine: Machine) -> Verdict:
         assert gradients.spread_mean(main) == 1
         given = np.random.default_rng(SEED).uniform(1, 2, mean).astype(dtype)  # no quotient is subnormal
         feed = {"x": np.zeros(whole, dtype), "gradient": given}
-        (found,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
-    wanted = given.astype(np.float64) / side**2
-    off = float(max(machine.me.gather(np.max(np.abs(found - wanted) / wanted))))
-    return judged(
-        "pooling",
-        off <= POOLING[dtype],
-        f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed",
-        "at most two roundings: one of 1 / 49, one of the quotient",
-        figures={"off": off},
-    )
+        (computed,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
+    quotient = given.astype(np.float64) / side**2
+    off = float(max(machine.me.gather(np.max(np.abs(computed - quotient) / quotient))))
+    found = f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed"
+    wanted = "at most two roundings: one of 1 / 49, one of the quotient"
+    return judged("pooling", off <= POOLING[dtype], found, wanted, figures={"off": off})
 
 
 def input_pipeline(machine: Machine) -> Verdict:
@@ -165,13 +154,11 @@ def input_pipeline(machine: Machine) -> Verdict:
         readers = (machine.reader(replace(fed, layout="NHWC"), device) for device in ("gpu", "cpu"))
         read = [one_batch_each(images, recipe, reader, functools.partial(copied, machine)) for reader in readers]
     mean = float(np.max(machine.me.gather([grey_levels(a, b) for a, b in zip(*read, strict=True)])))
-    return judged(
-        "input",
-        mean <= GREY_LEVELS,
+    found, wanted = (
         f"images differ by {mean:.2f} of 255 levels in the mean",
-        f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}",
-        figures={"mean_grey_levels": mean},
+        f"at most {GREY_LEVELS} levels: {WHY_GREY}",
     )
+    return judged("input", mean <= GREY_LEVELS, found, wanted, figures={"mean_grey_levels": mean})
 
 
 def grey_levels(a: np.ndarray, b: np.ndarray) -> float:
@@ -233,13 +220,10 @@ def all_reduce(machine: Machine) -> Verdict:
         machine.me.comm.Allreduce(values, wanted)
         wrong += np.count_nonzero(_sum(machine, values.astype(bucket["dtype"])) != wanted)
     wrong, total_mib = int(machine.me.sum(wrong)), sum(bucket["mib"] for bucket in buckets)
-    return judged(
-        "all-reduce",
-        wrong == 0,
-        f"{wrong} sums differ of {len(buckets)} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks",
-        "no sum differs: whole numbers below 256 add up without rounding",
-        figures={"wrong": wrong, "buckets": len(buckets), "mib": total_mib},
-    )
+    found = f"{wrong} sums differ of {len(buckets)} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks"
+    figures = {"wrong": wrong, "buckets": len(buckets), "mib": total_mib}
+    wanted = "no sum differs: whole numbers below 256 add up without rounding"
+    return judged("all-reduce", wrong == 0, found, wanted, figures=figures)
 
 
 def _buckets(machine: Machine) -> list[dict[str, Any]]:
@@ -296,14 +280,11 @@ def evaluation(machine: Machine) -> Verdict:
         reader = machine.reader(data.ImageFormat(size=SIDE))
         with contextlib.closing(data.Loader(images, order, reader, resize=recipe.eval_resize)) as source:
             totals = evaluator.run(source, steps=steps)
-    correct, counted, wanted = int(totals[model.QUALITY]), int(totals[COUNTED]), GOLDEN["evaluation"]["correct"]
-    return judged(
-        "evaluation",
-        counted == len(images) and abs(correct - wanted) <= EVALUATION_DIFFERS,
-        f"{correct} of {counted} images right, recorded {wanted}",
-        f"differs by at most {EVALUATION_DIFFERS} images: {WHY_EVALUATION}",
-        figures={"correct": correct, "of": counted, "recorded": wanted},
-    )
+    correct, counted, recorded = int(totals[model.QUALITY]), int(totals[COUNTED]), GOLDEN["evaluation"]["correct"]
+    good = counted == len(images) and abs(correct - recorded) <= EVALUATION_DIFFERS
+    found = f"{correct} of {counted} images right, recorded {recorded}"
+    wanted = f"differs by at most {EVALUATION_DIFFERS} images: {WHY_EVALUATION}"
+    return judged("evaluation", good, found, wanted, figures={"correct": correct, "of": counted, "recorded": recorded})
 
 
 def captured(machine: Machine) -> Verdict:

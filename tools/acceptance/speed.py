@@ -17,7 +17,7 @@ from paddle_rn50 import config
 from program import build
 from program.count import counts_of
 from runlog import schema
-from runlog.verdict import UNKNOWN, Verdict, judged
+from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import open_log
 from scoring.published.cards import card_of, figures_of, note
 from scoring.published.table import nearest
@@ -106,16 +106,12 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
     least = LEAST_OF_PUBLISHED * beside.value / beside.devices * size
     figures["published"] = [inspect.quoted(beside)]
-    source = "; ".join(filter(None, (beside.source, note(beside))))
-    return judged(
-        "throughput",
-        rate >= least,
-        found,
+    wanted = (
         f"{least:.1f} images/s: {LEAST_OF_PUBLISHED:.0%} of the nearest published figure a device, {beside.printed} at "
-        f"batch {beside.batch_per_device} x {beside.devices} ({source})",
-        "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch",
-        figures=figures,
+        f"batch {beside.batch_per_device} x {beside.devices} ({'; '.join(filter(None, (beside.source, note(beside))))})"
     )
+    fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
+    return judged("throughput", rate >= least, found, wanted, fix, figures=figures)
 
 
 def peak_memory(machine: Machine) -> Verdict:
@@ -123,10 +119,7 @@ def peak_memory(machine: Machine) -> Verdict:
     peaks = machine.of_earlier("throughput")
     has_gib = [gpu.memory_gib for node in machine.nodes for gpu in node.gpus if gpu.memory_gib]
     peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
-    return judged(
-        "memory",
-        True,  # a job that does not fit failed above, with the batch to lower
-        f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}",
-        "the job fits; what is left is for you to judge",
-        figures={"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None},
-    )
+    found = f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}"
+    figures = {"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None}
+    # Ok: a job that does not fit failed above, with the batch to lower; what is left is for the user to judge.
+    return Verdict(check="memory", status=OK, found=found, wanted="the job fits", figures=figures)

@@ -22,8 +22,7 @@ from runlog.errors import RunError, one_line
 from runlog.verdict import UNKNOWN, as_text
 from scoring.importers import count
 from tools.fleet import page as fleet_page
-from tools.fleet.drift import differences
-from tools.fleet.record import read, unlike
+from tools.fleet.record import differences, read, unlike
 from tools.fleet.verdicts import NOT_POSSIBLE, Change, Judged, changes, judge_record
 
 

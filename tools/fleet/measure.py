@@ -33,9 +33,8 @@ from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
-from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
-from tools.fleet.record import FORMAT
+from tools.fleet.record import FORMAT, facts
 from tools.fleet.verdicts import NOT_POSSIBLE
 
 SEED = 1
@@ -217,7 +216,7 @@ def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
     probed = probe(job)
     failed = [f"{v.check}: {v.found}" for v in judge_node(probed, job) if v.status == FATAL]
     offsets = [0.0, *(clock_offset_s(leaders, other) for other in range(1, leaders.Get_size()))]
-    nodes = leaders.gather({"failed": failed, "facts": fleet_drift.facts(job, probed)})
+    nodes = leaders.gather({"failed": failed, "facts": facts(job, probed)})
     return nodes and [node | {"clock_offset_s": offset} for node, offset in zip(nodes, offsets, strict=True)]
 
 

@@ -11,9 +11,9 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
-from tools.fleet.drift import differences
+from tools.fleet.record import differences
 from tools.fleet.rounds import EXCHANGE_MIB
-from tools.fleet.verdicts import LINK_METRICS, Judged, names_of
+from tools.fleet.verdicts import LINK_METRICS, Judged, links_of
 
 UNITS = {  # of a verdict's figure, and how many make its own
     **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
@@ -34,12 +34,12 @@ def _slower(verdict: Verdict, otherwise: str) -> str:
 
 def _map(judged: Judged, metric: str) -> list[dict[int, tuple[str, int, str]]]:
     """Of each node, each other that it was measured with: the figure, the shade, and the verdict on a link."""
-    hosts, links = judged.record["hosts"], judged.record["links"]
-    times = [(link["across"], statistics.median(link[metric])) for link in links]
+    links = links_of(judged.record)
+    times = [(link["across"], statistics.median(link[metric])) for link in links.values()]
     usual_s = {across: statistics.median(s for of, s in times if of == across) for across, _ in times}
     status = {v.where: v.status for v in judged.by_link if v.check == LINK_METRICS[metric]}
-    rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in hosts]
-    for link, name, (across, time_s) in zip(links, names_of(hosts, links), times, strict=True):
+    rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in judged.statuses]
+    for (name, link), (across, time_s) in zip(links.items(), times, strict=True):
         value = MAPS[metric][1](time_s)
         figure = f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
         shade = bisect.bisect_left(SHADES, time_s / usual_s[across])
@@ -81,11 +81,6 @@ def html(judged: Judged) -> str:
         state, sentence = UNKNOWN, "Nobody could be told from the others here."
     for doubt in judged.doubts:
         state, sentence = state if named else UNKNOWN, f"{sentence} Doubt: {doubt}."
-    maps = {title: _map(judged, metric) for metric, (title, _) in MAPS.items()}
-    figures = [
-        (name, *(rows[link["a"]][link["b"]][0] for rows in maps.values()))
-        for name, link in zip(names_of(record["hosts"], record["links"]), record["links"], strict=True)
-    ]
     differ = [(d.fact, d.usual, d.but) for d in differences(record)]
     page = {
         "record": record,
@@ -95,13 +90,12 @@ def html(judged: Judged) -> str:
         "named": [_named(named)] if named else [],
         "statuses": statuses,
         "bad": (WARNING, FATAL),
-        "maps": maps,
+        "maps": {title: _map(judged, metric) for metric, (title, _) in MAPS.items()},
         "figures": len(statuses) <= MOST_WITH_FIGURES,
         "shades": SHADES,
         "tables": [
             Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=differ),
             _nodes(judged),
-            Table(caption="Each link's medians", head=("link", *maps), rows=figures, numeric=(1, 2)),
         ],
     }
     return render.html(page, Path(__file__).with_name("page.html"))
