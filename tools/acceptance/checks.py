@@ -154,10 +154,8 @@ def input_pipeline(machine: Machine) -> Verdict:
         readers = (machine.reader(replace(fed, layout="NHWC"), device) for device in ("gpu", "cpu"))
         read = [one_batch_each(images, recipe, reader, functools.partial(copied, machine)) for reader in readers]
     mean = float(np.max(machine.me.gather([grey_levels(a, b) for a, b in zip(*read, strict=True)])))
-    found, wanted = (
-        f"images differ by {mean:.2f} of 255 levels in the mean",
-        f"at most {GREY_LEVELS} levels: {WHY_GREY}",
-    )
+    found = f"images differ by {mean:.2f} of 255 levels in the mean"
+    wanted = f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
     return judged("input", mean <= GREY_LEVELS, found, wanted, figures={"mean_grey_levels": mean})
 
 
