@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+import yaml
 
 from harness import env
 from program import count
@@ -204,20 +205,9 @@ def test_the_command_prints_json() -> None:
     assert [e["device"] for e in found["estimate"]] == ["V100 16 GB", "V100 32 GB", "A100 40 GB", "A100 80 GB"]
     assert all("not measured" in e["kind"] for e in found["estimate"])
     assert all(set(e["traffic_gb"]) >= {"convolution gradient", "optimizer"} for e in found["estimate"])
-    _, v100, a100, other = found["estimate"]
-    v100 |= {"roofline_images_per_s": 1000.0, "published": {**v100["published"], "note": "a note"}}
-    a100["roofline_images_per_s"], other["published"] = None, None
-    shown = inspect.text(found | {"micro_steps": 2}).splitlines()
-    assert "counted is the last of 2 micro-steps, which has the update" in shown
-    assert "casts          2" in shown
-    assert any(line.startswith("transposes     0, and inside kernels ") for line in shown)
-    assert sum(line.endswith("are left to hide it") for line in shown) == len(found["buckets"])
-    perf = "(PaddlePaddle/Perf ResNet50V1.5, Paddle 2.5.0.post112; "
-    assert f"  V100 32 GB: at most 1000 images/s; nearest published: 10936.8 at batch 256 x 8 {perf}a note)" in shown
-    none = "  A100 40 GB: none (no such arithmetic, or beyond one node); nearest published: "
-    assert any(line.startswith(f"{none}17587.7 at batch 256 x 8 {perf}") for line in shown)
-    at = shown.index("traffic        GB a step, with what kernels read again (docs/program.md)")
-    assert shown[at - 1].endswith(" images/s; nearest published: none")
+    shown = yaml.safe_load(inspect.text(found))
+    assert shown["verified"] == found["verified"] and shown["estimate"][1]["published"]["images_per_s"] == 10936.8
+    assert shown["bytes_gb"] == pytest.approx(found["bytes_gb"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +218,6 @@ def test_the_command_prints_json() -> None:
         ("--system DGXA100 --batch 0", "BATCHSIZE=0: must be at least 1"),
         ("--system DGXA100 --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
         ("--system CPU --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
-        ("--system DGXA100 --batch 5000000000", "BATCHSIZE=5000000000: cuDNN takes images up to 2147483647"),
-        ("--system DGXA100 --ranks 1000000000", "DGXNGPU=1000000000: each rank has a TCP port of its own"),
         ("--system DGXA100 --strategy fuse_bn_act_ops=1 --precision fp32", "takes FP16 in NHWC only"),
         ("--system DGXA100 --strategy localsgd=1", "localsgd is refused"),
         ("--system DGX1 --precision amp_o1 --strategy auto --ranks 4", "STRATEGY=auto: "),
