@@ -27,16 +27,9 @@ from runlog.json_schema import as_json
 GIB = 2**30
 _FOR_12 = provenance.is_for_cuda_12()
 CUDA_LIBRARIES = (
-    "libcuda.so.1",
-    f"libcudart.so.{'12' if _FOR_12 else '11.0'}",
-    f"libcublas.so.{11 + _FOR_12}",
-    f"libcublasLt.so.{11 + _FOR_12}",
-    "libcudnn.so.8",
-    "libnccl.so.2",
-    f"libcufft.so.{10 + _FOR_12}",
-    "libcurand.so.10",
-    "libcusolver.so.11",
-    f"libcusparse.so.{11 + _FOR_12}",
+    *("libcuda.so.1", f"libcudart.so.{'12' if _FOR_12 else '11.0'}"),
+    *(f"lib{name}.so.{11 + _FOR_12}" for name in ("cublas", "cublasLt", "cusparse")),
+    *(f"libcufft.so.{10 + _FOR_12}", "libcurand.so.10", "libcusolver.so.11", "libcudnn.so.8", "libnccl.so.2"),
     "libnvcuvid.so.1",
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
@@ -159,13 +152,11 @@ def _disk(folder: Path) -> dict[str, Any]:
 
 def _interfaces() -> dict[str, str]:
     """Network interfaces that are up, with address and speed in Mbit/s where the driver says it."""
-    up = {}
-    stats = psutil.net_if_stats()
-    for name, addresses in psutil.net_if_addrs().items():
-        ips = [a.address for a in addresses if a.family == socket.AF_INET]
-        if name != "lo" and ips and stats[name].isup:
-            speed = f" {stats[name].speed} Mbit/s" if stats[name].speed else ""
-            up[name] = f"{ips[0]}{speed}"
+    addresses, up = psutil.net_if_addrs(), {}
+    for name, stats in psutil.net_if_stats().items():
+        ips = [a.address for a in addresses.get(name, ()) if a.family == socket.AF_INET]
+        if name != "lo" and ips and stats.isup:
+            up[name] = ips[0] + (f" {stats.speed} Mbit/s" if stats.speed else "")
     return up
 
 
