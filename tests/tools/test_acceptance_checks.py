@@ -103,12 +103,8 @@ def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, mo
         monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
     for image, other in zip(plain, acceptance.one_batch_each(images, recipe, reader, np.array), strict=True):
         assert 0 < acceptance.grey_levels(image, other) <= acceptance.GREY_LEVELS
-        shifted, mirrored, fourth = (
-            np.roll(image, 1, axis=2),
-            image[:, :, ::-1],
-            np.append(image, image[..., :1], axis=-1),
-        )
-        for fault in (shifted, mirrored, image[..., ::-1], fourth):
+        shifted, mirrored, of_four = np.roll(image, 1, 2), image[:, :, ::-1], np.append(image, image[..., :1], axis=3)
+        for fault in (shifted, mirrored, image[..., ::-1], of_four):
             assert acceptance.grey_levels(image, fault) > acceptance.GREY_LEVELS
 
 
@@ -187,7 +183,7 @@ def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
     assert found["flops_utilization"] == (pytest.approx(24.3e9 * rate / (ranks * 312e12)) if on_gpu else None)
     assert found["images_per_joule"] == (None if math.isnan(joules) else pytest.approx(rate / 2000))
     assert f"{rate:.1f} images/s over 60 s, batch {batch} x {ranks}" in verdict.found
-    assert (", 15.4% of the card's peak" in verdict.found) == (on_gpu and ranks == 8)
+    assert (", 15.4% of the card's peak" in verdict.found) == on_gpu
     figures = [figure["images_per_s"] for figure in found["published"]]
     assert figures == ([] if status == "unknown" else [17587.654])
     wanted = f"{17587.654 / 8 * 0.9 * ranks:.1f} images/s: 90% of the nearest published figure a device"
