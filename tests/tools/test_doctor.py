@@ -158,13 +158,13 @@ def test_cityscapes_with_and_without_lists(tmp_path):
             path.parent.mkdir(parents=True)
             Image.new("L", (4, 4)).save(path)
     facts = doctor_node._data(tmp_path)
-    assert all(entry["samples"] == entry["files"] == 1 and not entry["undecodable"] for entry in facts.values())
+    assert all(entry["samples"] == 1 and not entry["undecodable"] for entry in facts.values())
     label = "gtFine/{0}/town/town_0_gtFine_labelTrainIds.png"
     for part in ("train", "val"):
         line = f"leftImg8bit/{part}/town/town_0_leftImg8bit.png {label.format(part)}\n"
         (tmp_path / f"{part}.txt").write_text(line)
     facts = doctor_node._data(tmp_path)
-    assert all(e["name"] == f"{part}.txt" and e["files"] == 2 for part, e in facts.items())
+    assert all(e["name"] == f"{part}.txt" and e["samples"] == 1 for part, e in facts.items())
     assert not any(entry["absent"] or entry["undecodable"] for entry in facts.values())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -108,8 +109,10 @@ class Machine:
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
             training = model.training_program(schedule, seed=SEED)
             executor.run(training.startup)
-            batches = [loader.resident(_batch(as_fed(x, model.image), label), executor.place) for x, label in read]
-            feeds = [{"image": batch.image, "label": batch.label} for batch in batches]
+            beside = {"valid": np.ones(BATCH, np.float32), "ids": np.arange(BATCH)}
+            made = (loader.Batch(image=as_fed(image, model.image), label=label, **beside) for image, label in read)
+            on_device = (loader.resident(batch, executor.place) for batch in made)
+            feeds = [{"image": batch.image, "label": batch.label} for batch in on_device]
             step = (CapturedStep if plan.strategy.cuda_graph else LaunchedStep)(executor, training)
             if plan.strategy.cuda_graph:
                 step.begin()
@@ -128,10 +131,6 @@ class Machine:
         return np.array(self.me.gather(found), np.float32)
 
 
-def _batch(image: np.ndarray, label: np.ndarray) -> loader.Batch:
-    return loader.Batch(image=image, label=label, valid=np.ones(len(label), np.float32), ids=np.arange(len(label)))
-
-
 def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
     """[N, 3, H, W] float32 in the layout, channels and type that a program is fed."""
     image = np.pad(image, ((0, 0), (0, wanted.channels - 3), (0, 0), (0, 0)))
@@ -143,33 +142,23 @@ def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
 # ---- weights
 
 
-def first_weights(recipe: config.Recipe) -> dict[str, np.ndarray]:
-    """Weights that a recorded job starts from: rank 0's of the recorded seed, drawn on the CPU."""
-    return _forward(recipe, batch=BATCH)[0]
-
-
-def _forward(
-    recipe: config.Recipe,
-    *,
-    batch: int,
-    start: dict[str, np.ndarray] | None = None,
-    feed: dict[str, np.ndarray] | None = None,
-) -> tuple[dict[str, np.ndarray], Any]:
-    """On the CPU in FP32, from the first weights with `start` in them: the weights after one training forward pass of
-    `feed`, and what the last layer read in it.
-    """
+@contextlib.contextmanager
+def _network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
+    """The program of a training forward pass on the CPU in FP32, in a scope with its first weights."""
     main, startup = static.Program(), static.Program()
     startup.random_seed = SEED + 1  # as rank 0 has it
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
-    executor, read = static.Executor(paddle.CPUPlace()), None
+    executor = static.Executor(paddle.CPUPlace())
     with static.scope_guard(static.Scope()):
         executor.run(startup)
-        state.set_weights(main, start or {})
-        if feed:
-            (layer,) = (op for op in main.global_block().ops if "fc.w" in op.input_arg_names)
-            (read,) = executor.run(main, feed=feed, fetch_list=layer.input("X"))
-        return {name: np.array(tensor) for name, tensor in state.tensors(main)}, read
+        yield main, executor
+
+
+def first_weights(recipe: config.Recipe) -> dict[str, np.ndarray]:
+    """Weights that a recorded job starts from: rank 0's of the recorded seed, drawn on the CPU."""
+    with _network(recipe, BATCH) as (main, _):
+        return {name: np.array(tensor) for name, tensor in state.tensors(main)}
 
 
 def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarray]:
@@ -178,10 +167,15 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarr
     """
     recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
     image, label = (np.concatenate(part) for part in zip(*batches, strict=True))
-    last = {k: np.full_like(v, RESIDUAL) for k, v in first_weights(recipe).items() if k.endswith(".3.bn.w")}
-    weights, read = _forward(recipe, batch=len(image), start=last, feed={"image": image, "label": label})
+    with _network(recipe, len(image)) as (main, executor):
+        for name, tensor in state.tensors(main):
+            if name.endswith(".3.bn.w"):
+                state.assign(tensor, np.full_like(np.array(tensor), RESIDUAL))
+        (layer,) = (op for op in main.global_block().ops if "fc.w" in op.input_arg_names)
+        (read,) = executor.run(main, feed={"image": image, "label": label}, fetch_list=layer.input("X"))
+        weights = {name: np.array(tensor) for name, tensor in state.tensors(main)}
     x = np.concatenate([read, np.ones((len(image), 1))], axis=1, dtype=np.float64)
     gram = x @ x.T
     ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
-    layer = x.T @ np.linalg.solve(gram + ridge, np.eye(recipe.classes)[label[:, 0]])
-    return weights | {"fc.w": layer[:-1].astype(np.float32), "fc.b": layer[-1].astype(np.float32)}
+    fitted = x.T @ np.linalg.solve(gram + ridge, np.eye(recipe.classes)[label[:, 0]])
+    return weights | {"fc.w": fitted[:-1].astype(np.float32), "fc.b": fitted[-1].astype(np.float32)}

@@ -224,7 +224,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         if "error" in entry:
             yield row(job, "data.lists", False, entry["error"], fix="set DATADIR to a whole data set")
             continue
-        checked = "" if entry["looked_at"] == entry["files"] else f", the first {entry['looked_at']} files looked at"
+        checked = "" if entry["looked_at"] is None else f", the first {entry['looked_at']} files looked at"
         absent = f", absent: {', '.join(entry['absent'])}" if entry["absent"] else ""
         found = f"{entry['name']}: {entry['samples']} samples{checked}{absent}"
         yield row(job, "data.lists", not entry["absent"], found)

@@ -190,13 +190,11 @@ def _packed(packed: records.Records) -> dict[str, Any]:
         undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
     except RunError as error:
         undecodable = [str(error)]
-    count = len(packed.files)
     return {
         "name": f"{packed.files[0].name} ({packed.form})",
         "samples": len(packed),
-        "files": count,
         "sha256": hashlib.sha256(packed.places.tobytes()).hexdigest(),
-        "looked_at": count,
+        "looked_at": None,
         "absent": [],
         "undecodable": "; ".join(undecodable),
     }
@@ -220,8 +218,7 @@ def _listed(root: Path, part: str) -> dict[str, Any]:
     undecodable = [f"{root / file}: {error}" for file in samples if (error := _undecodable(root / file))]
     return {
         "name": name,
-        "samples": sum(bool(line) for line in lines),
-        "files": len(files),
+        "samples": sum(map(bool, lines)),
         "sha256": hashlib.sha256(content).hexdigest(),
         "looked_at": looked_at,
         "absent": absent,
@@ -229,8 +226,8 @@ def _listed(root: Path, part: str) -> dict[str, Any]:
     }
 
 
-def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
-    """The first listed files that are not there, and how many were looked at within LISTING_S."""
+def _absent(root: Path, files: list[str]) -> tuple[list[str], int | None]:
+    """The first listed files that are not there, and how many were looked at within LISTING_S; None: all."""
     folders, absent = loader.Folders(root), list[str]()
     until = time.monotonic() + LISTING_S
     for count, file in enumerate(files):
@@ -239,7 +236,7 @@ def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
         # Labels of Cityscapes are there in one of two numberings.
         if not folders.has(file) and not folders.has(_other_label(file)):
             absent.append(file)
-    return absent[:3], len(files)
+    return absent[:3], None
 
 
 def _other_label(name: str) -> str:

@@ -4,9 +4,7 @@
     python -m tools.tune --batches [32,64,...] [--dry-run]
 
 The job is the environment's, as for ./run_and_time.sh; each measurement is one such run of MODE=throughput. The first
-form takes strategies one by one against the base. What is really faster (95 % interval), also on runs that had no part
-in choosing it, and trains the same, becomes `config_<SYSTEM>_tuned.sh`; otherwise the base stays, and the file says so.
-The second form measures the base at each batch size; one that does not fit is shown with its reason.
+form writes `config_<SYSTEM>_tuned.sh`, the second shows the base at each batch size.
 """
 
 from __future__ import annotations
