@@ -115,14 +115,6 @@ def test_a_record_with_what_no_fleet_measures_is_refused(
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("option", ["--html", "--write-hosts"])
-def test_a_record_is_not_written_over(tmp_path: Path, option: str) -> None:
-    record = fleet_of()
-    done = report(tmp_path, record, option, str(tmp_path / "fleet.json"))
-    assert done.returncode == 2 and "is a fleet's record" in done.stderr
-    assert json.loads((tmp_path / "fleet.json").read_text()) == record
-
-
 def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = report(tmp_path, fleet_of(step=dict.fromkeys(range(4), 0.3)), "--html", str(page))
@@ -133,13 +125,27 @@ def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
         assert "doubt " not in report(tmp_path, healthy).stdout
 
 
-def test_a_number_of_nodes_that_cannot_be_had_is_no_success(tmp_path: Path) -> None:
-    record, hosts = fleet_of(), tmp_path / "hosts"
-    done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "9")
-    assert (done.returncode, done.stderr) == (1, "error: 9 nodes are wanted, 8 are good: add nodes\n")
-    hosts.unlink()
-    for wrong in (["--write-hosts", str(hosts), "--nodes", "-1"], ["--nodes", "3"]):
-        assert report(tmp_path, record, *wrong).returncode == 2 and not hosts.exists()
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ("--html fleet.json", 2, "fleet.json: is a fleet's record"),
+        ("--write-hosts fleet.json", 2, "fleet.json: is a fleet's record"),
+        ("--write-hosts hosts --nodes -1", 2, "--nodes"),
+        ("--nodes 3", 2, "--nodes goes with --write-hosts"),
+        ("--html no/page.html", 2, "error: [Errno 2] "),  # told after the verdicts
+        ("--write-hosts hosts --nodes 9", 1, "error: 9 nodes are wanted, 8 are good: add nodes\n"),
+    ],
+)
+def test_what_cannot_be_had_is_no_success(
+    options: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = fleet_of()
+    done = report(tmp_path, record, *options.split())
+    assert done.returncode == status and said in done.stderr
+    assert ("good      node0," in done.stdout) == said.startswith("error: ")
+    assert (tmp_path / "hosts").exists() == (status == 1)
+    assert json.loads((tmp_path / "fleet.json").read_text()) == record
 
 
 @pytest.mark.parametrize(
@@ -302,12 +308,6 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "<script" not in text and "<img" not in text and "\u202e" not in text and "\x1b" not in text
     assert text.count("</style>") == 1
     assert "&lt;script&gt;window.pwned=1&lt;/script&gt;" in text
-
-
-def test_a_page_that_cannot_be_written_is_told_after_the_verdicts(tmp_path: Path) -> None:
-    done = report(tmp_path, fleet_of(), "--html", str(tmp_path / "no" / "page.html"))
-    assert done.returncode == 2 and "good      node0," in done.stdout
-    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -93,10 +93,12 @@ class Alone:
         return statistics.median(taken), statistics.fmean(taken)
 
     def _clock(self) -> tuple[float]:
-        with nvidia.opened() as (handles, why):
-            mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"] if handles else None
-        if self.job.device == "cpu" or not mhz:
-            raise NotPossible("no GPU: DEVICE=cpu" if self.job.device == "cpu" else why or "NVML does not tell it")
+        if self.job.device == "cpu":
+            raise NotPossible("no GPU: DEVICE=cpu")
+        with nvidia.opened() as (handles, _):
+            mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"]
+        if not mhz:
+            raise NotPossible("NVML does not tell it")
         return (1000 / mhz,)
 
     def _memory(self) -> tuple[float]:

@@ -168,10 +168,11 @@ def _place(fact: str) -> int:
 
 def differences(record: Record) -> list[Difference]:
     """What differs between the nodes of a fleet, what matters first."""
-    facts_of = {host: dict(node["facts"]) for host, node in zip(record["hosts"], record["nodes"], strict=True)}
-    for of, node in zip(facts_of.values(), record["nodes"], strict=True):
+    facts_of = {}
+    for host, node in zip(record["hosts"], record["nodes"], strict=True):
         late_s = node["clock_offset_s"]
-        of["clock"] = f"{late_s:+.3f} s" if abs(late_s) > CLOCK_S else f"within {CLOCK_S} s of the first node's"
+        clock = f"{late_s:+.3f} s" if abs(late_s) > CLOCK_S else f"within {CLOCK_S} s of the first node's"
+        facts_of[host] = node["facts"] | {"clock": clock}
     found = []
     for name in sorted(dict.fromkeys(name for of in facts_of.values() for name in of), key=_place):
         values = {host: of.get(name, "not set") for host, of in facts_of.items()}
