@@ -141,6 +141,9 @@ def test_data_set_that_misses_a_file(tmp_path):
         return [v for v in doctor_checks.judge_data(facts, env.Job()) if v.check != "data.page_cache"]
 
     root = small.data_set(tmp_path / "data")
+    odd, listing = os.fsdecode(b"train/\xe9t\xe9 1.jpeg"), root / "train_list.txt"  # as training takes it
+    (root / "train/00.jpeg").rename(root / odd)
+    listing.write_bytes(listing.read_bytes().replace(b"train/00.jpeg", os.fsencode(odd)))
     found = looked_at(root)
     assert [v.status for v in found] == ["ok"] * 4 and "40 samples" in found[0].found
     (root / "train" / "03.jpeg").unlink()

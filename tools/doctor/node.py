@@ -204,26 +204,30 @@ def _listed(root: Path, part: str) -> dict[str, Any]:
     """Raises ValueError where there is no sample."""
     lists = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
     if lists:
-        name, content = lists[0].name, lists[0].read_bytes()
-        lines = [line.split() for line in content.decode(errors="replace").splitlines()]
+        name, lines = lists[0].name, [line.strip() for _, line in loader.listed(lists[0])]
     else:
-        name, images = f"leftImg8bit/{part}", sorted((root / "leftImg8bit" / part).glob("*/*.png"))
-        lines = [[str(image.relative_to(root))] for image in images]
-        content = "\n".join(file for (file,) in lines).encode()
-    files = [word for line in lines for word in line if not word.isdecimal()]
-    if not files:
-        raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)} or an empty one")
+        name = f"leftImg8bit/{part}"
+        lines = [str(image.relative_to(root)) for image in sorted((root / name).glob("*/*.png"))]
+    if not lines:
+        raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)}")
+    files = [file for line in lines for file in _files(line)] if lists else lines
     absent, looked_at = _absent(root, files)
     samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
     undecodable = [f"{root / file}: {error}" for file in samples if (error := _undecodable(root / file))]
     return {
         "name": name,
-        "samples": sum(map(bool, lines)),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "samples": len(lines),
+        "sha256": hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest(),
         "looked_at": looked_at,
         "absent": absent,
         "undecodable": "; ".join(undecodable),
     }
+
+
+def _files(line: str) -> list[str]:
+    """Those of a line "path label", where a path may have blanks, or "image label" of two paths, which may not."""
+    path, _, label = line.rpartition(" ")
+    return [path] if label.isdecimal() else line.split()
 
 
 def _absent(root: Path, files: list[str]) -> tuple[list[str], int | None]:
