@@ -21,20 +21,19 @@ from scoring.published.cards import Card, figures_of, note, read_cards
 from scoring.published.table import Published, nearest
 
 FIRST_PORT = 6170  # Paddle's
+Operators = list[tuple[Work, float | None]]
 
 # ---- roofline ------------------------------------------------------------------------------------------------------
 
 
-def in_order(update: Sequence[Any]) -> list[tuple[Work, float | None]]:
+def in_order(update: Sequence[Any]) -> Operators:
     """The operators of an update's programs in order, each all-reduce with its bytes."""
     main = update[-1]
     sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
     return [(work, sizes.get(work.index) if program is main else None) for program in update for work in works(program)]
 
 
-def roofline(
-    operators: list[tuple[Work, float | None]], *, tf32: bool, batch: int, ranks: int, card: Card
-) -> dict[str, Any] | None:
+def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
     """Roofline of a step on `card`: an upper bound on its images/s; None where it lacks the arithmetic.
 
     `operators` are those of `in_order`; with `tf32` products of FP32 run in TF32.
@@ -98,7 +97,7 @@ def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
     return found
 
 
-def traffic_gb(operators: list[tuple[Work, float | None]], card: Card) -> dict[str, float]:
+def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
     """What the kernels of each class move on `card`; transposes inside kernels are a class of their own."""
     found: Counter[str] = Counter()
     for work, _ in operators:

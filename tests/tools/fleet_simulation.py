@@ -76,9 +76,8 @@ def record(
         - 1
         for i, pair in enumerate(pairs)
     }
-    of_links = {
-        name: series(slower, count=len(pairs), turns=fleet_rounds.LINK_TURNS)[0] for name in fleet_verdicts.LINK_METRICS
-    }
+    sizes = {"count": len(pairs), "turns": fleet_rounds.LINK_TURNS}
+    of_links = {name: series(slower, **sizes)[0] for name in fleet_verdicts.LINK_METRICS}
     return {
         "hosts": [f"node{i}" for i in range(nodes)],
         "metrics": {name: {"series": values, "reasons": {}} for name, values in metrics.items()},

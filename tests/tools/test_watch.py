@@ -68,9 +68,8 @@ def test_the_end_of_a_run(tmp_path):
     for part in ("finished", "0.9611 (target 0.9000)", "15321 MiB", "0.734 J an image", "no telemetry"):
         assert part in done.stdout
     assert "time left" not in done.stdout
-    log.write_text(
-        BEGUN + event("abort_reason", "loss is nan") + event("run_stop", None, "INTERVAL_END", status="aborted")
-    )
+    stop = event("run_stop", None, "INTERVAL_END", status="aborted")
+    log.write_text(BEGUN + event("abort_reason", "loss is nan") + stop)
     assert "aborted: loss is nan" in command(str(log)).stdout
     state = json.loads(command(str(log), "--json").stdout)
     assert state["phase"] == "aborted" and state["reason"] == "loss is nan" and state["left_s"] is None

@@ -38,9 +38,7 @@ def gather(folder: Path) -> tuple[list[Verdict], list[dict[str, Any]]]:
         reason = folder / f"{precision}.failed"  # launch/trials.sh wrote why the job ended
         ended = reason.read_text(encoding="utf-8").strip() if reason.is_file() else "its job did not run it"
         status, why = (UNKNOWN, refused) if refused else (FATAL, f"not run: {ended}")
-        found += [
-            noted.get(check) or Verdict(check=check, status=status, found=why, where=precision) for check in checks
-        ]
+        found += [noted.get(name) or Verdict(check=name, status=status, found=why, where=precision) for name in checks]
     return found, nodes
 
 

@@ -83,12 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.fleet", description=__doc__)
     parser.add_argument("record", type=Path, metavar="FLEET.JSON", help="what --fleet of a launcher measured")
     parser.add_argument("--baseline", type=Path, metavar="FLEET.JSON", help="an earlier one to compare with")
-    parser.add_argument(
-        "--write-hosts", type=Path, metavar="FILE", help="write good nodes there, others to FILE.spares"
-    )
-    parser.add_argument(
-        "--nodes", type=count, metavar="N", help="with --write-hosts: how many good nodes are wanted; default: all"
-    )
+    parser.add_argument("--write-hosts", type=Path, metavar="FILE", help="write good nodes there")
+    parser.add_argument("--nodes", type=count, metavar="N", help="so many, the other good ones to FILE.spares")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the map of nodes and links there")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     args = parser.parse_args(arguments)

@@ -53,9 +53,7 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     total = count(len(groups))
     members = [[node for node in ordered if groups[node] == name] for name in names]
     inside = total if len(names) == 1 else total // 2
-    taken: list[list[tuple[int, int]]] = [
-        [pair for nodes in members for pair in tournament(nodes, turn)] for turn in range(inside)
-    ]
+    taken = [[pair for nodes in members for pair in tournament(nodes, turn)] for turn in range(inside)]
     half, largest = len(ordered) // 2, max(map(len, members), default=1)
     for turn in range(total - inside):  # the first half of the nodes with the second, shifted by a group and one
         shift = turn * (largest + 1)

@@ -83,10 +83,8 @@ class Runner:
 
     def run(self, way: Candidate, turn: str) -> tuple[Record | None, str]:
         """The record of a run, or why there is none."""
-        command, nothing = self.command(way, turn), subprocess.DEVNULL
-        with subprocess.Popen(
-            command, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True
-        ) as process:
+        command, nothing, pipe = self.command(way, turn), subprocess.DEVNULL, subprocess.PIPE
+        with subprocess.Popen(command, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=pipe, text=True) as process:
             try:
                 _, stderr = process.communicate()
             finally:
@@ -104,26 +102,27 @@ class Runner:
     ) -> tuple[dict[Candidate, list[Measured]], dict[str, str]]:
         """Runs of each way that went through all turns, which go by the `title`, and the reasons of the others.
 
-        Raises RunError where the base itself does not run.
+        Raises RunError where the base or the control does not run.
         """
         found: dict[Candidate, list[Measured]] = {way: [] for way in ways}
         failed: dict[str, str] = {}
         for turn in range(1, repeats + 1):
             for way in ways if turn % 2 else reversed(ways):
-                if way.name in failed or (way.name == CONTROL and turn > 1):
+                if way not in found or (way.name == CONTROL and turn > 1):
                     continue
                 label = f"{title}_{turn}"
                 record, outcome = self.run(way, label)
                 if record is None:
-                    if way.name == BASE:
-                        raise RunError(f"the base does not run: {outcome}")
+                    if way.name in (BASE, CONTROL):
+                        raise RunError(f"the {way.name} does not run: {outcome}")
                     failed[way.name] = outcome
+                    del found[way]
                 else:
                     self.records.append(record)
                     found[way].append(measured(record))
                     outcome = f"{found[way][-1].images_per_s:.2f} images/s"
                 print(f"{label} {way.name}: {outcome}", file=sys.stderr, flush=True)
-        return {way: runs for way, runs in found.items() if way.name not in failed}, failed
+        return found, failed
 
 
 # ---- what is taken for better
