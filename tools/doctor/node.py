@@ -85,18 +85,14 @@ def _import_error(name: str) -> str:
 
 
 def package_of(error: str) -> str:
-    """How this system's packager installs the library that an import missed."""
+    """How a packager installs the library that an import missed."""
     found = re.search(r"((lib[\w.+-]+?)\.so(?:\.(\d+))?[\d.]*):", error)
     if found is None:
         return "launch/setup.sh run installs the packages of locks/run.lock"
     library, name, version = found.groups("")
-    if shutil.which("apt-get"):  # Debian policy 8.1: the library's name, then its version
-        dash = "-" if name[-1].isdigit() else ""
-        return f"apt-get install {name.lower().replace('_', '-')}{dash}{version}"
-    for packager in ("dnf", "yum", "zypper"):  # an RPM provides its libraries by name
-        if shutil.which(packager):
-            return f"{packager} install '{library}()(64bit)'"
-    return f"install the package of this system that holds {library}"
+    # Debian policy 8.1: the library's name, then its version. An RPM provides its libraries by name.
+    debian = f"{name.lower().replace('_', '-')}{'-' if name[-1].isdigit() else ''}{version}"
+    return f"apt-get install {debian}, or by dnf, yum or zypper '{library}()(64bit)'"
 
 
 def own_cores() -> list[int]:
