@@ -23,7 +23,7 @@ from rich.text import Text
 from runlog import schema
 from runlog.errors import RunError, one_line
 from runlog.reader import read_text
-from runlog.run import Run, Window
+from runlog.run import Run
 from runlog.text import called, visible
 
 REFRESH_S = 1.0
@@ -54,7 +54,7 @@ def total_steps(run: Run) -> int | None:
 
 def state_of(run: Run) -> dict[str, Any]:
     """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
-    windows = [window for window in run.windows[-MEAN_OF:] if _is_whole(window)]
+    windows = [w for w in run.windows[-MEAN_OF:] if all(map(_is_number, (w.steps, w.images, w.time_s, w.data_wait_s)))]
     last = windows[-1] if windows else None
     time_s = sum(window.time_s for window in windows)
     step, total = last.step if last else None, total_steps(run)
@@ -79,10 +79,6 @@ def state_of(run: Run) -> dict[str, Any]:
         "checkpoint": run.last_value(schema.CHECKPOINT),
         "summary": run.last_value(schema.TELEMETRY_SUMMARY),
     }
-
-
-def _is_whole(window: Window) -> bool:
-    return all(map(_is_number, (window.steps, window.images, window.time_s, window.data_wait_s)))
 
 
 class View:

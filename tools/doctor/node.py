@@ -208,8 +208,9 @@ def _listed(root: Path, part: str) -> dict[str, Any]:
         raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)}")
     files = [file for line in lines for file in _files(line)] if lists else lines
     absent, looked_at = _absent(root, files)
-    samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
-    undecodable = [f"{root / file}: {error}" for file in samples if (error := _undecodable(root / file))]
+    samples = dict.fromkeys(root / files[i] for i in (0, len(files) // 2, -1))
+    there = (path if path.exists() else path.with_name(_other_label(path.name)) for path in samples)
+    undecodable = [f"{path}: {error}" for path in there if (error := loader.decode_error(path))]
     return {
         "name": name,
         "samples": len(lines),
@@ -241,8 +242,3 @@ def _absent(root: Path, files: list[str]) -> tuple[list[str], int | None]:
 
 def _other_label(name: str) -> str:
     return name.replace("_labelTrainIds.", "_labelIds.")
-
-
-def _undecodable(path: Path) -> str:
-    """Why an image or label cannot be decoded; empty if it can."""
-    return loader.decode_error(path if path.exists() else path.with_name(_other_label(path.name)))

@@ -132,7 +132,6 @@ def _mount(folder: str) -> str:
 def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Of this node; `probed` is what the doctor found."""
     gpus, source = probed["gpus"], probed["source"]
-    meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     found = {
         "GPUs": ", ".join(f"{n} x {name}" for name, n in Counter(f"{g.name} {g.memory_gib} GiB" for g in gpus).items()),
         "driver": _each(gpu.driver for gpu in gpus),
@@ -150,7 +149,7 @@ def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "code": probed["code_sha256"][:12],
         "kernel": platform.release(),
         "governor": _each(map(_read, Path("/sys").glob("devices/system/cpu/cpu*/cpufreq/scaling_governor"))),
-        "huge pages": meminfo.get("HugePages_Total", "").strip(),
+        "huge pages": _read("/proc/sys/vm/nr_hugepages"),
         "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "data mount": _mount(job.datadir) if job.datadir else "no DATADIR",
         "firmware of the NIC": _each(map(_read, Path("/sys").glob("class/infiniband/*/fw_ver"))),

@@ -61,24 +61,18 @@ def candidates(job: env.Job) -> list[Candidate]:
         **dict.fromkeys(("enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"), gpu),
         **{f"conv_workspace_size_limit={size}": gpu for size in (512, 8000)},
     }
-    knobs = (knob for knob, so in makes_sense.items() if so and strategy.parse(f"{job.strategy},{knob}") != base)
-    found = [Candidate(name=knob, knobs=(knob,)) for knob in knobs]
+    changes = (knob for knob, so in makes_sense.items() if so and strategy.parse(f"{job.strategy},{knob}") != base)
+    found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
     serial = "1" if gpu else "0"  # the other way than harness/env.py has it
     found.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
     if gpu and ranks == strategy.AUTO_RANKS:
         found.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
-    if not gpu:
-        found += _fewer_ranks(job, base.gradient_merge)
-    return found
-
-
-def _fewer_ranks(job: env.Job, parts: int) -> list[Candidate]:
-    """The same update by fewer processes with more threads each: batch norm sees the same images together."""
-    found = []
-    for ranks in range(1, job.dgxngpu):
-        times, rest = divmod(job.dgxngpu, ranks)
-        if rest == 0:
-            variables = (("DGXNGPU", str(ranks)), ("BATCHSIZE", str(job.batchsize * times)))
-            knobs = (f"gradient_merge={times * parts}",)
-            found.append(Candidate(name=f"DGXNGPU={ranks}", knobs=knobs, variables=variables))
+    if gpu:
+        return found
+    # The same update by fewer processes with more threads each: batch norm sees the same images together.
+    for fewer in (count for count in range(1, ranks) if ranks % count == 0):
+        times = ranks // fewer
+        variables = (("DGXNGPU", str(fewer)), ("BATCHSIZE", str(job.batchsize * times)))
+        knobs = (f"gradient_merge={times * base.gradient_merge}",)
+        found.append(Candidate(name=f"DGXNGPU={fewer}", knobs=knobs, variables=variables))
     return found
