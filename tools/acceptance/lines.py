@@ -36,8 +36,8 @@ class Lines:
     """The lines of one job, written as they are done; `Lines(None)` is that of every rank but the first."""
 
     def __init__(self, result: Path | None, precision: str) -> None:
-        """`result`: the job's log."""
-        self._path, self._precision = result and lines_file(result), precision
+        """`result`: the job's log, beside which the lines are written."""
+        self._path, self._precision = result and result.with_suffix(".lines"), precision
 
     def run(self, me: Ranks, name: str, check: Callable[[], Verdict]) -> None:
         """Runs a check on all ranks, and notes and prints what it found."""
@@ -54,11 +54,6 @@ class Lines:
         if self._path:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(value) + "\n")
-
-
-def lines_file(result: Path) -> Path:
-    """Where a job with this log writes its lines."""
-    return result.with_suffix(".lines")
 
 
 def on_all(me: Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
