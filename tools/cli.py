@@ -36,25 +36,22 @@ def usage() -> str:
     lines = ["usage: paddle-reference COMMAND ...       its options: paddle-reference COMMAND --help"]
     for title, commands in (("", PUBLISHING), ("in a checkout, with the packages of [train]:", TRAINING)):
         lines += ["", *filter(None, [title]), *(f"  {name:15}{what}" for name, (_, what) in commands.items())]
-    return "\n".join([*lines, "", "  --version", ""])
+    return "\n".join([*lines, "", "  --version"])
 
 
 def version() -> str:
     """Of the installed package."""
     try:
-        return metadata.version("paddle-reference-submission")
+        return f"paddle-reference {metadata.version('paddle-reference-submission')}"
     except metadata.PackageNotFoundError:
-        return "of a checkout that is not installed"
+        return "paddle-reference of a checkout that is not installed"
 
 
 def main() -> int:
     """Runs a command; its exit status, or 2 for wrong use or where its packages are missing."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("-h", "--help"):
-        print(usage(), end="")
-        return 0
-    if name == "--version":
-        print(f"paddle-reference {version()}")
+    if answer := {"-h": usage, "--help": usage, "--version": version}.get(name):
+        print(answer())
         return 0
     known = PUBLISHING | TRAINING
     if name not in known:

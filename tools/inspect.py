@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import yaml
+
 from harness import env, workload
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
@@ -19,21 +21,19 @@ from scoring.published.cards import Card, figures_of, note, read_cards
 from scoring.published.table import Published, nearest
 
 FIRST_PORT = 6170  # Paddle's
-MOST_RANKS = 2**16 - FIRST_PORT
+Operators = list[tuple[Work, float | None]]
 
 # ---- roofline ------------------------------------------------------------------------------------------------------
 
 
-def in_order(update: Sequence[Any]) -> list[tuple[Work, float | None]]:
+def in_order(update: Sequence[Any]) -> Operators:
     """The operators of an update's programs in order, each all-reduce with its bytes."""
     main = update[-1]
     sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
     return [(work, sizes.get(work.index) if program is main else None) for program in update for work in works(program)]
 
 
-def roofline(
-    operators: list[tuple[Work, float | None]], *, tf32: bool, batch: int, ranks: int, card: Card
-) -> dict[str, Any] | None:
+def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
     """Roofline of a step on `card`: an upper bound on its images/s; None where it lacks the arithmetic.
 
     `operators` are those of `in_order`; with `tf32` products of FP32 run in TF32.
@@ -47,7 +47,7 @@ def roofline(
     peaks = card.flops_per_s
     if ranks > 8 or not peaks.keys() >= set(math_modes.values()):
         return None
-    compute_s = link_free_s = flops_s = bytes_s = 0.0
+    compute_s = link_free_s = flops_s = bytes_s = exposed_s = 0.0
     waited = False
     for work, summed_bytes in operators:
         if summed_bytes is not None:
@@ -55,7 +55,7 @@ def roofline(
             link_free_s += 2 * (ranks - 1) / ranks * summed_bytes / card.link_bytes_per_s
             continue
         if work.role & OPTIMIZE and not waited:
-            exposed_s, waited = max(0.0, link_free_s - compute_s), True
+            waited, exposed_s = True, max(0.0, link_free_s - compute_s)
             compute_s += exposed_s
         again_bytes = sum(size for size in work.again_bytes if size > card.on_chip_bytes)
         by_flops_s = work.flops / peaks[math_modes[work.dtype]] if work.flops else 0.0
@@ -67,7 +67,7 @@ def roofline(
         "step_time_s": compute_s,
         "flops_time_s": flops_s,
         "bytes_time_s": bytes_s,
-        "exposed_all_reduce_s": exposed_s if waited else 0.0,
+        "exposed_all_reduce_s": exposed_s,
         "peaks": card.peaks(math_modes.values()),
         "kind": "roofline at data-sheet peaks, an upper bound; not measured",
     }
@@ -97,7 +97,7 @@ def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
     return found
 
 
-def traffic_gb(operators: list[tuple[Work, float | None]], card: Card) -> dict[str, float]:
+def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
     """What the kernels of each class move on `card`; transposes inside kernels are a class of their own."""
     found: Counter[str] = Counter()
     for work, _ in operators:
@@ -116,10 +116,6 @@ def build(job: env.Job) -> Any:
     """
     import paddle
 
-    if job.world_size > MOST_RANKS:
-        raise ValueError(f"DGXNGPU={job.dgxngpu}: each rank has a TCP port of its own: at most {MOST_RANKS} here")
-    if job.batchsize > kernels.MOST_ELEMENTS:
-        raise ValueError(f"BATCHSIZE={job.batchsize}: cuDNN takes images up to {kernels.MOST_ELEMENTS}: lower it")
     env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])
     paddle.enable_static()
     model = workload.of_job(job)
@@ -152,51 +148,9 @@ def inspect(job: env.Job) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The same for people."""
-    micro_steps = found["micro_steps"]
-    lines = [
-        f"{found['workload']} {found['recipe']} {found['precision']} {found['layout']}, "
-        f"{found['batch_per_device']} images a device, rank 0 of {found['ranks']}",
-        *([f"counted is the last of {micro_steps} micro-steps, which has the update"] if micro_steps > 1 else []),
-        "",
-        f"operators      {found['kernel_operators']} kernel operators, {found['all_operators']} in all",
-        f"products       {', '.join(f'{n} in {dtype}' for dtype, n in found['products'].items())}",
-        f"casts          {found['casts']}",
-        f"transposes     {found['transposes']}, and inside kernels {found['hidden_transposes_gb']:.2f} GB a step",
-        f"fused          {', '.join(f'{k} {n}' for k, n in found['fused'].items()) or 'none'}",
-        f"bytes a step   {found['bytes_gb']:.2f} GB ({found['bytes_gib']:.2f} GiB), and {found['addto_reads_gb']:.2f} "
-        "GB that addto reads",
-        f"FLOPs a step   {found['flops'] / 1e12:.3f} TFLOP",
-        f"all-reduces    {found['all_reduces']}, {found['all_reduce_mib']:.1f} MiB a step",
-    ]
-    lines += [
-        f"  {b['mib']:8.2f} MiB {b['dtype']} of {b['gradients']} gradients, issued after "
-        f"{100 * b['issued_after_operators']:.0f} % of the gradient operators, "
-        f"{100 * b['bytes_left_to_hide_it']:.0f} % of their bytes are left to hide it"
-        for b in found["buckets"]
-    ]
-    lines.append("verified       " + "; ".join(found["verified"]))
-    lines.append("roofline       data-sheet peaks, an upper bound, not measured")
-    for entry in found["estimate"]:
-        rate, row = entry["roofline_images_per_s"], entry["published"]
-        bound = f"at most {rate:.0f} images/s" if rate else "none (no such arithmetic, or beyond one node)"
-        lines.append(f"  {entry['device']}: {bound}; nearest published: {_quote(row) if row else 'none'}")
-    lines.append("traffic        GB a step, with what kernels read again (docs/program.md)")
-    lines += [
-        f"  {card}: " + ", ".join(f"{name} {size:.2f}" for name, size in gigabytes.items())
-        for card, gigabytes in {e["device"].split()[0]: e["traffic_gb"] for e in found["estimate"]}.items()
-    ]
-    lines += ["", "operator                                count      GB"]
-    by_kind = found["bytes_gb_by_operator"]
-    lines += [f"{kind:38} {count:6} {by_kind.get(kind, 0.0):7.2f}" for kind, count in found["operators"].items()]
-    return "\n".join(lines)
-
-
-def _quote(row: dict[str, Any]) -> str:
-    return (
-        f"{row['images_per_s']:g} at batch {row['batch_per_device']} x {row['devices']} ({row['source']}, "
-        f"{row['framework']}{row['note'] and '; ' + row['note']})"
-    )
+    """The same for people: YAML, a figure to six digits."""
+    rounded = json.loads(json.dumps(found), parse_float=lambda figure: float(f"{float(figure):.6g}"))
+    return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)
 
 
 @one_line

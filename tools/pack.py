@@ -54,17 +54,17 @@ def pack(source: Path, target: Path, part: str) -> str:
     listed = hashlib.sha256((source / f"{part}_list.txt").read_bytes()).hexdigest()
     packed, sizes = target / records.RECORDIO.format(part), target / data.SIZES.format(part)
     growing, journal = target / f"{packed.name}.partial", target / f"{packed.name}.journal"
-    if packed.exists():
-        return _whole(packed, sizes, listed)
     target.mkdir(parents=True, exist_ok=True)
     with growing.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
-        if packed.exists():  # another one ended since
-            growing.unlink(missing_ok=True)
-            return _whole(packed, sizes, listed)
+        if packed.exists():
+            growing.unlink(missing_ok=True)  # empty, or its holder has just given it its name
+            if _known(sizes).get("list_sha256") != listed:
+                raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
+            return f"{packed}: is whole already"
         entries = _resumed(file, journal, listed)
         if entries:
             print(f"{growing}: goes on after {len(entries)} images", flush=True)
@@ -87,21 +87,12 @@ def pack(source: Path, target: Path, part: str) -> str:
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / GIB:.3f} GiB, each record checked"
 
 
-def _whole(packed: Path, sizes: Path, listed: str) -> str:
-    if _known(sizes).get("list_sha256") != listed:
-        raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
-    return f"{packed}: is whole already"
-
-
 def _known(sizes: Path) -> dict[str, Any]:
     """What a file of sizes says, if there is one."""
     try:
-        known = json.loads(sizes.read_bytes()) if sizes.exists() else {}
-    except ValueError:
-        known = None
-    if not isinstance(known, dict):
-        raise ValueError(f"{sizes}: is damaged: remove it, then tools.pack --sizes writes it")
-    return known
+        return dict(json.loads(sizes.read_bytes())) if sizes.exists() else {}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{sizes}: is damaged: remove it, then tools.pack --sizes writes it") from error
 
 
 def _resumed(growing: BinaryIO, journal: Path, listed: str) -> list[Entry]:

@@ -23,7 +23,7 @@ from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.table import read_published
-from scoring.record import InputError, Record, TooFewRunsError
+from scoring.record import Record, TooFewRunsError
 from scoring.report import render
 from scoring.report.build import build, read_findings
 
@@ -55,25 +55,13 @@ def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict
     return rows
 
 
-def _write_report(logs: Sequence[HeldLog], records: Sequence[Record], folder: Path, findings: Path | None) -> Path:
-    """Writes report.html into `folder`; its path."""
-    html = folder / "report.html"
-    checked = read_findings(str(findings), records) if findings else {}
-    held = {str(log): log for log in logs}
-    report = build(records, None, skip=None, findings=checked, published=read_published(), logs=held, folders={})
-    command = [*held, *(["--findings", str(findings)] if findings else []), "--html", str(html)]
-    html.write_text(render.html(render.page(report, command)), encoding="utf-8")
-    return html
-
-
 def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     """Prints the table of the runs; 1 where a log fails its check.
 
-    Raises InputError or ValueError for a log that cannot be read or that measured nothing.
+    Raises ValueError for a log that cannot be read or that measured nothing.
     """
     logs = [HeldLog.read(path) for path in paths]
-    folder = logs[0].parent
-    records = [read_record(log) for log in logs]
+    folder, records = logs[0].parent, [read_record(log) for log in logs]
     figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
     rows = _rows(records, figure, throughput=throughput)
     reports: list[Report] = []
@@ -84,21 +72,25 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
         reports = check_logs(logs, rules.load(RULESET), receipt=True)
         findings = folder / "findings.json"
         findings.write_text(as_json(reports), encoding="utf-8")
-        verdicts = ("pass" if report.passed else "fail" for report in reports)
+        verdicts = ("pass" if check.passed else "fail" for check in reports)
         rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
-    rows["log"] = "\n".join(map(str, logs))
-    rows["report"] = str(_write_report(logs, records, folder, findings))
+    held = {str(log): log for log in logs}
+    rows["log"], rows["report"] = "\n".join(held), str(folder / "report.html")
+    checked = read_findings(str(findings), records) if findings else {}
+    report = build(records, None, skip=None, findings=checked, published=read_published(), logs=held, folders={})
+    command = [*held, *(["--findings", str(findings)] if findings else []), "--html", rows["report"]]
+    (folder / "report.html").write_text(render.html(render.page(report, command)), encoding="utf-8")
     width = max(map(len, rows)) + 2
     for name, text in rows.items():
         print(f"{name:{width}}" + text.replace("\n", "\n" + " " * width))
     for warning in figure.warnings:
         print(f"warning: {warning.check}: {warning.found}")
-    for report in reports:
-        for found in report.findings:
+    for check in reports:
+        for found in check.findings:
             if found.severity == "error":
-                where = f"{report.file}:{found.line}: {found.rule}"
+                where = f"{check.file}:{found.line}: {found.rule}"
                 print(f"{where}: expected {found.expected}, found {found.actual}. {found.fix}")
-    return 0 if all(report.passed for report in reports) else 1
+    return 0 if all(check.passed for check in reports) else 1
 
 
 def main() -> int:
@@ -109,7 +101,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         return summarize(args.logs, throughput=args.throughput)
-    except (InputError, TooFewRunsError, ValueError, OSError) as error:
+    except (TooFewRunsError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

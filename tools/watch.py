@@ -6,6 +6,7 @@ Reads the newest log under LOGDIR and the telemetry files beside it; it never wr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -20,30 +21,22 @@ from rich.table import Table
 from rich.text import Text
 
 from runlog import schema
+from runlog.errors import RunError, one_line
 from runlog.reader import read_text
-from runlog.run import Run, Window
+from runlog.run import Run
 from runlog.text import called, visible
 
 REFRESH_S = 1.0
 SILENT_S = 10.0  # a node without a sample for so long is shown as silent
 MEAN_OF = 20  # windows of the mean throughput
 ENDED = ("finished", "aborted")  # phases of a run
-
-
-class Tail:
-    """The whole lines that a growing file got since the last look."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._offset = path, 0
-
-    def read(self) -> bytes:
-        """What is new; a line that is still being written waits for its end."""
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole
+SENSORS = {  # of a GPU, in the table's order
+    "utilization_percent": "{} %",
+    "memory_mib": "{:.0f} MiB",
+    "power_w": "{:.0f} W",
+    "sm_clock_mhz": "{} MHz",
+    "temperature_c": "{} C",
+}
 
 
 def total_steps(run: Run) -> int | None:
@@ -61,7 +54,7 @@ def total_steps(run: Run) -> int | None:
 
 def state_of(run: Run) -> dict[str, Any]:
     """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
-    windows = [window for window in run.windows[-MEAN_OF:] if _is_whole(window)]
+    windows = [w for w in run.windows[-MEAN_OF:] if all(map(_is_number, (w.steps, w.images, w.time_s, w.data_wait_s)))]
     last = windows[-1] if windows else None
     time_s = sum(window.time_s for window in windows)
     step, total = last.step if last else None, total_steps(run)
@@ -88,18 +81,15 @@ def state_of(run: Run) -> dict[str, Any]:
     }
 
 
-def _is_whole(window: Window) -> bool:
-    return all(map(_is_number, (window.steps, window.images, window.time_s, window.data_wait_s)))
-
-
 class View:
     """The newest run under a folder, followed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._log: Tail | None = None
+        self._log: Path | None = None
         self._run = Run()
-        self._nodes: dict[Path, tuple[Tail, dict[str, Any]]] = {}
+        self._read: dict[Path, int] = {}  # bytes of each file that are read
+        self._nodes: dict[Path, dict[str, Any]] = {}  # the last sample of each
 
     def look(self) -> bool:
         """Reads what is new; whether there is a log at all."""
@@ -107,25 +97,32 @@ class View:
         if not logs:
             return False
         newest = max(logs, key=lambda path: path.stat().st_mtime)
-        if self._log is None or self._log.path != newest:
-            self._log, self._run, self._nodes = Tail(newest), Run(), {}
-        for entry in read_text(self._log.read()):
+        if self._log != newest:
+            self._log, self._run, self._read, self._nodes = newest, Run(), {}, {}
+        for entry in read_text(self._new(newest)):
             self._run.take(entry)
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
-            tail, last = self._nodes.get(path, (Tail(path), {}))
-            for line in tail.read().splitlines()[-1:]:
-                try:
-                    last = json.loads(line)
-                except ValueError:  # a line cut by a crash; the next one is whole
-                    continue
-            self._nodes[path] = (tail, last)
+            for line in self._new(path).splitlines()[-1:]:
+                with contextlib.suppress(ValueError):  # a line cut by a crash; the next one is whole
+                    self._nodes[path] = json.loads(line)
         return True
+
+    def _new(self, path: Path) -> bytes:
+        """The whole lines that a file got since the last look; one that is still being written waits for its end."""
+        with path.open("rb") as file:
+            file.seek(self._read.get(path, 0))
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read[path] = self._read.get(path, 0) + len(whole)
+        return whole
 
     def state(self) -> dict[str, Any]:
         """The run and the last sample of each node."""
-        assert self._log is not None
-        nodes = [last for _, (_, last) in sorted(self._nodes.items()) if last]
-        return {"log": str(self._log.path), **state_of(self._run), "nodes": nodes}
+        return {
+            "log": str(self._log),
+            **state_of(self._run),
+            "nodes": [last for _, last in sorted(self._nodes.items())],
+        }
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -187,23 +184,17 @@ def _nodes_table(nodes: list[dict[str, Any]], now_s: float, running: bool) -> Ta
     for node in nodes:
         age_s = now_s - node["time_s"]
         name = _plain(node["node"] + (f" (silent for {age_s:.0f} s)" if running and age_s > SILENT_S else ""))
-        host = (name, f"{node['cpu_percent']:.0f} %", f"{node['memory_used_gib']:.1f} GiB")
+        host: tuple[Text | str, ...] = (name, f"{node['cpu_percent']:.0f} %", f"{node['memory_used_gib']:.1f} GiB")
         if not node["gpus"]:
             table.add_row(*host, "none")
         for index, gpu in enumerate(node["gpus"]):
-            table.add_row(
-                *(host if index == 0 else ("", "", "")),
-                str(index),
-                _or_dash(gpu["utilization_percent"], "{} %"),
-                _or_dash(gpu["memory_mib"], "{:.0f} MiB"),
-                _or_dash(gpu["power_w"], "{:.0f} W"),
-                _or_dash(gpu["sm_clock_mhz"], "{} MHz"),
-                _or_dash(gpu["temperature_c"], "{} C"),
-                _plain(", ".join(gpu["throttle"])),
-            )
+            sensors = (_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items())
+            table.add_row(*host, str(index), *sensors, _plain(", ".join(gpu["throttle"])))
+            host = ("", "", "")
     return table
 
 
+@one_line
 def main() -> int:
     """Shows the newest run until it ends; 1 if there is none, 2 for wrong use."""
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
@@ -212,33 +203,28 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one view as JSON and end")
     args = parser.parse_args()
     if not args.logdir.exists():
-        print(f"error: {args.logdir}: no such folder or log: give the LOGDIR of a job", file=sys.stderr)
-        return 2
+        raise ValueError(f"{args.logdir}: no such folder or log: give the LOGDIR of a job")
     view = View(args.logdir)
     try:
-        there = view.look()
-        if not there:
-            print(f"error: {args.logdir}: holds no result_*.txt: give the LOGDIR of a job", file=sys.stderr)
-            return 1
+        if not view.look():
+            raise RunError(f"{args.logdir}: holds no result_*.txt: give the LOGDIR of a job")
+        console = Console(highlight=False)
         if args.json:
             print(json.dumps(view.state(), indent=1))
-            return 0
-        console = Console(highlight=False)
-        if args.once or not console.is_terminal or view.state()["phase"] in ENDED:
+        elif args.once or not console.is_terminal or view.state()["phase"] in ENDED:
             console.print(draw(view.state(), time.time()))
-            return 0
-        with Live(draw(view.state(), time.time()), console=console, auto_refresh=False) as live:
-            while view.state()["phase"] not in ENDED:
-                time.sleep(REFRESH_S)
-                view.look()
-                live.update(draw(view.state(), time.time()), refresh=True)
+        else:
+            with Live(draw(view.state(), time.time()), console=console, auto_refresh=False) as live:
+                while view.state()["phase"] not in ENDED:
+                    time.sleep(REFRESH_S)
+                    view.look()
+                    live.update(draw(view.state(), time.time()), refresh=True)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
+        raise RunError(f"{error.filename}: {error.strerror}") from error
     return 0
 
 

@@ -118,9 +118,8 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     recorded["losses"]["1"][2] *= 1.001
     recorded["evaluation"]["correct"] += 30
     copy = jobs.checkout(tmp_path / "copy", golden=json.dumps(recorded))
-    done = jobs.run_and_time(
-        "--acceptance", "--short", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path)
-    )
+    folders = {"LOGDIR": str(tmp_path), "DATA_CACHE": str(tmp_path)}
+    done = jobs.run_and_time("--acceptance", "--short", cwd=copy, DGXNGPU=1, **folders)
     assert done.returncode == 1, done.stdout + done.stderr
     report = written(tmp_path)
     assert report["verdict"] == "2 ok, 2 fatal, 24 unknown, in the short form"
@@ -173,7 +172,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     folder.mkdir()
     lines = acceptance.Lines(folder / "fp32.txt", "fp32")
     lines.note({"nodes": [{"host": "node"}]})
-    lines.run(lambda: judged("losses", True, "0 off", "none off"))
+    lines.note(judged("losses", True, "0 off", "none off", where="fp32").as_dict())
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
     done = reported("--report", str(folder), DEVICE="gpu")
     assert done.returncode == 1

@@ -2,7 +2,7 @@
 
 How close is close: with every input pixel moved by one FP32 rounding (`altered.py rounding`) these losses move by 7e-8
 in the first 14 steps and by 6e-6 at step 20, relative, as rounding noise grows. Those that were recorded before the
-first step had a rate of 0 moved by 1e-6 and 1.3e-4, with two compute threads too; `tools/acceptance/reference.py`
+first step had a rate of 0 moved by 1e-6 and 1.3e-4, with two compute threads too; `tools/acceptance/checks.py`
 allows eight times that. Each fault of `altered.py` must break it.
 """
 

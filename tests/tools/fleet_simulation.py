@@ -48,37 +48,33 @@ def times(
     return np.median(found, axis=2), found.mean(axis=2)
 
 
-def record(
-    nodes: int,
-    seed: int,
-    *,
-    noise: Noise | None = None,
-    step: dict[int, float] | None = None,
-    disk: dict[int, float] | None = None,
-    network: dict[int, float] | None = None,
-    link: dict[tuple[int, int], float] | None = None,
-    groups: list[str] | None = None,
-) -> dict[str, Any]:
-    """What a fleet with these slow parts would measure, in the form that tools/fleet/__main__.py keeps it."""
-    rng, noise = np.random.default_rng([nodes, seed]), noise or Noise()
+USUAL = Noise()
 
-    def series(slower: dict[int, float] | None, *, count: int = nodes, turns: int = fleet_rounds.TURNS) -> Any:
-        return tuple(x.tolist() for x in times(rng, noise, count=count, turns=turns, slower=slower or {}))
 
+def record(nodes: int, seed: int, *, noise: Noise = USUAL, groups: Any = None, **slow: Any) -> dict[str, Any]:
+    """What a fleet would measure, in the form that tools/fleet/measure.py keeps it.
+
+    `slow` says by which share more time parts of it take: `step`, `disk` and `network` by node, `link` by two nodes.
+    """
+    rng = np.random.default_rng([nodes, seed])
+
+    def series(slower: dict[int, float], *, count: int = nodes, turns: int = fleet_rounds.TURNS) -> Any:
+        return tuple(x.tolist() for x in times(rng, noise, count=count, turns=turns, slower=slower))
+
+    step, disk, network, link = (slow.get(part, {}) for part in ("step", "disk", "network", "link"))
     median, mean = series(step)
     metrics = {"step_s": median, "step_mean_s": mean, "memory_s_per_gib": series({})[0], "input_s": series({})[0]}
     metrics["disk_s_per_gib"] = series(disk)[0]
     pairs = [pair for of_round in fleet_rounds.rounds(groups or [""] * nodes) for pair in of_round]
     slower = {
-        i: (1 + (link or {}).get((pair.a, pair.b), 0.0))
-        * max(1 + (network or {}).get(node, 0.0) for node in (pair.a, pair.b))
+        i: (1 + link.get((pair.a, pair.b), 0.0))
+        * max(1 + network.get(node, 0.0) for node in (pair.a, pair.b))
         * (1.6 if pair.across else 1.0)  # the way across switches is longer
         - 1
         for i, pair in enumerate(pairs)
     }
-    of_links = {
-        name: series(slower, count=len(pairs), turns=fleet_rounds.LINK_TURNS)[0] for name in fleet_verdicts.LINK_METRICS
-    }
+    sizes = {"count": len(pairs), "turns": fleet_rounds.LINK_TURNS}
+    of_links = {name: series(slower, **sizes)[0] for name in fleet_verdicts.LINK_METRICS}
     return {
         "hosts": [f"node{i}" for i in range(nodes)],
         "metrics": {name: {"series": values, "reasons": {}} for name, values in metrics.items()},
@@ -91,6 +87,6 @@ def record(
 
 def named(made: dict[str, Any]) -> list[tuple[str, str]]:
     """(node or link, metric) of each that is called slow."""
-    by_node, by_link = fleet_verdicts.judge_links(made["hosts"], made["links"])
-    verdicts = [*fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]), *by_node, *by_link]
+    by_node, by_link = fleet_verdicts.judge_links(made)
+    verdicts = [*fleet_verdicts.judge_nodes(made), *by_node, *by_link]
     return [(verdict.where, verdict.check) for verdict in verdicts if verdict.status == WARNING]

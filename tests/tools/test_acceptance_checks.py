@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ from tests.program import lower, programs
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
 from tools.acceptance.lines import CHECKS, NotPossible
-from tools.acceptance.reference import first_weights
+from tools.acceptance.machine import first_weights
 from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
@@ -65,18 +66,16 @@ def with_one(change: float) -> np.ndarray:
     return losses
 
 
-EXACT, ONE_BIT = with_one(0), np.spacing(np.float32(GOLDEN[9]))
-STILL, NAN = (np.full((2, 4), loss, np.float32) for loss in (2.5, np.nan))
-NOT_TRAINED = "4 losses are alike, and none differs from the one before: nothing was trained"
+EXACT, STILL, NAN = with_one(0), *(np.full((2, 4), loss, np.float32) for loss in (2.5, np.nan))
 
 
 @pytest.mark.parametrize(
     ("launched", "replayed", "status", "said"),
     [
         (EXACT, EXACT, "ok", "20 of 20 losses alike bit for bit"),
-        (EXACT, with_one(ONE_BIT), "fatal", "1 of 20 losses differ, first at step 10, by "),
+        (EXACT, with_one(np.spacing(EXACT[1, 9])), "fatal", "1 of 20 losses differ, first at step 10, by "),
         (EXACT, with_one(np.nan), "fatal", "1 of 20 losses differ, first at step 10, by nan"),
-        (STILL, STILL, "fatal", NOT_TRAINED),
+        (STILL, STILL, "fatal", "4 losses are alike, and none differs from the one before: nothing was trained"),
         (NAN, NAN, "fatal", "a launched step's loss is not finite"),
     ],
     ids=["alike", "one bit", "nan", "nothing trained", "not finite"],
@@ -104,8 +103,8 @@ def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, mo
         monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
     for image, other in zip(plain, acceptance.one_batch_each(images, recipe, reader, np.array), strict=True):
         assert 0 < acceptance.grey_levels(image, other) <= acceptance.GREY_LEVELS
-        shifted, mirrored = np.roll(image, 1, axis=2), image[:, :, ::-1]
-        for fault in (shifted, mirrored, image[..., ::-1]):
+        shifted, mirrored, of_four = np.roll(image, 1, 2), image[:, :, ::-1], np.append(image, image[..., :1], axis=3)
+        for fault in (shifted, mirrored, image[..., ::-1], of_four):
             assert acceptance.grey_levels(image, fault) > acceptance.GREY_LEVELS
 
 
@@ -153,13 +152,6 @@ def test_a_batch_that_lies_on_the_device_is_read_by_a_program_where_there_are_ke
             assert np.array_equal(acceptance.copied(machine, source), image.astype(np.float32))
 
 
-def test_a_fourth_channel_that_is_not_empty_is_no_image() -> None:
-    image = np.zeros((1, 2, 2, 4), np.float32)
-    assert acceptance.grey_levels(image, image) == 0
-    image[..., 3] = 1
-    assert acceptance.grey_levels(image, image) == np.inf
-
-
 def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
     machine = on_a_gpu(of_earlier=lambda check: {"throughput": [1024.0, 20480.0]}[check])
     verdict = acceptance_speed.peak_memory(machine)
@@ -167,38 +159,35 @@ def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "batch", "size", "device", "status"),
+    ("rate", "batch", "pixels", "device", "ranks", "status"),
     [
-        (15_830, 256, 224, "gpu", "ok"),
-        (15_820, 256, 224, "gpu", "fatal"),
-        (15_830, 100, 224, "gpu", "ok"),
-        (15_830, 256, 160, "gpu", "unknown"),
-        (15_830, 256, 224, "cpu", "unknown"),
+        (15_830, 256, 224, "gpu", 8, "ok"),
+        (15_820, 256, 224, "gpu", 8, "fatal"),
+        (15_830, 100, 224, "gpu", 8, "ok"),
+        (11_860, 256, 224, "gpu", 6, "fatal"),
+        (15_830, 256, 160, "gpu", 8, "unknown"),
+        (15_830, 256, 224, "cpu", 8, "unknown"),
     ],
 )
-def test_a_rate_is_held_to_the_nearest_published_one(
-    rate: int, batch: int, size: int, device: str, status: str
+@pytest.mark.parametrize("joules", [120_000.0, math.nan])
+def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
+    rate: int, batch: int, pixels: int, device: str, ranks: int, joules: float, status: str
 ) -> None:
-    """17,587.654 images/s in published.csv; utilization by hand."""
+    """17,587.654 images/s of 8 in published.csv; utilization by hand."""
     machine = on_a_gpu()
-    machine.job.batchsize, machine.job.device = batch, device
-    machine.job.hyperparameters = SimpleNamespace(image_size=size)
-    verdict = acceptance_speed.judge_rate(machine, 60 * rate, 60.0, 120_000.0, 24.3e9)
-    found, of_peak = verdict.figures, ", 15.4% of the card's peak" if device == "gpu" else ""
+    machine.me.size, machine.job.batchsize, machine.job.device = ranks, batch, device
+    machine.job.hyperparameters = SimpleNamespace(image_size=pixels)
+    verdict = acceptance_speed.judge_rate(machine, 60 * rate, 60.0, joules, 24.3e9)
+    found, on_gpu = verdict.figures, device == "gpu"
     assert verdict.status == status
-    assert found["flops_utilization"] == (pytest.approx(24.3e9 * rate / (8 * 312e12)) if of_peak else None)
-    assert found["images_per_joule"] == pytest.approx(rate / 2000)
-    assert f"{rate:.1f} images/s over 60 s, batch {batch} x 8{of_peak}, " in verdict.found
+    assert found["flops_utilization"] == (pytest.approx(24.3e9 * rate / (ranks * 312e12)) if on_gpu else None)
+    assert found["images_per_joule"] == (None if math.isnan(joules) else pytest.approx(rate / 2000))
+    assert f"{rate:.1f} images/s over 60 s, batch {batch} x {ranks}" in verdict.found
+    assert (", 15.4% of the card's peak" in verdict.found) == on_gpu
     figures = [figure["images_per_s"] for figure in found["published"]]
     assert figures == ([] if status == "unknown" else [17587.654])
-    assert status == "unknown" or "15828.9 images/s: 90% of the nearest published figure a device" in verdict.wanted
-
-
-def test_a_rate_of_other_ranks_is_held_to_their_share() -> None:
-    machine = on_a_gpu()
-    machine.me.size, machine.job.hyperparameters = 6, SimpleNamespace(image_size=224)
-    verdict = acceptance_speed.judge_rate(machine, 100, 1.0, None, 24.3e9)
-    assert verdict.wanted.startswith("11871.7 images/s: 90% of the nearest published figure a device, 17587.654 at ")
+    wanted = f"{17587.654 / 8 * 0.9 * ranks:.1f} images/s: 90% of the nearest published figure a device"
+    assert status == "unknown" or verdict.wanted.startswith(wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The report on a fleet, its files and its exit status; and a real one on the ranks of this machine."""
+"""The report on a fleet, its page, its files and its exit status; and a real one on the ranks of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from typing import Any
 import pytest
 
 from tests import jobs
+from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
 from tests.harness import small
+from tests.scoring.pages import HOSTILE
 from tests.tools import fleet_simulation
 from tools.fleet import __main__ as fleet
-from tools.fleet import drift as fleet_drift
 from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
 
@@ -83,13 +83,6 @@ def test_a_baseline_is_compared(tmp_path: Path) -> None:
     assert "since     node1: step: 1" in done.stdout and "since     disk: " in done.stdout
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "give the fleet.json"), ("[]", "no record of a --fleet")])
-def test_what_is_no_record_is_refused(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "fleet.json").write_text(text)
-    done = jobs.run([sys.executable, "-m", "tools.fleet", str(tmp_path / "fleet.json")])
-    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
-
-
 def _step(record: dict[str, Any], values: Any) -> None:
     record["metrics"]["step_s"]["series"][3] = values
 
@@ -107,28 +100,17 @@ def _step(record: dict[str, Any], values: Any) -> None:
         (lambda r: r["links"][0].update(b=77), " and 77 is none of 8 hosts"),
         (lambda r: r["links"][3].update(latency_s=[1e-5] * 3), "has 3 turns, another 5"),
         (lambda r: r.pop("links"), "damaged (KeyError: 'links')"),
-        (lambda r: r["metrics"].pop("step_s"), "damaged (KeyError: 'step_s')"),
-        (lambda r: r.update(nodes=None), "damaged (TypeError"),
-        (lambda r: r.update(took_s="long"), "damaged (TypeError"),
+        (lambda r: r.update(whole_s=[-1.0]), "whole_s of all is -1.0"),
+        (lambda r: r.update(version=2), "no record of a --fleet"),
     ],
 )
-def test_a_record_with_what_no_fleet_measures_is_refused(
-    damage: Callable[[dict[str, Any]], Any], said: str, tmp_path: Path
-) -> None:
+def test_what_no_fleet_measures_is_refused(damage: Callable[[Any], Any], said: str, tmp_path: Path) -> None:
     record = fleet_of()
     damage(record)
     done = report(tmp_path, record, "--html", str(tmp_path / "page.html"))
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "page.html").exists()
-
-
-@pytest.mark.parametrize("option", ["--html", "--write-hosts"])
-def test_a_record_is_not_written_over(tmp_path: Path, option: str) -> None:
-    record = fleet_of()
-    done = report(tmp_path, record, option, str(tmp_path / "fleet.json"))
-    assert done.returncode == 2 and "is a fleet's record" in done.stderr
-    assert json.loads((tmp_path / "fleet.json").read_text()) == record
 
 
 def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
@@ -141,13 +123,27 @@ def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
         assert "doubt " not in report(tmp_path, healthy).stdout
 
 
-def test_a_number_of_nodes_that_cannot_be_had_is_no_success(tmp_path: Path) -> None:
-    record, hosts = fleet_of(), tmp_path / "hosts"
-    done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "9")
-    assert (done.returncode, done.stderr) == (1, "error: 9 nodes are wanted, 8 are good: add nodes\n")
-    hosts.unlink()
-    for wrong in (["--write-hosts", str(hosts), "--nodes", "-1"], ["--nodes", "3"]):
-        assert report(tmp_path, record, *wrong).returncode == 2 and not hosts.exists()
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ("--html fleet.json", 2, "fleet.json: is a fleet's record"),
+        ("--write-hosts fleet.json", 2, "fleet.json: is a fleet's record"),
+        ("--write-hosts hosts --nodes -1", 2, "--nodes"),
+        ("--nodes 3", 2, "--nodes goes with --write-hosts"),
+        ("--html no/page.html", 2, "error: [Errno 2] "),  # told after the verdicts
+        ("--write-hosts hosts --nodes 9", 1, "error: 9 nodes are wanted, 8 are good: add nodes\n"),
+    ],
+)
+def test_what_cannot_be_had_is_no_success(
+    options: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = fleet_of()
+    done = report(tmp_path, record, *options.split())
+    assert done.returncode == status and said in done.stderr
+    assert ("good      node0," in done.stdout) == said.startswith("error: ")
+    assert (tmp_path / "hosts").exists() == (status == 1)
+    assert json.loads((tmp_path / "fleet.json").read_text()) == record
 
 
 @pytest.mark.parametrize(
@@ -157,9 +153,7 @@ def test_a_number_of_nodes_that_cannot_be_had_is_no_success(tmp_path: Path) -> N
         ({"job": {"batchsize": 32, "precision": "fp32"}}, "another job (batchsize 32 then, 64 now)"),
     ],
 )
-def test_a_baseline_that_cannot_be_compared_is_refused_beside_the_verdicts(
-    change: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_a_baseline_of_another_fleet_is_refused_beside_the_verdicts(change: Any, said: str, tmp_path: Path) -> None:
     then = tmp_path / "then.json"
     record = fleet_of(seed=2) | {"job": {"batchsize": 64, "precision": "fp32"}}
     then.write_text(json.dumps(record | change))
@@ -169,15 +163,14 @@ def test_a_baseline_that_cannot_be_compared_is_refused_beside_the_verdicts(
 
 
 def test_what_differs_is_listed_by_what_matters_first() -> None:
-    record = whole(
-        fleet_simulation.record(4, 1), kernel={1: "5.10"}, driver={0: "470", 3: "470", 2: "418"}, NCCL_ALGO={2: "Ring"}
-    )
-    record["nodes"][2]["clock_offset_s"] = -1.5
-    found = fleet_drift.differences(record["hosts"], record["nodes"])
+    made, drivers = fleet_simulation.record(4, 1), {0: "470", 3: "470", 2: "418"}
+    record = whole(made, kernel={1: "5.10"}, driver=drivers, NCCL_ALGO={2: "Ring"})
+    record["nodes"][1]["clock_offset_s"] = record["nodes"][2]["clock_offset_s"] = -1.5
+    found = fleet_record.differences(record)
     assert [difference.fact for difference in found] == ["driver", "NCCL_ALGO", "kernel", "clock"]
     assert found[0].usual == "470" and found[0].others == {"535": ["node1"], "418": ["node2"]}
-    assert found[1].usual == "not set" and found[3].others == {"-1.500 s": ["node2"]}
-    assert fleet_drift.differences(*[fleet_of(4)[name] for name in ("hosts", "nodes")]) == []
+    assert found[1].usual == "not set" and found[3].others == {"-1.500 s": ["node1", "node2"]}
+    assert fleet_record.differences(fleet_of(4)) == []
 
 
 def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
@@ -185,9 +178,9 @@ def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
     for quota, said in (("8000", "8000 100000"), ("-1", "max 100000")):
         (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
         (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-        assert fleet_drift._cpu_quota(tmp_path) == said
+        assert fleet_record._cpu_quota(tmp_path) == said
     (tmp_path / "cpu.max").write_text("8000 50000\n")
-    assert fleet_drift._cpu_quota(tmp_path) == "8000 50000"
+    assert fleet_record._cpu_quota(tmp_path) == "8000 50000"
 
 
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:
@@ -232,3 +225,95 @@ def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(tmp_path
     done = jobs.run_and_time("--fleet", FLEET_BASELINE=str(missing), LOGDIR=str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{missing}: " in done.stderr and not list(tmp_path.glob("fleet/*/fleet.json"))
+
+
+# ---- the page: its names, its map, and what hostile names do to it
+
+SMALL = TOO_SMALL.replace("svg text", "body *").replace(" * t.getScreenCTM().a", "")
+
+
+def page(folder: Path, record: dict[str, Any]) -> str:
+    path = folder / "page.html"
+    done = report(folder, record, "--html", str(path))
+    assert done.returncode in (0, 1), done.stderr
+    return path.read_text()
+
+
+def slow_link(nodes: int, spared: int) -> tuple[int, int]:
+    """A pair that is measured, without the node `spared`."""
+    pairs = ((link["a"], link["b"]) for link in fleet_simulation.record(nodes, 1)["links"])
+    return next(pair for pair in pairs if spared not in pair)
+
+
+def rows_of(map_html: str) -> list[list[str]]:
+    """The text of each place of a map's rows; None stands for no cell: those not measured are empty."""
+    rows = []
+    for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", map_html, flags=re.DOTALL):
+        cells = re.findall(r"<td class=\"([^\"]*)\"(?: colspan=\"(\d+)\")?[^>]*>([^<]*)</td>", row)
+        rows.append([text for _, span, text in cells for _ in range(int(span or 1))])
+    return rows
+
+
+def test_a_slow_node_and_a_slow_link_are_named_with_their_figures(tmp_path: Path) -> None:
+    a, b = slow_link(8, spared=2)
+    text = page(tmp_path, whole(fleet_simulation.record(8, 1, step={2: 0.5}, link={(a, b): 3.0}), driver={1: "470"}))
+    assert f"Nodes left out: node2. Links named: node{a} - node{b}." in text
+    assert re.search(r"<td>node2</td><td>step</td><td class=\"n\">\+50\.\d%</td><td class=\"n\">\+49\.\d% to ", text)
+    assert re.search(rf"<td>node{a} - node{b}</td><td>transfer</td><td class=\"n\">\+\d+\.\d%</td>", text)
+    assert "<td>driver</td><td>535</td><td>470: node1</td>" in text
+
+
+@pytest.mark.parametrize("nodes", [5, 8])
+def test_the_map_has_each_measured_pair_twice_and_leaves_the_others_blank(nodes: int, tmp_path: Path) -> None:
+    pair = slow_link(nodes, spared=2)
+    record = whole(fleet_simulation.record(nodes, 1, link={pair: 3.0}))
+    record["links"][-1]["latency_s"] = [2e-5] * 5
+    record["links"][-1]["transfer_s"] = [8e-5] * 5  # of 4 MiB
+    maps = re.findall(r"<table class=\"map\">.*?</table>", page(tmp_path, record), flags=re.DOTALL)
+    assert len(maps) == 2
+    measured = {(link["a"], link["b"]) for link in record["links"]}
+    for rows in map(rows_of, maps):
+        assert [len(row) for row in rows] == [nodes] * nodes
+        for i, row in enumerate(rows):
+            for j, text in enumerate(row):
+                assert bool(text) == ((i, j) in measured or (j, i) in measured), (i, j)
+                assert text == rows[j][i]
+                assert text.startswith("S ") == ((min(i, j), max(i, j)) == pair and nodes == 8)
+    last = record["links"][-1]
+    assert rows_of(maps[1])[last["a"]][last["b"]].endswith("20")
+    assert rows_of(maps[0])[last["a"]][last["b"]].endswith("50,000")
+
+
+def test_a_healthy_fleet_and_one_that_is_too_small_say_so(tmp_path: Path) -> None:
+    assert "No node and no link is named." in page(tmp_path, fleet_of())
+    for nodes in (1, 3):
+        text = page(tmp_path, whole(fleet_simulation.record(nodes, 1)))
+        assert "Nobody could be told from the others here." in text
+        assert ('class="map"' in text) == (nodes > 1)
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    record = whole(fleet_simulation.record(8, 1, step={2: 0.5}, network={5: 2.0}), driver={1: HOSTILE})
+    record["hosts"] = [f"{HOSTILE}{i}" for i in range(8)]
+    record |= {"system": HOSTILE, "time": HOSTILE}
+    record["nodes"][3]["failed"] = [HOSTILE]
+    text = page(tmp_path, record)
+    assert "<script" not in text and "<img" not in text and "\u202e" not in text and "\x1b" not in text
+    assert text.count("</style>") == 1
+    assert "&lt;script&gt;window.pwned=1&lt;/script&gt;" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [4, 64])
+def test_it_is_readable_in_chromium(nodes: int, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    record = whole(fleet_simulation.record(nodes, 1, step={2: 2.0}, link={slow_link(nodes, spared=2): 3.0}))
+    record["hosts"][1] = HOSTILE
+    page(tmp_path, record)
+    for width, phone in ((1280, False), (390, True)):
+        browser.open(tmp_path / "page.html", width=width, height=844, scheme="light", phone=phone)
+        browser.value(UNFOLD)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        assert browser.value(SMALL) == []
+        assert browser.value("window.pwned") is None
+        widths = "[...document.querySelectorAll('.map')].map(m => m.scrollWidth - m.parentElement.clientWidth)"
+        assert phone or max(browser.value(widths)) <= 0

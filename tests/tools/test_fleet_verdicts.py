@@ -1,4 +1,4 @@
-"""Verdicts on made-up fleets: slow parts are named as what they are, healthy fleets give no name."""
+"""Verdicts on made-up fleets: slow parts are named as what they are, healthy fleets give no name; rounds of pairs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.tools.fleet_simulation import Noise, named, record
+from tools.fleet import rounds as fleet_rounds
 from tools.fleet import verdicts as fleet_verdicts
 
 KINDS = {
@@ -102,7 +103,7 @@ def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
     means = made["metrics"]["step_mean_s"]["series"]
     means[2] = [2 * mean if turn % 4 else mean for turn, mean in enumerate(means[2])]
     assert named(made) == [("node2", "stalls")]
-    (said,) = (v for v in fleet_verdicts.judge_nodes(made["hosts"], made["metrics"]) if v.status == "warning")
+    (said,) = (v for v in fleet_verdicts.judge_nodes(made) if v.status == "warning")
     assert "of 16 turns have a stall" in said.found
 
 
@@ -110,22 +111,16 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
     inside = 0
     for seed in range(100):
         made = record(16, seed, step={3: 0.05}, noise=Noise(nodes_sd=0.0, step_sd=0.02))
-        verdict = fleet_verdicts.judge_nodes(made["hosts"], made["metrics"])[3]
+        verdict = fleet_verdicts.judge_nodes(made)[3]
         low, high = verdict.figures["interval_95"]
         inside += low <= 0.05 <= high
     assert 88 <= inside <= 100
 
 
-def test_the_slowest_of_three_is_not_told() -> None:
-    verdicts = fleet_verdicts.judge_metric(["a", "b", "c"], "step", [[1.0] * 5, [1.0] * 5, [9.0] * 5], alpha=0.001)
-    assert {verdict.status for verdict in verdicts} == {"unknown"}
-    assert "3 measured: of fewer than 4" in verdicts[2].found
-
-
 def test_what_was_not_measured_says_why() -> None:
-    series = [[1.0, 1.1, 1.2], [1.0, 1.1, 1.2], None, None, [1.0, 1.1, 1.2], [1.01, 1.1, 1.2]]
-    reasons = {2: "not possible here: no DATADIR", 3: "No space left"}
-    found = fleet_verdicts.judge_metric(list("abcdef"), "disk", series, alpha=0.001, reasons=reasons)
+    turns, reasons = [1.0, 1.1, 1.2], {"c": "not possible here: no DATADIR", "d": "No space left"}
+    series = {"a": turns, "b": turns, "c": None, "d": None, "e": turns, "f": [1.01, 1.1, 1.2]}
+    found = fleet_verdicts.judge_metric("disk", series, alpha=0.001, reasons=reasons)
     assert [verdict.status for verdict in found] == ["ok", "ok", "unknown", "fatal", "ok", "ok"]
     assert (found[2].found, found[3].found) == ("no DATADIR", "No space left")
     assert (found[3].where, found[3].check, found[0].figures["value"]) == ("d", "disk", 1.1)
@@ -153,3 +148,54 @@ def test_a_baseline_finds_what_the_nodes_make_hides() -> None:
     assert found["disk"].slower == {}
     then["hosts"] = [f"other{i}" for i in range(8)]
     assert fleet_verdicts.changes(now, then) == []
+
+
+# ---- rounds: every node in each, no pair twice, groups crossed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count"),
+    [(1, 0), (2, 1), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 3), (12, 4), (16, 4), (31, 5), (64, 6), (1024, 10)],
+)
+def test_each_node_meets_other_ones_in_each_round(nodes: int, count: int) -> None:
+    found = fleet_rounds.rounds([""] * nodes)
+    assert len(found) == fleet_rounds.count(nodes) == count
+    pairs = [(pair.a, pair.b) for pairs in found for pair in pairs]
+    assert len(pairs) == len(set(pairs)) and all(0 <= a < b < nodes for a, b in pairs)
+    for of_round in found:
+        busy = [node for pair in of_round for node in (pair.a, pair.b)]
+        assert len(busy) == len(set(busy)) == nodes - nodes % 2
+    partners = [sum(node in pair for pair in pairs) for node in range(nodes)]
+    assert min(partners) >= min(len(found) - nodes % 2, nodes - 1)
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(4, 2), (16, 4), (64, 16), (64, 32), (60, 7), (1024, 32)])
+def test_groups_are_measured_inside_and_across(nodes: int, size: int) -> None:
+    groups = [f"leaf{node // size}" for node in range(nodes)]
+    found = fleet_rounds.rounds(groups)
+    assert len(found) <= fleet_rounds.count(nodes)
+    pairs = [pair for of_round in found for pair in of_round]
+    assert len({(pair.a, pair.b) for pair in pairs}) == len(pairs)
+    for pair in pairs:
+        assert pair.across == (groups[pair.a] != groups[pair.b])
+    for name in set(groups):
+        members = [node for node in range(nodes) if groups[node] == name]
+        met = {pair.across for pair in pairs if pair.a in members or pair.b in members}
+        assert met == ({True, False} if len(members) > 1 else {True}), name
+    if nodes % (2 * size) == 0:  # then no round mixes the two kinds of way
+        assert all(len({pair.across for pair in of_round}) == 1 for of_round in found)
+        assert all(sum(node in (pair.a, pair.b) for pair in pairs) == len(found) for node in range(nodes))
+        met = {groups[pair.b] for pair in pairs if pair.across and pair.a == 0}  # other groups, while there are any
+        assert len(met) == min(sum(of_round[0].across for of_round in found), nodes // 2 // size)
+
+
+def test_the_order_of_the_hosts_is_not_that_of_the_groups() -> None:
+    groups = [f"leaf{node % 4}" for node in range(16)]
+    assert all(len({pair.across for pair in of_round}) == 1 for of_round in fleet_rounds.rounds(groups))
+
+
+def test_a_group_is_given_for_each_node() -> None:
+    assert fleet_rounds.groups_of("", 3) == ["", "", ""]
+    assert fleet_rounds.groups_of("s1,s1,s2", 3) == ["s1", "s1", "s2"]
+    with pytest.raises(ValueError, match="names 2 groups: give one for each of the 3 HOSTS"):
+        fleet_rounds.groups_of("s1,s2", 3)

@@ -1,27 +1,55 @@
-"""`python -m tools.inspect`: counts of the published configurations against golden ones, goals, and its errors."""
+"""`python -m tools.inspect`: counts of the published configurations against golden ones, goals, and its errors.
+
+python -m tests.tools.test_inspect [NAME...]   writes golden/programs.json anew; look at the difference
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness import env
 from program import count
 from program.ops import size_bytes
 from scoring.published.cards import figures_of, read_cards
-from scoring.published.table import nearest
+from scoring.published.table import nearest, read_published, select
 from tests import jobs
 from tests.program import programs
-from tests.tools import golden_programs
 from tools import inspect
 
-GOLDEN = json.loads(golden_programs.GOLDEN.read_text())
+GOLDEN_FILE = Path(__file__).with_name("golden") / "programs.json"
+# Precision, images a device and ranks of each figure of Paddle's on one node that says its precision, where it says AMP
+# and no level of both; PaddleSeg's recipe (batch 2), and O1 beside HRNet's O2. The system changes no program.
+PUBLISHED = sorted(
+    {"hrnet_fp32_b2_n1", "hrnet_amp_o1_b8_n8"}
+    | {
+        f"{'hrnet_' if 'hrnet' in row.model else ''}{precision}_b{row.batch_per_device}_n{row.devices}"
+        for row in select(read_published(), metric="throughput")
+        if row.framework.startswith("Paddle") and row.precision and row.devices and row.devices <= 8
+        for precision in (("amp_o1", "amp_o2") if row.precision == "amp" else (row.precision,))
+    }
+)
+KEPT = (
+    "operators",
+    "kernel_operators",
+    "all_operators",
+    "transposes",
+    "casts",
+    "all_reduces",
+    "all_reduce_mib",
+    "fused",
+    "bytes_gb",
+    "addto_reads_gb",
+    "flops",
+)
+GOLDEN = json.loads(GOLDEN_FILE.read_text())
 _, V100_32, A100_40, _ = CARDS = read_cards()
 # Leaner than the best public programs on this wheel (docs/program.md): kernel operators, casts, GB a step.
 GOALS = {
@@ -34,14 +62,26 @@ GOALS = {
 
 
 # Slow are HRNet's, and ResNet-50's at sizes between those of the others.
-SLOW = [name for name in golden_programs.PUBLISHED if re.search("hrnet|_b32_|_b64_|_n2|_n4", name)]
+SLOW = [name for name in PUBLISHED if re.search("hrnet|_b32_|_b64_|_n2|_n4", name)]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in golden_programs.PUBLISHED]
-)
+def counted(name: str) -> dict[str, Any]:
+    """The kept counts of one configuration."""
+    hrnet, precision, batch, ranks = re.fullmatch(r"(hrnet_)?(\w+)_b(\d+)_n(\d+)", name).groups()
+    recipe = "cityscapes_80k" if batch == "2" else "cityscapes_benchmark"
+    workload = {"WORKLOAD": "hrnet", "RECIPE": recipe} if hrnet else {}
+    sizes = {"PRECISION": precision, "BATCHSIZE": batch, "DGXNNODES": "1", "DGXNGPU": ranks}
+    found = count.counts_of(inspect.build(env.of_system(DGXSYSTEM="DGXA100", **workload, **sizes)).main)
+    kept = {key: found[key] for key in KEPT}
+    for key in ("all_reduce_mib", "bytes_gb", "addto_reads_gb"):
+        kept[key] = round(kept[key], 4)
+    of_bucket = ("mib", "issued_after_operators", "bytes_left_to_hide_it")
+    return kept | {"buckets": [{key: round(bucket[key], 4) for key in of_bucket} for bucket in found["buckets"]]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in PUBLISHED])
 def test_a_published_configuration_has_its_golden_counts(name: str) -> None:
-    assert golden_programs.count(name) == GOLDEN[name]
+    assert counted(name) == GOLDEN[name]
 
 
 def test_the_automatic_mode_is_priced_by_its_own_types_and_beside_no_figure() -> None:
@@ -70,17 +110,6 @@ def test_the_nearest_figure_is_of_the_card_and_precision() -> None:
         ("amp_o2", "A100 40"): ("perf_rn50", 17587.654),
         ("amp_o2", "A100 80"): ("nvidia_paddle", 20267.0),
     }
-
-
-def test_hrnets_normalizations_span_the_ranks_and_half_precision_moves_half_the_bytes() -> None:
-    full, *halves = (GOLDEN[f"hrnet_{name}_b8_n8"] for name in ("fp32", "amp_o1", "amp_o2"))
-    for found in (full, *halves):
-        assert found["operators"]["sync_batch_norm"] == found["operators"]["sync_batch_norm_grad"] == 306
-        assert "batch_norm" not in found["operators"]
-    assert GOLDEN["hrnet_fp32_b8_n1"]["operators"]["batch_norm"] == 306
-    assert all(half["bytes_gb"] < 0.56 * full["bytes_gb"] for half in halves)
-    o1, o2 = halves
-    assert o1["casts"] - o2["casts"] == 2 * o1["operators"]["conv2d"]  # weights and their gradients
 
 
 @pytest.mark.parametrize("name", GOALS)
@@ -143,12 +172,6 @@ def test_synchronized_statistics_are_read_for_apart() -> None:
     assert backward.traffic_bytes(2**40) == backward.moved_bytes + 2 * sum(both)
 
 
-def test_an_all_reduce_reads_and_writes_its_bucket() -> None:
-    main = programs.build(device="gpu", ranks=8).main
-    sent = [w.moved_bytes for w in count.works(main) if w.kind == "c_allreduce_sum"]
-    assert sum(sent) == 2 * 4 * sum(math.prod(p.shape) for p in main.all_parameters() if p.trainable)
-
-
 def test_a_transpose_is_counted() -> None:
     import paddle
     from paddle import static
@@ -204,20 +227,9 @@ def test_the_command_prints_json() -> None:
     assert [e["device"] for e in found["estimate"]] == ["V100 16 GB", "V100 32 GB", "A100 40 GB", "A100 80 GB"]
     assert all("not measured" in e["kind"] for e in found["estimate"])
     assert all(set(e["traffic_gb"]) >= {"convolution gradient", "optimizer"} for e in found["estimate"])
-    _, v100, a100, other = found["estimate"]
-    v100 |= {"roofline_images_per_s": 1000.0, "published": {**v100["published"], "note": "a note"}}
-    a100["roofline_images_per_s"], other["published"] = None, None
-    shown = inspect.text(found | {"micro_steps": 2}).splitlines()
-    assert "counted is the last of 2 micro-steps, which has the update" in shown
-    assert "casts          2" in shown
-    assert any(line.startswith("transposes     0, and inside kernels ") for line in shown)
-    assert sum(line.endswith("are left to hide it") for line in shown) == len(found["buckets"])
-    perf = "(PaddlePaddle/Perf ResNet50V1.5, Paddle 2.5.0.post112; "
-    assert f"  V100 32 GB: at most 1000 images/s; nearest published: 10936.8 at batch 256 x 8 {perf}a note)" in shown
-    none = "  A100 40 GB: none (no such arithmetic, or beyond one node); nearest published: "
-    assert any(line.startswith(f"{none}17587.7 at batch 256 x 8 {perf}") for line in shown)
-    at = shown.index("traffic        GB a step, with what kernels read again (docs/program.md)")
-    assert shown[at - 1].endswith(" images/s; nearest published: none")
+    shown = yaml.safe_load(inspect.text(found))
+    assert shown["verified"] == found["verified"] and shown["estimate"][1]["published"]["images_per_s"] == 10936.8
+    assert shown["bytes_gb"] == pytest.approx(found["bytes_gb"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +240,6 @@ def test_the_command_prints_json() -> None:
         ("--system DGXA100 --batch 0", "BATCHSIZE=0: must be at least 1"),
         ("--system DGXA100 --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
         ("--system CPU --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
-        ("--system DGXA100 --batch 5000000000", "BATCHSIZE=5000000000: cuDNN takes images up to 2147483647"),
-        ("--system DGXA100 --ranks 1000000000", "DGXNGPU=1000000000: each rank has a TCP port of its own"),
         ("--system DGXA100 --strategy fuse_bn_act_ops=1 --precision fp32", "takes FP16 in NHWC only"),
         ("--system DGXA100 --strategy localsgd=1", "localsgd is refused"),
         ("--system DGX1 --precision amp_o1 --strategy auto --ranks 4", "STRATEGY=auto: "),
@@ -262,3 +272,10 @@ def test_transposes_inside_a_kernel_are_counted() -> None:
             assert found["batch_norm"].turned_bytes == 2 * 2 * image
             assert found["batch_norm"].moved_bytes > 3 * 2 * image
             assert found["batch_norm_grad"].turned_bytes % (2 * 3) == 0
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or PUBLISHED:
+        GOLDEN[name] = counted(name)
+        print(name, f"{GOLDEN[name]['kernel_operators']} kernel operators, {GOLDEN[name]['bytes_gb']} GB", flush=True)
+    GOLDEN_FILE.write_text(json.dumps({name: GOLDEN[name] for name in GOLDEN if name in PUBLISHED}, indent=1) + "\n")

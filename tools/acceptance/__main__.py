@@ -21,37 +21,29 @@ from harness.__main__ import main as ranks_main
 from runlog.errors import one_line
 from runlog.json_schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
-from tools.acceptance.lines import CHECKS, lines_file
+from tools.acceptance.lines import CHECKS
 
 FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines are runlog.verdict's
 
 
 def gather(folder: Path) -> tuple[list[Verdict], list[dict[str, Any]]]:
     """Every line of the plan from the jobs' files, and the nodes that the jobs ran on."""
-    found: list[Verdict] = []
-    nodes: list[dict[str, Any]] = []
+    found, nodes = list[Verdict](), list[dict[str, Any]]()
     for precision, checks in CHECKS.items():
-        noted: dict[str, Verdict] = {}
-        file = lines_file(folder / f"{precision}.txt")
-        for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
-            value = json.loads(text)
-            if "nodes" in value:
-                nodes = value["nodes"]
-            else:
-                noted[value["check"]] = Verdict(**value)
+        file = folder / f"{precision}.lines"
+        said = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+        nodes = next((line["nodes"] for line in said if "nodes" in line), nodes)
+        noted = {line["check"]: Verdict(**line) for line in said if "check" in line}
         refused = env.refusal(PRECISION=precision)
         reason = folder / f"{precision}.failed"  # launch/trials.sh wrote why the job ended
         ended = reason.read_text(encoding="utf-8").strip() if reason.is_file() else "its job did not run it"
         status, why = (UNKNOWN, refused) if refused else (FATAL, f"not run: {ended}")
-        found += [
-            noted.get(check) or Verdict(check=check, status=status, found=why, where=precision) for check in checks
-        ]
+        found += [noted.get(name) or Verdict(check=name, status=status, found=why, where=precision) for name in checks]
     return found, nodes
 
 
-def report(folder: Path, *, short: bool) -> int:
+def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Writes `<folder>.json`, prints the lines and how many have each status; returns the exit status."""
-    job, _ = env.read()
     lines, nodes = gather(folder)
     counts = Counter(line.status for line in lines)
     verdict = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
@@ -90,7 +82,7 @@ def main() -> int:
         why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
         raise ValueError(f"STRATEGY: cuda_graph=1: {why}")
     if args.report:
-        return report(args.report, short=args.short)
+        return report(job, args.report, short=args.short)
     print("\n".join(precision for precision in CHECKS if not env.refusal(PRECISION=precision)))
     return 0
 

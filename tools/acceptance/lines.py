@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runlog.errors import RunError
-from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text
+from runlog.verdict import FATAL, STATUSES, UNKNOWN, Verdict, as_text
 
 if TYPE_CHECKING:
     from harness.ranks import Ranks  # starts MPI, which the launcher has no use for
@@ -36,13 +36,13 @@ class Lines:
     """The lines of one job, written as they are done; `Lines(None)` is that of every rank but the first."""
 
     def __init__(self, result: Path | None, precision: str) -> None:
-        """`result`: the job's log."""
-        self._path, self._precision = result and lines_file(result), precision
+        """`result`: the job's log, beside which the lines are written."""
+        self._path, self._precision = result and result.with_suffix(".lines"), precision
 
-    def run(self, check: Callable[[], Verdict]) -> None:
-        """Runs a check on this rank, and notes and prints what rank 0 found."""
+    def run(self, me: Ranks, name: str, check: Callable[[], Verdict]) -> None:
+        """Runs a check on all ranks, and notes and prints what it found."""
         started_s = time.monotonic()
-        verdict = check()
+        verdict = on_all(me, name, check)
         figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
         verdict = dataclasses.replace(verdict, where=self._precision, figures=figures)
         self.note(verdict.as_dict())
@@ -56,36 +56,31 @@ class Lines:
                 file.write(json.dumps(value) + "\n")
 
 
-def lines_file(result: Path) -> Path:
-    """Where a job with this log writes its lines."""
-    return result.with_suffix(".lines")
-
-
-def on_all(me: Ranks, name: str, check: Callable[[], Verdict], *, leave_s: float = LEAVE_S) -> Verdict:
+def on_all(me: Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
 
     `me` must have a communicator that the check does not use.
 
-    Raises RunError where a rank could not do it, and another did not leave it in time, as one that waits for it: the
+    Raises RunError where a rank failed, and another did not leave the check in time, as one that waits for it: the
     job must end.
     """
-    verdict, error, lacks = None, "", ""
+    undone = None
     try:
         verdict = check()
     except NotPossible as reason:
-        lacks = str(reason)
+        undone = Verdict(check=name, status=UNKNOWN, found=str(reason))
     except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
         traceback.print_exc()
-        error = " ".join(str(reason).split()) or type(reason).__name__
-    left, until = me.comm.Ibarrier(), time.monotonic() + leave_s
+        undone = Verdict(check=name, status=FATAL, found=" ".join(str(reason).split()) or type(reason).__name__)
+    left, until = me.comm.Ibarrier(), time.monotonic() + LEAVE_S
     while not left.Test():
-        if error and time.monotonic() > until:
-            raise RunError(f"rank {me.rank}: {error}; another rank has not left this check {leave_s:g} s later")
+        if undone and undone.status == FATAL and time.monotonic() > until:
+            raise RunError(f"rank {me.rank}: {undone.found}; another rank has not left this check {LEAVE_S:g} s later")
         time.sleep(0.01)
-    errors = {rank: text for rank, text in enumerate(me.gather(error)) if text}
-    missing = [text for text in me.gather(lacks) if text]
-    if errors:
-        rank, text = next(iter(errors.items()))
-        found = text if len(errors) == me.size else f"rank {rank}: {text}"
-        return Verdict(check=name, status=FATAL, found=found)
-    return Verdict(check=name, status=UNKNOWN, found=missing[0]) if missing or verdict is None else verdict
+    every = me.gather(undone)
+    if not any(every):
+        return verdict
+    first = max(filter(None, every), key=lambda one: STATUSES.index(one.status))
+    if all(every) or first.status == UNKNOWN:
+        return first
+    return dataclasses.replace(first, found=f"rank {every.index(first)}: {first.found}")

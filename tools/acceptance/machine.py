@@ -1,8 +1,13 @@
-"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it."""
+"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it.
+
+Weights come from the CPU's start-up program, as a GPU draws others from the same seed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +28,12 @@ from program.ops import LOSS_VALUE
 from program.schedules import Schedule
 from runlog.errors import RunError
 from tools.acceptance.lines import NotPossible
-from tools.acceptance.reference import BATCH, SEED, SIDE, Images, first_weights
 from tools.doctor import checks as doctor_checks
 
+BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses
+RIDGE = 0.1  # of the mean square of what the last layer reads
+RESIDUAL = 0.2  # last scale of each block: untrained blocks at full scale leave little of the image
+Images = list[tuple[np.ndarray, np.ndarray]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
 TF32_CAPABILITY = 80
@@ -89,11 +97,9 @@ class Machine:
         """What one rank reads in the recorded job, by the CPU's pipeline."""
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
         reader = self.reader(data.ImageFormat(size=SIDE))
-        source = data.Loader(images, order, reader, augment=recipe.augmentation)
-        # Copies: the pipeline's buffers are good until the next batch only.
-        read = [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
-        source.close()
-        return read
+        with contextlib.closing(data.Loader(images, order, reader, augment=recipe.augmentation)) as source:
+            # Copies: the pipeline's buffers are good until the next batch only.
+            return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan) -> np.ndarray:
         """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
@@ -103,8 +109,10 @@ class Machine:
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
             training = model.training_program(schedule, seed=SEED)
             executor.run(training.startup)
-            batches = [loader.resident(_batch(as_fed(x, model.image), label), executor.place) for x, label in read]
-            feeds = [{"image": batch.image, "label": batch.label} for batch in batches]
+            beside = {"valid": np.ones(BATCH, np.float32), "ids": np.arange(BATCH)}
+            made = (loader.Batch(image=as_fed(image, model.image), label=label, **beside) for image, label in read)
+            on_device = (loader.resident(batch, executor.place) for batch in made)
+            feeds = [{"image": batch.image, "label": batch.label} for batch in on_device]
             step = (CapturedStep if plan.strategy.cuda_graph else LaunchedStep)(executor, training)
             if plan.strategy.cuda_graph:
                 step.begin()
@@ -123,13 +131,51 @@ class Machine:
         return np.array(self.me.gather(found), np.float32)
 
 
-def _batch(image: np.ndarray, label: np.ndarray) -> loader.Batch:
-    return loader.Batch(image=image, label=label, valid=np.ones(len(label), np.float32), ids=np.arange(len(label)))
-
-
 def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
     """[N, 3, H, W] float32 in the layout, channels and type that a program is fed."""
     image = np.pad(image, ((0, 0), (0, wanted.channels - 3), (0, 0), (0, 0)))
     if wanted.layout == "NHWC":
         image = image.transpose(0, 2, 3, 1)
     return np.ascontiguousarray(image, dtype=np.float16 if wanted.half else np.float32)
+
+
+# ---- weights
+
+
+@contextlib.contextmanager
+def _network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
+    """The program of a training forward pass on the CPU in FP32, in a scope with its first weights."""
+    main, startup = static.Program(), static.Program()
+    startup.random_seed = SEED + 1  # as rank 0 has it
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
+    executor = static.Executor(paddle.CPUPlace())
+    with static.scope_guard(static.Scope()):
+        executor.run(startup)
+        yield main, executor
+
+
+def first_weights(recipe: config.Recipe) -> dict[str, np.ndarray]:
+    """Weights that a recorded job starts from: rank 0's of the recorded seed, drawn on the CPU."""
+    with _network(recipe, BATCH) as (main, _):
+        return {name: np.array(tensor) for name, tensor in state.tensors(main)}
+
+
+def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarray]:
+    """Weights that recognise digits without training: the first ones, with BN statistics of these images and a last
+    layer that is the ridge regression of their classes on what it reads.
+    """
+    recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
+    image, label = (np.concatenate(part) for part in zip(*batches, strict=True))
+    with _network(recipe, len(image)) as (main, executor):
+        for name, tensor in state.tensors(main):
+            if name.endswith(".3.bn.w"):
+                state.assign(tensor, np.full_like(np.array(tensor), RESIDUAL))
+        (layer,) = (op for op in main.global_block().ops if "fc.w" in op.input_arg_names)
+        (read,) = executor.run(main, feed={"image": image, "label": label}, fetch_list=layer.input("X"))
+        weights = {name: np.array(tensor) for name, tensor in state.tensors(main)}
+    x = np.concatenate([read, np.ones((len(image), 1))], axis=1, dtype=np.float64)
+    gram = x @ x.T
+    ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
+    fitted = x.T @ np.linalg.solve(gram + ridge, np.eye(recipe.classes)[label[:, 0]])
+    return weights | {"fc.w": fitted[:-1].astype(np.float32), "fc.b": fitted[-1].astype(np.float32)}

@@ -17,13 +17,12 @@ from paddle_rn50 import config
 from program import build
 from program.count import counts_of
 from runlog import schema
-from runlog.verdict import UNKNOWN, Verdict, judged
+from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import open_log
 from scoring.published.cards import card_of, figures_of, note
 from scoring.published.table import nearest
 from tools import inspect
-from tools.acceptance.machine import Machine
-from tools.acceptance.reference import SEED
+from tools.acceptance.machine import SEED, Machine
 
 THROUGHPUT_S, SHORT_THROUGHPUT_S = 60.0, 2.0
 PROBE_STEPS = 10  # how long a step takes, before the timed minute
@@ -68,21 +67,20 @@ def throughput(machine: Machine) -> Verdict:
         steps = me.broadcast(max(1, round(wanted_s * done.steps / done.time_s)))
         before_j = energy_j(machine)
         timing = trainer.run(batches, steps=steps, epoch=1, done=done.steps, phase="measured")
-        after_j = energy_j(machine)
-        joules = None if before_j is None or after_j is None else after_j - before_j
+        joules = energy_j(machine) - before_j
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         machine.measured["throughput"] = me.gather(gpu_memory_mib(machine.executor.place))
     return judge_rate(machine, timing.images, timing.time_s, joules, counts_of(training.main)["flops"] / job.batchsize)
 
 
-def energy_j(machine: Machine) -> float | None:
-    """Joules that the ranks' GPUs have taken so far; None where one of them does not tell."""
+def energy_j(machine: Machine) -> float:
+    """Joules that the ranks' GPUs have taken so far; NaN where one of them does not tell."""
     with nvidia.opened() as (handles, _):
-        told = machine.me.gather(nvidia.energy_j(handles[machine.me.local_rank]) if handles else None)
-    return None if None in told else sum(told)
+        told = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
+    return machine.me.sum(math.nan if told is None else told)
 
 
-def judge_rate(machine: Machine, images: int, time_s: float, joules: float | None, flops: float) -> Verdict:
+def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
     """The rate beside the nearest published one of the card and precision; `flops` are an image's."""
     job, size, rate = machine.job, machine.me.size, images / time_s
     gpus = machine.nodes[0].gpus[:1] if job.device == "gpu" else []
@@ -94,12 +92,12 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float | Non
         "time_s": time_s,
         "images": images,
         "flops_utilization": flops * rate / (peak * size) if peak else None,
-        "images_per_joule": images / joules if joules else None,
+        "images_per_joule": images / joules if joules > 0 else None,
         "published": [],
     }
     if peak:
         found += f", {figures['flops_utilization']:.1%} of the card's peak"
-    if joules:
+    if joules > 0:
         found += f", {figures['images_per_joule']:.3g} images/J"
     published = figures_of(card, model=env.MODELS[job.workload], precision=job.precision) if card else []
     beside = nearest(published, batch=job.batchsize, devices=size)
@@ -108,16 +106,12 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float | Non
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
     least = LEAST_OF_PUBLISHED * beside.value / beside.devices * size
     figures["published"] = [inspect.quoted(beside)]
-    source = "; ".join(filter(None, (beside.source, note(beside))))
-    return judged(
-        "throughput",
-        rate >= least,
-        found,
+    wanted = (
         f"{least:.1f} images/s: {LEAST_OF_PUBLISHED:.0%} of the nearest published figure a device, {beside.printed} at "
-        f"batch {beside.batch_per_device} x {beside.devices} ({source})",
-        "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch",
-        figures=figures,
+        f"batch {beside.batch_per_device} x {beside.devices} ({'; '.join(filter(None, (beside.source, note(beside))))})"
     )
+    fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
+    return judged("throughput", rate >= least, found, wanted, fix, figures=figures)
 
 
 def peak_memory(machine: Machine) -> Verdict:
@@ -125,10 +119,7 @@ def peak_memory(machine: Machine) -> Verdict:
     peaks = machine.of_earlier("throughput")
     has_gib = [gpu.memory_gib for node in machine.nodes for gpu in node.gpus if gpu.memory_gib]
     peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
-    return judged(
-        "memory",
-        True,  # a job that does not fit failed above, with the batch to lower
-        f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}",
-        "the job fits; what is left is for you to judge",
-        figures={"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None},
-    )
+    found = f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}"
+    figures = {"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None}
+    # Ok: a job that does not fit failed above, with the batch to lower; what is left is for the user to judge.
+    return Verdict(check="memory", status=OK, found=found, wanted="the job fits", figures=figures)

@@ -7,6 +7,7 @@ import re
 import resource
 import time
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,8 @@ def row(job: env.Job, check: str, good: bool, found: str, *, bad: str = "", fix:
 
 def ranges(cores: list[int]) -> str:
     """[0, 1, 2, 5] as "0-2,5"."""
-    parts: list[list[int]] = []
-    for core in cores:
-        if parts and core == parts[-1][-1] + 1:
-            parts[-1].append(core)
-        else:
-            parts.append([core])
-    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+    runs = ([core for _, core in run] for _, run in groupby(enumerate(cores), lambda at: at[1] - at[0]))
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -91,20 +87,13 @@ def _judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 def _judge_gpu(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     capability, runs = gpu.capability, code_for(gpu.capability)
-    found = f"GPU{gpu.index} {gpu.name}: {'unknown' if capability is None else capability}"
-    bad = WARNING if runs else ""
+    found = f"GPU{gpu.index} {gpu.name}: {capability or 'unknown'}"
     fix = f"it runs the code made for {max(runs)}: publish no figure as this GPU's best" if runs else ""
-    codes = ", ".join(map(str, GPU_CODE))
-    yield row(job, "gpu.compute_capability", capability in GPU_CODE, found, bad=bad, fix=fix, codes=codes)
-    driver = _version(gpu.driver or "")
-    own, least = (_version(text) for text in DRIVERS)
-    given = {"own": DRIVERS[0], "least": DRIVERS[1]}
-    bad = WARNING if driver >= least else FATAL
-    yield row(job, "gpu.driver", driver >= own, gpu.driver or "unknown", bad=bad, **given)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)))
+    good, codes = capability in GPU_CODE, ", ".join(map(str, GPU_CODE))
+    yield row(job, "gpu.compute_capability", good, found, bad=WARNING if runs else "", fix=fix, codes=codes)
+    driver, own, least = ([int(n) for n in re.findall(r"\d+", text or "")] for text in (gpu.driver, *DRIVERS))
+    bad, found = WARNING if driver >= least else FATAL, gpu.driver or "unknown"
+    yield row(job, "gpu.driver", driver >= own, found, bad=bad, own=DRIVERS[0], least=DRIVERS[1])
 
 
 def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
@@ -235,7 +224,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         if "error" in entry:
             yield row(job, "data.lists", False, entry["error"], fix="set DATADIR to a whole data set")
             continue
-        checked = "" if entry["looked_at"] == entry["files"] else f", the first {entry['looked_at']} files looked at"
+        checked = "" if entry["looked_at"] is None else f", the first {entry['looked_at']} files looked at"
         absent = f", absent: {', '.join(entry['absent'])}" if entry["absent"] else ""
         found = f"{entry['name']}: {entry['samples']} samples{checked}{absent}"
         yield row(job, "data.lists", not entry["absent"], found)

@@ -27,16 +27,9 @@ from runlog.json_schema import as_json
 GIB = 2**30
 _FOR_12 = provenance.is_for_cuda_12()
 CUDA_LIBRARIES = (
-    "libcuda.so.1",
-    f"libcudart.so.{'12' if _FOR_12 else '11.0'}",
-    f"libcublas.so.{11 + _FOR_12}",
-    f"libcublasLt.so.{11 + _FOR_12}",
-    "libcudnn.so.8",
-    "libnccl.so.2",
-    f"libcufft.so.{10 + _FOR_12}",
-    "libcurand.so.10",
-    "libcusolver.so.11",
-    f"libcusparse.so.{11 + _FOR_12}",
+    *("libcuda.so.1", f"libcudart.so.{'12' if _FOR_12 else '11.0'}"),
+    *(f"lib{name}.so.{11 + _FOR_12}" for name in ("cublas", "cublasLt", "cusparse")),
+    *(f"libcufft.so.{10 + _FOR_12}", "libcurand.so.10", "libcusolver.so.11", "libcudnn.so.8", "libnccl.so.2"),
     "libnvcuvid.so.1",
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
@@ -92,18 +85,14 @@ def _import_error(name: str) -> str:
 
 
 def package_of(error: str) -> str:
-    """How this system's packager installs the library that an import missed."""
+    """How a packager installs the library that an import missed."""
     found = re.search(r"((lib[\w.+-]+?)\.so(?:\.(\d+))?[\d.]*):", error)
     if found is None:
         return "launch/setup.sh run installs the packages of locks/run.lock"
     library, name, version = found.groups("")
-    if shutil.which("apt-get"):  # Debian policy 8.1: the library's name, then its version
-        dash = "-" if name[-1].isdigit() else ""
-        return f"apt-get install {name.lower().replace('_', '-')}{dash}{version}"
-    for packager in ("dnf", "yum", "zypper"):  # an RPM provides its libraries by name
-        if shutil.which(packager):
-            return f"{packager} install '{library}()(64bit)'"
-    return f"install the package of this system that holds {library}"
+    # Debian policy 8.1: the library's name, then its version. An RPM provides its libraries by name.
+    debian = f"{name.lower().replace('_', '-')}{'-' if name[-1].isdigit() else ''}{version}"
+    return f"apt-get install {debian}, or by dnf, yum or zypper '{library}()(64bit)'"
 
 
 def own_cores() -> list[int]:
@@ -159,13 +148,11 @@ def _disk(folder: Path) -> dict[str, Any]:
 
 def _interfaces() -> dict[str, str]:
     """Network interfaces that are up, with address and speed in Mbit/s where the driver says it."""
-    up = {}
-    stats = psutil.net_if_stats()
-    for name, addresses in psutil.net_if_addrs().items():
-        ips = [a.address for a in addresses if a.family == socket.AF_INET]
-        if name != "lo" and ips and stats[name].isup:
-            speed = f" {stats[name].speed} Mbit/s" if stats[name].speed else ""
-            up[name] = f"{ips[0]}{speed}"
+    addresses, up = psutil.net_if_addrs(), {}
+    for name, stats in psutil.net_if_stats().items():
+        ips = [a.address for a in addresses.get(name, ()) if a.family == socket.AF_INET]
+        if name != "lo" and ips and stats.isup:
+            up[name] = ips[0] + (f" {stats.speed} Mbit/s" if stats.speed else "")
     return up
 
 
@@ -199,13 +186,11 @@ def _packed(packed: records.Records) -> dict[str, Any]:
         undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
     except RunError as error:
         undecodable = [str(error)]
-    count = len(packed.files)
     return {
         "name": f"{packed.files[0].name} ({packed.form})",
         "samples": len(packed),
-        "files": count,
         "sha256": hashlib.sha256(packed.places.tobytes()).hexdigest(),
-        "looked_at": count,
+        "looked_at": None,
         "absent": [],
         "undecodable": "; ".join(undecodable),
     }
@@ -215,31 +200,35 @@ def _listed(root: Path, part: str) -> dict[str, Any]:
     """Raises ValueError where there is no sample."""
     lists = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
     if lists:
-        name, content = lists[0].name, lists[0].read_bytes()
-        lines = [line.split() for line in content.decode(errors="replace").splitlines()]
+        name, lines = lists[0].name, [line.strip() for _, line in loader.listed(lists[0])]
     else:
-        name, images = f"leftImg8bit/{part}", sorted((root / "leftImg8bit" / part).glob("*/*.png"))
-        lines = [[str(image.relative_to(root))] for image in images]
-        content = "\n".join(file for (file,) in lines).encode()
-    files = [word for line in lines for word in line if not word.isdecimal()]
-    if not files:
-        raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)} or an empty one")
+        name = f"leftImg8bit/{part}"
+        lines = [str(image.relative_to(root)) for image in sorted((root / name).glob("*/*.png"))]
+    if not lines:
+        raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)}")
+    files = [file for line in lines for file in _files(line)] if lists else lines
     absent, looked_at = _absent(root, files)
-    samples = dict.fromkeys(files[i] for i in (0, len(files) // 2, -1))
-    undecodable = [f"{root / file}: {error}" for file in samples if (error := _undecodable(root / file))]
+    samples = dict.fromkeys(root / files[i] for i in (0, len(files) // 2, -1))
+    there = (path if path.exists() else path.with_name(_other_label(path.name)) for path in samples)
+    undecodable = [f"{path}: {error}" for path in there if (error := loader.decode_error(path))]
     return {
         "name": name,
-        "samples": sum(bool(line) for line in lines),
-        "files": len(files),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "samples": len(lines),
+        "sha256": hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest(),
         "looked_at": looked_at,
         "absent": absent,
         "undecodable": "; ".join(undecodable),
     }
 
 
-def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
-    """The first listed files that are not there, and how many were looked at within LISTING_S."""
+def _files(line: str) -> list[str]:
+    """Those of a line "path label", where a path may have blanks, or "image label" of two paths, which may not."""
+    path, _, label = line.rpartition(" ")
+    return [path] if label.isdecimal() else line.split()
+
+
+def _absent(root: Path, files: list[str]) -> tuple[list[str], int | None]:
+    """The first listed files that are not there, and how many were looked at within LISTING_S; None: all."""
     folders, absent = loader.Folders(root), list[str]()
     until = time.monotonic() + LISTING_S
     for count, file in enumerate(files):
@@ -248,13 +237,8 @@ def _absent(root: Path, files: list[str]) -> tuple[list[str], int]:
         # Labels of Cityscapes are there in one of two numberings.
         if not folders.has(file) and not folders.has(_other_label(file)):
             absent.append(file)
-    return absent[:3], len(files)
+    return absent[:3], None
 
 
 def _other_label(name: str) -> str:
     return name.replace("_labelTrainIds.", "_labelIds.")
-
-
-def _undecodable(path: Path) -> str:
-    """Why an image or label cannot be decoded; empty if it can."""
-    return loader.decode_error(path if path.exists() else path.with_name(_other_label(path.name)))

@@ -5,6 +5,7 @@ Where the job has one node its ranks take the nodes' place, so that the GPUs of 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -12,7 +13,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
-from tools.fleet import drift as fleet_drift
 from tools.fleet import rounds as fleet_rounds
-from tools.fleet.record import FORMAT
+from tools.fleet.record import FORMAT, facts
 from tools.fleet.verdicts import NOT_POSSIBLE
 
 SEED = 1
@@ -59,7 +59,8 @@ class Alone:
         self.failed: dict[str, str] = {}  # metric: why
         self.steps: list[float] = []  # seconds of each, for the jitter
         self.copied = [np.ones(COPY_MIB * 2**18, np.float32) for _ in range(2)]
-        self.files = itertools.cycle(self._files())
+        walk = (Path(folder, name) for folder, _, names in os.walk(self.job.datadir) for name in sorted(names))
+        self.files = itertools.cycle(list(itertools.islice(walk, FILES)))
         self.measures: dict[tuple[str, ...], Callable[[], tuple[float, ...]]] = {
             ("step_s", "step_mean_s"): self._steps,
             ("clock_ns",): self._clock,
@@ -67,12 +68,6 @@ class Alone:
             **({("disk_s_per_gib",): self._disk} if self.leads else {}),
             ("input_s",): self._input,
         }
-
-    def _files(self) -> list[Path]:
-        if not self.job.datadir:
-            return []
-        walk = (Path(folder) / name for folder, _, names in os.walk(self.job.datadir) for name in sorted(names))
-        return list(itertools.islice(walk, FILES))
 
     def turn(self) -> None:
         """All measurements once; what failed once is not tried again."""
@@ -98,10 +93,12 @@ class Alone:
         return statistics.median(taken), statistics.fmean(taken)
 
     def _clock(self) -> tuple[float]:
-        with nvidia.opened() as (handles, why):
-            mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"] if handles else None
-        if self.job.device == "cpu" or not mhz:
-            raise NotPossible("no GPU: DEVICE=cpu" if self.job.device == "cpu" else why or "NVML does not tell it")
+        if self.job.device == "cpu":
+            raise NotPossible("no GPU: DEVICE=cpu")
+        with nvidia.opened() as (handles, _):
+            mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"]
+        if not mhz:
+            raise NotPossible("NVML does not tell it")
         return (1000 / mhz,)
 
     def _memory(self) -> tuple[float]:
@@ -111,8 +108,6 @@ class Alone:
 
     def _disk(self) -> tuple[float]:
         """Files of DATADIR, which the page cache is asked to forget first."""
-        if not self.job.datadir:
-            raise NotPossible("no DATADIR")
         read, took = 0, 0.0
         for path in itertools.islice(self.files, FILES):
             with path.open("rb", buffering=0) as file:
@@ -123,7 +118,7 @@ class Alone:
             if read >= DISK_MIB * 2**20 or took > DISK_S:
                 break
         if not read:
-            raise NotPossible(f"DATADIR={self.job.datadir} holds no data")
+            raise NotPossible(f"DATADIR={self.job.datadir} holds no data" if self.job.datadir else "no DATADIR")
         return (took * 2**30 / read,)
 
     def _input(self) -> tuple[float]:
@@ -135,15 +130,11 @@ class Alone:
         batch = min(job.batchsize, len(images))
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=batch, seed=SEED)
-        source = model.batches(images, order, reader)
-        try:
-            batches: Iterator[Any] = iter(source)
+        with contextlib.closing(model.batches(images, order, reader)) as batches:
             next(batches)
             began = time.perf_counter()
             taken = sum(1 for _ in itertools.islice(batches, BATCHES))
             return ((time.perf_counter() - began) / taken,)
-        finally:
-            source.close()
 
 
 def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]]:
@@ -208,26 +199,16 @@ def pairs(comm: MPI.Comm, groups: list[str]) -> list[dict[str, Any]]:
     return list(itertools.chain.from_iterable(comm.allgather(mine)))
 
 
-def units_of(job: Job, me: ranks.Ranks) -> tuple[list[str], int]:
-    """Names of what is compared, and which of them this rank belongs to."""
-    if job.dgxnnodes == 1:
-        return [f"{me.node}:{rank}" for rank in range(me.size)], me.rank
-    return job.hosts.split(","), me.rank // job.dgxngpu
-
-
 def joined(hosts: list[str], found: list[tuple[int, dict[str, list[float]], dict[str, str]]]) -> dict[str, Any]:
     """{metric: {"series", "reasons"}} of what each rank measured; a node is as slow as the slowest of its ranks."""
     metrics: dict[str, Any] = {}
     for metric in dict.fromkeys(name for _, values, failed in found for name in (*values, *failed)):
+        reasons = {str(unit): failed[metric] for unit, _, failed in reversed(found) if metric in failed}
         series: list[list[float] | None] = []
-        reasons: dict[str, str] = {}
         for unit in range(len(hosts)):
-            mine = [(values, failed) for of, values, failed in found if of == unit]
-            why = [failed[metric] for _, failed in mine if metric in failed]
-            taken = [values[metric] for values, _ in mine if metric in values]
-            series.append(None if why or not taken else [max(turn) for turn in zip(*taken, strict=True)])
-            if why:
-                reasons[str(unit)] = why[0]
+            taken = [values[metric] for of, values, _ in found if of == unit and metric in values]
+            known = taken and str(unit) not in reasons
+            series.append([max(turn) for turn in zip(*taken, strict=True)] if known else None)
         metrics[metric] = {"series": series, "reasons": reasons}
     return metrics
 
@@ -237,7 +218,7 @@ def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
     probed = probe(job)
     failed = [f"{v.check}: {v.found}" for v in judge_node(probed, job) if v.status == FATAL]
     offsets = [0.0, *(clock_offset_s(leaders, other) for other in range(1, leaders.Get_size()))]
-    nodes = leaders.gather({"failed": failed, "facts": fleet_drift.facts(job, probed)})
+    nodes = leaders.gather({"failed": failed, "facts": facts(job, probed)})
     return nodes and [node | {"clock_offset_s": offset} for node, offset in zip(nodes, offsets, strict=True)]
 
 
@@ -259,7 +240,10 @@ def main(job: Job, origins: Origins) -> None:
     groups = fleet_rounds.groups_of(job.switch_groups, job.dgxnnodes)
     ranks.connect(job, me)
     paddle.enable_static()
-    hosts, unit = units_of(job, me)
+    hosts, unit = job.hosts.split(","), me.rank // job.dgxngpu
+    if job.dgxnnodes == 1:
+        hosts, unit = [f"{me.node}:{rank}" for rank in range(me.size)], me.rank
+        groups = [""] * len(hosts)
     machine = Machine(job, origins, me, short=True)
     step = whole = None
     if all(me.gather(machine.kernels)):
@@ -277,7 +261,7 @@ def main(job: Job, origins: Origins) -> None:
             break
     metrics = joined(hosts, me.gather((unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
-    links = pairs(leaders, groups if job.dgxnnodes > 1 else [""] * len(hosts)) if alone.leads else []
+    links = pairs(leaders, groups) if alone.leads else []
     wait(me.comm)
     record = FORMAT | {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import bisect
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
-from tools.fleet import drift as fleet_drift
-from tools.fleet import rounds as fleet_rounds
-from tools.fleet.verdicts import LINK_METRICS, Judged, doubts, names_of
+from tools.fleet.record import differences
+from tools.fleet.rounds import EXCHANGE_MIB
+from tools.fleet.verdicts import LINK_METRICS, Judged, links_of
 
 UNITS = {  # of a verdict's figure, and how many make its own
     **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
@@ -24,7 +23,7 @@ UNITS = {  # of a verdict's figure, and how many make its own
 SHADES = (1.05, 1.2, 1.5, 2.0)  # of a link's time over the median of its kind: inside a switch group, or across
 MOST_WITH_FIGURES = 16  # nodes; the cells of a larger map are shaded only
 MAPS: dict[str, tuple[str, Callable[[float], float]]] = {
-    "transfer_s": ("bandwidth, MiB/s", lambda s: fleet_rounds.EXCHANGE_MIB / s),
+    "transfer_s": ("bandwidth, MiB/s", lambda s: EXCHANGE_MIB / s),
     "latency_s": ("latency, us", lambda s: s * 1e6),
 }
 
@@ -33,22 +32,18 @@ def _slower(verdict: Verdict, otherwise: str) -> str:
     return f"{verdict.figures['slower']:+.1%}" if "slower" in verdict.figures else otherwise
 
 
-def _figures(links: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
-    values = [MAPS[metric][1](statistics.median(link[metric])) for link in links]
-    return [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in values]
-
-
-def _map(record: Mapping[str, Any], metric: str, by_link: Sequence[Verdict]) -> list[dict[int, tuple[str, int, str]]]:
-    """Of each node, each other that it was measured with: the figure, the shade, and the verdict if it is a bad one."""
-    hosts, links = record["hosts"], record["links"]
-    times = [(link["across"], statistics.median(link[metric])) for link in links]
-    usual = {across: statistics.median(t for of, t in times if of == across) for across, _ in times}
-    named = {v.where: v.status for v in by_link if v.check == LINK_METRICS[metric]}
-    rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in hosts]
-    columns = (links, names_of(hosts, links), times, _figures(links, metric))
-    for link, name, (across, time_s), figure in zip(*columns, strict=True):
-        shown = figure, bisect.bisect_left(SHADES, time_s / usual[across]), named.get(name, "")
-        rows[link["a"]][link["b"]] = rows[link["b"]][link["a"]] = shown
+def _map(judged: Judged, metric: str) -> list[dict[int, tuple[str, int, str]]]:
+    """Of each node, each other that it was measured with: the figure, the shade, and the verdict on a link."""
+    links = links_of(judged.record)
+    times = [(link["across"], statistics.median(link[metric])) for link in links.values()]
+    usual_s = {across: statistics.median(s for of, s in times if of == across) for across, _ in times}
+    status = {v.where: v.status for v in judged.by_link if v.check == LINK_METRICS[metric]}
+    rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in judged.statuses]
+    for (name, link), (across, time_s) in zip(links.items(), times, strict=True):
+        value = MAPS[metric][1](time_s)
+        figure = f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+        shade = bisect.bisect_left(SHADES, time_s / usual_s[across])
+        rows[link["a"]][link["b"]] = rows[link["b"]][link["a"]] = figure, shade, status.get(name, "")
     return rows
 
 
@@ -65,41 +60,28 @@ def _named(verdicts: Sequence[Verdict]) -> Table:
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
 
-def _nodes(statuses: Mapping[str, str], verdicts: Sequence[Verdict]) -> Table:
-    metrics = list(dict.fromkeys(v.check for v in verdicts if v.check != "doctor"))
-    of = {(v.where, v.check): _slower(v, v.status) for v in verdicts}
-    rows = [(str(i), h, s, *(of.get((h, m), "") for m in metrics)) for i, (h, s) in enumerate(statuses.items())]
+def _nodes(judged: Judged) -> Table:
+    metrics = list(dict.fromkeys(v.check for v in judged.verdicts if v.check != "doctor"))
+    of = {(v.where, v.check): _slower(v, v.status) for v in judged.verdicts}
+    statuses = enumerate(judged.statuses.items())
+    rows = [(str(i), host, status, *(of.get((host, m), "") for m in metrics)) for i, (host, status) in statuses]
     head = ("number", "node", "verdict", *metrics)
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
 
 
-def _links(record: Mapping[str, Any]) -> Table:
-    names = names_of(record["hosts"], record["links"])
-    rows = list(zip(names, *(_figures(record["links"], metric) for metric in MAPS), strict=True))
-    head = ("link", *(title for title, _ in MAPS.values()))
-    return Table(caption="Each link's medians", head=head, rows=rows, numeric=(1, 2))
-
-
-def _differences(record: Mapping[str, Any]) -> Table:
-    found = fleet_drift.differences(record["hosts"], record["nodes"])
-    rows = [(d.fact, d.usual, "; ".join(f"{v}: {', '.join(of)}" for v, of in d.others.items())) for d in found]
-    return Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=rows)
-
-
 def html(judged: Judged) -> str:
     """The page."""
-    record, statuses, verdicts, named = judged.record, judged.statuses, judged.verdicts, judged.bad
-    nodes, links = ([v.where for v in named if (v.where in statuses) == is_node] for is_node in (True, False))
+    record, statuses, named = judged.record, judged.statuses, judged.bad
     state, sentence = OK, "No node and no link is named."
     if named:
-        texts = (", ".join(dict.fromkeys(names)) or "none" for names in (nodes, links))
+        links = dict.fromkeys(v.where for v in named if v.where not in statuses)
+        texts = (", ".join(names) or "none" for names in (judged.left_out, links))
         state, sentence = FATAL, "Nodes left out: {}. Links named: {}.".format(*texts)
     elif set(statuses.values()) == {UNKNOWN}:
         state, sentence = UNKNOWN, "Nobody could be told from the others here."
-    doubtful = doubts(verdicts)
-    if doubtful:
-        state, sentence = state if named else UNKNOWN, " ".join([sentence, *(f"Doubt: {doubt}." for doubt in doubtful)])
-    tables = [_differences(record), _nodes(statuses, verdicts), _links(record)]
+    for doubt in judged.doubts:
+        state, sentence = state if named else UNKNOWN, f"{sentence} Doubt: {doubt}."
+    differ = [(d.fact, d.usual, d.but) for d in differences(record)]
     page = {
         "record": record,
         "sentence": sentence,
@@ -108,9 +90,12 @@ def html(judged: Judged) -> str:
         "named": [_named(named)] if named else [],
         "statuses": statuses,
         "bad": (WARNING, FATAL),
-        "maps": {title: _map(record, metric, judged.by_link) for metric, (title, _) in MAPS.items()},
+        "maps": {title: _map(judged, metric) for metric, (title, _) in MAPS.items()},
         "figures": len(statuses) <= MOST_WITH_FIGURES,
         "shades": SHADES,
-        "tables": [table for table in tables if table.rows],
+        "tables": [
+            Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=differ),
+            _nodes(judged),
+        ],
     }
     return render.html(page, Path(__file__).with_name("page.html"))

@@ -1,17 +1,30 @@
-"""What a fleet's acceptance measured, fleet.json: read, and refused where it is damaged or of another job."""
+"""What a fleet's acceptance measured, fleet.json: whether it is whole, and in what its nodes differ."""
 
 from __future__ import annotations
 
 import json
 import math
+import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.fleet import verdicts as fleet_verdicts
+import psutil
+
+from harness import env, provenance
+from harness.env import Job
+from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Record, Taken, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
+# In the table's order: first what changes speed most; a fact that begins with one of these words has its place.
+ORDER = (
+    *("GPUs", "driver", "power limits", "persistence", "CPU", "cores", "CPU quota", "memory"),
+    *("InfiniBand", "NIC", "MTU", "NCCL_", "UCX_", "OMPI_", "image", "lock", "code", "library", "kernel"),
+    *("governor", "huge pages", "transparent huge pages", "data mount", "firmware", "BIOS"),
+)
+CLOCK_S = 0.5  # between two nodes' clocks
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -30,54 +43,140 @@ def read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _check(record: Mapping[str, Any]) -> None:
+def _check(record: Record) -> None:
     """Raises the error of whatever is not as a fleet's acceptance writes it."""
-    hosts, metrics, links = record["hosts"], record["metrics"], record["links"]
-    twice = [host for host, times in Counter(hosts).items() if times > 1]
-    if twice or not hosts:
-        raise ValueError(f"its hosts have {twice[0]} more than once" if twice else "it has no hosts")
-    if len(record["nodes"]) != len(hosts):
-        raise ValueError(f"it has {len(hosts)} hosts and facts of {len(record['nodes'])}")
-    for node in record["nodes"]:
-        _times("the offset of a clock", [[1 + abs(node["clock_offset_s"])]])
-        if not isinstance(node["failed"] + list(node["facts"].items()), list):
-            raise TypeError("facts")
-    for metric in (fleet_verdicts.STEP, fleet_verdicts.STALLS, *metrics):
-        series, reasons = metrics[metric]["series"], metrics[metric]["reasons"]
-        if len(series) != len(hosts):
-            raise ValueError(f"{metric} has {len(series)} series of {len(hosts)} hosts")
-        _times(metric, series, hosts)
-        if not all(0 <= int(i) < len(hosts) and isinstance(why, str) for i, why in reasons.items()):
-            raise ValueError(f"{metric} has a reason of no host")
-    for link in links:
-        if not 0 <= link["a"] < link["b"] < len(hosts) or not isinstance(link["across"], bool):
+    hosts, metrics = record["hosts"], record["metrics"]
+    if len(set(hosts)) < len(hosts):
+        host = max(hosts, key=hosts.count)
+        raise ValueError(f"its hosts have {host} more than once")
+    series = {metric: metrics[metric]["series"] for metric in (STEP, STALLS, *metrics)}
+    for what, of in ({"facts": record["nodes"]} | series).items():
+        if len(of) != len(hosts):
+            raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(of)}")
+    for link in record["links"]:
+        if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
-    for metric in fleet_verdicts.LINK_METRICS:
-        _times(metric, [link[metric] for link in links], fleet_verdicts.names_of(hosts, links))
-    _times("whole_s", [[*record["whole_s"], 1.0]])
-    _times("took_s", [[record["took_s"]]])
-    if not isinstance(record["system"] + record["time"], str):
-        raise TypeError("system and time")
+    for metric in series:
+        _check_times(metric, of_hosts(record, metric))
+    for metric in LINK_METRICS:
+        _check_times(metric, {name: link[metric] for name, link in links_of(record).items()})
+    _check_times("whole_s", {"all": record["whole_s"] or None})
+    _check_times("took_s", {"all": [record["took_s"]]})
 
 
-def _times(metric: str, series: Sequence[Sequence[float] | None], names: Sequence[str] = ()) -> None:
+def _check_times(metric: str, series: Taken) -> None:
     """Raises ValueError where a time is none, or the series are not of the same turns."""
-    turns = len(next((taken for taken in series if taken is not None), ()))
-    for i, taken in enumerate(series):
-        of = f"{metric} of {names[i]}" if names else metric
+    turns = len(next((taken for taken in series.values() if taken is not None), ()))
+    for name, taken in series.items():
         if taken is not None and not (len(taken) == turns > 0):
-            raise ValueError(f"{of} has {len(taken)} turns, another {turns}: all are of the same turns")
+            raise ValueError(f"{metric} of {name} has {len(taken)} turns, another {turns}: all are of the same turns")
         for value in taken or ():
             if not 0 < value < math.inf:
-                raise ValueError(f"{of} is {value}: a time is above 0 and finite")
+                raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
 
 
-def comparable(path: Path, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Raises ValueError where the baseline has other hosts, or its job took other steps."""
+def unlike(now: Record, then: Record) -> str:
+    """Why a record is no baseline: it has other hosts, or its job took other steps; empty if it is one."""
     if not set(now["hosts"]) & set(then["hosts"]):
-        raise ValueError(f"{path}: has none of these hosts: give an earlier record of the same ones")
-    jobs = [record.get("job", {}) for record in (then, now)]
-    other = [name for name in {**jobs[0], **jobs[1]} if jobs[0].get(name) != jobs[1].get(name)]
-    if other:
-        differences = ", ".join(f"{name} {jobs[0].get(name)} then, {jobs[1].get(name)} now" for name in other)
-        raise ValueError(f"{path}: is of another job ({differences}): give an earlier record of the same job")
+        return "has none of these hosts: give an earlier record of the same ones"
+    old, new = (record.get("job", {}) for record in (then, now))
+    other = ", ".join(f"{n} {old.get(n)} then, {new.get(n)} now" for n in old | new if old.get(n) != new.get(n))
+    return other and f"is of another job ({other}): give an earlier record of the same job"
+
+
+# ---- what should be alike on the nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A fact that is not the same on all nodes."""
+
+    fact: str
+    usual: str  # on most of them
+    others: dict[str, list[str]]  # other values, and the nodes that have them
+
+    @property
+    def but(self) -> str:
+        """The others as text."""
+        return "; ".join(f"{value}: {', '.join(hosts)}" for value, hosts in self.others.items())
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return " ".join(Path(path).read_text(encoding="utf-8").split())
+    except OSError:
+        return "not readable"
+
+
+def _cpu_quota(root: Path) -> str:
+    """As cgroup v2 has it, microseconds or "max" and of how many; of v1 in the same form."""
+    if (root / "cpu.max").exists():
+        return _read(root / "cpu.max")
+    quota, period = (_read(root / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return f"{'max' if quota == '-1' else quota} {period}"
+
+
+def _each(values: Iterable[Any]) -> str:
+    """The different ones."""
+    return ", ".join(sorted(set(map(str, values))))
+
+
+def _mount(folder: str) -> str:
+    """File system and options of the mount that a folder is on."""
+    path = Path(folder).resolve()
+    at = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
+    best = max(at, key=lambda mount: len(mount.mountpoint), default=None)
+    return f"{best.fstype} {best.opts}" if best else "unknown"
+
+
+def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
+    """Of this node; `probed` is what the doctor found."""
+    gpus, source = probed["gpus"], probed["source"]
+    found = {
+        "GPUs": ", ".join(f"{n} x {name}" for name, n in Counter(f"{g.name} {g.memory_gib} GiB" for g in gpus).items()),
+        "driver": _each(gpu.driver for gpu in gpus),
+        "power limits": _each(f"{gpu.power_limit_w} W" for gpu in gpus),
+        "persistence": _each(gpu.persistence for gpu in gpus),
+        "CPU": provenance.node().cpu,
+        "cores": str(len(set().union(*probed["rank_cores"]))),
+        "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
+        "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
+        "InfiniBand": ", ".join(probed["infiniband"].values()),
+        "NIC speeds": ", ".join(" ".join(what.split()[1:]) for what in probed["interfaces"].values()),
+        "MTU": _each(s.mtu for name, s in psutil.net_if_stats().items() if name in probed["interfaces"]),
+        "image": str(source["image_digest"]),
+        "lock": source["lock_sha256"][:12],
+        "code": probed["code_sha256"][:12],
+        "kernel": platform.release(),
+        "governor": _each(map(_read, Path("/sys").glob("devices/system/cpu/cpu*/cpufreq/scaling_governor"))),
+        "huge pages": _read("/proc/sys/vm/nr_hugepages"),
+        "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "data mount": _mount(job.datadir) if job.datadir else "no DATADIR",
+        "firmware of the NIC": _each(map(_read, Path("/sys").glob("class/infiniband/*/fw_ver"))),
+        "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
+    }
+    libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
+    settings = {n: v for n, v in env.libraries().items() if n.startswith(("NCCL_", "UCX_", "OMPI_"))}
+    return {name: value or "none" for name, value in (found | libraries | settings).items()}
+
+
+def _place(fact: str) -> int:
+    places = [i for i, word in enumerate(ORDER) if fact.startswith(word)]
+    return max(places, key=lambda i: len(ORDER[i]), default=len(ORDER))
+
+
+def differences(record: Record) -> list[Difference]:
+    """What differs between the nodes of a fleet, what matters first."""
+    facts_of = {}
+    for host, node in zip(record["hosts"], record["nodes"], strict=True):
+        late_s = node["clock_offset_s"]
+        clock = f"{late_s:+.3f} s" if abs(late_s) > CLOCK_S else f"within {CLOCK_S} s of the first node's"
+        facts_of[host] = node["facts"] | {"clock": clock}
+    found = []
+    for name in sorted(dict.fromkeys(name for of in facts_of.values() for name in of), key=_place):
+        values = {host: of.get(name, "not set") for host, of in facts_of.items()}
+        (usual, _), *rest = Counter(values.values()).most_common()
+        if rest:
+            others = {value: [host for host in values if values[host] == value] for value, _ in rest}
+            found.append(Difference(fact=name, usual=usual, others=others))
+    return found

@@ -53,19 +53,16 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     total = count(len(groups))
     members = [[node for node in ordered if groups[node] == name] for name in names]
     inside = total if len(names) == 1 else total // 2
-    taken: list[list[tuple[int, int]]] = [
-        [pair for nodes in members for pair in tournament(nodes, turn)] for turn in range(inside)
-    ]
+    taken = [[pair for nodes in members for pair in tournament(nodes, turn)] for turn in range(inside)]
     half, largest = len(ordered) // 2, max(map(len, members), default=1)
     for turn in range(total - inside):  # the first half of the nodes with the second, shifted by a group and one
         shift = turn * (largest + 1)
         taken.append([(ordered[i], ordered[half + (i + shift) % half]) for i in range(half)])
-    seen: set[frozenset[int]] = set()
-    found: list[list[Pair]] = []
+    seen, found = set[Pair](), list[list[Pair]]()
     for pairs in taken:
-        new = [pair for pair in pairs if frozenset(pair) not in seen]
-        seen |= {frozenset(pair) for pair in new}
-        found.append([Pair(a=min(p), b=max(p), across=groups[p[0]] != groups[p[1]]) for p in new])
+        of_round = [Pair(a=min(p), b=max(p), across=groups[p[0]] != groups[p[1]]) for p in pairs]
+        found.append([pair for pair in of_round if pair not in seen])
+        seen.update(of_round)
     return [pairs for pairs in found if pairs]
 
 

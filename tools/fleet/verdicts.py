@@ -17,9 +17,11 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy as np
 
 from runlog import stats
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
@@ -44,32 +46,34 @@ NODE_METRICS = {
 LINK_METRICS = {"latency_s": "latency", "transfer_s": "transfer"}
 # Half of ALPHA is the step's, which decides what a job takes; the others, and links beside nodes, share the rest.
 OTHERS_ALPHA = ALPHA / 2 / (len(NODE_METRICS) + 2 * len(LINK_METRICS))
+ALPHAS = dict.fromkeys(NODE_METRICS, OTHERS_ALPHA) | {STEP: ALPHA / 2}
 
-Key = TypeVar("Key")
-Series = Sequence[Sequence[float] | None]  # of each node or link: a value a turn; None: not measured
+Record = Mapping[str, Any]  # fleet.json
+Taken = Mapping[str, Sequence[float] | None]  # of each node or link: a value a turn; None: not measured
 
 
-def compared(
-    where: str,
-    metric: str,
-    slower: float,
-    *,
-    named: bool,
-    between: tuple[float, float] | None = None,
-    also: str = "",
-    **figures: Any,
-) -> Verdict:
+def of_hosts(record: Record, metric: str) -> Taken:
+    """What each node measured of a metric alone."""
+    return dict(zip(record["hosts"], record["metrics"][metric]["series"], strict=True))
+
+
+def links_of(record: Record) -> dict[str, Mapping[str, Any]]:
+    """The links by their names."""
+    hosts = record["hosts"]
+    return {f"{hosts[link['a']]} - {hosts[link['b']]}": link for link in record["links"]}
+
+
+def compared(where: str, metric: str, slower: float, *, named: bool, also: str = "", **figures: Any) -> Verdict:
     """The verdict on a node or link: a warning if it is `named` as slow; `slower` by 0.05 is 5 % more time.
 
-    `between` is the 95 % interval of it; `figures` has the `value` in the metric's unit where there is one.
+    `figures` has the `interval_95` of it, and the `value` in the metric's unit where there is one.
     """
-    text = "" if between is None else " ({:.1%} to {:.1%})".format(*between)
-    found = f"{slower:.1%}{text} slower than the fleet's median{also}"
-    figures |= {"slower": slower, "interval_95": between}
-    return judged(metric, not named, found, bad=WARNING, where=where, figures=figures)
+    between = " ({:.1%} to {:.1%})".format(*figures["interval_95"]) if figures["interval_95"] else ""
+    found = f"{slower:.1%}{between} slower than the fleet's median{also}"
+    return judged(metric, not named, found, bad=WARNING, where=where, figures=figures | {"slower": slower})
 
 
-def slow(places: Mapping[Key, float], *, noise: float, alpha: float) -> list[Key]:
+def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Those far above the others, by their places on a scale of logarithms; `noise` is the error of a place."""
     n = len(places)
     if n < LEAST_NODES:
@@ -77,15 +81,12 @@ def slow(places: Mapping[Key, float], *, noise: float, alpha: float) -> list[Key
     centre = statistics.median(places.values())
     off = {key: place - centre for key, place in places.items()}
     order = sorted(off, key=lambda key: abs(off[key]))
-    total, squares = [0.0], [0.0]
-    for key in order:
-        total.append(total[-1] + off[key])
-        squares.append(squares[-1] + off[key] ** 2)
+    nearest = np.array([off[key] for key in order])
     aside = 0
     for left in range(n - 1, n // 2, -1):
-        mean = total[left] / left
-        sd = max(math.sqrt(max(squares[left] - left * mean * mean, 0.0) / (left - 1)), noise, 1e-9)
-        t = (off[order[left]] - mean) / (sd * math.sqrt(1 + 1 / left))
+        others = nearest[:left]
+        sd = max(float(others.std(ddof=1)), noise, 1e-9)
+        t = float(nearest[left] - others.mean()) / (sd * math.sqrt(1 + 1 / left))
         if t > 3 and (1 - stats.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
             aside = n - left
     unlike = {key for key in order[n - aside :] if off[key] > math.log1p(LEAST_SLOWER)}
@@ -96,17 +97,14 @@ def slow(places: Mapping[Key, float], *, noise: float, alpha: float) -> list[Key
     return [key for key in places if key in unlike]
 
 
-def _relative(series: Series, classes: Sequence[Any]) -> dict[int, list[float]]:
-    """Of each that was measured: logarithms of its values over the median of its class and turn."""
-    there = {i: taken for i, taken in enumerate(series) if taken}
-    medians = {
-        c: [statistics.median(turn) for turn in zip(*(there[i] for i in there if classes[i] == c), strict=True)]
-        for c in set(classes)
-    }
-    return {
-        i: [math.log(value / median) for value, median in zip(taken, medians[classes[i]], strict=True)]
-        for i, taken in there.items()
-    }
+def _relative(series: Taken, across: Container[str]) -> dict[str, list[float]]:
+    """Of each that was measured: logarithms of its values over the median of its kind, `across` or not, and turn."""
+    there = {name: np.array(taken) for name, taken in series.items() if taken}
+    kinds: dict[bool, list[np.ndarray]] = {}
+    for name, taken in there.items():
+        kinds.setdefault(name in across, []).append(taken)
+    medians = {kind: np.median(of, axis=0) for kind, of in kinds.items()}
+    return {name: np.log(taken / medians[name in across]).tolist() for name, taken in there.items()}
 
 
 def _place(logs: Sequence[float]) -> float:
@@ -122,106 +120,93 @@ def _error(logs: Sequence[float]) -> float:
 
 
 def judge_metric(
-    names: Sequence[str],
     metric: str,
-    series: Series,
+    series: Taken,
     *,
-    alpha: float,
-    classes: Sequence[Any] = (),
-    reasons: Mapping[int, str] = {},
+    alpha: float = OTHERS_ALPHA,
+    across: Container[str] = (),
+    reasons: Mapping[str, str] = {},
 ) -> list[Verdict]:
-    """Each one's verdict by one metric; only those of a class are of one kind, as links inside a switch group."""
-    relative = _relative(series, classes or [0] * len(series))
-    enough = len(relative) >= LEAST_NODES
-    few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
-    if enough:
-        places = {i: _place(logs) for i, logs in relative.items()}
+    """Each one's verdict by one metric; links `across` switch groups are of one kind, all others of another."""
+    relative, found = _relative(series, across), dict[str, Verdict]()
+    if len(relative) >= LEAST_NODES:
+        places = {name: _place(logs) for name, logs in relative.items()}
         named = slow(places, noise=statistics.median(map(_error, relative.values())), alpha=alpha)
         centre = statistics.median(places.values())
         widened = math.sqrt(1 + math.pi / 2 / len(relative))  # the fleet's median has an error too
-    found = []
-    for i, name in enumerate(names):
-        if not enough or i not in relative:
-            reason = reasons.get(i) or few
-            status = FATAL if i in reasons and not reason.startswith(NOT_POSSIBLE) else UNKNOWN
-            reason = reason.removeprefix(f"{NOT_POSSIBLE}: ")
-            found.append(Verdict(check=metric, where=name, status=status, found=reason))
-            continue
-        interval = spread.median_interval(relative[i])
-        low, high = (math.expm1(places[i] + (end - places[i]) * widened - centre) for end in interval or (0.0, 0.0))
-        between = (low, high) if interval else None
-        value, slower = statistics.median(series[i] or ()), math.expm1(places[i] - centre)
-        found.append(compared(name, metric, slower, named=i in named, between=between, value=value))
-    return found
+        for name, logs in relative.items():
+            place, interval = places[name], spread.median_interval(logs)
+            between = interval and tuple(math.expm1(place + (end - place) * widened - centre) for end in interval)
+            value, slower = statistics.median(series[name] or ()), math.expm1(place - centre)
+            found[name] = compared(name, metric, slower, named=name in named, value=value, interval_95=between)
+    few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    for name in series.keys() - found.keys():
+        reason = reasons.get(name, few)
+        status = FATAL if name in reasons and not reason.startswith(NOT_POSSIBLE) else UNKNOWN
+        reason = reason.removeprefix(f"{NOT_POSSIBLE}: ")
+        found[name] = Verdict(check=metric, where=name, status=status, found=reason)
+    return [found[name] for name in series]
 
 
-def names_of(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the links."""
-    return [f"{hosts[link['a']]} - {hosts[link['b']]}" for link in links]
-
-
-def of_nodes(links: Sequence[Mapping[str, Any]], metric: str, nodes: int) -> Series:
-    """What each node's links have in common: the median over them, turn by turn, as a quotient by the fleet's."""
-    relative = _relative([link[metric] for link in links], [link["across"] for link in links])
-    of: list[list[list[float]]] = [[] for _ in range(nodes)]
-    for i, logs in relative.items():
-        of[links[i]["a"]].append(logs)
-        of[links[i]["b"]].append(logs)
-    return [[math.exp(statistics.median(turn)) for turn in zip(*logs, strict=True)] or None for logs in of]
-
-
-def judge_links(hosts: Sequence[str], links: Sequence[Mapping[str, Any]]) -> tuple[list[Verdict], list[Verdict]]:
+def judge_links(record: Record) -> tuple[list[Verdict], list[Verdict]]:
     """Verdicts on nodes by all their links, and on the links between the others: a slow node's are not at fault."""
     by_node, by_link = list[Verdict](), list[Verdict]()
+    hosts, links = record["hosts"], links_of(record)
+    ends = {name: {hosts[link["a"]], hosts[link["b"]]} for name, link in links.items()}
+    across = {name for name, link in links.items() if link["across"]}
     for metric, title in LINK_METRICS.items():
-        of = judge_metric(hosts, f"network {title}", of_nodes(links, metric, len(hosts)), alpha=OTHERS_ALPHA)
-        guilty = {i for i, verdict in enumerate(of) if verdict.status == WARNING}
-        left = [link for link in links if not guilty & {link["a"], link["b"]}]
-        series, across = ([link[name] for link in left] for name in (metric, "across"))
-        by_node += of
-        by_link += judge_metric(names_of(hosts, left), title, series, alpha=OTHERS_ALPHA, classes=across)
+        series = {name: link[metric] for name, link in links.items()}
+        # What a node's links have in common: the median over them, turn by turn, as a quotient by the fleet's.
+        of_node: dict[str, list[list[float]]] = {host: [] for host in hosts}
+        for name, logs in _relative(series, across).items():
+            for host in ends[name]:
+                of_node[host].append(logs)
+        common = {host: np.exp(np.median(of, axis=0)).tolist() if of else None for host, of in of_node.items()}
+        nodes = judge_metric(f"network {title}", common)
+        guilty = {verdict.where for verdict in nodes if verdict.status == WARNING}
+        left = {name: taken for name, taken in series.items() if not guilty & ends[name]}
+        by_node += nodes
+        by_link += judge_metric(title, left, across=across)
     return by_node, by_link
 
 
-def judge_stalls(hosts: Sequence[str], medians: Series, means: Series) -> list[Verdict]:
+def judge_stalls(medians: Taken, means: Taken) -> list[Verdict]:
     """Whether a node's turns have stalls more often than the others' do, by Fisher's exact test, and what they cost."""
-    pairs = {i: list(zip(a, b, strict=True)) for i, (a, b) in enumerate(zip(medians, means, strict=True)) if a and b}
-    if len(pairs) < LEAST_NODES:
+    times = {host: np.array(means[host]) / np.array(taken) for host, taken in medians.items() if taken and means[host]}
+    if len(times) < LEAST_NODES:
         return []
-    stalled = {i: sum(mean > STALLED * median for median, mean in turns) for i, turns in pairs.items()}
-    cost = {i: statistics.fmean(mean / median for median, mean in turns) for i, turns in pairs.items()}
-    usual, total = statistics.median(cost.values()), sum(stalled.values())
-    everywhere = sum(map(len, pairs.values()))
+    stalled = {host: int((turns > STALLED).sum()) for host, turns in times.items()}
+    usual, total = statistics.median(float(turns.mean()) for turns in times.values()), sum(stalled.values())
+    everywhere = sum(map(len, times.values()))
     found = []
-    for i, turns in pairs.items():
+    for host, turns in times.items():
         ways = sum(
             math.comb(len(turns), k) * math.comb(everywhere - len(turns), total - k)
-            for k in range(stalled[i], min(len(turns), total) + 1)
+            for k in range(stalled[host], min(len(turns), total) + 1)
         )
         chance = ways / math.comb(everywhere, total)  # of whole numbers, however large
-        slower = cost[i] / usual - 1
-        named = chance * len(pairs) <= OTHERS_ALPHA and slower > LEAST_SLOWER
-        also = f"; {stalled[i]} of {len(turns)} turns have a stall"
-        found.append(compared(hosts[i], "stalls", slower, named=named, also=also))
+        slower = float(turns.mean()) / usual - 1
+        named = chance * len(times) <= OTHERS_ALPHA and slower > LEAST_SLOWER
+        also = f"; {stalled[host]} of {len(turns)} turns have a stall"
+        found.append(compared(host, "stalls", slower, named=named, also=also, interval_95=None))
     return found
 
 
-def judge_nodes(hosts: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
-    """Verdicts on nodes by what each measured alone: {metric: {"series": [...], "reasons": {number: why}}}."""
+def judge_nodes(record: Record) -> list[Verdict]:
+    """Verdicts on nodes by what each measured alone."""
     found: list[Verdict] = []
     for metric, title in NODE_METRICS.items():
-        if metric in metrics:
-            reasons = {int(i): why for i, why in metrics[metric]["reasons"].items()}
-            alpha = ALPHA / 2 if metric == STEP else OTHERS_ALPHA
-            found += judge_metric(hosts, title, metrics[metric]["series"], alpha=alpha, reasons=reasons)
-    return found + judge_stalls(hosts, *(metrics[metric]["series"] for metric in (STEP, STALLS)))
+        if metric in record["metrics"]:
+            reasons = {record["hosts"][int(i)]: why for i, why in record["metrics"][metric]["reasons"].items()}
+            found += judge_metric(title, of_hosts(record, metric), alpha=ALPHAS[metric], reasons=reasons)
+    return found + judge_stalls(of_hosts(record, STEP), of_hosts(record, STALLS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A record with the verdicts on it."""
 
-    record: Mapping[str, Any]
+    record: Record
     statuses: dict[str, str]  # of each node
     verdicts: list[Verdict]  # on nodes
     by_link: list[Verdict]
@@ -236,12 +221,34 @@ class Judged:
         """Nodes to run on: those that are not known to be slow or to fail."""
         return [host for host, status in self.statuses.items() if status in (OK, UNKNOWN)]
 
+    @property
+    def left_out(self) -> list[str]:
+        """The other nodes."""
+        return [host for host in self.statuses if host not in self.good]
 
-def judge_record(record: Mapping[str, Any]) -> Judged:
+    @property
+    def doubts(self) -> list[str]:
+        """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
+        of_steps = (v for v in self.verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures)
+        steps = sorted(of_steps, key=lambda v: v.figures["slower"])
+        if not steps or any(v.status == WARNING for v in steps):
+            return []
+        fastest, slowest = steps[0], steps[-1]
+        apart = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
+        if apart <= DOUBTFUL:
+            return []
+        return [
+            f"a step of {slowest.where} takes {apart:.1%} longer than one of {fastest.where}, and nobody is told from "
+            "the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
+            "--baseline"
+        ]
+
+
+def judge_record(record: Record) -> Judged:
     """Each node's status, the verdicts on nodes, and those on links."""
     hosts = record["hosts"]
-    by_node, by_link = judge_links(hosts, record["links"])
-    verdicts = judge_nodes(hosts, record["metrics"]) + by_node
+    by_node, by_link = judge_links(record)
+    verdicts = judge_nodes(record) + by_node
     verdicts += [
         Verdict(check="doctor", where=host, status=FATAL, found=failure)
         for host, node in zip(hosts, record["nodes"], strict=True)
@@ -254,21 +261,6 @@ def judge_record(record: Mapping[str, Any]) -> Judged:
     return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=by_link)
 
 
-def doubts(verdicts: Sequence[Verdict]) -> list[str]:
-    """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
-    steps = [v for v in verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures]
-    if not steps or any(v.status == WARNING for v in steps):
-        return []
-    fastest, slowest = (found(steps, key=lambda v: v.figures["slower"]) for found in (min, max))
-    apart = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
-    if apart <= DOUBTFUL:
-        return []
-    return [
-        f"a step of {slowest.where} takes {apart:.1%} longer than one of {fastest.where}, and nobody is told from the "
-        "others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """Of one metric since a baseline."""
@@ -276,37 +268,30 @@ class Change:
     metric: str
     nodes: int  # in both
     fleet: float  # median over the nodes: 0.02 is 2 % more time than then
-    interval_95: tuple[float, float] | None
+    interval_95: tuple[float, ...] | None
     slower: dict[str, float]  # nodes that lost more than the others did, and how much
 
 
-def _series(record: Mapping[str, Any], metric: str, host: str) -> Sequence[float] | None:
-    there = host in record["hosts"] and metric in record["metrics"]
-    return record["metrics"][metric]["series"][record["hosts"].index(host)] if there else None
-
-
-def changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Change]:
+def changes(now: Record, then: Record) -> list[Change]:
     """What became slower on the nodes of both records, each beside itself: how nodes differ by make goes out."""
     found = []
     for metric, title in NODE_METRICS.items():
-        moved, noise = dict[str, float](), []
-        for host in now["hosts"]:
-            series = [_series(record, metric, host) for record in (now, then)]
-            if all(series):
-                a, b = (list(map(math.log, taken or ())) for taken in series)
-                moved[host] = _place(a) - _place(b)
-                noise.append(math.hypot(_error(a), _error(b)))
+        if metric not in now["metrics"].keys() & then["metrics"].keys():
+            continue
+        series = (of_hosts(record, metric).items() for record in (now, then))
+        a, b = ({host: np.log(taken).tolist() for host, taken in of if taken} for of in series)
+        moved = {host: _place(a[host]) - _place(b[host]) for host in a if host in b}
         if not moved:
             continue
+        noise = statistics.median(math.hypot(_error(a[host]), _error(b[host])) for host in moved)
+        named = slow(moved, noise=noise, alpha=ALPHAS[metric])
         centre, interval = statistics.median(moved.values()), spread.median_interval(list(moved.values()))
-        alpha = ALPHA / 2 if metric == STEP else OTHERS_ALPHA
-        named = slow(moved, noise=statistics.median(noise), alpha=alpha)
         found.append(
             Change(
                 metric=title,
                 nodes=len(moved),
                 fleet=math.expm1(centre),
-                interval_95=interval and (math.expm1(interval[0]), math.expm1(interval[1])),
+                interval_95=interval and tuple(map(math.expm1, interval)),
                 slower={host: math.expm1(moved[host] - centre) for host in named},
             )
         )

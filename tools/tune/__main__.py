@@ -4,15 +4,12 @@
     python -m tools.tune --batches [32,64,...] [--dry-run]
 
 The job is the environment's, as for ./run_and_time.sh; each measurement is one such run of MODE=throughput. The first
-form takes strategies one by one against the base. What is really faster (95 % interval), also on runs that had no part
-in choosing it, and trains the same, becomes `config_<SYSTEM>_tuned.sh`; otherwise the base stays, and the file says so.
-The second form measures the base at each batch size; one that does not fit is shown with its reason.
+form writes `config_<SYSTEM>_tuned.sh`, the second shows the base at each batch size.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import statistics
 import sys
@@ -23,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from harness import env
-from runlog.errors import RunError, one_line
+from runlog.errors import one_line
 from runlog.verdict import FATAL, OK, Verdict, as_text
 from scoring.figure import spread
 from scoring.record import Record
-from tools.tune.candidates import BASE, BASE_WAY, CONTROL, CONTROL_WAY, Candidate, candidates
-from tools.tune.runs import ROOT, Measured, Runner, allowed_loss, finalists, judge_candidate, runner_of, shown
+from tools.tune.candidates import BASE, BASE_WAY, CONTROL_WAY, Candidate, candidates
+from tools.tune.runs import ROOT, Measured, Runner, allowed_loss, finalists, judge_candidate, shown
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -38,21 +35,28 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measures the strategies and writes the config file."""
     name = args.name or f"{job.dgxsystem}_tuned"
     path = args.folder / f"config_{name}.sh"
-    _check_writable(args.folder, path)
-    ways = _asked(args.only, candidates(job))
-    runner = runner_of(job)
+    if path.exists():
+        raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
+    try:  # now, not after hours of measuring
+        tempfile.TemporaryFile(dir=args.folder).close()
+    except OSError as error:
+        raise ValueError(f"--folder {args.folder}: {error.strerror}: give a folder that this user may write") from None
+    every = {way.name: way for way in candidates(job)}
+    wanted = args.only.split(",") if args.only else every
+    if unknown := [name for name in wanted if name not in every]:
+        raise ValueError(f"--only {','.join(unknown)}: must be of {','.join(every)}")
+    ways = [way for name, way in every.items() if name in wanted]
+    runner = Runner.of(job)
     if args.dry_run:
-        for way in (BASE_WAY, CONTROL_WAY, *ways):
-            print(shlex.join(runner.command(way, "screen_1")))
+        runner.show("screen_1", (BASE_WAY, CONTROL_WAY, *ways))
         print(
             f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
             f"what was faster (at most 3 runs); writes {path}"
         )
         return 0
     verdicts, of_base, allowed, lines = _judged(runner, "screen", ways, args.repeats)
-    again = finalists(verdicts)
     confirmed: dict[Candidate, Verdict] = {}
-    if again:
+    if again := finalists(verdicts):
         confirmed, of_base, _, more = _judged(runner, "confirm", again, args.repeats, allowed)
         lines += ["measured again, on runs that had no part in the choice:", *more]
     better = [way for way, verdict in confirmed.items() if verdict.status == OK]
@@ -68,30 +72,6 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     return 0
 
 
-def _check_writable(folder: Path, path: Path) -> None:
-    """Says before hours of measuring that the config file could not be written after them.
-
-    Raises ValueError where it is there already, or the folder takes no file.
-    """
-    if path.exists():
-        raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
-
-
-def _asked(only: str, ways: list[Candidate]) -> list[Candidate]:
-    """Those of the strategies that --only names; all where it names none. Raises ValueError where it names another."""
-    if not only:
-        return ways
-    wanted = only.split(",")
-    unknown = set(wanted) - {way.name for way in ways}
-    if unknown:
-        raise ValueError(f"--only {','.join(sorted(unknown))}: must be of {','.join(way.name for way in ways)}")
-    return [way for way in ways if way.name in wanted]
-
-
 def _judged(
     runner: Runner, title: str, ways: Sequence[Candidate], repeats: int, allowed: Sequence[float] = ()
 ) -> tuple[dict[Candidate, Verdict], list[Measured], Sequence[float], list[str]]:
@@ -103,8 +83,6 @@ def _judged(
     """
     control = [] if allowed else [CONTROL_WAY]
     runs, failed = runner.take(title, [BASE_WAY, *control, *ways], repeats)
-    if CONTROL in failed:
-        raise RunError(f"the control does not run: {failed[CONTROL]}")
     of_base = runs.pop(BASE_WAY)
     allowed = allowed or allowed_loss(of_base, runs.pop(CONTROL_WAY))
     verdicts = {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
@@ -163,18 +141,16 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     if not all(text.isdecimal() and int(text) > 0 for text in texts):
         raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
     ways = [Candidate(name=f"BATCHSIZE={text}", variables=(("BATCHSIZE", text),)) for text in texts]
-    runner = runner_of(job)
+    runner = Runner.of(job)
     if args.dry_run:
-        for way in ways:
-            print(shlex.join(runner.command(way, "batch_1")))
+        runner.show("batch_1", ways)
         print(f"{args.repeats} turns of {len(ways)} runs; one that fails is not run again")
         return 0
     runs, failed = runner.take("batch", ways, args.repeats)
     if runner.records:
         print(f"machine {runner.records[0].machine}")
     verdicts = [batch_verdict(way.name, runs.get(way, []), failed.get(way.name, "")) for way in ways]
-    print(as_text(verdicts), end="")
-    print(f"logs    {runner.folder}")
+    print(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if runs else 1
 
 

@@ -48,40 +48,31 @@ def candidates(job: env.Job) -> list[Candidate]:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
     gpu, half = job.device == "gpu", job.precision in ("amp_o1", "amp_o2")
     nhwc = half and job.workload == "rn50" and job.layout != "NCHW"
-    ranks = job.dgxngpu
-    knobs = [f"enable_inplace={0 if gpu else 1}"]
-    knobs.append("merged_lars=1" if "lars" in job.recipe else "merged_optimizer=0")
-    if nhwc:
-        knobs += ["fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"]
-    else:
-        knobs.append("fuse_elewise_add_act_ops=0")
-    if ranks > 1:
-        knobs += ["fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64"]
-    if gpu and nhwc:
-        knobs.append("resnet_unit=1")
-    if gpu and job.workload == "rn50" and base.gradient_merge == 1:
-        knobs.append("cuda_graph=1")
-    if gpu:
-        knobs += ["enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"]
-        knobs += ["conv_workspace_size_limit=512", "conv_workspace_size_limit=8000"]
-    changes = (knob for knob in knobs if strategy.parse(f"{job.strategy},{knob}") != base)
+    lars, ranks = "lars" in job.recipe, job.dgxngpu
+    makes_sense = {
+        f"enable_inplace={0 if gpu else 1}": True,
+        "merged_lars=1": lars,
+        "merged_optimizer=0": not lars,
+        **dict.fromkeys(("fuse_bn_act_ops=0", "fuse_bn_add_act_ops=0"), nhwc),
+        "fuse_elewise_add_act_ops=0": not nhwc,
+        **{f"fuse_grad_size_in_MB={size}": ranks > 1 for size in (1, 4, 64)},
+        "resnet_unit=1": gpu and nhwc,
+        "cuda_graph=1": gpu and job.workload == "rn50" and base.gradient_merge == 1,
+        **dict.fromkeys(("enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"), gpu),
+        **{f"conv_workspace_size_limit={size}": gpu for size in (512, 8000)},
+    }
+    changes = (knob for knob, so in makes_sense.items() if so and strategy.parse(f"{job.strategy},{knob}") != base)
     found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
     serial = "1" if gpu else "0"  # the other way than harness/env.py has it
     found.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
     if gpu and ranks == strategy.AUTO_RANKS:
         found.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
-    if not gpu:
-        found += _fewer_ranks(job, base.gradient_merge)
-    return found
-
-
-def _fewer_ranks(job: env.Job, parts: int) -> list[Candidate]:
-    """The same update by fewer processes with more threads each: batch norm sees the same images together."""
-    found = []
-    for ranks in range(1, job.dgxngpu):
-        times, rest = divmod(job.dgxngpu, ranks)
-        if rest == 0:
-            variables = (("DGXNGPU", str(ranks)), ("BATCHSIZE", str(job.batchsize * times)))
-            knobs = (f"gradient_merge={times * parts}",)
-            found.append(Candidate(name=f"DGXNGPU={ranks}", knobs=knobs, variables=variables))
+    if gpu:
+        return found
+    # The same update by fewer processes with more threads each: batch norm sees the same images together.
+    for fewer in (count for count in range(1, ranks) if ranks % count == 0):
+        times = ranks // fewer
+        variables = (("DGXNGPU", str(fewer)), ("BATCHSIZE", str(job.batchsize * times)))
+        knobs = (f"gradient_merge={times * base.gradient_merge}",)
+        found.append(Candidate(name=f"DGXNGPU={fewer}", knobs=knobs, variables=variables))
     return found

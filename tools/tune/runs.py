@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from harness import env
 from program import strategy
@@ -57,6 +60,14 @@ class Runner:
     strategy: str  # of the base
     records: list[Record] = field(default_factory=list)  # of all runs so far
 
+    @classmethod
+    def of(cls, job: env.Job) -> Runner:
+        """Of a job; each run is one trial of a fixed number of steps, on the same samples."""
+        folder = Path(job.logdir).resolve() / "tune" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        seed = job.seed if job.seed >= 0 else 1
+        variables = {"MODE": "throughput", "NEXP": "1", "SEED": str(seed), "PROGRESS": "plain", "CLEAR_CACHES": "0"}
+        return cls(folder=folder, variables=variables, strategy=job.strategy)
+
     def _logdir(self, way: Candidate, turn: str) -> Path:
         return self.folder / turn / "".join(c if c.isalnum() or c in "_.=" else "-" for c in way.name)
 
@@ -65,12 +76,15 @@ class Runner:
         variables = self.variables | {"LOGDIR": str(self._logdir(way, turn))} | way.exports(self.strategy)
         return ["env", *(f"{k}={v}" for k, v in variables.items()), str(ROOT / "run_and_time.sh")]
 
+    def show(self, turn: str, ways: Iterable[Candidate]) -> None:
+        """Prints the command of each."""
+        for way in ways:
+            print(shlex.join(self.command(way, turn)))
+
     def run(self, way: Candidate, turn: str) -> tuple[Record | None, str]:
         """The record of a run, or why there is none."""
-        command, nothing = self.command(way, turn), subprocess.DEVNULL
-        with subprocess.Popen(
-            command, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True
-        ) as process:
+        command, nothing, pipe = self.command(way, turn), subprocess.DEVNULL, subprocess.PIPE
+        with subprocess.Popen(command, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=pipe, text=True) as process:
             try:
                 _, stderr = process.communicate()
             finally:
@@ -88,37 +102,27 @@ class Runner:
     ) -> tuple[dict[Candidate, list[Measured]], dict[str, str]]:
         """Runs of each way that went through all turns, which go by the `title`, and the reasons of the others.
 
-        Raises RunError where the base itself does not run.
+        Raises RunError where the base or the control does not run.
         """
         found: dict[Candidate, list[Measured]] = {way: [] for way in ways}
         failed: dict[str, str] = {}
         for turn in range(1, repeats + 1):
-            for way in list(ways) if turn % 2 else list(reversed(ways)):
-                if way.name in failed or (way.name == CONTROL and turn > 1):
+            for way in ways if turn % 2 else reversed(ways):
+                if way not in found or (way.name == CONTROL and turn > 1):
                     continue
                 label = f"{title}_{turn}"
                 record, outcome = self.run(way, label)
                 if record is None:
-                    if way.name == BASE:
-                        raise RunError(f"the base does not run: {outcome}")
+                    if way.name in (BASE, CONTROL):
+                        raise RunError(f"the {way.name} does not run: {outcome}")
                     failed[way.name] = outcome
+                    del found[way]
                 else:
                     self.records.append(record)
                     found[way].append(measured(record))
                     outcome = f"{found[way][-1].images_per_s:.2f} images/s"
                 print(f"{label} {way.name}: {outcome}", file=sys.stderr, flush=True)
-        return {way: runs for way, runs in found.items() if way.name not in failed}, failed
-
-
-def runner_of(job: env.Job) -> Runner:
-    """Of a job; each run is one trial of a fixed number of steps, on the same samples."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    seed = job.seed if job.seed >= 0 else 1
-    return Runner(
-        folder=Path(job.logdir).resolve() / "tune" / stamp,
-        variables={"MODE": "throughput", "NEXP": "1", "SEED": str(seed), "PROGRESS": "plain", "CLEAR_CACHES": "0"},
-        strategy=job.strategy,
-    )
+        return found, failed
 
 
 # ---- what is taken for better
@@ -131,12 +135,9 @@ def shown(images_per_s: Sequence[float]) -> str:
 
 def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list[float]:
     """By how much a loss may differ from that of the first of the base's `runs`, window by window."""
-    first, so_far, allowed = runs[0].losses, 0.0, []
-    for window, loss in enumerate(first):
-        moved = [abs(run.losses[window] - loss) for run in (*runs[1:], *controls)]
-        so_far = max(so_far, *moved)
-        allowed.append(CONTROL_FACTOR * so_far + LOSS_ROUNDING * abs(loss))
-    return allowed
+    first, *others = (np.array(run.losses) for run in (*runs, *controls))
+    so_far = np.maximum.accumulate(np.abs(np.array(others) - first).max(axis=0))
+    return (CONTROL_FACTOR * so_far + LOSS_ROUNDING * np.abs(first)).tolist()
 
 
 def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> Verdict:
@@ -150,12 +151,8 @@ def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured
     interval = spread.t_interval(logs)
     assert interval is not None, "two turns or more are taken"
     ratio, low, high = (math.exp(log) for log in (statistics.fmean(logs), *interval))
-    excesses = [
-        abs(loss - expected) / limit
-        for run in runs
-        for loss, expected, limit in zip(run.losses, base[0].losses, allowed, strict=True)
-    ]
-    excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)  # max may pass over a NaN
+    off = np.abs(np.array([run.losses for run in runs]) - base[0].losses) / allowed
+    excess = math.inf if np.isnan(off).any() else float(off.max())
     if excess > 1:
         status, verdict = FATAL, f"refused: its losses differ by {excess:.3g} times what is allowed"
     elif low > 1:
