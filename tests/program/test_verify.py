@@ -118,17 +118,17 @@ def test_a_gradient_that_does_not_reach_its_update_once_is_refused(
     reason: str, broken: Callable[[Any], None], half: programs.Built
 ) -> None:
     main = half.main.clone()
-    verify.gradients(main, ranks=RANKS)
+    verify.gradients([main], ranks=RANKS)
     broken(main.global_block())
     with pytest.raises(verify.Refused, match=reason):
-        verify.gradients(main, ranks=RANKS)
+        verify.gradients([main], ranks=RANKS)
 
 
 def test_ranks_that_train_apart_are_refused(full: programs.Built) -> None:
     main = full.main.clone()
     remove(main.global_block(), ops(main.global_block(), "c_allreduce_sum")[0])
     with pytest.raises(verify.Refused, match="is summed over the ranks 0 times, not 1: the ranks would train apart"):
-        verify.gradients(main, ranks=RANKS)
+        verify.gradients([main], ranks=RANKS)
 
 
 def merge_of(block: Any) -> Any:
@@ -163,27 +163,26 @@ def not_divided(block: Any) -> None:
 @pytest.mark.parametrize(
     ("reason", "where", "broken"),
     [
-        ("do not merge the same gradients", "micro", lambda b: remove(b, merge_of(b))),
-        ("do not merge the same gradients", "main", lambda b: remove(b, merge_of(b))),
-        ("do not merge the same gradients", "main", at_another_scale),
-        ("after its sum over the ranks", "main", after_the_sum),
-        ("is merged twice", "main", lambda b: merge_at(b, merge_of(b), move=False)),
+        ("is merged of 1 micro-steps, not 2", "micro", lambda b: remove(b, merge_of(b))),
+        ("is merged of 1 micro-steps, not 2", "main", lambda b: remove(b, merge_of(b))),
+        ("is merged of 1 micro-steps, not 2", "both", lambda b: remove(b, merge_of(b))),
+        ("is merged of 1 micro-steps", "micro", lambda b: merge_of(b).desc.set_output("Out", merge_of(b).input("X"))),
+        ("is merged of 3 micro-steps, not 2", "main", lambda b: merge_at(b, merge_of(b), move=False)),
+        ("is merged with an accumulator at another scale", "main", at_another_scale),
+        ("is merged after its sum over the ranks", "main", after_the_sum),
         ("or before it is computed", "main", lambda b: merge_at(b, ops(b, "coalesce_tensor")[-1])),
         ("is not cleared after the update", "main", never_cleared),
-        ("is written to", "micro", lambda b: merge_of(b).desc.set_output("Out", merge_of(b).input("X"))),
-        ("a micro-step updates", "micro", lambda b: update(b, merge_of(b).input("X"))),
-        ("46 gradients are merged, 47 are used", "both", lambda b: remove(b, merge_of(b))),
-        (r"is merged after 0 sums at the factor 0\.125", "both", not_divided),
+        ("fc.b is updated twice", "micro", lambda b: update(b, merge_of(b).input("X"))),
+        (r"is scaled by 0\.125, not by 1/16", "both", not_divided),
     ],
 )
 def test_gradients_not_merged_once_are_refused(reason: str, where: str, broken: Callable[[Any], None]) -> None:
-    built = programs.build(name="amp_o2", device="gpu", ranks=RANKS, knobs="gradient_merge=2")
-    micro, main = built.update
-    assert verify.merged(micro, main, ranks=RANKS, parts=2) == 47
+    micro, main = update = programs.build(name="amp_o2", device="gpu", ranks=RANKS, knobs="gradient_merge=2").update
+    assert len(verify.gradients(update, ranks=RANKS)) == 47
     for program in {"micro": (micro,), "main": (main,), "both": (micro, main)}[where]:
         broken(program.global_block())
     with pytest.raises(verify.Refused, match=reason):
-        verify.merged(micro, main, ranks=RANKS, parts=2)
+        verify.gradients(update, ranks=RANKS)
 
 
 @pytest.mark.parametrize(
