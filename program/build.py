@@ -26,12 +26,11 @@ from program import precision as precisions
 from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
-from program.optimizers import OptimizerConfig
-from program.passes import buckets, control, edit, gradients, merge, of_paddle, resnet_unit, sync_bn, updates
+from program.optimizers import OptimizerConfig, Schedule
+from program.passes import buckets, control, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
 from program.proof import knobs as knobs_of
-from program.schedules import Schedule
 from program.strategy import Strategy, resolve
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
@@ -212,7 +211,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) ->
         updates.merge_lars(main)
     programs = [main]
     if knobs.gradient_merge > 1:
-        programs = [merge.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
+        programs = [updates.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:

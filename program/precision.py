@@ -2,7 +2,7 @@
 
 Levels are Paddle's: O1 keeps FP32 parameters and casts them before each convolution and matrix product; O2 holds
 them in half precision with FP32 master copies in the optimizer. In both, batch statistics, the loss and everything
-outside `half_region` are FP32.
+outside `static.amp.fp16_guard` are FP32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from program.passes.edit import insert, remove
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
 # 0.8 after two steps with a gradient that is not finite.
 FIRST_LOSS_SCALE = 32768.0
-GOOD_STEPS, BAD_STEPS, GROWTH, BACKOFF = 1000, 2, 2.0, 0.8
+DYNAMIC = {"incr_every_n_steps": 1000, "decr_every_n_nan_or_inf": 2, "incr_ratio": 2.0, "decr_ratio": 0.8}
 WHITE_LIST = {"concat"}  # of branches of which O1 would take one FP32 source as a reason to cast all to FP32
 BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduce_mean", "reduce_sum"}
 
@@ -67,11 +67,6 @@ def captured_loss_scale(global_batch: int) -> float:
     return float(1 << (global_batch - 1).bit_length())
 
 
-def half_region() -> Any:
-    """`with half_region():` around the operators of a network that may run in half precision."""
-    return static.amp.fp16_guard()
-
-
 @contextlib.contextmanager
 def fp32_statistics() -> Iterator[None]:
     """Keeps scale, bias and statistics of `sync_batch_norm` in FP32, as Paddle does for `batch_norm` alone."""
@@ -110,16 +105,13 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
         master_weight=precision.level == "O2" or None,
         init_loss_scaling=FIRST_LOSS_SCALE if dynamic else 1.0,
         use_dynamic_loss_scaling=dynamic,
-        incr_every_n_steps=GOOD_STEPS,
-        decr_every_n_nan_or_inf=BAD_STEPS,
-        incr_ratio=GROWTH,
-        decr_ratio=BACKOFF,
+        **DYNAMIC,
         use_amp_guard=precision.level == "O2",
     )
 
 
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
-    """Gives an evaluation program the types of its training program; only `half_region` is cast."""
+    """Gives an evaluation program the types of its training program: only what `fp16_guard` holds is cast."""
     if not precision.is_half:
         return
     parameters = main.all_parameters()  # Paddle asks for them again at each operator, squared work

@@ -7,14 +7,14 @@ from paddle import static
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 from sklearn.metrics import jaccard_score
 
-from paddle_hrnet import metric
+from paddle_hrnet import train
 
 
 def by_operators(logits: np.ndarray, label: np.ndarray, classes: int) -> np.ndarray:
     paddle.enable_static()
     main = static.Program()
     with static.program_guard(main, static.Program()):
-        matrix = metric.confusion_matrix(
+        matrix = train.confusion_matrix(
             static.data("logits", list(logits.shape), "float32"),
             static.data("label", list(label.shape), "uint8"),
             classes,
@@ -35,17 +35,10 @@ def test_confusion_matrix_is_sklearns(seed: int) -> None:
     theirs = sklearn_confusion(label[counted], prediction[counted], labels=range(classes))
     np.testing.assert_array_equal(ours, theirs)
     iou = jaccard_score(label[counted], prediction[counted], labels=range(classes), average=None, zero_division=0)
-    np.testing.assert_allclose(metric.class_iou(ours), iou)
-    assert metric.mean_iou(ours) == pytest.approx(iou.mean())
+    assert train.mean_iou(ours) == pytest.approx(iou.mean())
 
 
 def test_an_absent_class_counts_as_0_as_in_paddleseg() -> None:
-    confusion = np.array([[6, 0, 0], [2, 2, 0], [0, 0, 0]])
-    assert metric.class_iou(confusion).tolist() == [0.75, 0.5, 0.0]
-    assert metric.mean_iou(confusion) == pytest.approx((0.75 + 0.5 + 0.0) / 3)
-
-
-def test_all_ignored() -> None:
+    assert train.mean_iou(np.array([[6, 0, 0], [2, 2, 0], [0, 0, 0]])) == pytest.approx((0.75 + 0.5 + 0.0) / 3)
     confusion = by_operators(np.zeros((1, 3, 2, 2), np.float32), np.full((1, 2, 2), 255, np.uint8), 3)
-    assert not confusion.any()
-    assert metric.mean_iou(confusion) == 0.0
+    assert not confusion.any() and train.mean_iou(confusion) == 0.0

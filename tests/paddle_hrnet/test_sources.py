@@ -19,7 +19,7 @@ import pytest
 from harness import env
 from paddle_hrnet import config, data, model, train
 from program import build, precision, strategy
-from program.schedules import Schedule
+from program.optimizers import Schedule
 
 
 def built(name: str) -> build.TrainingProgram:
@@ -118,3 +118,17 @@ def test_crops_scales_and_colours_are_the_configurations(name: str, iterations: 
     assert (recipe.iterations, recipe.head_bias, recipe.target_miou) == (iterations, bias, 0.7897)
     assert (recipe.image_size, recipe.optimizer) == ("1024x512", config.cityscapes_80k(16).optimizer)
     assert (recipe.base_learning_rate, recipe.warmup_epochs, recipe.end_learning_rate) == (0.01, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["cityscapes_80k", "cityscapes_benchmark"])
+def test_the_rate_is_paddles_polynomial_decay_at_every_step(name: str) -> None:
+    """PaddleSeg trains by this class from the recipe's `learning_rate` and `iters`."""
+    recipe = config.recipe(name, global_batch=8)
+    iterations = {"cityscapes_80k": 80_000, "cityscapes_benchmark": 400}[name]
+    schedule = recipe.make_schedule(samples=config.CITYSCAPES_TRAIN, global_batch=8)
+    peer = paddle.optimizer.lr.PolynomialDecay(0.01, decay_steps=iterations, end_lr=0.0, power=0.9)
+    for step in range(iterations + 3):  # past the end the last rate holds
+        assert schedule(step) == pytest.approx(peer(), rel=1e-12)
+        peer.step()
+    assert schedule(iterations // 2) == pytest.approx(0.01 * 0.5**0.9)
+    assert schedule(iterations) == 0

@@ -24,7 +24,7 @@ from PIL import Image
 from harness import sampling
 from harness.loader import ReaderConfig
 from paddle_rn50 import config, data
-from program import schedules
+from program import optimizers
 from tests.program import programs
 
 SOURCED = ("mlperf_lars", "nvidia_cosine", "paddleclas_piecewise")
@@ -39,7 +39,7 @@ def built(name: str) -> programs.Built:
     )
 
 
-def schedule(name: str) -> schedules.Schedule:
+def schedule(name: str) -> optimizers.Schedule:
     recipe = config.recipe(name, global_batch=BATCH[name])
     return recipe.make_schedule(samples=config.IMAGENET_TRAIN, global_batch=BATCH[name])
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from harness import session
-from paddle_rn50 import config, model
+from paddle_rn50 import model
 from program.proof import verify
-from runlog.writer import RunLog
-from tests import jobs
 from tests.program import lower, programs
 
 RANKS = 8
@@ -79,28 +75,3 @@ def test_a_merged_update_of_mixed_up_lists_is_refused(slot: str, attr: str, reas
         op.desc.set_output(f"{slot}Out", turned)
     with pytest.raises(verify.Refused, match=reason):
         verify.optimizer(main, programs.LARS)
-
-
-@pytest.mark.parametrize("batch", sorted(config.MLPERF_POINTS)[::4])
-def test_what_a_log_says_of_lars_is_what_the_program_computes_with(batch: int, tmp_path: Path) -> None:
-    """Attributes of its operators, and the rates that it is sent, by the ruleset's names."""
-    recipe = config.recipe("mlperf_lars", global_batch=batch)
-    schedule = recipe.make_schedule(samples=config.IMAGENET_TRAIN, global_batch=batch)
-    log = RunLog(tmp_path / "log.txt")
-    session.log_optimizer(log, schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
-    log.close()
-    said = {event["key"]: event["value"] for event in jobs.mllog(tmp_path / "log.txt")}
-    small = programs.replace(programs.RECIPE, optimizer=recipe.optimizer)
-    built = programs.build(device="gpu", ranks=RANKS, recipe=small)
-    updates = [op for op in built.main.global_block().ops if op.type == "lars_momentum"]
-    decays = {decay for op in updates for decay in op.attr("lars_weight_decay")}
-    assert decays == {0.0, np.float32(said["lars_opt_weight_decay"])}
-    assert {op.attr("mu") for op in updates} == {np.float32(said["lars_opt_momentum"])}
-    assert {op.attr("epsilon") for op in updates} == {np.float32(said["lars_epsilon"])}
-    warmup = round(said["lars_opt_learning_rate_warmup_epochs"] * (config.IMAGENET_TRAIN // batch))
-    decayed = warmup + said["lars_opt_learning_rate_decay_steps"]
-    power = said["lars_opt_learning_rate_decay_poly_power"]
-    base, end = said["lars_opt_base_learning_rate"], said["lars_opt_end_learning_rate"]
-    assert (schedule(warmup), schedule(decayed), schedule(decayed + 9)) == (base, end, end)
-    middle = schedule(warmup + (decayed - warmup) // 4) - end
-    assert middle == pytest.approx((base - end) * (1 - (decayed - warmup) // 4 / (decayed - warmup)) ** power)

@@ -40,15 +40,15 @@ def test_every_knob_of_fleetx_is_known() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("fuse_grad_size_in_MB=0", "must be at least 0.001"),
-        ("fuse_grad_size_in_MB=nan", "must be at least 0.001"),
+        ("fuse_grad_size_in_MB=0", "must be 0.001 to 2147483647"),
+        ("fuse_grad_size_in_MB=nan", "must be 0.001 to 2147483647"),
         ("fuse_grad_size_in_MB=big", "must be a number"),
-        ("fuse_grad_size_in_MB=inf", "must be at most 2147483647"),
-        ("conv_workspace_size_limit=1000000000000000000000000000000", "must be at most 2147483647"),
+        ("fuse_grad_size_in_MB=inf", "to 2147483647"),
+        ("conv_workspace_size_limit=1000000000000000000000000000000", "to 2147483647"),
         ("fuse_bn_act_ops=2", "must be 0 or 1"),
         ("auto=1", "use auto alone"),
         ("bogus=1", "no knob 'bogus'"),
-        ("gradient_merge=0", "must be at least 1"),
+        ("gradient_merge=0", "must be 1 to"),
     ],
 )
 def test_a_wrong_value_is_refused(text: str, reason: str) -> None:
@@ -111,17 +111,10 @@ FP32_CPU: dict[str, Any] = {"name": "fp32", "device": "cpu", "ranks": 1}
 @pytest.mark.parametrize(
     ("knobs", "more", "reason"),
     [
-        ("fuse_bn_act_ops=1", {"name": "fp32"}, "takes FP16 in NHWC only"),
         ("fuse_bn_add_act_ops=1", {"name": "tf32"}, "FP16 in NHWC only: leave it out, or .* without LAYOUT=NCHW$"),
         ("fuse_bn_act_ops=1", {"layout": "NCHW"}, "takes FP16 in NHWC only"),
         ("enable_addto=1", FP32_CPU, "the gradients would be wrong"),
-        ("conv_workspace_size_limit=512", FP32_CPU, "conv_workspace_size_limit: a CPU computes without cuDNN"),
         ("cudnn_exhaustive_search=0", FP32_CPU, "cudnn_exhaustive_search: a CPU computes without cuDNN: leave it out"),
-        (
-            "cudnn_batchnorm_spatial_persistent=1",
-            FP32_CPU,
-            "cudnn_batchnorm_spatial_persistent: a CPU computes without",
-        ),
         ("fuse_grad_size_in_MB=1", {"ranks": 1}, "fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or"),
         ("fuse_elewise_add_act_ops=1", {}, "fuse_elewise_add_act_ops is on .* found nothing"),  # batch norm took all
         ("fuse_bn_add_act_ops=1", {"stages": ()}, "fuse_bn_add_act_ops is on .* found nothing to change: leave it out"),

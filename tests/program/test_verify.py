@@ -214,19 +214,16 @@ def test_a_half_precision_parameter_without_a_master_is_refused(lost: str, half:
         verify.optimizer(main, programs.SGD)
 
 
-def test_a_loss_in_half_precision_is_refused(half: programs.Built) -> None:
+def test_half_precision_is_of_products_and_not_of_the_loss(half: programs.Built, full: programs.Built) -> None:
     main = half.main.clone()
-    verify.arithmetic(main, "float16")
+    for sound in (main, programs.build(name="amp_o1", device="gpu", ranks=2).main):
+        verify.arithmetic(sound, "float16")
+    with pytest.raises(verify.Refused, match="is not in float16"):
+        verify.arithmetic(full.main, "float16")
     (loss,) = ops(main.global_block(), "softmax_with_cross_entropy")
     main.global_block().var(loss.input("Logits")[0]).desc.set_dtype(paddle.float16)
     with pytest.raises(verify.Refused, match="the loss is not computed in float32"):
         verify.arithmetic(main, "float16")
-
-
-def test_half_precision_is_where_it_belongs(full: programs.Built) -> None:
-    verify.arithmetic(programs.build(name="amp_o1", device="gpu", ranks=2).main, "float16")
-    with pytest.raises(verify.Refused, match="is not in float16"):
-        verify.arithmetic(full.main, "float16")
 
 
 @pytest.mark.parametrize(
@@ -292,6 +289,7 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
 
 LARS = programs.replace(programs.RECIPE, optimizer=programs.LARS)
 UNITS = {"stages": ((32, 2), (64, 2))}  # whole tiles of channels
+FP32, UNFUSED = {"name": "fp32"}, "fuse_bn_add_act_ops=0,fuse_elewise_add_act_ops=0"
 
 
 @pytest.mark.parametrize(
@@ -299,12 +297,7 @@ UNITS = {"stages": ((32, 2), (64, 2))}  # whole tiles of channels
     [
         ("fuse_bn_act_ops=0", "", {}, "fuse_bn_act_ops is on and the program has 9 batch_norm before a relu"),
         ("fuse_bn_add_act_ops=0", "", {}, "fuse_bn_add_act_ops is on and the program has 6 batch_norm before an add"),
-        (
-            "fuse_bn_add_act_ops=0,fuse_elewise_add_act_ops=0",
-            "fuse_bn_add_act_ops=0",
-            {},
-            "fuse_elewise_add_act_ops is on and the program has 4 elementwise_add before a relu",
-        ),
+        (UNFUSED, "fuse_bn_add_act_ops=0", {}, "fuse_elewise_add_act_ops is on and the program has 4 elementwise_add"),
         ("enable_addto=0", "", {}, "enable_addto is on and the program has 4 sum of the gradient of a convolution's"),
         ("enable_inplace=0", "enable_inplace=1", {}, "enable_inplace is on and the program has no share_buffer"),
         ("merged_optimizer=0", "", {}, "merged_optimizer is on and the program has 47 momentum"),
@@ -317,18 +310,8 @@ UNITS = {"stages": ((32, 2), (64, 2))}  # whole tiles of channels
         ("", "perturb_input=1", {}, "perturb_input is on and no input is moved"),
         ("", "fuse_grad_size_in_MB=0.001", {}, r"a bucket has .* MiB, fuse_grad_size_in_MB is 0\.001"),
         ("fuse_grad_size_in_MB=0.01", "", {}, r"a bucket is closed at 0\.\d\d MiB, .* fuse_grad_size_in_MB is 16"),
-        (
-            "",
-            "fuse_elewise_add_act_ops=0",
-            {"name": "fp32"},
-            "fuse_elewise_add_act_ops is off and the program has 4 fu",
-        ),
-        (
-            "fuse_elewise_add_act_ops=0",
-            "",
-            {"name": "fp32"},
-            "fuse_elewise_add_act_ops is on and the program has 4 ele",
-        ),
+        ("", "fuse_elewise_add_act_ops=0", FP32, "fuse_elewise_add_act_ops is off and the program has 4 fused"),
+        ("fuse_elewise_add_act_ops=0", "", FP32, "fuse_elewise_add_act_ops is on and the program has 4 elementwise"),
         ("", "merged_lars=1", {"recipe": LARS}, "merged_lars is on and the program has 47 lars_momentum of one param"),
         ("merged_lars=1", "", {"recipe": LARS}, "merged_lars is off and the program has 2 lars_momentum of several"),
         ("", "resnet_unit=1", UNITS, "resnet_unit is on and the program has 14 convolution that a unit takes"),
