@@ -149,7 +149,7 @@ def inflated(content: bytes, rows: int) -> bytes:
         (size,) = struct.unpack_from(">I", content, at)
         end = at + 8 + size
         if content[at + 4 : at + 8] == b"IDAT":
-            if content[end : end + 4] != _crc(view[at + 4 : end]):
+            if content[end : end + 4] != struct.pack(">I", isal_zlib.crc32(view[at + 4 : end])):
                 return content
             parts.append(view[at + 8 : end])
         at = end + 4
@@ -165,14 +165,8 @@ def inflated(content: bytes, rows: int) -> bytes:
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + _crc(kind, content)
-
-
-def _crc(*parts: bytes | memoryview) -> bytes:
-    total = 0
-    for part in parts:
-        total = isal_zlib.crc32(part, total)
-    return struct.pack(">I", total)
+    total = isal_zlib.crc32(content, isal_zlib.crc32(kind))
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", total)
 
 
 def _cut(crop: ImageFormat) -> dict[str, Any]:

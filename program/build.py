@@ -27,7 +27,7 @@ from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, Schedule
-from program.passes import buckets, control, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
+from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
 from program.proof import knobs as knobs_of
@@ -201,7 +201,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) ->
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
-        control.perturb_input(main)
+        precisions.perturb_input(main)
     if knobs.fuse_elewise_add_act_ops:
         gradients.simplify_sums(main)
     gradients.spread_mean(main)

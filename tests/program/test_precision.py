@@ -7,12 +7,9 @@ from unittest import mock
 
 import numpy as np
 import paddle
-import pytest
 from paddle import static
 
-from harness.loop import COUNTED
-from paddle_rn50 import train
-from program import build, precision
+from program import build
 from program.passes import sync_bn
 from tests.program import programs
 
@@ -43,23 +40,6 @@ def test_the_start_up_program_casts_parameters_after_their_masters_are_copied() 
         for name in half.intersection(op.input_arg_names):
             seen[name].append("master" if "_fp32_master_" in op.output_arg_names[0] else "cast")
     assert all(order == ["master", "cast"] for order in seen.values())
-
-
-@pytest.mark.parametrize(("name", "wanted"), [("amp_o1", paddle.float32), ("amp_o2", paddle.float16)])
-def test_an_evaluation_program_takes_the_parameters_of_its_training_program(name: str, wanted: Any) -> None:
-    chosen = precision.PRECISIONS[name]
-    model = train.ResNet50(programs.RECIPE, build.Plan(device="gpu", precision=chosen, layout="NHWC"), batch=4)
-    main = static.Program()
-    with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():
-        model.evaluation_totals(model.image, 4)
-        precision.cast_evaluation(main, chosen)
-    block = main.global_block()
-    assert block.var("stem.conv.w").dtype == wanted
-    convolutions = [op.output("Output")[0] for op in block.ops if op.type == "conv2d"]
-    assert {block.var(name).dtype for name in ("image", *convolutions)} == {paddle.float16}
-    for total in (train.CORRECT, COUNTED):  # 50,000 images are counted: FP16 ends at 2048
-        writer = next(op for op in block.ops if total in op.output_arg_names)
-        assert {block.var(name).dtype for name in (total, writer.input_arg_names[0])} == {paddle.float32}
 
 
 def test_statistics_over_the_ranks_stay_in_fp32() -> None:
