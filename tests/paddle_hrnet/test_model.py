@@ -26,11 +26,11 @@ CITYSCAPES = cityscapes_80k(8)
 
 
 @functools.cache
-def build(recipe: Recipe = CITYSCAPES, *, height: int = 512, width: int = 1024) -> static.Program:
+def build(recipe: Recipe = CITYSCAPES) -> static.Program:
     main = static.Program()
     with static.program_guard(main, static.Program()):
-        logits = fcn_hrnet_w18(static.data("image", [1, 3, height, width], "float32"), recipe, training=False)
-    assert logits.shape == (1, recipe.classes, height, width)
+        logits = fcn_hrnet_w18(static.data("image", [1, 3, 512, 1024], "float32"), recipe, training=False)
+    assert logits.shape == (1, recipe.classes, 512, 1024)
     return main
 
 
@@ -41,30 +41,9 @@ def parameters(main: static.Program) -> tuple[int, int]:
     return sum(count[name] for name in trainable), sum(count.values())
 
 
-def flops(main: static.Program) -> int:
-    """FLOPs as `paddle.flops` counts them: multiply-adds of convolutions with their biases, and 2 for each value of a
-    batch normalization; all else is free.
-    """
-    block, total = main.global_block(), 0
-    for op in block.ops:
-        if op.type == "conv2d":
-            out = int(np.prod(block.var(op.output("Output")[0]).shape))
-            total += out * int(np.prod(block.var(op.input("Filter")[0]).shape[1:]))
-        elif op.type == "batch_norm":
-            total += 2 * int(np.prod(block.var(op.output("Y")[0]).shape))
-        elif op.type == "elementwise_add" and op.input("Y")[0].endswith(".b"):
-            total += int(np.prod(block.var(op.output("Out")[0]).shape))
-    return total
-
-
-@pytest.mark.parametrize(
-    ("bias", "trainable", "whole", "flop"),
-    [(True, 9_641_119, 9_675_595, 37_169_432_576), (False, 9_640_830, 9_675_306, 37_159_962_624)],
-)
-def test_parameters_and_flops(bias: bool, trainable: int, whole: int, flop: int) -> None:
-    main = build(replace(CITYSCAPES, head_bias=bias))
-    assert parameters(main) == (trainable, whole)
-    assert flops(main) == flop
+@pytest.mark.parametrize(("bias", "trainable", "whole"), [(True, 9_641_119, 9_675_595), (False, 9_640_830, 9_675_306)])
+def test_parameters(bias: bool, trainable: int, whole: int) -> None:
+    assert parameters(build(replace(CITYSCAPES, head_bias=bias))) == (trainable, whole)
 
 
 def test_building_twice_shares_the_weights() -> None:
@@ -112,12 +91,6 @@ def test_outputs_agree_with_paddleseg(peer: Path, mode: str) -> None:
     assert np.abs(outputs[mode]).max() > 0.1
     assert mode == "evaluated" or np.abs(outputs[mode] - outputs["evaluated"]).max() > 0.1
     np.testing.assert_allclose(ours / views, outputs[mode], rtol=0, atol=1e-4 * np.abs(outputs[mode]).max())
-
-
-@pytest.mark.slow
-def test_flops_are_those_of_paddles_counter(peer: Path) -> None:
-    for bias, theirs in zip((True, False), np.load(peer / "outputs.npz")["flops"], strict=True):
-        assert flops(build(replace(CITYSCAPES, head_bias=bias))) == theirs
 
 
 @pytest.mark.slow

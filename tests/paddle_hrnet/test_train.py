@@ -18,7 +18,6 @@ from compliance.official import tools as official
 from harness import env, workload
 from harness.layers import Layers
 from paddle_hrnet import config, data, model, train
-from program import build, precision, strategy
 from scoring.__main__ import main as scoring
 from tests import jobs
 from tests.harness import small
@@ -30,17 +29,10 @@ TRAINING = {**small.TRAINING, "WORKLOAD": "hrnet", "IMAGE_SIZE": SIDE}
 
 def built(name: str, *, device: str, knobs: str = "") -> programs.Built:
     """The training program of one rank at 64 pixels, weights to be set by `programs.losses`."""
-    paddle.enable_static()
-    recipe = dataclasses.replace(
-        config.recipe("cityscapes_80k", global_batch=2, image_size=64), base_learning_rate=1e-3
-    )
-    plan = build.Plan(
-        device=device, precision=precision.PRECISIONS[name], strategy=strategy.parse(knobs), ranks_listen=False
-    )
-    env.export_trainer(0, ["127.0.0.1:6170"])
-    schedule = recipe.make_schedule(samples=100, global_batch=2)
-    with paddle.utils.unique_name.guard():
-        return programs.Built(**vars(train.HRNet(recipe, plan, batch=2).training_program(schedule, seed=1)))
+    recipe = config.recipe("cityscapes_80k", global_batch=2, image_size=64)
+    recipe = dataclasses.replace(recipe, base_learning_rate=1e-3)
+    job = {"name": name, "device": device, "knobs": knobs, "layout": "NCHW", "batch": 2, "workload": train.HRNet}
+    return programs.fresh(**job, recipe=recipe, schedule=recipe.make_schedule(samples=100, global_batch=2))
 
 
 def feed(step: int) -> dict[str, np.ndarray]:

@@ -114,6 +114,13 @@ FP32_CPU: dict[str, Any] = {"name": "fp32", "device": "cpu", "ranks": 1}
         ("fuse_bn_add_act_ops=1", {"name": "tf32"}, "FP16 in NHWC only: leave it out, or .* without LAYOUT=NCHW$"),
         ("fuse_bn_act_ops=1", {"layout": "NCHW"}, "takes FP16 in NHWC only"),
         ("enable_addto=1", FP32_CPU, "the gradients would be wrong"),
+        ("resnet_unit=1", FP32_CPU, "resnet_unit=1: Paddle has its kernel for GPUs, in FP16 and NHWC"),
+        ("resnet_unit=1", {"layout": "NCHW"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
+        (
+            "resnet_unit=1",
+            {"stages": ((4, 1),)},
+            "resnet_unit is on .* found nothing to change",
+        ),
         ("cudnn_exhaustive_search=0", FP32_CPU, "cudnn_exhaustive_search: a CPU computes without cuDNN: leave it out"),
         ("fuse_grad_size_in_MB=1", {"ranks": 1}, "fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or"),
         ("fuse_elewise_add_act_ops=1", {}, "fuse_elewise_add_act_ops is on .* found nothing"),  # batch norm took all

@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 import pytest
 
-from program.ops import BACKWARD, CONVOLUTIONS, LOSS, OPTIMIZE, PRODUCTS, is_merge
+from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, is_merge, operands
 from program.passes import edit
 from program.proof import kernels, verify
 from tests.program import programs
@@ -16,6 +16,9 @@ from tests.program.programs import proved
 
 RANKS = 8
 UPDATE, CHECK = "merged_momentum", "check_finite_and_unscale"
+LARS = programs.replace(programs.RECIPE, optimizer=programs.LARS)
+UNITS = {"stages": ((32, 2), (64, 2))}  # whole tiles of channels
+FP32, UNFUSED = {"name": "fp32"}, "fuse_bn_add_act_ops=0,fuse_elewise_add_act_ops=0"
 
 
 @pytest.fixture(scope="module")
@@ -231,13 +234,15 @@ def test_half_precision_is_of_products_and_not_of_the_loss(half: programs.Built,
     [
         *(("fused_batch_norm_act", s) for s in ("Scale", "Bias", "Mean", "Variance")),
         *((UPDATE, s) for s in ("Velocity", "MasterParam")),
+        *(("resnet_unit", s) for s in ("ScaleX", "SavedMeanX", "VarX")),
     ],
 )
 def test_half_precision_where_it_loses_is_refused(kind: str, slot: str, half: programs.Built) -> None:
-    main = half.main.clone()
+    units = {"name": "amp_o2", "device": "gpu", "ranks": RANKS, "knobs": "resnet_unit=1", **UNITS}
+    main = (programs.build(**units) if kind == "resnet_unit" else half).main.clone()
     kernels.check(main, "gpu")
     block = main.global_block()
-    name = next(op.input(slot)[0] for op in ops(block, kind) if op.input(slot))
+    name = next(iter(operands(ops(block, kind)[-1], slot)))
     block.var(name).desc.set_dtype(paddle.float16)
     with pytest.raises(verify.Refused, match=f"{name} in float32, and it is declared float16"):
         kernels.check(main, "gpu")
@@ -248,15 +253,15 @@ def test_an_operator_without_a_kernel_on_the_device_is_refused(half: programs.Bu
         kernels.check(half.main, "cpu")
 
 
-@pytest.mark.parametrize("kind", sorted(CONVOLUTIONS | PRODUCTS))
+@pytest.mark.parametrize("kind", sorted(FACTORS))
 @pytest.mark.parametrize("end", ["", "_grad"])
 def test_a_product_in_another_type_is_refused(kind: str, end: str, half: programs.Built) -> None:
     main = half.main.clone()
     block = main.global_block()
     wide = [block.create_var(name="wide", dtype="float32").name]
-    slot = "Filter" if kind in CONVOLUTIONS else "Y"
-    edit.insert(block, len(block.ops), "assign", {slot: wide}, {}, op_role=0)
-    block.ops[-1].desc.set_type(f"{kind}{end}")
+    for _, slot, _ in FACTORS[kind]:
+        edit.insert(block, len(block.ops), "assign", {slot: wide}, {}, op_role=0)
+        block.ops[-1].desc.set_type(f"{kind}{end}")
     with pytest.raises(verify.Refused, match=f"^{kind}{end} of wide is not in float16"):
         verify.arithmetic(main, "float16")
 
@@ -285,11 +290,6 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
     knobs = "perturb_input=1"
     said = proved(programs.build(name="amp_o2", device="gpu", ranks=RANKS, knobs=knobs).main, knobs)
     assert "perturb_input moved image by one rounding" in said
-
-
-LARS = programs.replace(programs.RECIPE, optimizer=programs.LARS)
-UNITS = {"stages": ((32, 2), (64, 2))}  # whole tiles of channels
-FP32, UNFUSED = {"name": "fp32"}, "fuse_bn_add_act_ops=0,fuse_elewise_add_act_ops=0"
 
 
 @pytest.mark.parametrize(
