@@ -10,7 +10,7 @@ import paddle
 import pytest
 from paddle import static
 
-from program import capture, strategy
+from program import capture
 from program.ops import Refused
 from tests.program import programs
 
@@ -65,15 +65,6 @@ def test_an_operator_on_the_host_and_an_input_that_is_fed_are_refused() -> None:
     next(op for op in main.global_block().ops if op.type == "fill_constant")._set_attr("force_cpu", True)
     with pytest.raises(Refused, match="fill_constant: it computes on the host"):
         capture.check(main)
-
-
-@pytest.mark.parametrize(
-    ("knobs", "device", "said"),
-    [("cuda_graph=1,gradient_merge=2", "gpu", "gradient_merge has two"), ("cuda_graph=1", "cpu", "no CUDA graphs")],
-)
-def test_what_does_not_go_with_it_is_refused(knobs: str, device: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"STRATEGY: cuda_graph=1: .*{said}"):
-        strategy.resolve(strategy.parse(knobs), dtype="float16", layout="NHWC", device=device)
 
 
 def test_the_rates_that_the_program_looks_up_are_the_schedule_s() -> None:

@@ -114,6 +114,8 @@ FP32_CPU: dict[str, Any] = {"name": "fp32", "device": "cpu", "ranks": 1}
         ("fuse_bn_add_act_ops=1", {"name": "tf32"}, "FP16 in NHWC only: leave it out, or .* without LAYOUT=NCHW$"),
         ("fuse_bn_act_ops=1", {"layout": "NCHW"}, "takes FP16 in NHWC only"),
         ("enable_addto=1", FP32_CPU, "the gradients would be wrong"),
+        ("cuda_graph=1", FP32_CPU, "cuda_graph=1: a CPU has no CUDA graphs"),
+        ("cuda_graph=1,gradient_merge=2", {}, "cuda_graph=1: .* gradient_merge has two"),
         ("resnet_unit=1", FP32_CPU, "resnet_unit=1: Paddle has its kernel for GPUs, in FP16 and NHWC"),
         ("resnet_unit=1", {"layout": "NCHW"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
         (
