@@ -43,8 +43,7 @@ def sizes(main: Any) -> None:
         elements = math.prod(block.var(name).shape)
         if elements > MOST_ELEMENTS:
             raise ValueError(
-                f"BATCHSIZE: {name} has {elements} elements, cuDNN takes tensors of {MOST_ELEMENTS} at most: "
-                "lower BATCHSIZE or IMAGE_SIZE"
+                f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MOST_ELEMENTS} at most: lower it"
             )
 
 

@@ -63,9 +63,7 @@ def gradients(update: Sequence[Any], *, ranks: int, scale: float = 1.0) -> dict[
         if value.parts != parts:
             raise Refused(f"{said} is merged of {value.parts} micro-steps, not {parts}")
         if value.sums != sums:
-            raise Refused(
-                f"{said} is summed over the ranks {value.sums} times, not {sums}: the ranks would train apart"
-            )
+            raise Refused(f"{said} is summed over the ranks {value.sums} times, not {sums}")
         if _differ(value.factor, 1 / (ranks * parts)):
             raise Refused(f"{said} is scaled by {value.factor:g}, not by 1/{ranks * parts}")
         if value.scaled:

@@ -130,7 +130,7 @@ def test_a_gradient_that_does_not_reach_its_update_once_is_refused(
 def test_ranks_that_train_apart_are_refused(full: programs.Built) -> None:
     main = full.main.clone()
     remove(main.global_block(), ops(main.global_block(), "c_allreduce_sum")[0])
-    with pytest.raises(verify.Refused, match="is summed over the ranks 0 times, not 1: the ranks would train apart"):
+    with pytest.raises(verify.Refused, match="is summed over the ranks 0 times, not 1"):
         verify.gradients([main], ranks=RANKS)
 
 
@@ -299,14 +299,24 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
         ("fuse_bn_add_act_ops=0", "", {}, "fuse_bn_add_act_ops is on and the program has 6 batch_norm before an add"),
         (UNFUSED, "fuse_bn_add_act_ops=0", {}, "fuse_elewise_add_act_ops is on and the program has 4 elementwise_add"),
         ("enable_addto=0", "", {}, "enable_addto is on and the program has 4 sum of the gradient of a convolution's"),
-        ("enable_inplace=0", "enable_inplace=1", {}, "enable_inplace is on and the program has no share_buffer"),
+        (
+            "enable_inplace=0",
+            "enable_inplace=1",
+            {},
+            "enable_inplace is on and the program has no share_buffer",
+        ),
         ("merged_optimizer=0", "", {}, "merged_optimizer is on and the program has 47 momentum"),
         ("", "fuse_bn_act_ops=0", {}, "fuse_bn_act_ops is off and the program has 9 fused_batch_norm_act"),
         ("", "fuse_bn_add_act_ops=0", {}, "fuse_bn_add_act_ops is off and the program has 4 fused_bn_add_activation"),
         ("", "enable_addto=0", {}, "enable_addto is off and the program has 4 gradient of a convolution that adds"),
         ("", "enable_inplace=0", {}, "enable_inplace is off and the program has 6 share_buffer"),
         ("", "merged_optimizer=0", {}, "merged_optimizer is off and the program has 2 merged_momentum"),
-        ("", "merged_lars=1", {}, "merged_lars is on and the program has no lars_momentum of several parameters"),
+        (
+            "",
+            "merged_lars=1",
+            {},
+            "merged_lars is on and the program has no lars_momentum of several",
+        ),
         ("", "perturb_input=1", {}, "perturb_input is on and no input is moved"),
         ("", "fuse_grad_size_in_MB=0.001", {}, r"a bucket has .* MiB, fuse_grad_size_in_MB is 0\.001"),
         ("fuse_grad_size_in_MB=0.01", "", {}, r"a bucket is closed at 0\.\d\d MiB, .* fuse_grad_size_in_MB is 16"),
@@ -336,7 +346,7 @@ def test_an_addto_that_no_convolution_does_is_refused(half: programs.Built) -> N
     main = half.main.clone()
     for op in ops(main.global_block(), "conv2d_grad"):
         op.desc._set_bool_attr("use_addto", False)
-    reason = "enable_addto is on and the program has no gradient of a convolution that adds"
+    reason = "enable_addto is on and the program has no gradient of a convolution"
     with pytest.raises(verify.Refused, match=reason):
         proved(main, "enable_addto=1,enable_inplace=1")
 
@@ -369,5 +379,5 @@ def test_cudnns_batch_norm_where_there_is_none_is_refused(full: programs.Built) 
     proved(main, knob, name="fp32")
     for op in ops(main.global_block(), "batch_norm"):
         op.desc.set_type("sync_batch_norm")
-    with pytest.raises(verify.Refused, match="no normalization of this program is cuDNN's"):
+    with pytest.raises(verify.Refused, match="no normalization here is cuDNN's"):
         proved(main, knob, name="fp32")
