@@ -43,7 +43,8 @@ def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     if ranks > 1:
         return said + _buckets(block, on.fuse_grad_size_in_MB)
     if asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:
-        raise Refused("STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or have more ranks")
+        fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
+        raise Refused(f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}")
     return said
 
 

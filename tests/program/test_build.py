@@ -12,8 +12,6 @@ import pytest
 from paddle import static
 from paddle.base import executor as base_executor
 
-from harness import env
-from harness import plan as plans
 from program import build
 from program.passes import gradients
 from tests.program import lower, programs
@@ -139,29 +137,6 @@ def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> No
     assert [op.type for op in main.global_block().ops].count("pool2d_grad") == 1
     (found,) = static.Executor(paddle.CPUPlace()).run(main, feed={"x": x, "g": upstream}, fetch_list=[dx.name])
     np.testing.assert_allclose(found, np.broadcast_to(upstream / 35, x.shape), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"device": "cpu", "precision": "fp32"}, "divides the state over 8 GPUs"),
-        ({"dgxngpu": 4}, "divides the state over 8 GPUs"),
-        ({"dgxnnodes": 2}, "divides the state over 8 GPUs"),
-        ({"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
-        ({"mode": "train"}, "trains by LARS, not by the recipe"),
-        ({"loss_scale": 2048}, "scales its loss by itself: set LOSS_SCALE=0"),
-        ({}, ""),
-    ],
-)
-def test_the_automatic_mode_is_taken_where_the_log_can_say_what_ran(changes: dict[str, Any], message: str) -> None:
-    job = env.Job(
-        **{"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1", "mode": "throughput"} | changes
-    )
-    if not message:
-        assert plans.of_job(job).strategy.auto
-        return
-    with pytest.raises(ValueError, match=f"STRATEGY=auto: Paddle's automatic mode {message}"):
-        plans.of_job(job)
 
 
 @pytest.mark.parametrize("knobs", ["", "enable_inplace=1"])

@@ -56,11 +56,27 @@ def test_a_wrong_value_is_refused(text: str, reason: str) -> None:
         strategy.parse(text)
 
 
-def test_what_does_not_go_with_the_job_is_refused() -> None:
-    with pytest.raises(ValueError, match="gradient_merge=3: must divide BATCHSIZE=16"):
-        plans.of_job(env.Job(strategy="gradient_merge=3"))
-    with pytest.raises(ValueError, match="perturb_input=1 is a control"):
-        plans.of_job(env.Job(strategy="perturb_input=1"))
+AUTO = {"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1", "mode": "throughput"}
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"strategy": "gradient_merge=3"}, "gradient_merge=3: must divide BATCHSIZE=16"),
+        ({"strategy": "perturb_input=1"}, "perturb_input=1 is a control"),
+        (AUTO | {"device": "cpu", "precision": "fp32"}, "divides the state over 8 GPUs"),
+        (AUTO | {"dgxngpu": 4}, "divides the state over 8 GPUs"),
+        (AUTO | {"dgxnnodes": 2}, "divides the state over 8 GPUs"),
+        (AUTO | {"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
+        (AUTO | {"mode": "train"}, "trains by LARS, not by the recipe"),
+        (AUTO | {"loss_scale": 2048}, "scales its loss by itself: set LOSS_SCALE=0"),
+    ],
+)
+def test_what_does_not_go_with_the_job_is_refused(job: dict[str, Any], message: str) -> None:
+    """The automatic mode is taken where the log can say what ran."""
+    with pytest.raises(ValueError, match=f"^STRATEGY.* {message}"):
+        plans.of_job(env.Job(**job))
+    assert plans.of_job(env.Job(**AUTO)).strategy.auto
     assert plans.of_job(env.Job(strategy="gradient_merge=4")).micro_batch(16) == 4
 
 
