@@ -21,7 +21,7 @@ from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.workload import Workload
 from program import build
-from program.schedules import Schedule
+from program.optimizers import Schedule
 from runlog import schema
 from runlog.writer import RunLog, open_log
 

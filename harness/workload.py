@@ -18,7 +18,7 @@ from harness.env import Job
 from harness.loader import Batch, Loader, ReaderConfig
 from harness.sampling import Plan as SamplePlan
 from program import build
-from program.schedules import Schedule
+from program.optimizers import Schedule
 
 
 class Workload(ABC):

@@ -6,11 +6,12 @@ A recipe owns hyperparameters; what a machine decides (batch of a device, ranks,
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 from harness.sampling import steps_per_epoch
-from program.optimizers import OptimizerConfig
-from program.schedules import Schedule
+from program.optimizers import OptimizerConfig, Schedule
 
 CITYSCAPES_TRAIN, CITYSCAPES_EVAL, CITYSCAPES_CLASSES = 2_975, 500, 19
 SCENES_TRAIN, SCENES_EVAL, SCENES_CLASSES = 718, 90, 11  # the embedded data set; the digits, and ground
@@ -41,7 +42,7 @@ class Recipe:
     target_miou: float  # training ends when it is reached
     eval_every_epochs: int
     base_learning_rate: float  # never scaled by the batch
-    schedule: str  # polynomial
+    schedule: Literal["polynomial"]
     power: float
     optimizer: OptimizerConfig
     iterations: int | None = None  # length of the schedule in steps; training ends here at the latest
@@ -68,13 +69,7 @@ class Recipe:
 
     def most_epochs(self, *, samples: int, global_batch: int) -> int:
         """Epochs after which training ends at the latest: with that of its last step, the rate at its end before."""
-        return -(
-            -self.total_steps(samples=samples, global_batch=global_batch) // steps_per_epoch(samples, global_batch)
-        )
-
-    def total_steps(self, *, samples: int, global_batch: int) -> int:
-        """Steps of the whole training."""
-        return self.iterations or round((self.epochs or 0) * steps_per_epoch(samples, global_batch))
+        return math.ceil(self.epochs or (self.iterations or 0) / steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
         """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
@@ -86,7 +81,7 @@ class Recipe:
             kind=self.schedule,
             base=self.base_learning_rate,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=round(epochs * per_epoch) or self.total_steps(samples=samples, global_batch=global_batch),
+            total_steps=round((epochs or self.epochs or 0) * per_epoch) or self.iterations or 0,
             end=self.end_learning_rate,
             power=self.power,
         )
@@ -186,7 +181,6 @@ RECIPES = {
     f.__name__: f
     for f in (scenes_small, cityscapes_80k, cityscapes_80k_flip, cityscapes_80k_multiscale, cityscapes_benchmark)
 }
-DEFAULT = "scenes_small"
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
@@ -194,7 +188,7 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
 
     Raises ValueError where there is no such recipe.
     """
-    name = name or DEFAULT
+    name = name or "scenes_small"
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
     chosen = RECIPES[name](global_batch)

@@ -15,7 +15,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,14 +93,12 @@ def find(root: Path, part: str, classes: int) -> PairList:
     return PairList(root=root, images=tuple(images), labels=tuple(labels), classes=classes)
 
 
-def _listed(list_file: Path) -> list[tuple[str, str, str]]:
-    pairs = []
+def _listed(list_file: Path) -> Iterator[tuple[str, str, str]]:
     for where, line in loader.listed(list_file):
         paths = line.split()
         if len(paths) != 2:
             raise ValueError(f"{where}: {line!r} has not two paths: write 'image label', without blanks in them")
-        pairs.append((where, paths[0], paths[1]))
-    return pairs
+        yield where, paths[0], paths[1]
 
 
 def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
@@ -124,15 +122,11 @@ def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
     if not content.startswith(PNG_START) or len(content) < 33:
         raise RunError(f"{path}: is no PNG file: {fix}")
     if PNG_END not in content[-64:]:
-        raise RunError(
-            f"{path}: is truncated ({len(content)} bytes, no end mark): replace the file or remove it from the list"
-        )
+        raise RunError(f"{path}: is truncated ({len(content)} bytes): replace it or remove it from the list")
     width, height, depth, found = struct.unpack(">IIBB", content[16:26])
     if (depth, found) != (8, colour_type):
-        wanted = COLOUR_TYPES[colour_type]
-        raise RunError(
-            f"{path}: has {depth} bits of {COLOUR_TYPES.get(found, found)} a pixel, must have 8 of {wanted}: {fix}"
-        )
+        is_now, wanted = COLOUR_TYPES.get(found, found), COLOUR_TYPES[colour_type]
+        raise RunError(f"{path}: has {depth} bits of {is_now} a pixel, must have 8 of {wanted}: {fix}")
     return height, width
 
 
@@ -149,7 +143,7 @@ def inflated(content: bytes, rows: int) -> bytes:
         (size,) = struct.unpack_from(">I", content, at)
         end = at + 8 + size
         if content[at + 4 : at + 8] == b"IDAT":
-            if content[end : end + 4] != _crc(view[at + 4 : end]):
+            if content[end : end + 4] != struct.pack(">I", isal_zlib.crc32(view[at + 4 : end])):
                 return content
             parts.append(view[at + 8 : end])
         at = end + 4
@@ -165,14 +159,8 @@ def inflated(content: bytes, rows: int) -> bytes:
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + _crc(kind, content)
-
-
-def _crc(*parts: bytes | memoryview) -> bytes:
-    total = 0
-    for part in parts:
-        total = isal_zlib.crc32(part, total)
-    return struct.pack(">I", total)
+    total = isal_zlib.crc32(content, isal_zlib.crc32(kind))
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", total)
 
 
 def _cut(crop: ImageFormat) -> dict[str, Any]:
@@ -310,10 +298,8 @@ class Loader(loader.Loader):
                     "replace one of them or remove the pair from the list"
                 )
             if self._augment is None and size != (self._image.height, self._image.width):
-                raise RunError(
-                    f"{image_path}: is {size[1]} x {size[0]} pixels but the first evaluation image "
-                    f"{self._image.width} x {self._image.height}: evaluation takes images of one size"
-                )
+                first = f"{self._image.width} x {self._image.height}: evaluation takes images of one size"
+                raise RunError(f"{image_path}: is {size[1]} x {size[0]} pixels but the first evaluation image {first}")
             images.append(image)
             labels.append(np.frombuffer(label, dtype=np.uint8))
             sizes.append(size)

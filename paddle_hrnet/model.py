@@ -126,25 +126,16 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
     return _enlarge(x, image.shape[2:])
 
 
-# Endings of our variables' names and of PaddleSeg's, whose state dictionaries name the same layers.
-PADDLESEG_ENDINGS = (
-    (".conv.w", "._conv.weight"),
-    (".conv.b", "._conv.bias"),
-    (".bn.w", "._batch_norm.weight"),
-    (".bn.b", "._batch_norm.bias"),
-    (".bn.mean", "._batch_norm._mean"),
-    (".bn.variance", "._batch_norm._variance"),
-    (".cls.w", ".cls.weight"),
-    (".cls.b", ".cls.bias"),
-)
+# Ends of our variables' names, and of PaddleSeg's, whose state dictionaries name the same layers.
+PADDLESEG_LAYERS = {"conv": "_conv", "bn": "_batch_norm", "cls": "cls"}
+PADDLESEG_VALUES = {"w": "weight", "b": "bias", "mean": "_mean", "variance": "_variance"}
 
 
 def paddleseg_name(name: str) -> str:
     """Name in PaddleSeg's state dictionary of one of our variables; empty if it is none of the model's."""
-    for ours, theirs in PADDLESEG_ENDINGS:
-        if name.endswith(ours):
-            return name.removesuffix(ours) + theirs
-    return ""
+    path, layer, value = name.rsplit(".", 2) if name.count(".") > 1 else ("", "", "")
+    known = layer in PADDLESEG_LAYERS and value in PADDLESEG_VALUES
+    return f"{path}.{PADDLESEG_LAYERS[layer]}.{PADDLESEG_VALUES[value]}" if known else ""
 
 
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, np.ndarray]:

@@ -14,9 +14,9 @@ from paddle.nn import functional
 from harness.env import Job
 from harness.loop import COUNTED
 from harness.workload import Workload, add_to_total
-from paddle_hrnet import config, data, metric, scenes
+from paddle_hrnet import config, data, scenes
 from paddle_hrnet.model import fcn_hrnet_w18, pretrained_weights
-from program import build, precision
+from program import build
 from program.passes import sync_bn
 
 CONFUSION = "eval.confusion"
@@ -56,7 +56,7 @@ class HRNet(Workload):
         """Mean cross entropy [] over the pixels of a batch that are not ignored."""
         height, width = self.image.height, self.image.width
         pixels = static.data("image", [batch, 3, height, width], "float32")
-        with precision.half_region():
+        with static.amp.fp16_guard():
             logits = fcn_hrnet_w18(pixels, self.recipe, training=True)
         label = static.data("label", [batch, height, width], "uint8")
         label = paddle.unsqueeze(paddle.cast(label, "int64"), 1)
@@ -70,23 +70,48 @@ class HRNet(Workload):
         pixels = static.data("image", [batch, 3, image.height, image.width], "float32")
         label = static.data("label", [batch, image.height, image.width], "uint8")
         valid = static.data("valid", [batch], "float32")
-        with precision.half_region():
+        with static.amp.fp16_guard():
             logits = evaluation_logits(pixels, self.recipe)
         for name, value, shape in (
-            (CONFUSION, metric.confusion_matrix(logits, label, classes), [classes, classes]),
+            (CONFUSION, confusion_matrix(logits, label, classes), [classes, classes]),
             (COUNTED, paddle.cast(paddle.sum(valid, keepdim=True), "int64"), [1]),
         ):
             add_to_total(name, value, shape=shape, dtype="int64")
 
     def quality(self, totals: dict[str, Any]) -> float:
         """Mean intersection over union."""
-        return metric.mean_iou(totals[CONFUSION])
+        return mean_iou(totals[CONFUSION])
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
         return pretrained_weights(Path(path), program) if path else {}
 
 
 WORKLOAD = HRNet
+
+
+def mean_iou(confusion: np.ndarray) -> float:
+    """Mean over the classes of their intersection over union, from a confusion matrix, as PaddleSeg computes it.
+
+    A class that occurs neither in labels nor in predictions has 0 and counts in the mean.
+    """
+    intersection = np.diag(confusion).astype(np.float64)
+    union = confusion.sum(axis=0) + confusion.sum(axis=1) - np.diag(confusion)
+    return float((intersection / np.maximum(union, 1)).mean())
+
+
+def confusion_matrix(logits: static.Variable, label: static.Variable, classes: int) -> static.Variable:
+    """Pixels by label (row) and prediction [K, K], int64, of logits [N, K, H, W] and labels [N, H, W] uint8.
+
+    Those labelled IGNORED count nowhere.
+    """
+    label = paddle.cast(label, "int64")
+    prediction = paddle.argmax(logits, axis=1)
+    ignored = paddle.full_like(label, classes * classes)
+    cell = paddle.where(
+        paddle.equal(label, paddle.full_like(label, config.IGNORED)), ignored, label * classes + prediction
+    )
+    counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=classes * classes + 1)
+    return paddle.reshape(paddle.slice(counts, [0], [0], [classes * classes]), [classes, classes])
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:

@@ -9,11 +9,11 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from harness import embedded
 from harness.sampling import steps_per_epoch
-from program.optimizers import OptimizerConfig
-from program.schedules import Schedule
+from program.optimizers import OptimizerConfig, Schedule
 
 IMAGENET_TRAIN, IMAGENET_EVAL, IMAGENET_CLASSES = 1_281_167, 50_000, 1000
 
@@ -43,7 +43,7 @@ class Recipe:
     eval_offset_epochs: int = 0  # the first evaluation is after this many epochs, or after eval_every_epochs if 0
     base_learning_rate: float  # after the warm-up; of the global batch below
     base_batch: int | None  # images; the rate is scaled by global batch / base_batch; None: never scaled
-    schedule: str  # piecewise | cosine | polynomial
+    schedule: Literal["piecewise", "cosine", "polynomial"]
     warmup_epochs: float
     optimizer: OptimizerConfig
     decay_ends: int | None = None  # polynomial: optimizer steps after which the end rate is reached; None: the epochs
@@ -59,10 +59,6 @@ class Recipe:
     image_size: int = 224  # pixels, side of the crop in training and evaluation
     eval_resize: int = 256  # pixels, shorter side before the evaluation's centre crop
     augmentation: Augmentation = Augmentation()
-
-    def learning_rate(self, global_batch: int) -> float:
-        """Base rate at `global_batch` images a step."""
-        return self.base_learning_rate * (global_batch / self.base_batch if self.base_batch else 1.0)
 
     @property
     def target(self) -> float:
@@ -81,7 +77,7 @@ class Recipe:
         per_epoch = steps_per_epoch(samples, global_batch)
         return Schedule(
             kind=self.schedule,
-            base=self.learning_rate(global_batch),
+            base=self.base_learning_rate * (global_batch / self.base_batch if self.base_batch else 1.0),
             warmup_steps=round(self.warmup_epochs * per_epoch),
             total_steps=self.decay_ends or round((epochs or math.ceil(self.epochs)) * per_epoch),
             boundaries=tuple(round(b * per_epoch) for b in self.boundaries_epochs),
@@ -145,8 +141,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         decay_ends=train_steps + 1,
         warmup_from_zero=True,
         end_learning_rate=1e-4,
-        power=2.0,
-        optimizer=OptimizerConfig(kind="lars", momentum=momentum, weight_decay=decay, lars_epsilon=0.0),
+        optimizer=OptimizerConfig(kind="lars", momentum=momentum, weight_decay=decay),
         label_smoothing=0.1,
         zero_gamma=False,
         augmentation=Augmentation(area_min=0.05, aspect_max=1.33),
@@ -223,7 +218,6 @@ def digits_small(global_batch: int) -> Recipe:
 
 
 RECIPES = {f.__name__: f for f in (digits_small, mlperf_lars, nvidia_cosine, paddleclas_piecewise, recorded)}
-DEFAULT = "digits_small"
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
@@ -231,7 +225,7 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
 
     Raises ValueError where there is no such recipe, or it does not take this batch.
     """
-    name = name or DEFAULT
+    name = name or "digits_small"
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
     chosen = RECIPES[name](global_batch)

@@ -96,9 +96,7 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
     """
     list_file = root / name
     if not list_file.is_file():
-        raise ValueError(
-            f"{list_file}: no such file: DATADIR must hold {name} with lines 'path label', or packed images"
-        )
+        raise ValueError(f"{list_file}: no such file: DATADIR must hold {name}, lines 'path label', or packed images")
     paths, labels = [], []
     folders = loader.Folders(root)
     for where, line in loader.listed(list_file):

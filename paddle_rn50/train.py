@@ -14,7 +14,6 @@ from harness.sampling import Plan
 from harness.workload import Workload, add_to_total
 from paddle_rn50 import config, data, digits
 from paddle_rn50.model import resnet50
-from program import precision
 
 CORRECT = "eval.correct"
 
@@ -45,7 +44,7 @@ class ResNet50(Workload):
         side, channels = self.image.size, self.image.channels
         shape = [batch, channels, side, side] if self.image.layout == "NCHW" else [batch, side, side, channels]
         pixels = static.data("image", shape, "float32")
-        with precision.half_region():
+        with static.amp.fp16_guard():
             return resnet50(pixels, self.recipe, layout=self.plan.layout, training=training)
 
     def training_loss(self, batch: int) -> static.Variable:

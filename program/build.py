@@ -26,12 +26,11 @@ from program import precision as precisions
 from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
-from program.optimizers import OptimizerConfig
-from program.passes import buckets, control, edit, gradients, merge, of_paddle, resnet_unit, sync_bn, updates
+from program.optimizers import OptimizerConfig, Schedule
+from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
 from program.proof import knobs as knobs_of
-from program.schedules import Schedule
 from program.strategy import Strategy, resolve
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
@@ -202,7 +201,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) ->
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
-        control.perturb_input(main)
+        precisions.perturb_input(main)
     if knobs.fuse_elewise_add_act_ops:
         gradients.simplify_sums(main)
     gradients.spread_mean(main)
@@ -212,7 +211,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) ->
         updates.merge_lars(main)
     programs = [main]
     if knobs.gradient_merge > 1:
-        programs = [merge.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
+        programs = [updates.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
@@ -244,7 +243,7 @@ def _verify(
     if knobs.auto:
         return _auto_chose(main, optimizer, ranks=ranks)
     parts, scale = knobs.gradient_merge, plan.fixed_scale or 1.0
-    followed = verify.gradients(main, ranks=ranks, parts=parts, scale=scale)
+    followed = verify.gradients(update, ranks=ranks, scale=scale)
     updates = verify.optimizer(main, optimizer)
     verify.arithmetic(main, plan.precision.dtype)
     summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
@@ -255,8 +254,7 @@ def _verify(
     if scale != 1.0:
         said.append(f"a fixed loss scale of {scale:g} taken off by the update")
     if parts > 1:
-        merged = verify.merged(update[0], main, ranks=ranks, parts=parts, scale=scale)
-        said.append(f"{merged} gradients of {parts} micro-steps merged before their sum")
+        said.append(f"{len(followed)} gradients of {parts} micro-steps merged before their sum")
     if ranks > 1:
         verify.communicator(startup, ranks=ranks)
         if plan.device == "gpu" and plan.ranks_listen and (spanning := sync_bn.check_on_gpu(main)):
@@ -270,7 +268,7 @@ def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int)
     """What Paddle's automatic mode made of the program; it is said, not refused."""
     chosen = [*fleet.fleet._context["applied_meta_list"], *fleet.fleet._context["applied_graph_list"]]
     said = [f"STRATEGY=auto chose {', '.join(chosen)}"]
-    for check in (lambda: verify.gradients(main, ranks=ranks), lambda: verify.optimizer(main, optimizer)):
+    for check in (lambda: verify.gradients([main], ranks=ranks), lambda: verify.optimizer(main, optimizer)):
         try:
             check()
         except verify.Refused as reason:

@@ -52,22 +52,14 @@ def check(main: Any) -> str:
     """
     block = main.global_block()
     for op in block.ops:
-        if reason := _unsafe(op):
-            raise Refused(f"STRATEGY: cuda_graph=1: {op.type}: {reason}, or leave cuda_graph out")
+        for is_unsafe, reason in (
+            (op.type not in SAFE, "nothing is known of its reads and copies on the host: train ResNet-50"),
+            (op.type == "c_allreduce_sum" and not op.attr("use_calc_stream"), "it sums on a stream of its own"),
+            (op.has_attr("force_cpu") and op.attr("force_cpu"), "it computes on the host"),
+        ):
+            if is_unsafe:
+                raise Refused(f"STRATEGY: cuda_graph=1: {op.type}: {reason}, or leave cuda_graph out")
     for variable in block.vars.values():
         if variable.is_data and not variable.persistable:
             raise Refused(f"STRATEGY: cuda_graph=1: {variable.name} is fed, so a replay would not find it")
-        if variable.is_data and min(variable.shape) < 1:
-            raise Refused(f"STRATEGY: cuda_graph=1: {variable.name} has no fixed size: {list(variable.shape)}")
     return f"cuda_graph: {len(block.ops)} operators that a graph can hold"
-
-
-def _unsafe(op: Any) -> str:
-    """Why an operator may not be captured; empty if it may."""
-    if op.type not in SAFE:
-        return "nothing is known of its reads and copies on the host: train ResNet-50"
-    if op.type == "c_allreduce_sum" and not op.attr("use_calc_stream"):
-        return "it sums on a stream of its own: sum on the stream that computes"
-    if op.has_attr("force_cpu") and op.attr("force_cpu"):
-        return "it computes on the host: compute on the device"
-    return ""

@@ -24,12 +24,10 @@ from program.ops import (
     PRODUCTS,
     added_to,
     dtype_of,
-    element_bytes,
     operands,
     size_bytes,
+    type_in,
 )
-
-GIB = 2**30
 
 # Operators that move no data: views, and those that only order or name buffers.
 NO_DATA = {
@@ -38,6 +36,8 @@ NO_DATA = {
 }
 NO_DATA |= {f"{name}_grad" for name in NO_DATA}
 TRANSPOSES = {"transpose", "transpose2", "transpose_grad", "transpose2_grad", "transfer_layout"}
+# Image tensors of operators that compute in NCHW but for FP16, and the attribute that says their layout.
+IMAGES = dict.fromkeys(CONVOLUTIONS, ("Input", "Output", "data_format")) | {"batch_norm": ("X", "Y", "data_layout")}
 SYNCHRONIZED = {"sync_batch_norm", "sync_batch_norm_grad"}
 CLASSES = {
     "convolution": CONVOLUTIONS,
@@ -62,8 +62,8 @@ class Work:
     flops: int
     dtype: str  # of a product's arithmetic; empty for any other operator
     is_kernel: bool
-    turned_bytes: int = 0  # of transposes inside the kernel, which are in `moved_bytes` too
-    extra_bytes: int = 0  # read by a second kernel of the operator, or added to
+    turned_bytes: int  # of transposes inside the kernel, which are in `moved_bytes` too
+    extra_bytes: int  # read by a second kernel of the operator, or added to
 
     @property
     def kernel_class(self) -> str:
@@ -85,33 +85,28 @@ class Work:
 
 
 def _members(block: Any) -> dict[str, list[str]]:
-    """Gradients in each buffer that is all-reduced; a buffer has no shape itself."""
+    """Gradients in each buffer that is all-reduced."""
     return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
 
 
-def _elements(block: Any, names: list[str]) -> int:
-    return sum(math.prod(block.var(name).shape) for name in names)
+def _all_sizes(block: Any) -> dict[str, int]:
+    """Bytes of each variable that has a shape; a buffer that is all-reduced has none itself, but its gradients have."""
+    found = {name: size_bytes(variable) for name, variable in block.vars.items() if variable.shape}
+    return found | {buffer: sum(found[name] for name in names) for buffer, names in _members(block).items()}
 
 
-def _sizes(op: Any, block: Any, *slots: str) -> tuple[int, ...]:
+def _sizes(op: Any, sizes: dict[str, int], *slots: str) -> tuple[int, ...]:
     """Bytes of each variable in these slots."""
-    return tuple(size_bytes(block.var(name)) for name in operands(op, *slots))
+    return tuple(sizes[name] for name in operands(op, *slots))
 
 
-def _bytes(op: Any, block: Any, members: dict[str, list[str]]) -> int:
+def _bytes(op: Any, sizes: dict[str, int]) -> int:
     """Inputs, each once, and outputs."""
-    moved = 0
-    for slots in (op.input_names, op.output_names):
-        for name in set(operands(op, *(slot for slot in slots if slot != "XShape"))):
-            variable = block._find_var_recursive(name)
-            if name in members:
-                moved += _elements(block, members[name]) * element_bytes(variable)
-            elif variable is not None and variable.shape:
-                moved += size_bytes(variable)
-    return moved
+    slots = ([slot for slot in named if slot != "XShape"] for named in (op.input_names, op.output_names))
+    return sum(sizes.get(name, 0) for of in slots for name in set(operands(op, *of)))
 
 
-def _inside(op: Any, block: Any) -> int:
+def _inside(op: Any, sizes: dict[str, int]) -> int:
     """Bytes of images that pass between the kernels of one `resnet_unit`.
 
     Forward what a convolution wrote is read to be normalized. Backward the normalization's gradient is written and read
@@ -119,49 +114,48 @@ def _inside(op: Any, block: Any) -> int:
     nor an addend that no convolution made.
     """
     if op.type == "resnet_unit":
-        return sum(_sizes(op, block, "ConvX", "ConvZ"))
+        return sum(_sizes(op, sizes, "ConvX", "ConvZ"))
     if op.type != "resnet_unit_grad":
         return 0
-    x, z, unread = (sum(_sizes(op, block, *slots)) for slots in (["ConvX"], ["ConvZ"], ["Y", "Z"]))
-    return 2 * (x + 2 * z) - unread + (sum(_sizes(op, block, "Z")) if op.attr("has_shortcut") else 0)
+    x, z, unread = (sum(_sizes(op, sizes, *slots)) for slots in (["ConvX"], ["ConvZ"], ["Y", "Z"]))
+    return 2 * (x + 2 * z) - unread + (sum(_sizes(op, sizes, "Z")) if op.attr("has_shortcut") else 0)
 
 
-def _again(op: Any, block: Any) -> tuple[int, ...]:
+def _again(op: Any, sizes: dict[str, int]) -> tuple[int, ...]:
     """Image tensors that a normalization by the batch's statistics reads before it can begin, and again for its output.
 
     Forward that is the image; backward the image and the gradient, whose sums over the batch are in each output value.
     """
     if op.type == "resnet_unit_grad":  # forward its convolution has the sums
-        return _sizes(op, block, "ConvX", "ConvZ", "Y@GRAD")
+        return _sizes(op, sizes, "ConvX", "ConvZ", "Y@GRAD")
     if op.type.removesuffix("_grad") not in NORMALIZATIONS or (op.has_attr("is_test") and op.attr("is_test")):
         return ()
-    return _sizes(op, block, "X", "Y@GRAD")
+    return _sizes(op, sizes, "X", "Y@GRAD")
 
 
-def _turned(op: Any, block: Any) -> int:
+def _turned(op: Any, sizes: dict[str, int]) -> int:
     """Bytes that a kernel moves to bring images from NHWC into NCHW or back.
 
     cuDNN's convolution and batch norm compute in NHWC for FP16 alone; for any other type Paddle's kernels transpose
     each image tensor on its way in and out (ConvCudnnKernel and BatchNormKernel of Paddle's sources).
     """
     kind = op.type.removesuffix("_grad")
-    if kind not in CONVOLUTIONS | {"batch_norm"}:
+    if kind not in IMAGES:
         return 0
-    images = ("Input", "Output") if kind in CONVOLUTIONS else ("X", "Y")
+    *images, layout = IMAGES[kind]
     names = operands(op, *images, *(f"{slot}@GRAD" for slot in images))
-    is_turned = op.attr("data_format" if kind in CONVOLUTIONS else "data_layout") == "NHWC"
-    if not is_turned or dtype_of(block.var(names[0])) == "float16":
+    if op.attr(layout) != "NHWC" or type_in(op.block, names[0]) == "float16":
         return 0
-    return 2 * sum(size_bytes(block.var(name)) for name in names)
+    return 2 * sum(sizes[name] for name in names)
 
 
-def _product(op: Any, block: Any) -> tuple[int, str]:
+def _product(op: Any) -> tuple[int, str]:
     """FLOPs of convolutions and matrix products, and the type of their arithmetic."""
     kind = op.type.removesuffix("_grad")
     flops, dtype = 0, ""
     for into, by, out in FACTORS.get(kind, ()):
         for name in operands(op, by):
-            weights, made = block.var(name), block.var(operands(op, out, f"{out}@GRAD")[0])
+            weights, made = op.block.var(name), op.block.var(operands(op, out, f"{out}@GRAD")[0])
             # The gradients by the input and by the weights cost one forward pass each.
             passes = 1 if op.type == kind else len(operands(op, f"{into}@GRAD", f"{by}@GRAD"))
             of_an_output = math.prod(weights.shape) // weights.shape[-1 if kind in PRODUCTS else 0]
@@ -170,7 +164,7 @@ def _product(op: Any, block: Any) -> tuple[int, str]:
     return flops, dtype
 
 
-def _extra(op: Any, block: Any) -> int:
+def _extra(op: Any, sizes: dict[str, int]) -> int:
     """Bytes read beside each input once, whatever the chip holds.
 
     cuDNN makes a convolution's two gradients in two calls, and both read the gradient that arrives, in `resnet_unit`
@@ -179,38 +173,33 @@ def _extra(op: Any, block: Any) -> int:
     """
     if op.type == "conv2d_grad":
         is_twice = len(operands(op, "Input@GRAD", "Filter@GRAD")) > 1
-        return is_twice * sum(_sizes(op, block, "Output@GRAD")) + _added(op, block)
+        return is_twice * sum(_sizes(op, sizes, "Output@GRAD")) + sum(sizes[name] for name in added_to(op))
     if op.type == "resnet_unit_grad":
-        return sum(_sizes(op, block, "ConvX", "ConvZ"))
-    return sum(_again(op, block)) if op.type == "sync_batch_norm_grad" else 0
-
-
-def _added(op: Any, block: Any) -> int:
-    """What a convolution reads of the gradient that it adds to."""
-    return sum(size_bytes(block.var(name)) for name in added_to(op))
+        return sum(_sizes(op, sizes, "ConvX", "ConvZ"))
+    return sum(_again(op, sizes)) if op.type == "sync_batch_norm_grad" else 0
 
 
 def works(main: Any) -> list[Work]:
     """Every operator of a program's main block, in order."""
     block = main.global_block()
-    members = _members(block)
+    sizes = _all_sizes(block)
     found = []
     for index, op in enumerate(block.ops):
         is_kernel = op.type not in NO_DATA and not (op.type == "coalesce_tensor" and not op.attr("copy_data"))
-        turned = _turned(op, block)
-        flops, dtype = _product(op, block)
+        turned = _turned(op, sizes)
+        flops, dtype = _product(op)
         found.append(
             Work(
                 index=index,
                 kind=op.type,
                 role=op.attr("op_role"),
-                moved_bytes=_bytes(op, block, members) + turned + _inside(op, block) if is_kernel else 0,
-                again_bytes=_again(op, block),
+                moved_bytes=_bytes(op, sizes) + turned + _inside(op, sizes) if is_kernel else 0,
+                again_bytes=_again(op, sizes),
                 flops=flops,
                 dtype=dtype,
                 is_kernel=is_kernel,
                 turned_bytes=turned,
-                extra_bytes=_extra(op, block),
+                extra_bytes=_extra(op, sizes),
             )
         )
     return found
@@ -219,21 +208,20 @@ def works(main: Any) -> list[Work]:
 def buckets(main: Any) -> list[dict[str, Any]]:
     """Each gradient all-reduce: its size, and the share of the gradient operators that are done when it is issued."""
     block = main.global_block()
-    in_buffer = _members(block)
+    members, sizes = _members(block), _all_sizes(block)
     backward = [w for w in works(main) if w.role & BACKWARD and w.is_kernel and w.kind.endswith("_grad")]
     moved = sum(w.moved_bytes for w in backward)
     found = []
     for index, op in enumerate(block.ops):
         if op.type != "c_allreduce_sum":
             continue
-        name = op.input("X")[0]
-        members = in_buffer.get(name, [name])
+        (name,) = op.input("X")
         before = [w for w in backward if w.index < index]
         found.append(
             {
-                "mib": _elements(block, members) * element_bytes(block.var(name)) / MIB,
-                "dtype": dtype_of(block.var(name)),
-                "gradients": len(members),
+                "mib": sizes[name] / MIB,
+                "dtype": type_in(block, name),
+                "gradients": len(members.get(name, [name])),
                 "operator": index,
                 "issued_after_operators": len(before) / len(backward),
                 "bytes_left_to_hide_it": 1 - sum(w.moved_bytes for w in before) / moved,
@@ -268,9 +256,9 @@ def counts_of(main: Any) -> dict[str, Any]:
         "all_reduce_mib": sum(b["mib"] for b in found),
         "buckets": found,
         "fused": {kind: n for kind, n in kinds.items() if kind.startswith(("fused_", "merged_"))},
-        "bytes_gib": moved / GIB,
+        "bytes_gib": moved / 2**30,
         "bytes_gb": moved / 1e9,
-        "addto_reads_gb": sum(_added(op, block) for op in block.ops) / 1e9,
+        "addto_reads_gb": sum(size_bytes(block.var(name)) for op in block.ops for name in added_to(op)) / 1e9,
         "bytes_gb_by_operator": {k: n / 1e9 for k, n in by_kind.most_common() if n >= 5e6},
         "flops": sum(w.flops for w in all_works),
     }

@@ -2,7 +2,7 @@
 
 Levels are Paddle's: O1 keeps FP32 parameters and casts them before each convolution and matrix product; O2 holds
 them in half precision with FP32 master copies in the optimizer. In both, batch statistics, the loss and everything
-outside `half_region` are FP32.
+outside `static.amp.fp16_guard` are FP32.
 """
 
 from __future__ import annotations
@@ -19,43 +19,36 @@ from paddle.base.framework import Block
 from paddle.static.amp import fp16_utils
 
 from program.contexts import replaced
-from program.passes.edit import insert, remove
+from program.passes.edit import Step, insert, insert_all, remove
 
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
 # 0.8 after two steps with a gradient that is not finite.
 FIRST_LOSS_SCALE = 32768.0
-GOOD_STEPS, BAD_STEPS, GROWTH, BACKOFF = 1000, 2, 2.0, 0.8
+DYNAMIC = {"incr_every_n_steps": 1000, "decr_every_n_nan_or_inf": 2, "incr_ratio": 2.0, "decr_ratio": 0.8}
 WHITE_LIST = {"concat"}  # of branches of which O1 would take one FP32 source as a reason to cast all to FP32
 BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduce_mean", "reduce_sum"}
+ROUNDING = {paddle.float32: 2.0**-23, paddle.float16: 2.0**-10}  # of 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """One value of PRECISION; `level` is empty where all is FP32."""
+    """One value of PRECISION."""
 
-    level: str = ""  # "", O1, O2
+    level: str = ""  # of Paddle's mixed precision: O1 or O2; empty where all is FP32
+    dtype: str = "float32"  # of convolutions and matrix products, and what the input pipeline emits
+    layout: str = "NCHW"  # of images, for which cuDNN has its fastest kernels
 
     @property
     def is_half(self) -> bool:
         """Whether convolutions run in half precision."""
         return bool(self.level)
 
-    @property
-    def layout(self) -> str:
-        """Image layout for which cuDNN has its fastest kernels."""
-        return "NHWC" if self.is_half else "NCHW"
-
-    @property
-    def dtype(self) -> str:
-        """Of convolutions and matrix products, and what the input pipeline emits."""
-        return "float16" if self.is_half else "float32"
-
 
 PRECISIONS = {
     "fp32": Precision(),
     "tf32": Precision(),  # the same program: NVIDIA_TF32_OVERRIDE decides (harness/env.py)
-    "amp_o1": Precision(level="O1"),
-    "amp_o2": Precision(level="O2"),
+    "amp_o1": Precision(level="O1", dtype="float16", layout="NHWC"),
+    "amp_o2": Precision(level="O2", dtype="float16", layout="NHWC"),
 }
 
 
@@ -65,11 +58,6 @@ def captured_loss_scale(global_batch: int) -> float:
     Baidu's runs of MLPerf v1.1 have p - y, as their loss is summed over batch and ranks. A power of two rounds nothing.
     """
     return float(1 << (global_batch - 1).bit_length())
-
-
-def half_region() -> Any:
-    """`with half_region():` around the operators of a network that may run in half precision."""
-    return static.amp.fp16_guard()
 
 
 @contextlib.contextmanager
@@ -110,16 +98,13 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
         master_weight=precision.level == "O2" or None,
         init_loss_scaling=FIRST_LOSS_SCALE if dynamic else 1.0,
         use_dynamic_loss_scaling=dynamic,
-        incr_every_n_steps=GOOD_STEPS,
-        decr_every_n_nan_or_inf=BAD_STEPS,
-        incr_ratio=GROWTH,
-        decr_ratio=BACKOFF,
+        **DYNAMIC,
         use_amp_guard=precision.level == "O2",
     )
 
 
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
-    """Gives an evaluation program the types of its training program; only `half_region` is cast."""
+    """Gives an evaluation program the types of its training program: only what `fp16_guard` holds is cast."""
     if not precision.is_half:
         return
     parameters = main.all_parameters()  # Paddle asks for them again at each operator, squared work
@@ -186,3 +171,29 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
             outputs={"Out": [parameter.name]},
             attrs={"in_dtype": wide.dtype, "out_dtype": parameter.dtype},
         )
+
+
+def perturb_input(main: static.Program) -> None:
+    """Moves each value x of the floating-point inputs by about one rounding of its type: a search's control.
+
+    By x sin(1000 x) rounding, so that the direction differs from value to value: a common factor would be taken out
+    again by the first batch norm.
+    """
+    block = main.global_block()
+    for variable in [v for v in block.vars.values() if v.is_data and v.dtype in ROUNDING]:
+        x = variable.name
+        angle, part, moved = (
+            block.create_var(name=f"{x}.{name}", shape=variable.shape, dtype=variable.dtype).name
+            for name in ("angle", "part", "moved")
+        )
+        for op in block.ops:
+            op.desc._rename_input(x, moved)
+        steps: list[Step] = [
+            ("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
+            ("sin", {"X": [angle]}, {"Out": [angle]}, {}),
+            ("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [part]}, {"axis": -1}),
+            ("scale", {"X": [part]}, {"Out": [part]}, {"scale": ROUNDING[variable.dtype]}),
+            ("elementwise_add", {"X": [x], "Y": [part]}, {"Out": [moved]}, {"axis": -1}),
+        ]
+        insert_all(block, 0, steps, op_role=0)
+    block._sync_with_cpp()

@@ -106,10 +106,8 @@ def _value(name: str, text: str, knob: Any) -> Any:
         number = float(text) if "float" in str(knob.type) else int(text)
     except ValueError:
         raise ValueError(f"STRATEGY: {name}={text!r}: must be a number ({knob.metadata['doc']})") from None
-    if not number >= knob.metadata["least"]:
-        raise ValueError(f"STRATEGY: {name}={text}: must be at least {knob.metadata['least']}")
-    if number > MOST:
-        raise ValueError(f"STRATEGY: {name}={text}: must be at most {MOST}")
+    if not knob.metadata["least"] <= number <= MOST:
+        raise ValueError(f"STRATEGY: {name}={text}: must be {knob.metadata['least']} to {MOST}")
     return number
 
 

@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from paddle import static
 
 from program.ops import BACKWARD, LOSS, MIB, element_bytes, is_optimizer, parameters_by_gradient, readers, writers
-from program.passes.edit import Step, insert, insert_all, remove
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Gradient:
-    name: str
-    parameter: str
-    dtype: Any
-    size_bytes: int
-    made: int  # number of the operator after which it exists
-
+from program.passes.edit import Step, insert_all, remove
 
 HEAD_MIB = 1.0  # the first bucket closes early, so that the link has work while the backward pass begins
 TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 
 
-def _pack(gradients: list[_Gradient], limit_mib: float) -> list[list[_Gradient]]:
+def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cuts one type's gradients, in order, into buckets of at most `limit_mib` (a larger gradient stands alone)."""
-    limit = limit_mib * MIB
-    tail: list[_Gradient] = []
-    rest = list(gradients)
-    tail_limit = min(TAIL_MIB * MIB, limit)
-    while rest and sum(g.size_bytes for g in tail) + rest[-1].size_bytes <= tail_limit:
+    limit, rest = limit_mib * MIB, list(gradients)
+    tail: list[str] = []
+    while rest and sum(sizes[name] for name in (rest[-1], *tail)) <= min(TAIL_MIB * MIB, limit):
         tail.insert(0, rest.pop())
-    buckets: list[list[_Gradient]] = []
-    bucket: list[_Gradient] = []
-    for gradient in rest:
-        filled = sum(g.size_bytes for g in bucket)
-        head_done = not buckets and filled >= min(HEAD_MIB * MIB, limit)
-        if bucket and (head_done or filled + gradient.size_bytes > limit):
-            buckets.append(bucket)
-            bucket = []
-        bucket.append(gradient)
-    return [b for b in (*buckets, bucket, tail) if b]
+    buckets: list[list[str]] = [[]]
+    for name in rest:
+        filled = sum(sizes[other] for other in buckets[-1])
+        head_done = len(buckets) == 1 and filled >= min(HEAD_MIB * MIB, limit)
+        if buckets[-1] and (head_done or filled + sizes[name] > limit):
+            buckets.append([])
+        buckets[-1].append(name)
+    return [bucket for bucket in (*buckets, tail) if bucket]
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
@@ -61,37 +46,32 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     found = [op.input("X")[0] for op in block.ops if is_fleets(op)]
     remove(main, is_fleets)
     written = writers(block)
+    # Numbers of the operators after which they exist.
     made = {name: max(i for i in written[name] if not is_optimizer(block.ops[i])) for name in found}
-    by_type: dict[Any, list[_Gradient]] = {}
+    sizes = {n: math.prod(block.var(parameters[n]).shape) * element_bytes(block.var(n)) for n in found}
+    by_type: dict[Any, list[str]] = {}
     for name in sorted(found, key=lambda n: (made[n], n)):
-        variable, parameter = block.var(name), parameters[name]
-        size_bytes = math.prod(block.var(parameter).shape) * element_bytes(variable)
-        gradient = _Gradient(
-            name=name, parameter=parameter, dtype=variable.dtype, size_bytes=size_bytes, made=made[name]
-        )
-        by_type.setdefault(variable.dtype, []).append(gradient)
-    buckets = [bucket for gradients in by_type.values() for bucket in _pack(gradients, limit_mib)]
-    buckets.sort(key=lambda bucket: bucket[-1].made)
-    fused = [f"bucket_{number}.{bucket[0].name}" for number, bucket in enumerate(buckets)]
+        by_type.setdefault(block.var(name).dtype, []).append(name)
+    buckets = [bucket for gradients in by_type.values() for bucket in _pack(gradients, sizes, limit_mib)]
+    buckets.sort(key=lambda bucket: made[bucket[-1]])
+    fused = [f"bucket_{number}.{bucket[0]}" for number, bucket in enumerate(buckets)]
     attrs = {"ring_id": 0, "use_calc_stream": one_stream}
     for buffer, bucket in reversed(list(zip(fused, buckets, strict=True))):
-        block.create_var(name=buffer, dtype=bucket[0].dtype, persistable=False, stop_gradient=True)
+        block.create_var(name=buffer, dtype=block.var(bucket[0]).dtype, persistable=False, stop_gradient=True)
         steps: list[Step] = [("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
-        steps += [("depend", {"X": [g.name], "Dep": [buffer]}, {"Out": [g.name]}, {}) for g in bucket]
-        insert_all(block, bucket[-1].made + 1, steps, op_role=BACKWARD)
+        steps += [("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}) for name in bucket]
+        insert_all(block, made[bucket[-1]] + 1, steps, op_role=BACKWARD)
     start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == BACKWARD | LOSS)
-    for number, bucket in enumerate(buckets):
-        insert(
-            block,
-            start + number,
+    joins: list[Step] = [
+        (
             "coalesce_tensor",
-            {"Input": [g.parameter for g in bucket]},
-            {"Output": [g.name for g in bucket], "FusedOutput": [fused[number]]},
-            copy_data=False,
-            use_align=True,
-            dtype=bucket[0].dtype,
-            op_role=BACKWARD,
+            {"Input": [parameters[name] for name in bucket]},
+            {"Output": bucket, "FusedOutput": [buffer]},
+            {"copy_data": False, "use_align": True, "dtype": block.var(bucket[0]).dtype},
         )
+        for buffer, bucket in zip(fused, buckets, strict=True)
+    ]
+    insert_all(block, start, joins, op_role=BACKWARD)
     block._sync_with_cpp()
 
 

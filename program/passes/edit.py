@@ -29,7 +29,7 @@ def insert(block: Any, index: int, kind: str, inputs: Slots, outputs: Slots, **a
         elif isinstance(value, float):
             desc._set_float32_attr(name, value)
         else:
-            desc._set_attr(name, _plain(value))
+            desc._set_attr(name, int(value) if isinstance(value, paddle.base.core.VarDesc.VarType) else value)
     desc.check_attrs()  # fills in the defaults
     op = Operator(block, desc)
     block.ops.insert(index, op)
@@ -61,7 +61,3 @@ def rewrite(program: static.Program, instead: Callable[[Any], Sequence[Step] | N
 def remove(program: static.Program, unwanted: Callable[[Any], bool]) -> None:
     """Takes the operators out that are `unwanted`."""
     rewrite(program, lambda op: [] if unwanted(op) else None)
-
-
-def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, paddle.base.core.VarDesc.VarType) else value

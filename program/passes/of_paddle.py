@@ -27,9 +27,9 @@ def chosen(knobs: Strategy) -> Iterator[None]:
     """Has fleet fuse operators as the knobs say, after the update was added, before the all-reduces."""
     names = [name for knob, name in FUSIONS.items() if getattr(knobs, knob)]
 
-    def fuse(main: static.Program, startup: static.Program, *unused: Any) -> None:
+    def fuse(main: static.Program, *unused: Any) -> None:
         if names:
-            _apply(main, startup, names)
+            _apply(main, names)
 
     with replaced(raw_program_optimizer, "apply_build_strategy", fuse):
         yield
@@ -40,14 +40,14 @@ def share_buffers(main: static.Program) -> None:
 
     Must run after all other passes: it decides by the last reader of each variable.
     """
-    _apply(main, static.Program(), ["buffer_shared_inplace_pass"])
+    _apply(main, ["buffer_shared_inplace_pass"])
 
 
-def _apply(main: static.Program, startup: static.Program, names: list[str]) -> None:
+def _apply(main: static.Program, names: list[str]) -> None:
     fed = [v.name for v in main.list_vars() if v.is_data]  # a batch may be fed again
     attrs: dict[str, Any] = {"use_cuda": True, "nranks": 1, "mem_opt_skip_vars": fed}
     types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
-    changed, begins = paddle.base.core.ProgramDesc(main.desc), paddle.base.core.ProgramDesc(startup.desc)
-    for name in names:
-        paddle.base.core.apply_pass(changed, begins, name, attrs, types)  # these leave the start-up program as it is
+    changed = paddle.base.core.ProgramDesc(main.desc)
+    for name in names:  # no one of these looks at the start-up program
+        paddle.base.core.apply_pass(changed, static.Program().desc, name, attrs, types)
     main._rebuild_from_desc(changed)

@@ -92,22 +92,19 @@ class _Writer:
         slots = {slot: [name] for slot, name in zip(("X", "Y", "Weight"), inputs, strict=False)}
         self.steps.append((kind, slots, {"Out": [out]}, attrs))
 
-    def _batch_norm(
-        self, running: list[str], saved: tuple[str, str, str], scale: str, bias: str, out: str, **attrs: Any
-    ) -> None:
+    def _batch_norm(self, running: list[str], saved: list[str], scale: str, bias: str, out: str, **attrs: Any) -> None:
         """Paddle's own; `running` mean and variance stay as they are, `saved` are mean, 1 / sqrt(variance), reserve."""
         mean, variance = running
         attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
         inputs = {"X": [self.x], "Scale": [scale], "Bias": [bias], "Mean": [mean], "Variance": [variance]}
-        outputs = {"Y": [out], "MeanOut": [mean], "VarianceOut": [variance]}
-        self.steps.append(
-            ("batch_norm", inputs, outputs | {slot: [n] for slot, n in zip(SAVED, saved, strict=True)}, attrs)
-        )
+        outputs = {slot: [name] for slot, name in zip(SAVED, saved, strict=True)}
+        outputs |= {"Y": [out], "MeanOut": [mean], "VarianceOut": [variance]}
+        self.steps.append(("batch_norm", inputs, outputs, attrs))
 
     def _normalize(self, scale: str, bias: str, out: str) -> None:
         """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, in one pass."""
-        unused = self._var("unused_mean", self.channels), self._var("unused_variance", self.channels)
-        saved = (*unused, self._var("unused_reserve", 1))
+        sizes = {"unused_mean": self.channels, "unused_variance": self.channels, "unused_reserve": 1}
+        saved = [self._var(name, size) for name, size in sizes.items()]
         attrs = {"is_test": True, "use_global_stats": True, "epsilon": self.op.attr("epsilon")}
         self._batch_norm([self.mean, self.variance], saved, scale, bias, out, **attrs)
 
@@ -127,7 +124,7 @@ class _Writer:
         running = operands(op, "Mean", "Variance")
         # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance). With an epsilon
         # of 0 the square of what it saves is 1 / variance; its Y is written again below.
-        saved = (mean, variance, reserve)
+        saved = [mean, variance, reserve]
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
         square = self._var("square", self.channels)
         self._to(variance, "pow", variance, factor=-2.0)

@@ -1,4 +1,4 @@
-"""Updates of the parameters: a fixed loss scale taken off, and LARS by fewer operators."""
+"""Updates of the parameters: a fixed loss scale taken off, LARS by fewer operators, gradient merge."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from typing import Any
 
 from paddle import static
 
-from program.ops import ALL_UPDATES, BACKWARD, LOSS, OPTIMIZE, operands
-from program.passes.edit import insert, remove
+from program.ops import (
+    ALL_UPDATES,
+    BACKWARD,
+    LOSS,
+    MERGED,
+    OPTIMIZE,
+    is_clear,
+    is_merge,
+    is_optimizer,
+    operands,
+    parameters_by_gradient,
+    writers,
+)
+from program.passes.edit import Step, insert, insert_all, remove
 
 # ---- a fixed loss scale ----------------------------------------------------------------------------------------------
 
@@ -50,17 +62,58 @@ def merge_lars(main: static.Program) -> None:
         for together in (alike[part::parts] for part in range(parts)):
             if len(together) == 1:
                 continue
-            insert(
-                block,
-                block.ops.index(together[-1]) + 1,
-                "lars_momentum",
-                *(
-                    {s: [n for op in together for n in operands(op, s)] for s in of}
-                    for of in (_LARS_INPUTS, _LARS_OUTPUTS)
-                ),
-                **{name: together[0].attr(name) for name in _LARS_SHARED},
-                lars_weight_decay=[decay for op in together for decay in op.attr("lars_weight_decay")],
-                op_role=OPTIMIZE,
+            slots = (
+                {slot: [name for op in together for name in operands(op, slot)] for slot in of}
+                for of in (_LARS_INPUTS, _LARS_OUTPUTS)
             )
+            attrs: dict[str, Any] = {name: together[0].attr(name) for name in _LARS_SHARED}
+            attrs["lars_weight_decay"] = [decay for op in together for decay in op.attr("lars_weight_decay")]
+            last = block.ops.index(together[-1])
+            insert(block, last + 1, "lars_momentum", *slots, **attrs, op_role=OPTIMIZE)
             joined.update(together)
     remove(main, joined.__contains__)
+
+
+# ---- one update of several micro-steps -------------------------------------------------------------------------------
+
+TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
+
+
+def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
+    """Makes `main` the last of `steps` micro-steps of one update; returns the program of those before it.
+
+    A micro-step adds each gradient to its accumulator, of the gradient's own type. The last one adds the accumulators
+    to its own gradients before anything reads them, and clears them, so all-reduce, loss scaling and optimizer are as
+    without it. The loss's gradient is divided by `steps`. Must run before the buckets are made.
+    """
+    block = main.global_block()
+    gradients = parameters_by_gradient(block)
+    start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == BACKWARD | LOSS)
+    loss = block.ops[start].output("Out")
+    insert(block, start + 1, "scale", {"X": loss}, {"Out": loss}, scale=1.0 / steps, op_role=BACKWARD)
+    made = {
+        name: max(i for i in places if not is_optimizer(block.ops[i]) and block.ops[i].type not in TRANSPORT)
+        for name, places in writers(block).items()
+        if name in gradients
+    }
+    for name, at in sorted(made.items(), key=lambda entry: -entry[1]):
+        shape, dtype = block.var(gradients[name]).shape, block.var(name).dtype
+        total = f"{name}{MERGED}"
+        for owner in (block, startup.global_block()):
+            owner.create_var(name=total, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
+        zero = {"shape": list(shape), "dtype": dtype, "value": 0.0}
+        insert(startup.global_block(), len(startup.global_block().ops), "fill_constant", {}, {"Out": [total]}, **zero)
+        steps_of_one: list[Step] = [
+            ("elementwise_add", {"X": [name], "Y": [total]}, {"Out": [name]}, {"axis": -1}),
+            ("fill_constant", {}, {"Out": [total]}, zero),
+        ]
+        insert_all(block, at + 1, steps_of_one, op_role=BACKWARD)
+    startup.global_block()._sync_with_cpp()
+    block._sync_with_cpp()
+    micro = main.clone()
+    remove(micro, lambda op: is_optimizer(op) or is_clear(op) or op.type in TRANSPORT)
+    for op in micro.global_block().ops:
+        if is_merge(op):
+            op.desc.set_output("Out", op.input("Y"))
+    micro.global_block()._sync_with_cpp()
+    return micro

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from program.ops import ALL_UPDATES, CONVOLUTIONS, EMPTY, NORMALIZATIONS, Refused, dtype_of, operands, type_in
+from program.ops import CONVOLUTIONS, EMPTY, Refused, dtype_of, operands, type_in
 
 # Operators that the executor runs without a kernel of their own, or whose one kernel looks at no data.
 NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
@@ -20,21 +20,12 @@ _CALLED = {
     "int32": "int",
 }
 _FLOATS = {"float16", "float32", "float64"}
-# Operators whose kernels take operands of two types: those that are FP32 whatever the kernel's own type is.
-_STATISTICS = {
-    *("Scale", "Bias", "Mean", "Variance", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace"),
-    *("Scale@GRAD", "Bias@GRAD"),
+# Slots that are FP32 whatever the kernel's own type is: of normalizations and units, of updates, of the loss scale.
+# Their names may end in a unit's side, X or Z, in Out, or in @GRAD.
+_FP32_SLOTS = {
+    *("Scale", "Bias", "Mean", "Variance", "Var", "SavedMean", "SavedVariance", "SavedInvstd", "ReserveSpace"),
+    *("RunningMean", "RunningVar", "Velocity", "MasterParam", "LearningRate", "PrevLossScaling", "LossScaling"),
 }
-_OF_UNIT = ("Scale", "Bias", "Mean", "Var", "SavedMean", "SavedInvstd", "RunningMean", "RunningVar")
-_UNIT = {f"{slot}{side}" for side in "XZ" for slot in _OF_UNIT}
-_UNIT |= {f"{slot}{side}@GRAD" for side in "XZ" for slot in ("Scale", "Bias")}
-_MASTERS = {"Velocity", "VelocityOut", "MasterParam", "MasterParamOut", "LearningRate"}
-_FP32_OPERANDS = (
-    {kind + end: _STATISTICS for kind in NORMALIZATIONS for end in ("", "_grad")}
-    | dict.fromkeys(("resnet_unit", "resnet_unit_grad"), _UNIT)
-    | dict.fromkeys(ALL_UPDATES, _MASTERS)
-    | {"check_finite_and_unscale": {"Scale"}, "update_loss_scaling": {"PrevLossScaling", "LossScaling"}}
-)
 # Paddle asks a kernel of the type of the first of these operands (GetExpectedKernelType in the operators' sources).
 _SELECTORS = ("X", "Input", "Logits", "Param", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
 # Of these the attribute says it: the type of what they write. What `coalesce_tensor` is given, it only measures.
@@ -52,8 +43,7 @@ def sizes(main: Any) -> None:
         elements = math.prod(block.var(name).shape)
         if elements > MOST_ELEMENTS:
             raise ValueError(
-                f"BATCHSIZE: {name} has {elements} elements, cuDNN takes tensors of {MOST_ELEMENTS} at most: "
-                "lower BATCHSIZE or IMAGE_SIZE"
+                f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MOST_ELEMENTS} at most: lower it"
             )
 
 
@@ -112,7 +102,7 @@ def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
     for slot, types in declared.items():
         for name, dtype in types.items():
             wanted = selected
-            if slot in _FP32_OPERANDS.get(op.type, ()):
+            if slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ") in _FP32_SLOTS:
                 wanted = "float32"
             elif op.type == "cast":
                 wanted = _type_name(op.attr("in_dtype" if slot == "X" else "out_dtype"))

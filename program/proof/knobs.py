@@ -43,10 +43,8 @@ def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     if ranks > 1:
         return said + _buckets(block, on.fuse_grad_size_in_MB)
     if asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:
-        raise Refused(
-            "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
-            "above 1"
-        )
+        fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
+        raise Refused(f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}")
     return said
 
 
@@ -58,17 +56,11 @@ def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
             if made[knob]:
                 raise Refused(f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
         elif left[knob]:
-            raise Refused(
-                f"STRATEGY: {knob} is on and the program has {left[knob]} {pattern}: Paddle dropped the setting or "
-                f"took a part: set {knob}=0 to train without it"
-            )
+            raise Refused(f"STRATEGY: {knob} is on and the program has {left[knob]} {pattern}: set {knob}=0")
         elif made[knob]:
             said.append(f"{knob} made {made[knob]} {result}")
         elif getattr(asked, knob):
-            raise Refused(
-                f"STRATEGY: {knob} is on and the program has no {result}: the pass found nothing to change: "
-                "leave it out"
-            )
+            raise Refused(f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
         else:
             said.append(f"{knob} found nothing to change")
     sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
@@ -132,10 +124,7 @@ def _flags(block: Any, asked: Strategy) -> None:
             raise Refused(f"STRATEGY: {name.removeprefix('FLAGS_')}={value:d}: Paddle has {name}={found[name]}")
     of_cudnn = NORMALIZATIONS - {"sync_batch_norm"}
     if asked.cudnn_batchnorm_spatial_persistent is not None and not any(op.type in of_cudnn for op in block.ops):
-        raise Refused(
-            "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization of this program is cuDNN's, "
-            "sync_batch_norm has a kernel of its own: leave it out"
-        )
+        raise Refused("STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out")
 
 
 def _buckets(block: Any, limit_mib: float) -> list[str]:
@@ -158,8 +147,6 @@ def _buckets(block: Any, limit_mib: float) -> list[str]:
     for buckets in by_type.values():
         for sizes, following in pairwise(buckets[1:-1]):  # the first closes early, the last is small
             if sum(sizes) + following[0] <= limit_mib:
-                raise Refused(
-                    f"STRATEGY: a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {following[0]:.2f}, "
-                    f"fuse_grad_size_in_MB is {limit_mib:g}"
-                )
+                said = f"a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {following[0]:.2f}"
+                raise Refused(f"STRATEGY: {said}, fuse_grad_size_in_MB is {limit_mib:g}")
     return [f"fuse_grad_size_in_MB={limit_mib:g}: buckets {len(sent)}"]

@@ -7,6 +7,7 @@ Every operator of the backward pass is linear in the gradient that it receives, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from program.ops import (
     EMPTY,
     FACTORS,
     LOSS,
+    MERGED,
     OPTIMIZE,
     Refused,
     is_clear,
@@ -33,6 +35,7 @@ UPDATES = {"sgd": {"momentum", "merged_momentum"}, "lars": {"lars_momentum"}}
 class Gradient:
     """What happened to a gradient so far."""
 
+    parts: int = 1  # of its update, which are added up in it
     sums: int = 0  # over the ranks
     factor: float = 1.0  # without a dynamic loss scale
     scaled: int = 0  # power of the dynamic loss scale on it
@@ -43,28 +46,24 @@ def _differ(found: float, wanted: float, least: float = 0.0) -> bool:
     return abs(found - wanted) > 1e-6 * max(abs(wanted), least)
 
 
-def gradients(main: Any, *, ranks: int, parts: int = 1, scale: float = 1.0) -> dict[str, Gradient]:
-    """{parameter: its gradient as the update uses it}; the update is computed in `parts` micro-steps.
+def gradients(update: Sequence[Any], *, ranks: int, scale: float = 1.0) -> dict[str, Gradient]:
+    """{parameter: its gradient as the update uses it}, the runs of these programs in this order being one update.
 
     `scale` is the fixed loss scale, at which the gradients start and which the update takes off by `rescale_grad`.
 
-    Raises Refused where a gradient is summed or scaled not exactly once, is written again after its sum, or is not
-    used.
+    Raises Refused where a gradient is summed, scaled or merged not exactly once, is written again after its sum, or is
+    not used.
     """
-    for op in main.global_block().ops:
-        if op.attr("op_role") == BACKWARD | LOSS and op.has_attr("value") and _differ(op.attr("value"), scale):
-            raise Refused(f"the gradients start at {op.attr('value'):g}, not at the loss scale {scale:g}")
-    used = _Followed(main, main, ranks).used
-    unused = sorted({p.name for p in main.all_parameters() if p.trainable} - used.keys())
+    used, parts, sums = _Followed(update, ranks, scale).used, len(update), int(ranks > 1)
+    unused = sorted({p.name for p in update[-1].all_parameters() if p.trainable} - used.keys())
     if unused:
         raise Refused(f"no optimizer updates {unused[0]} and {len(unused) - 1} more")
-    sums = int(ranks > 1)
     for parameter, value in used.items():
         said = f"the gradient of {parameter}"
+        if value.parts != parts:
+            raise Refused(f"{said} is merged of {value.parts} micro-steps, not {parts}")
         if value.sums != sums:
-            raise Refused(
-                f"{said} is summed over the ranks {value.sums} times, not {sums}: the ranks would train apart"
-            )
+            raise Refused(f"{said} is summed over the ranks {value.sums} times, not {sums}")
         if _differ(value.factor, 1 / (ranks * parts)):
             raise Refused(f"{said} is scaled by {value.factor:g}, not by 1/{ranks * parts}")
         if value.scaled:
@@ -72,69 +71,51 @@ def gradients(main: Any, *, ranks: int, parts: int = 1, scale: float = 1.0) -> d
     return used
 
 
-def merged(micro: Any, main: Any, *, ranks: int, parts: int, scale: float = 1.0) -> int:
-    """Number of gradients that `parts` - 1 runs of `micro` and one of `main` sum up, each part once.
-
-    Raises Refused where one is left out, joined with a value of another scale, or lives on into the next update.
-    """
-    first, last = (_Followed(program, main, ranks) for program in (micro, main))
-    if first.used:
-        raise Refused(f"a micro-step updates {sorted(first.used)[0]}")
-    if first.merged != last.merged:
-        raise Refused("the micro-steps and the update do not merge the same gradients at the same scale")
-    if len(last.merged) != len(last.used):
-        raise Refused(f"{len(last.merged)} gradients are merged, {len(last.used)} are used")
-    cleared = {op.output("Out")[0]: i for i, op in enumerate(main.global_block().ops) if is_clear(op)}
-    for program, into_total in ((micro, True), (main, False)):
-        for index, op in enumerate(program.global_block().ops):
-            if not is_merge(op):
-                continue
-            gradient, total, out = operands(op, "X", "Y", "Out")
-            if out != (total if into_total else gradient):
-                raise Refused(f"the merged {gradient} is written to {out}")
-            if not into_total and cleared.get(total, -1) < index:
-                raise Refused(f"{total} is not cleared after the update")
-    for gradient, value in last.merged.values():
-        if value.sums or _differ(value.factor, scale / (ranks * parts)):
-            raise Refused(f"{gradient} is merged after {value.sums} sums at the factor {value.factor:g}")
-    return len(last.merged)
-
-
 class _Followed:
-    """The gradients of a program, operator by operator; `main` has the loss scale."""
+    """The gradients of an update, operator by operator."""
 
-    def __init__(self, program: Any, main: Any, ranks: int) -> None:
+    def __init__(self, update: Sequence[Any], ranks: int, scale: float) -> None:
         self.used: dict[str, Gradient] = {}  # parameter -> its gradient as the optimizer reads it
-        self.merged: dict[str, tuple[str, Gradient]] = {}  # accumulator -> the gradient that joins it, its value then
         self._values: dict[str, Gradient] = {}
         self._slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
         self._summed: set[str] = set()
-        self._ranks = ranks
-        scaling = [op for op in main.global_block().ops if op.type == "elementwise_mul" and op.attr("op_role") == LOSS]
+        self._ranks, self._scale = ranks, scale
+        ops = update[-1].global_block().ops
+        scaling = [op for op in ops if op.type == "elementwise_mul" and op.attr("op_role") == LOSS]
         self._scales = {name for op in scaling for name in op.input("Y")}
-        for op in program.global_block().ops:
-            self._follow(op)
+        for program in dict.fromkeys(update):
+            self._runs = list(update).count(program)
+            self._values = self._accumulators()
+            for op in program.global_block().ops:
+                self._follow(op)
+        if left := sorted(self._accumulators()):
+            raise Refused(f"{left[0]} is not cleared after the update")
+
+    def _accumulators(self) -> dict[str, Gradient]:
+        """What a run of a program leaves to the next one."""
+        return {name: value for name, value in self._values.items() if name.endswith(MERGED)}
 
     def _follow(self, op: Any) -> None:
         role, kind = op.attr("op_role"), op.type
         if kind == "coalesce_tensor":
             self._slices[op.output("FusedOutput")[0]] = op.output("Output")
         elif role == BACKWARD | LOSS:
-            self._values[op.output_arg_names[0]] = Gradient(factor=op.attr("value"))
+            if _differ(op.attr("value"), self._scale):
+                raise Refused(f"the gradients start at {op.attr('value'):g}, not at the loss scale {self._scale:g}")
+            self._values[op.output_arg_names[0]] = Gradient(factor=op.attr("value"), parts=self._runs)
         elif is_merge(op):
-            self._merge(*operands(op, "X", "Y"))
+            self._merge(*operands(op, "X", "Y", "Out"))
+        elif is_clear(op):
+            self._values.pop(op.output("Out")[0], None)
         elif kind == "c_allreduce_sum":
             self._sum(op.input("X")[0])
         elif kind in ("c_reduce_sum", "c_broadcast") and role & BACKWARD:
             raise Refused(f"{op.input('X')[0]} goes through {kind}: this is not an all-reduce")
         elif kind in ALL_UPDATES:
             self._use(op)
-        elif kind == "check_finite_and_unscale":
+        elif kind in ("check_finite_and_unscale", "update_loss_scaling"):
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-                self._values[name] = self._unscaled(source)
-        elif kind == "update_loss_scaling":
-            for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-                self._values[name] = self._values[source]
+                self._values[name] = self._values[source] if kind == "update_loss_scaling" else self._unscaled(source)
         elif role & (BACKWARD | OPTIMIZE):
             self._pass_on(op)
 
@@ -178,10 +159,13 @@ class _Followed:
             if name != EMPTY:
                 self._values[name] = value
 
-    def _merge(self, name: str, total: str) -> None:
-        if total in self.merged or name not in self._values or name in self._summed:
-            raise Refused(f"{name} is merged twice, after its sum over the ranks, or before it is computed")
-        self.merged[total] = (name, self._values[name])
+    def _merge(self, name: str, total: str, out: str) -> None:
+        value, held = self._values.get(name), self._values.get(total)
+        if value is None or value.sums:
+            raise Refused(f"{name} is merged after its sum over the ranks, or before it is computed")
+        if held and replace(held, parts=value.parts) != value:
+            raise Refused(f"{name} is merged with an accumulator at another scale")
+        self._values[out] = replace(value, parts=value.parts + held.parts) if held else value
 
     def _use(self, op: Any) -> None:
         rescaled = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0

@@ -17,8 +17,7 @@ from harness.loop import LaunchedStep, Trainer
 from harness.progress import Progress
 from harness.ranks import Ranks
 from program import build
-from program.optimizers import OptimizerConfig
-from program.schedules import Schedule
+from program.optimizers import OptimizerConfig, Schedule
 from runlog.writer import RunLog
 
 # Rates 0.05, 0.1, 0.1, 0.1, 0.01, 0.01, ...

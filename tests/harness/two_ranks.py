@@ -19,8 +19,7 @@ from paddle import static  # noqa: E402
 
 from harness import ranks, state  # noqa: E402
 from program import build  # noqa: E402
-from program.optimizers import OptimizerConfig  # noqa: E402
-from program.schedules import Schedule  # noqa: E402
+from program.optimizers import OptimizerConfig, Schedule  # noqa: E402
 
 BATCH, RATE = 4, 0.5
 SCHEDULE = Schedule(kind="piecewise", base=RATE, warmup_steps=0, total_steps=9)

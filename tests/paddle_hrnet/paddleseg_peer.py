@@ -37,17 +37,6 @@ with paddle.no_grad():
         name: infer.aug_inference(model, paddle.to_tensor(image), [], scales=scales, flip_horizontal=True)[1].numpy()
         for name, scales in (("flip", (1.0,)), ("multiscale", (0.75, 1.0, 1.25)))
     }
-flops = {
-    bias: paddle.flops(FCN(num_classes=19, backbone=HRNet_W18(), bias=bias), [1, 3, 512, 1024])
-    for bias in (True, False)
-}
 model.train()
 trained = model(paddle.to_tensor(image))[0].numpy()
-np.savez(
-    folder / "outputs.npz",
-    image=image,
-    evaluated=evaluated,
-    trained=trained,
-    flops=[flops[True], flops[False]],
-    **augmented,
-)
+np.savez(folder / "outputs.npz", image=image, evaluated=evaluated, trained=trained, **augmented)

@@ -2,8 +2,6 @@
 
 import functools
 import sys
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -28,14 +26,12 @@ CITYSCAPES = cityscapes_80k(8)
 
 
 @functools.cache
-def build(
-    recipe: Recipe = CITYSCAPES, *, batch: int = 1, height: int = 64, width: int = 96, training: bool = False
-) -> tuple[static.Program, static.Program, str]:
-    main, startup = static.Program(), static.Program()
-    with static.program_guard(main, startup):
-        logits = fcn_hrnet_w18(static.data("image", [batch, 3, height, width], "float32"), recipe, training=training)
-    assert logits.shape == (batch, recipe.classes, height, width)
-    return main, startup, logits.name
+def build(recipe: Recipe = CITYSCAPES) -> static.Program:
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        logits = fcn_hrnet_w18(static.data("image", [1, 3, 512, 1024], "float32"), recipe, training=False)
+    assert logits.shape == (1, recipe.classes, 512, 1024)
+    return main
 
 
 def parameters(main: static.Program) -> tuple[int, int]:
@@ -45,38 +41,9 @@ def parameters(main: static.Program) -> tuple[int, int]:
     return sum(count[name] for name in trainable), sum(count.values())
 
 
-def flops(main: static.Program) -> int:
-    """FLOPs as `paddle.flops` counts them: multiply-adds of convolutions with their biases, and 2 for each value of a
-    batch normalization; all else is free.
-    """
-    block, total = main.global_block(), 0
-    for op in block.ops:
-        if op.type == "conv2d":
-            out = int(np.prod(block.var(op.output("Output")[0]).shape))
-            total += out * int(np.prod(block.var(op.input("Filter")[0]).shape[1:]))
-        elif op.type == "batch_norm":
-            total += 2 * int(np.prod(block.var(op.output("Y")[0]).shape))
-        elif op.type == "elementwise_add" and op.input("Y")[0].endswith(".b"):
-            total += int(np.prod(block.var(op.output("Out")[0]).shape))
-    return total
-
-
-@pytest.mark.parametrize(
-    ("bias", "trainable", "whole", "flop"),
-    [(True, 9_641_119, 9_675_595, 37_169_432_576), (False, 9_640_830, 9_675_306, 37_159_962_624)],
-)
-def test_parameters_and_flops(bias: bool, trainable: int, whole: int, flop: int) -> None:
-    main = build(replace(CITYSCAPES, head_bias=bias), height=512, width=1024)[0]
-    assert parameters(main) == (trainable, whole)
-    assert flops(main) == flop
-
-
-def test_has_fewer_operators_than_a_plain_construction() -> None:
-    main = build(height=512, width=1024)[0]
-    kinds = Counter(op.type for op in main.global_block().ops)
-    assert sum(kinds.values()) < 1092
-    assert kinds["conv2d"] == kinds["batch_norm"] + 1
-    assert "shape" not in kinds and "transpose2" not in kinds
+@pytest.mark.parametrize(("bias", "trainable", "whole"), [(True, 9_641_119, 9_675_595), (False, 9_640_830, 9_675_306)])
+def test_parameters(bias: bool, trainable: int, whole: int) -> None:
+    assert parameters(build(replace(CITYSCAPES, head_bias=bias))) == (trainable, whole)
 
 
 def test_building_twice_shares_the_weights() -> None:
@@ -102,46 +69,33 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["evaluated", "trained"])
+@pytest.mark.parametrize("mode", ["evaluated", "trained", "flip", "multiscale"])
 def test_outputs_agree_with_paddleseg(peer: Path, mode: str) -> None:
+    """Of the network, and of an evaluation that sums up logits of several sizes and mirror images."""
     outputs = np.load(peer / "outputs.npz")
-    main, startup, logits = build(batch=2, training=mode == "trained")
+    recipe, views = {"flip": (cityscapes_80k_flip(1), 2), "multiscale": (cityscapes_80k_multiscale(1), 6)}.get(
+        mode, (CITYSCAPES, 1)
+    )
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        image = static.data("image", list(outputs["image"].shape), "float32")
+        if mode == "trained":
+            logits = fcn_hrnet_w18(image, recipe, training=True)
+        else:
+            logits = train.evaluation_logits(image, recipe)
     executor = static.Executor(paddle.CPUPlace())
     with static.scope_guard(static.Scope()):
         executor.run(startup)
         static.set_program_state(main, pretrained_weights(peer / "weights.pdparams", main))
         (ours,) = executor.run(main, feed={"image": outputs["image"]}, fetch_list=[logits])
     assert np.abs(outputs[mode]).max() > 0.1
-    np.testing.assert_allclose(ours, outputs[mode], rtol=0, atol=1e-4 * np.abs(outputs[mode]).max())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("mode", "recipe"), [("flip", cityscapes_80k_flip), ("multiscale", cityscapes_80k_multiscale)])
-def test_an_augmented_evaluation_is_paddlesegs(peer: Path, mode: str, recipe: Callable[[int], Recipe]) -> None:
-    outputs = np.load(peer / "outputs.npz")
-    main, startup = static.Program(), static.Program()
-    with static.program_guard(main, startup):
-        image = static.data("image", list(outputs["image"].shape), "float32")
-        total = train.evaluation_logits(image, recipe(1))
-    executor = static.Executor(paddle.CPUPlace())
-    with static.scope_guard(static.Scope()):
-        executor.run(startup)
-        static.set_program_state(main, pretrained_weights(peer / "weights.pdparams", main))
-        (summed,) = executor.run(main, feed={"image": outputs["image"]}, fetch_list=[total])
-    ours = summed / (2 * len(recipe(1).eval_scales))
-    assert np.abs(ours - outputs["evaluated"]).max() > 0.1  # not one image seen once
-    np.testing.assert_allclose(ours, outputs[mode], rtol=0, atol=1e-4 * np.abs(outputs[mode]).max())
-
-
-@pytest.mark.slow
-def test_flops_are_those_of_paddles_counter(peer: Path) -> None:
-    for bias, theirs in zip((True, False), np.load(peer / "outputs.npz")["flops"], strict=True):
-        assert flops(build(replace(CITYSCAPES, head_bias=bias), height=512, width=1024)[0]) == theirs
+    assert mode == "evaluated" or np.abs(outputs[mode] - outputs["evaluated"]).max() > 0.1
+    np.testing.assert_allclose(ours / views, outputs[mode], rtol=0, atol=1e-4 * np.abs(outputs[mode]).max())
 
 
 @pytest.mark.slow
 def test_backbone_weights_leave_the_head_as_it_is(peer: Path) -> None:
-    main = build(replace(CITYSCAPES, classes=5))[0]
+    main = build(replace(CITYSCAPES, classes=5))
     values = pretrained_weights(peer / "backbone.pdparams", main)
     model = {v.name for v in main.list_vars() if v.persistable and paddleseg_name(v.name)}
     assert set(values) == {name for name in model if name.startswith("backbone.")}
@@ -150,17 +104,10 @@ def test_backbone_weights_leave_the_head_as_it_is(peer: Path) -> None:
 # ---- what is wrong with a file of weights
 
 
-def weights_of(main: static.Program) -> dict[str, np.ndarray]:
-    return {
-        paddleseg_name(v.name): np.zeros(v.shape, dtype=np.float32)
-        for v in main.list_vars()
-        if v.persistable and paddleseg_name(v.name)
-    }
-
-
 def test_a_mismatch_names_the_layers(tmp_path: Path) -> None:
-    main = build(height=512, width=1024)[0]
-    state = weights_of(main)
+    main = build()
+    shapes = {paddleseg_name(v.name): v.shape for v in main.list_vars() if v.persistable}
+    state = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items() if name}
     assert len(pretrained_weights(saved(tmp_path, state), main)) == 1533
     del state["backbone.la1.bb_layer2_1.conv1._conv.weight"]
     state["head.cls.weight"] = np.zeros([21, 270, 1, 1], dtype=np.float32)
@@ -174,12 +121,3 @@ def saved(folder: Path, state: dict[str, np.ndarray]) -> Path:
     path = folder / "weights.pdparams"
     paddle.save(state, str(path))
     return path
-
-
-@pytest.mark.parametrize("content", [None, b"", b"no weights"])
-def test_a_file_that_holds_no_weights(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "weights.pdparams"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"weights\.pdparams"):
-        pretrained_weights(path, static.Program())

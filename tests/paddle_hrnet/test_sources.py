@@ -7,6 +7,7 @@ layers/layer_libs.py at 02b1ed1, models/backbones/hrnet.py at 2dc99b8, transform
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import replace
 from pathlib import Path
@@ -16,36 +17,24 @@ import numpy as np
 import paddle
 import pytest
 
-from harness import env
 from paddle_hrnet import config, data, model, train
-from program import build, precision, strategy
-from program.schedules import Schedule
+from tests.program import programs
 
 
-def built(name: str) -> build.TrainingProgram:
+def built(name: str) -> programs.Built:
     """Of 2 GPUs, of small crops and a network of a block a branch: no attribute below depends on either."""
-    paddle.enable_static()
-    chosen = precision.PRECISIONS["fp32"]
-    plan = build.Plan(
-        device="gpu", precision=chosen, strategy=strategy.parse(""), layout=chosen.layout, ranks_listen=False
-    )
-    env.export_trainer(0, ["127.0.0.1:6170", "127.0.0.1:6171"])
     recipe = replace(config.recipe(name, global_batch=4), image_width=64, image_height=64)
-    schedule = Schedule(kind="polynomial", base=0.01, warmup_steps=0, total_steps=80_000, power=0.9)
-    with (
-        mock.patch.object(model, "MODULES", dict.fromkeys(model.MODULES, 1)),
-        mock.patch.object(model, "BLOCKS", 1),
-        paddle.utils.unique_name.guard(),
-    ):
-        return train.HRNet(recipe, plan, batch=2, ranks=2).training_program(schedule, seed=1)
+    workload = functools.partial(train.HRNet, ranks=2)
+    with mock.patch.multiple(model, MODULES=dict.fromkeys(model.MODULES, 1), BLOCKS=1):
+        return programs.fresh(device="gpu", ranks=2, batch=2, recipe=recipe, workload=workload)
 
 
 @pytest.fixture(scope="module")
-def program() -> build.TrainingProgram:
+def program() -> programs.Built:
     return built("cityscapes_80k")
 
 
-def test_every_parameter_is_updated_with_momentum_and_decay(program: build.TrainingProgram) -> None:
+def test_every_parameter_is_updated_with_momentum_and_decay(program: programs.Built) -> None:
     """optimizer: SGD, momentum 0.9, weight_decay 0.0005: Paddle's Momentum, for every parameter."""
     found: dict[str, float] = {}
     for op in program.main.global_block().ops:
@@ -57,7 +46,7 @@ def test_every_parameter_is_updated_with_momentum_and_decay(program: build.Train
     assert set(found.values()) == {np.float32(0.0005)}
 
 
-def test_normalizations_span_the_ranks_with_paddles_defaults(program: build.TrainingProgram) -> None:
+def test_normalizations_span_the_ranks_with_paddles_defaults(program: programs.Built) -> None:
     """layer_libs.py: nn.SyncBatchNorm(channels) of more than one rank."""
     defaults = inspect.signature(paddle.nn.SyncBatchNorm.__init__).parameters
     assert (defaults["momentum"].default, defaults["epsilon"].default) == (0.9, 1e-5)
@@ -67,7 +56,7 @@ def test_normalizations_span_the_ranks_with_paddles_defaults(program: build.Trai
     }
 
 
-def test_the_loss_is_one_cross_entropy_that_ignores_255(program: build.TrainingProgram) -> None:
+def test_the_loss_is_one_cross_entropy_that_ignores_255(program: programs.Built) -> None:
     """loss: CrossEntropyLoss, coef [1], ignore_index 255: one output, so no auxiliary head. Their mean over the pixels
     that count is ours; each rank's own, as theirs.
     """
@@ -75,7 +64,7 @@ def test_the_loss_is_one_cross_entropy_that_ignores_255(program: build.TrainingP
     assert [(op.attr("ignore_index"), op.attr("soft_label")) for op in losses] == [(255, False)]
 
 
-def test_first_weights_are_normal_with_a_deviation_of_a_thousandth(program: build.TrainingProgram) -> None:
+def test_first_weights_are_normal_with_a_deviation_of_a_thousandth(program: programs.Built) -> None:
     """init_weight of hrnet.py and fcn.py: normal_init(std=0.001) of each convolution, scales 1, shifts 0."""
     made = {op.output_arg_names[0]: op for op in reversed(program.startup.global_block().ops) if op.output_arg_names}
     filters = {n: made[n] for n in made if n.endswith(("conv.w", "cls.w"))}
@@ -85,7 +74,7 @@ def test_first_weights_are_normal_with_a_deviation_of_a_thousandth(program: buil
     assert {(n[-1], value) for n, value in norms.items()} == {("w", 1.0), ("b", 0.0)}
 
 
-def test_the_benchmark_pads_on_all_sides_and_has_no_bias(published_logs: Path, program: build.TrainingProgram) -> None:
+def test_the_benchmark_pads_on_all_sides_and_has_no_bias(published_logs: Path, program: programs.Built) -> None:
     """Perf's log of 2023 holds the configuration that it ran: padding_same and bias are false."""
     log = (published_logs / "paddleseg_v100_gpu1_fp32_bs8.log").read_text(errors="replace")
     assert "    padding_same: false\n    pretrained: null\n" in log and "\n  bias: false\n" in log
@@ -118,3 +107,17 @@ def test_crops_scales_and_colours_are_the_configurations(name: str, iterations: 
     assert (recipe.iterations, recipe.head_bias, recipe.target_miou) == (iterations, bias, 0.7897)
     assert (recipe.image_size, recipe.optimizer) == ("1024x512", config.cityscapes_80k(16).optimizer)
     assert (recipe.base_learning_rate, recipe.warmup_epochs, recipe.end_learning_rate) == (0.01, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["cityscapes_80k", "cityscapes_benchmark"])
+def test_the_rate_is_paddles_polynomial_decay_at_every_step(name: str) -> None:
+    """PaddleSeg trains by this class from the recipe's `learning_rate` and `iters`."""
+    recipe = config.recipe(name, global_batch=8)
+    iterations = {"cityscapes_80k": 80_000, "cityscapes_benchmark": 400}[name]
+    schedule = recipe.make_schedule(samples=config.CITYSCAPES_TRAIN, global_batch=8)
+    peer = paddle.optimizer.lr.PolynomialDecay(0.01, decay_steps=iterations, end_lr=0.0, power=0.9)
+    for step in range(iterations + 3):  # past the end the last rate holds
+        assert schedule(step) == pytest.approx(peer(), rel=1e-12)
+        peer.step()
+    assert schedule(iterations // 2) == pytest.approx(0.01 * 0.5**0.9)
+    assert schedule(iterations) == 0

@@ -11,6 +11,8 @@ import paddle
 import pytest
 from paddle import static
 from PIL import Image
+from sklearn.metrics import confusion_matrix as sklearn_confusion
+from sklearn.metrics import jaccard_score
 
 from compliance import rules
 from compliance.check import check_file
@@ -18,7 +20,6 @@ from compliance.official import tools as official
 from harness import env, workload
 from harness.layers import Layers
 from paddle_hrnet import config, data, model, train
-from program import build, precision, strategy
 from scoring.__main__ import main as scoring
 from tests import jobs
 from tests.harness import small
@@ -30,17 +31,10 @@ TRAINING = {**small.TRAINING, "WORKLOAD": "hrnet", "IMAGE_SIZE": SIDE}
 
 def built(name: str, *, device: str, knobs: str = "") -> programs.Built:
     """The training program of one rank at 64 pixels, weights to be set by `programs.losses`."""
-    paddle.enable_static()
-    recipe = dataclasses.replace(
-        config.recipe("cityscapes_80k", global_batch=2, image_size=64), base_learning_rate=1e-3
-    )
-    plan = build.Plan(
-        device=device, precision=precision.PRECISIONS[name], strategy=strategy.parse(knobs), ranks_listen=False
-    )
-    env.export_trainer(0, ["127.0.0.1:6170"])
-    schedule = recipe.make_schedule(samples=100, global_batch=2)
-    with paddle.utils.unique_name.guard():
-        return programs.Built(**vars(train.HRNet(recipe, plan, batch=2).training_program(schedule, seed=1)))
+    recipe = config.recipe("cityscapes_80k", global_batch=2, image_size=64)
+    recipe = dataclasses.replace(recipe, base_learning_rate=1e-3)
+    job = {"name": name, "device": device, "knobs": knobs, "layout": "NCHW", "batch": 2, "workload": train.HRNet}
+    return programs.fresh(**job, recipe=recipe, schedule=recipe.make_schedule(samples=100, global_batch=2))
 
 
 def feed(step: int) -> dict[str, np.ndarray]:
@@ -128,25 +122,6 @@ def test_the_log_of_the_default_job_passes_both_checkers(good_log: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
-def test_a_run_logs_what_the_checker_wants(tmp_path: Path, data_set: Path) -> None:
-    """Two colours do not bring 11 classes to the target, so that the run ends in an honest failure."""
-    log = tmp_path / "result_0.txt"
-    done = jobs.on_ranks(2, "-m", "harness", RESULT_FILE=log, DATADIR=data_set, **TRAINING)
-    assert done.returncode == 1
-    assert "below the target 0.7000" in done.stderr
-    windows = jobs.values(log, "step_window")
-    assert len(windows) == 4
-    assert all(np.isfinite(w["loss"]) and w["images"] == 4 for w in windows)
-    quality = jobs.values(log, "eval_accuracy")
-    assert len(quality) == 2
-    assert all(0 <= q <= 2 / 11 for q in quality)  # nine classes are absent and count as 0
-    (summary,) = jobs.values(log, "run_summary")
-    assert (summary["model"], summary["devices"], summary["batch_per_device"]) == ("fcn_hrnetw18", 2, 2)
-    assert jobs.values(log, "submission_benchmark") == ["hrnet"]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
 def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -> None:
     """80,000 iterations from pretrained weights, ended after an epoch; a backbone of zeros prefers no class."""
     paddle.enable_static()
@@ -222,3 +197,40 @@ def test_the_reports_benchmark_as_a_user_starts_it(
 def test_what_the_workload_does_not_have_is_refused(changed: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         workload.of_job(env.Job(workload="hrnet", **changed))  # type: ignore[arg-type]
+
+
+# ---- mIoU against scikit-learn's confusion matrix and PaddleSeg's rule
+
+
+def by_operators(logits: np.ndarray, label: np.ndarray, classes: int) -> np.ndarray:
+    paddle.enable_static()
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        matrix = train.confusion_matrix(
+            static.data("logits", list(logits.shape), "float32"),
+            static.data("label", list(label.shape), "uint8"),
+            classes,
+        )
+    executor = static.Executor(paddle.CPUPlace())
+    return executor.run(main, feed={"logits": logits, "label": label}, fetch_list=[matrix])[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_confusion_matrix_is_sklearns(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    classes = int(rng.integers(2, 20))
+    logits = rng.standard_normal((2, classes, 17, 23)).astype(np.float32)
+    label = rng.integers(0, classes, (2, 17, 23)).astype(np.uint8)
+    label[rng.random(label.shape) < 0.3] = 255
+    prediction, counted = logits.argmax(axis=1), label != 255
+    ours = by_operators(logits, label, classes)
+    theirs = sklearn_confusion(label[counted], prediction[counted], labels=range(classes))
+    np.testing.assert_array_equal(ours, theirs)
+    iou = jaccard_score(label[counted], prediction[counted], labels=range(classes), average=None, zero_division=0)
+    assert train.mean_iou(ours) == pytest.approx(iou.mean())
+
+
+def test_an_absent_class_counts_as_0_as_in_paddleseg() -> None:
+    assert train.mean_iou(np.array([[6, 0, 0], [2, 2, 0], [0, 0, 0]])) == pytest.approx((0.75 + 0.5 + 0.0) / 3)
+    confusion = by_operators(np.zeros((1, 3, 2, 2), np.float32), np.full((1, 2, 2), 255, np.uint8), 3)
+    assert not confusion.any() and train.mean_iou(confusion) == 0.0

@@ -7,6 +7,7 @@ operator leaves in FP16. The others are faults that the test must see.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -21,7 +22,51 @@ env.export(env.runtime(job))
 
 from harness import loader  # noqa: E402 - Paddle reads the environment when it is loaded
 from paddle_rn50 import data  # noqa: E402
-from program import build, schedules  # noqa: E402 - Paddle reads the environment when it is loaded
+from program import build, optimizers  # noqa: E402
+from program.ops import BACKWARD, OPTIMIZE, operands  # noqa: E402
+from program.passes import edit  # noqa: E402
+from tests.program import lower  # noqa: E402
+
+STORED = {
+    *("conv2d", "batch_norm", "relu", "pool2d", "elementwise_add", "fused_elemwise_add_activation"),
+    *("matmul_v2", "mul"),
+}
+IN_HALF = ("Output", "Y", "Out", "X@GRAD", "Y@GRAD", "Input@GRAD", "Filter@GRAD")
+
+
+def store_half(block: Any, *, loss_scale: float) -> None:
+    """Brings through FP16 what each operator of the half region leaves, and the weights that it reads.
+
+    Gradients go at `loss_scale` times their value: those below FP16's range vanish as on a GPU. What a GPU keeps
+    in FP32 stays: statistics, gradients of scale and bias, the loss, the master weights.
+    """
+    for index, op in reversed(list(enumerate(block.ops))):
+        role = op.attr("op_role")
+        if op.type.removesuffix("_grad") not in STORED or role & OPTIMIZE:
+            continue
+        for name in operands(op, *(slot for slot in op.output_names if slot in IN_HALF)):
+            through_half(block, index + 1, name, name, loss_scale if role & BACKWARD else 1.0, role)
+        for name in set(op.input_arg_names):
+            if name.endswith(("conv.w", "fc.w")):  # FP32 here; there FP16 copies of the masters
+                near = block.create_var(name=f"{name}.{index}.half", shape=block.var(name).shape, dtype="float32").name
+                op.desc._rename_input(name, near)
+                through_half(block, index, name, near, 1.0, role)
+
+
+def through_half(block: Any, index: int, name: str, into: str, scale: float, role: int) -> None:
+    """Before the operator at `index`, by Paddle's casts."""
+    up, half, down = (
+        block.create_var(name=f"{name}.{index}.{number}", shape=block.var(name).shape, dtype=dtype)
+        for number, dtype in enumerate(("float32", "float16", "float32"))
+    )
+    casts = [
+        ("cast", {"X": [x.name]}, {"Out": [out.name]}, {"in_dtype": x.dtype, "out_dtype": out.dtype})
+        for x, out in ((up, half), (half, down))
+    ]
+    first, last = ({"X": [name]}, {"Out": [up.name]}), ({"X": [down.name]}, {"Out": [into]})
+    steps = [("scale", *first, {"scale": scale}), *casts, ("scale", *last, {"scale": 1 / scale})]
+    edit.insert_all(block, index, steps, op_role=role)
+
 
 if CHANGE == "rounding":
     to_feed = loader.to_feed
@@ -32,24 +77,24 @@ if CHANGE == "rounding":
 
     loader.to_feed = up
 elif CHANGE == "half" or CHANGE.startswith("bits:"):
-    import rounded
-
     minimize = build.minimize
 
     def and_round(loss: Any, *args: Any, **kwargs: Any) -> build.TrainingProgram:
         built = minimize(loss, *args, **kwargs)
         if CHANGE == "half":
-            rounded.store_half(loss.block, loss_scale=128.0)  # that of tools/acceptance/machine.py
+            store_half(loss.block, loss_scale=128.0)  # that of tools/acceptance/machine.py
         else:
-            rounded.round_products(loss.block, bits=int(CHANGE.removeprefix("bits:")))
+            bits = int(CHANGE.removeprefix("bits:"))
+            lower.round_products(loss.block, functools.partial(lower.to_bits, bits=bits))
+        loss.block._sync_with_cpp()
         return built
 
     build.minimize = and_round
 elif CHANGE == "gradient":  # the all-reduce is lost: every rank follows its own gradient
     build.NCCL_ONLY = (*build.NCCL_ONLY, "c_allreduce_sum")
 elif CHANGE == "schedule":  # the warm-up starts one step late
-    rate = schedules.Schedule.__call__
-    schedules.Schedule.__call__ = lambda self, step: rate(self, max(0, step - 1))
+    rate = optimizers.Schedule.__call__
+    optimizers.Schedule.__call__ = lambda self, step: rate(self, max(0, step - 1))
 elif CHANGE == "reader":  # one label in each batch is wrong
     following = data.Loader.__next__
 

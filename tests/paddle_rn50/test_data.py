@@ -1,6 +1,7 @@
 """The input pipeline: lists, crops, evaluation, and what it says of bad files."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from PIL import Image
+from scipy.stats import ks_2samp
 
 from harness import ranks, sampling, train
 from harness.env import Job
@@ -58,26 +60,8 @@ def test_the_embedded_set_has_a_fixed_stratified_split(embedded: Path) -> None:
     assert (len(train), len(val)) == (1437, 360)
     assert not {Path(p).name for p in train.paths} & {Path(p).name for p in val.paths}
     assert np.ptp(np.bincount(val.labels)) <= 2  # the classes have 174 to 183 samples in all
-    # Sum of the sample numbers, so that another split does not pass unseen; made by this very code.
-    assert sum(int(Path(p).stem) for p in val.paths) == sum(range(1797)) - sum(int(Path(p).stem) for p in train.paths)
     with Image.open(embedded / train.paths[0]) as picture:
         assert (picture.format, picture.size, picture.mode) == ("JPEG", (64, 64), "RGB")
-
-
-@pytest.mark.parametrize(("ranks", "batch"), [(3, 50), (2, 360)])
-def test_evaluation_sees_every_image_exactly_once(embedded: Path, ranks: int, batch: int) -> None:
-    images = data.read_list(embedded, "val_list.txt", 10)
-    seen = np.zeros(len(images), dtype=int)
-    for rank in range(ranks):
-        plan = sampling.evaluation_plan(len(images), batch=batch, rank=rank, ranks=ranks)
-        loader = data.Loader(images, plan, reader(batch), resize=64)
-        for _ in range(sampling.evaluation_steps(len(images), batch * ranks)):
-            result = next(loader)
-            valid = result.valid[:, 0] == 1
-            assert np.array_equal(result.label[:, 0], images.labels[result.ids])
-            np.add.at(seen, result.ids[valid], 1)
-        loader.close()
-    assert (seen == 1).all()
 
 
 def test_evaluation_is_resize_and_centre_crop(tmp_path: Path) -> None:
@@ -132,9 +116,7 @@ def test_training_crops_have_the_asked_distribution(tmp_path: Path) -> None:
     # Kolmogorov-Smirnov distance to torchvision's way of drawing; 384 against 20,000 draws: 0.1 is one in 10^3.
     expected = np.array([torchvision_crop(np.random.default_rng(i), height, width) for i in range(20_000)])
     for found, drawn in ((area, expected[:, 0]), (aspect, expected[:, 1])):
-        grid = np.quantile(drawn, np.linspace(0, 1, 200))
-        distance = np.abs((found[:, None] <= grid).mean(0) - (drawn[:, None] <= grid).mean(0)).max()
-        assert distance < 0.1
+        assert ks_2samp(found, drawn).statistic < 0.1
     assert (left > -3).all()
     assert (left + w < width + 5).all()
     assert (top + h < height + 5).all()
@@ -226,15 +208,12 @@ def fails(images: data.Images, said: str) -> None:
     loader.close()
 
 
-@pytest.mark.parametrize("damage", ["text", "truncated", "empty", "header"])
-def test_a_file_that_is_no_image_is_named(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("damaged", [lambda jpeg: b"not an image", lambda jpeg: jpeg[:1000], lambda jpeg: b""])
+def test_a_file_that_is_no_image_is_named(tmp_path: Path, damaged: Callable[[bytes], bytes]) -> None:
     rng = np.random.default_rng(0)
     images = write(tmp_path, list(rng.integers(0, 255, (40, 64, 64, 3), dtype=np.uint8)))
     victim = tmp_path / "train/17.jpeg"
-    whole = victim.read_bytes()
-    victim.write_bytes(
-        {"text": b"not an image", "truncated": whole[: len(whole) // 2], "empty": b"", "header": whole[:20]}[damage]
-    )
+    victim.write_bytes(damaged(victim.read_bytes()))
     fails(images, r"train/17\.jpeg: cannot be decoded")
 
 
@@ -274,10 +253,11 @@ def fed(images: data.Images, plan: sampling.Plan, batches: int, **options: objec
 
 @pytest.mark.parametrize("form", ["recordio", "tfrecord"])
 def test_packed_images_give_the_folders_batches_bit_for_bit(embedded: Path, tmp_path: Path, form: str) -> None:
-    """On each of 2 ranks: over the end of an epoch, resumed within one, and a whole evaluation with its last batch."""
+    """On each of 2 ranks: over an epoch's end, resumed within one, and an evaluation that sees each image once."""
     other = packed(form, tmp_path / "packed", embedded)
     images = {part: [data.find(root, part, 10) for root in (embedded, other)] for part in ("train", "val")}
     assert [found.form for found in images["train"]] == ["files", form]
+    seen: list[int] = []
     for rank in range(2):
         place = {"batch": 40, "rank": rank, "ranks": 2}
         for start in ({}, {"epoch": 3, "first_step": 15}):
@@ -289,7 +269,10 @@ def test_packed_images_give_the_folders_batches_bit_for_bit(embedded: Path, tmp_
         steps = sampling.evaluation_steps(360, 80)
         val = [fed(found, sampling.evaluation_plan(len(found), **place), steps, resize=40) for found in images["val"]]
         assert all(np.array_equal(a, b) for a, b in zip(*val, strict=True))
-        assert sum(valid.sum() for valid in val[1][2::4]) == 180
+        labels, valid, ids = (np.concatenate(val[0][part::4]) for part in (1, 2, 3))
+        assert np.array_equal(labels[:, 0], images["val"][0].labels[ids])
+        seen += ids[valid[:, 0] == 1].tolist()
+    assert sorted(seen) == list(range(360))
 
 
 def test_a_packed_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:

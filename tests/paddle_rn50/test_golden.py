@@ -14,6 +14,7 @@ import pytest
 from tests import jobs
 from tools.acceptance import checks as acceptance
 
+ALTERED = str(Path(__file__).with_name("altered.py"))
 GOLDEN = acceptance.GOLDEN["losses"]
 JOB = {**jobs.TINY, "RECIPE": "recorded", "MEASURED_STEPS": "19", "THREADS": "1"}
 TOLERANCE = acceptance.CPU.by_step(20)
@@ -41,8 +42,7 @@ def test_first_steps_have_the_recorded_losses(ranks: int, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_one_rounding_of_the_input_stays_within_the_tolerance(tmp_path: Path) -> None:
-    altered = str(Path(__file__).with_name("altered.py"))
-    actual = losses(2, tmp_path / "result.txt", altered, "rounding")
+    actual = losses(2, tmp_path / "result.txt", ALTERED, "rounding")
     assert not differs(actual, 2).any(), actual.tolist()
 
 
@@ -50,9 +50,8 @@ def test_one_rounding_of_the_input_stays_within_the_tolerance(tmp_path: Path) ->
 @pytest.mark.xdist_group("ranks")
 def test_storage_in_fp16_takes_an_eighth_of_its_tolerance(tmp_path: Path) -> None:
     """As the CPU that set it found, within a factor of two; the tolerance of rounded products has no such room."""
-    altered = str(Path(__file__).with_name("altered.py"))
     expected = np.array(GOLDEN["1"])
-    off = np.abs(losses(1, tmp_path / "result.txt", altered, "half") - expected) / expected
+    off = np.abs(losses(1, tmp_path / "result.txt", ALTERED, "half") - expected) / expected
     used = (off / acceptance.GPU_HALF.by_step(20)).max()
     assert 1 / 16 < used < 1 / 4, off.tolist()
     assert (off / acceptance.GPU_TF32.by_step(20)).max() > 1 / 4
@@ -70,5 +69,4 @@ def test_another_layout_stays_within_its_tolerance(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("fault", ["gradient", "schedule", "reader"])
 def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
-    altered = str(Path(__file__).with_name("altered.py"))
-    assert differs(losses(2, tmp_path / "result.txt", altered, fault), 2).any()
+    assert differs(losses(2, tmp_path / "result.txt", ALTERED, fault), 2).any()

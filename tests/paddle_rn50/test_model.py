@@ -17,14 +17,12 @@ def _static() -> None:
     paddle.enable_static()
 
 
-def build(
-    *, layout: str = "NCHW", channels: int = 3, side: int = 64, **changed: Any
-) -> tuple[static.Program, static.Program, str]:
+def build(*, layout: str = "NCHW", channels: int = 3, **changed: Any) -> tuple[static.Program, static.Program, str]:
     """The evaluation's, by a recipe with these fields changed."""
     recipe = dataclasses.replace(config.nvidia_cosine(256), **changed)
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
-        shape = [2, channels, side, side] if layout == "NCHW" else [2, side, side, channels]
+        shape = [2, channels, 64, 64] if layout == "NCHW" else [2, 64, 64, channels]
         logits = resnet50(static.data("image", shape, "float32"), recipe, layout=layout, training=False)
     return main, startup, logits.name
 
@@ -40,22 +38,11 @@ def test_parameters(layout: str) -> None:
     assert trainable(build(layout=layout, channels=4)[0]) == 25_557_032 + 64 * 49
 
 
-def test_the_stride_sits_in_the_3x3() -> None:
-    block = build()[0].global_block()
-    for op in block.ops:
-        if op.type == "conv2d" and max(op.attr("strides")) == 2:
-            filter_name = op.input("Filter")[0]
-            assert block.var(filter_name).shape[-1] in (3, 7) or ".shortcut." in filter_name
-
-
 def test_zero_gamma_is_in_the_last_bn_of_each_block_only() -> None:
     for zero_gamma in (True, False):
-        main, startup, _ = build(zero_gamma=zero_gamma)
-        scope = static.Scope()
-        with static.scope_guard(scope):
-            static.Executor(paddle.CPUPlace()).run(startup)
-        gammas = {p.name: np.array(scope.find_var(p.name).get_tensor()) for p in main.all_parameters()}
-        zero = sorted(name for name, value in gammas.items() if name.endswith(".bn.w") and not value.any())
+        made = build(zero_gamma=zero_gamma)[1].global_block().ops
+        scales = {op.output("Out")[0]: op.attr("value") for op in made if op.type == "fill_constant"}
+        zero = sorted(name for name, value in scales.items() if name.endswith(".bn.w") and not value)
         last = sorted(f"stage{s}.{b}.3.bn.w" for s, (_, n) in enumerate(STAGES, 1) for b in range(n))
         assert zero == (last if zero_gamma else [])
 
@@ -111,25 +98,3 @@ def test_outputs_agree_with_paddle_vision() -> None:
             (actual,) = executor.run(main, feed={"image": fed}, fetch_list=[logits])
         scale = np.abs(expected).max()
         assert np.abs(actual - expected).max() / scale < 1e-5
-
-
-def test_forward_flops_are_those_of_paddle_flops() -> None:
-    main, _, _ = build(side=224)
-    paddle.disable_static()
-    expected = paddle.flops(paddle.vision.models.resnet50(), [2, 3, 224, 224])
-    paddle.enable_static()
-    counted = 0
-    block = main.global_block()
-    for op in block.ops:
-        if op.type == "conv2d":
-            out, weight = block.var(op.output("Output")[0]).shape, block.var(op.input("Filter")[0]).shape
-            counted += int(np.prod(out)) * int(np.prod(weight[1:]))
-        elif op.type in ("mul", "matmul_v2"):
-            counted += 2 * int(np.prod(block.var(op.input("Y")[0]).shape))
-        elif op.type == "batch_norm":
-            counted += 2 * int(np.prod(block.var(op.input("X")[0]).shape))
-        elif op.type == "pool2d" and op.attr("adaptive"):
-            counted += int(np.prod(block.var(op.input("X")[0]).shape)) + int(
-                np.prod(block.var(op.output("Out")[0]).shape)
-            )
-    assert counted == expected

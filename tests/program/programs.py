@@ -18,10 +18,9 @@ from harness import env, loop
 from paddle_rn50 import config, model, train
 from program import build as building
 from program import precision, strategy
-from program.optimizers import OptimizerConfig
+from program.optimizers import OptimizerConfig, Schedule
 from program.passes import resnet_unit
 from program.proof import knobs as proof
-from program.schedules import Schedule
 
 STAGES = ((8, 2), (16, 2))  # a projection and an identity shortcut in each
 BATCH, SIDE, CLASSES = 4, 32, 10

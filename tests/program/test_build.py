@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -13,10 +12,7 @@ import pytest
 from paddle import static
 from paddle.base import executor as base_executor
 
-from harness import env
-from harness import plan as plans
 from program import build
-from program.ops import BACKWARD
 from program.passes import gradients
 from tests.program import lower, programs
 
@@ -64,40 +60,6 @@ def test_gradient_merge_of_the_gpu_program_trains_as_the_plain_one_does() -> Non
         for one, channels in ((built, 4), (plain, 3))
     )
     assert np.allclose(losses, expected, rtol=1e-5, atol=0), (losses, expected)
-
-
-def swap_a_residual(block: Any) -> None:
-    for op in block.ops:
-        if op.type == "fused_bn_add_activation":
-            x, z = op.input("X"), op.input("Z")
-            if block.var(x[0]).shape == block.var(z[0]).shape:
-                op.desc.set_input("X", z)
-                op.desc.set_input("Z", x)
-                return
-
-
-def leave_a_master_out(block: Any) -> None:
-    op = next(op for op in block.ops if op.type == "merged_momentum" and op.input("MasterParam"))
-    for slot in ("Param", "Grad", "Velocity", "MasterParam", "LearningRate"):
-        op.desc.set_input(slot, op.input(slot)[1:])
-    for slot in ("ParamOut", "VelocityOut", "MasterParamOut"):
-        op.desc.set_output(slot, op.output(slot)[1:])
-    for attr in ("regularization_method", "regularization_coeff"):
-        op.desc._set_attr(attr, op.attr(attr)[1:])
-
-
-def miss(kind: str) -> Callable[[Any], None]:
-    """Takes the first of the backward pass's operators of a kind out."""
-    return lambda block: block._remove_op(
-        next(i for i, op in enumerate(block.ops) if op.type == kind and op.attr("op_role") == BACKWARD)
-    )
-
-
-@pytest.mark.parametrize("wrong", [swap_a_residual, leave_a_master_out, miss("c_allreduce_sum"), miss("scale")])
-def test_lowering_shows_wrong_wiring(wrong: Callable[[Any], None]) -> None:
-    built = programs.build(name="amp_o2", device="gpu", ranks=8)
-    wrong(built.main.global_block())
-    assert not np.allclose(lowered_losses(built, steps=3), plain_losses()[:3], rtol=1e-4, atol=0)
 
 
 def test_fusions_change_no_loss() -> None:
@@ -156,62 +118,6 @@ def test_nhwc_and_nchw_differ_as_a_rounding_of_the_input_does() -> None:
     assert np.all(np.abs(nhwc - nchw) <= 10 * np.maximum.accumulate(control) + 1e-6 * nchw)
 
 
-def _layer(kind: str, layout: str, x: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
-    """Output of a layer and its gradients by its inputs and parameters; images in NCHW, filters are OIHW in both."""
-    to, back = ((0, 2, 3, 1), (0, 3, 1, 2)) if layout == "NHWC" else ((0, 1, 2, 3), (0, 1, 2, 3))
-    main, startup = static.Program(), static.Program()
-    startup.random_seed = 3
-    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
-        image, addend = (static.data(name, x.transpose(to).shape, "float32") for name in ("x", "z"))
-        image.stop_gradient = addend.stop_gradient = False
-        around_1 = paddle.ParamAttr(initializer=paddle.nn.initializer.Normal(1.0, 0.1))
-        if kind.startswith("conv"):
-            kernel, stride = int(kind[4]), int(kind[6])
-            padding = (kernel - 1) // 2
-            y = static.nn.conv2d(image, 8, kernel, stride=stride, padding=padding, bias_attr=False, data_format=layout)
-        elif kind == "batch_norm":
-            y = static.nn.batch_norm(image, param_attr=around_1, bias_attr=around_1, data_layout=layout)
-        elif kind == "relu":
-            y = paddle.nn.functional.relu(image)
-        elif kind == "add":
-            y = paddle.add(image, addend)
-        elif kind == "max_pool":
-            y = paddle.nn.functional.max_pool2d(image, 3, stride=2, padding=1, data_format=layout)
-        else:
-            y = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=layout)
-        if kind == "fc":  # on the mean over the image, as in the network
-            y = static.nn.fc(paddle.flatten(y, 1), 8, bias_attr=around_1)
-            weights = upstream[:, :, 0, 0]
-        else:
-            weights = upstream[:, :, : y.shape[to.index(2)], : y.shape[to.index(3)]].transpose(to)
-        gradient = static.data("g", weights.shape, "float32")
-        inputs = [image, addend] if kind == "add" else [image]
-        parameters = [p for p in main.all_parameters() if p.trainable]
-        found = [y, *static.gradients(y, inputs + parameters, gradient)]
-    assert len(parameters) == (1 if kind.startswith("conv") else 2 if kind in ("batch_norm", "fc") else 0)
-    images = len(inputs) + 1
-    executor = static.Executor(paddle.CPUPlace())
-    with static.scope_guard(static.Scope()):
-        executor.run(startup)
-        fed = {"x": x.transpose(to), "z": x[::-1].transpose(to), "g": weights}
-        feed = {name: np.ascontiguousarray(value) for name, value in fed.items()}
-        values = executor.run(main, feed=feed, fetch_list=found)
-    return [v.transpose(back) if v.ndim == 4 and i < images else v for i, v in enumerate(values)]
-
-
-@pytest.mark.parametrize(
-    "kind", ["conv1s1", "conv3s1", "conv3s2", "conv7s2", "batch_norm", "relu", "add", "max_pool", "avg_pool", "fc"]
-)
-def test_each_layer_is_the_same_in_both_layouts(kind: str) -> None:
-    paddle.enable_static()
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
-    upstream = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
-    for nchw, nhwc in zip(*(_layer(kind, layout, x, upstream) for layout in ("NCHW", "NHWC")), strict=True):
-        assert nchw.shape == nhwc.shape
-        assert np.abs(nchw - nhwc).max() <= 1e-6 * max(1.0, np.abs(nchw).max())
-
-
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> None:
     """dX = dOut / (height x width) everywhere; the last pooling, over less than the image, stays Paddle's."""
@@ -231,29 +137,6 @@ def test_the_gradient_of_a_mean_over_the_image_needs_no_image(layout: str) -> No
     assert [op.type for op in main.global_block().ops].count("pool2d_grad") == 1
     (found,) = static.Executor(paddle.CPUPlace()).run(main, feed={"x": x, "g": upstream}, fetch_list=[dx.name])
     np.testing.assert_allclose(found, np.broadcast_to(upstream / 35, x.shape), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"device": "cpu", "precision": "fp32"}, "divides the state over 8 GPUs"),
-        ({"dgxngpu": 4}, "divides the state over 8 GPUs"),
-        ({"dgxnnodes": 2}, "divides the state over 8 GPUs"),
-        ({"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
-        ({"mode": "train"}, "trains by LARS, not by the recipe"),
-        ({"loss_scale": 2048}, "scales its loss by itself: set LOSS_SCALE=0"),
-        ({}, ""),
-    ],
-)
-def test_the_automatic_mode_is_taken_where_the_log_can_say_what_ran(changes: dict[str, Any], message: str) -> None:
-    job = env.Job(
-        **{"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1", "mode": "throughput"} | changes
-    )
-    if not message:
-        assert plans.of_job(job).strategy.auto
-        return
-    with pytest.raises(ValueError, match=f"STRATEGY=auto: Paddle's automatic mode {message}"):
-        plans.of_job(job)
 
 
 @pytest.mark.parametrize("knobs", ["", "enable_inplace=1"])

@@ -1,4 +1,4 @@
-"""What the loaders emit is what the programs take, and evaluation programs are proved as training ones are."""
+"""What is fed is what the programs take, and evaluation programs are proved as training ones are."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 import paddle
 import pytest
 from paddle import static
-from PIL import Image
 
-from harness import env, sampling
-from harness.loader import ReaderConfig
+from harness import env
 from harness.loop import COUNTED
 from harness.workload import Workload
 from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import model as hrnet_model
 from paddle_hrnet import train as hrnet
-from paddle_rn50 import config, data, train
+from paddle_rn50 import config, train
 from program import build, precision
 from program.ops import dtype_of
 from program.proof import kernels
@@ -100,29 +98,6 @@ def test_a_synthetic_batch_is_what_both_programs_take(workload: str, recipe: str
     half = plan.precision.dtype == "float16"
     assert dtype_of(evaluation.global_block().var("image")) == ("float16" if half else "float32")
     assert dtype_of(evaluation.global_block().var(COUNTED)) in ("float32", "int64")
-
-
-@pytest.mark.parametrize("name", ["fp32", "amp_o1", "amp_o2"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_a_batch_read_by_dali_is_what_rn50_takes(tmp_path: Any, name: str, layout: str) -> None:
-    recipe = config.recipe("nvidia_cosine", global_batch=BATCH * RANKS, image_size=32)
-    for number in range(BATCH):
-        Image.new("RGB", (48, 40), (number, 0, 0)).save(tmp_path / f"{number}.jpg")
-    (tmp_path / "list.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(BATCH)))
-    plan = plan_of(name, layout)
-    training, evaluation, _ = built(plan)
-    image = train.ResNet50(recipe, plan, batch=BATCH).image
-    images = data.read_list(tmp_path, "list.txt", recipe.classes)
-    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=1, seed=1)
-    order = sampling.training_plan(BATCH, batch=BATCH, rank=0, ranks=1, seed=1)
-    batches = data.Loader(images, order, reader, augment=recipe.augmentation)
-    batch = next(batches)
-    kernels.feed(training.main, {"image": batch.image, "label": batch.label})
-    batches.close()
-    order = sampling.evaluation_plan(BATCH, batch=BATCH, rank=0, ranks=1)
-    batches = data.Loader(images, order, reader, resize=recipe.eval_resize)
-    kernels.feed(evaluation, fed(next(batches)))
-    batches.close()
 
 
 def test_a_batch_of_another_type_or_shape_is_refused_before_any_kernel() -> None:

@@ -1,5 +1,8 @@
 """SGD and LARS, as the training program runs them, against NumPy over twenty steps: of LARS the update of
-`lars_optimizer.py`, MLPerf's reference."""
+`lars_optimizer.py`, MLPerf's reference; and learning rates at every step."""
+
+import math
+from dataclasses import replace
 
 import numpy as np
 import paddle
@@ -8,9 +11,11 @@ from paddle import static
 
 from harness import ranks
 from harness.env import Job
+from paddle_rn50 import model
 from program import build, strategy
-from program.optimizers import OptimizerConfig
-from program.schedules import Schedule
+from program.optimizers import OptimizerConfig, Schedule
+from program.proof import verify
+from tests.program import lower, programs
 
 STEPS, ROWS, COLUMNS, CLASSES = 20, 8, 6, 4
 SMOOTHING = 0.1
@@ -103,6 +108,93 @@ def test_twenty_steps(config: OptimizerConfig, knobs: str) -> None:
             np.testing.assert_allclose(np.array(scope.find_var(name).get_tensor()), value, rtol=2e-5, atol=1e-6)
 
 
-def test_an_unknown_optimizer_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be sgd or lars"):
-        OptimizerConfig(kind="adam", momentum=0.9, weight_decay=0.0)
+# ---- learning rates
+
+BASE, WARMUP, TOTAL = 0.4, 7, 50
+
+
+def expected(kind: str, step: int) -> float:
+    if step < WARMUP:
+        return BASE / WARMUP * (step + 1)
+    share = (step - WARMUP) / (TOTAL - WARMUP)
+    if kind == "cosine":
+        return 0.001 + (BASE - 0.001) * (1 + math.cos(math.pi * min(share, 1))) / 2
+    if kind == "polynomial":
+        return 0.001 + (BASE - 0.001) * max(0.0, 1 - share) ** 2
+    return BASE * (1 if step < 20 else 0.1 if step < 30 else 0.01)
+
+
+@pytest.mark.parametrize("kind", ["piecewise", "cosine", "polynomial"])
+def test_each_step_has_the_rate_of_the_closed_form(kind: str) -> None:
+    more = {"boundaries": (20, 30), "factors": (0.1, 0.01)} if kind == "piecewise" else {"end": 0.001}
+    schedule = Schedule(kind=kind, base=BASE, warmup_steps=WARMUP, total_steps=TOTAL, **more)
+    for step in range(TOTAL + 5):  # past the end the last rate holds
+        assert schedule(step) == pytest.approx(expected(kind, step), rel=1e-12)
+    assert replace(schedule, warmup_steps=0)(0) == pytest.approx(BASE)
+
+
+def test_a_warm_up_as_long_as_the_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match="warm-up of 9 steps in a schedule of 9"):
+        Schedule(kind="cosine", base=BASE, warmup_steps=9, total_steps=9)
+
+
+# ---- LARS of many parameters as few operators: each parameter's update stays its own
+
+RANKS = 8
+RECIPE = replace(programs.RECIPE, optimizer=programs.LARS)
+
+
+@pytest.mark.parametrize("name", ["fp32", "amp_o2"])
+def test_merged_lars_updates_every_parameter_as_single_operators_do(name: str) -> None:
+    found, layout = {}, "NHWC" if name == "amp_o2" else "NCHW"
+    for knobs in ("merged_lars=1", ""):
+        built = programs.build(name=name, device="gpu", ranks=RANKS, knobs=knobs, recipe=RECIPE)
+        updates = [op for op in built.main.global_block().ops if op.type == "lars_momentum"]
+        assert [len(op.input("Param")) for op in updates] == (
+            [1] * 47 if not knobs else [30, 17] if name == "amp_o2" else [47]
+        )
+        state = [n for op in updates for slot in ("Param", "Velocity", "MasterParam") for n in op.input(slot)]
+        lower.lower(built.main, built.startup, ranks=RANKS)
+        channels = 4 if layout == "NHWC" else 3
+        found[knobs] = programs.losses(built, 10, layout=layout, channels=channels, fetch=state)
+    (losses, together), (expected, single) = found.values()
+    assert losses == pytest.approx(expected, rel=1e-7)
+    assert together.keys() == single.keys()
+    for variable, value in single.items():
+        np.testing.assert_allclose(together[variable], value, rtol=1e-7, atol=1e-9, err_msg=variable)
+
+
+def test_lars_of_resnet50_takes_at_most_four_operators() -> None:
+    built = programs.build(
+        name="amp_o2", device="gpu", ranks=RANKS, knobs="merged_lars=1", recipe=RECIPE, stages=model.STAGES
+    )
+    updates = [op for op in built.main.global_block().ops if op.type == "lars_momentum"]
+    assert sorted(len(op.input("Param")) for op in updates) == [53, 53, 55]  # their decays are proved as it is built
+
+
+@pytest.mark.parametrize(
+    ("slot", "attr", "reason"),
+    [
+        ("Velocity", "", "lars_momentum updates .* by the Velocity of another parameter"),
+        ("MasterParam", "", "lars_momentum updates .* by the MasterParam of another parameter"),
+        ("ParamOut", "", "lars_momentum of .* writes another Param than it reads"),
+        ("", "lars_coeff", "lars_coeff of .* is 0.5, not 0.001"),
+        ("", "epsilon", "epsilon of .* is 0.5, not 0"),
+        ("", "lars_weight_decay", "weight decay of fc.b is 0.01, not 0"),
+    ],
+)
+def test_a_merged_update_of_mixed_up_lists_is_refused(slot: str, attr: str, reason: str) -> None:
+    main = programs.build(name="amp_o2", device="gpu", ranks=RANKS, knobs="merged_lars=1", recipe=RECIPE).main
+    op = next(op for op in main.global_block().ops if op.type == "lars_momentum" and op.attr("multi_precision"))
+    if attr == "lars_weight_decay":
+        op.desc._set_attr(attr, op.attr(attr)[::-1])
+    elif attr:
+        op.desc._set_float32_attr(attr, 0.5)
+    elif slot.endswith("Out"):
+        op.desc.set_output(slot, op.output(slot)[::-1])
+    else:
+        turned = op.input(slot)[::-1]
+        op.desc.set_input(slot, turned)
+        op.desc.set_output(f"{slot}Out", turned)
+    with pytest.raises(verify.Refused, match=reason):
+        verify.optimizer(main, programs.LARS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -20,7 +19,6 @@ from paddle_rn50 import model, train
 from program import build, count, precision, strategy
 from program.ops import type_in
 from program.passes import resnet_unit
-from program.proof import kernels, verify
 from tests.program import lower, programs
 
 RANKS, STEPS = 8, 10
@@ -157,33 +155,3 @@ def test_an_evaluation_has_units_on_the_training_programs_state() -> None:
         evaluation = build.evaluation(lambda: network.evaluation_totals(network.image, 4), one(), plan)
     ops = [op for op in evaluation.global_block().ops if op.type == "resnet_unit"]
     assert len(ops) == 12 and all(op.attr("is_test") for op in ops)
-
-
-@pytest.mark.parametrize(
-    ("where", "reason"),
-    [
-        ({"device": "cpu", "name": "fp32"}, "resnet_unit=1: Paddle has its kernel for GPUs, in FP16 and NHWC"),
-        ({"layout": "NCHW"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
-        ({"stages": ((4, 1),)}, "resnet_unit is on and the program has no resnet_unit: the pass found nothing"),
-    ],
-)
-def test_units_that_no_kernel_takes_are_refused(where: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=f"^STRATEGY: {reason}"):
-        programs.build(**({"name": "amp_o2", "device": "gpu", "knobs": "resnet_unit=1", "stages": STAGES} | where))
-
-
-@pytest.mark.parametrize(
-    ("slot", "to", "check", "reason"),
-    [
-        ("FilterX", paddle.float32, verify.arithmetic, "resnet_unit of .*conv.w is not in float16"),
-        ("SavedMeanX", paddle.float16, kernels.check, "resnet_unit reads or writes .* in float32, and it is declared"),
-        ("VarX", paddle.float16, kernels.check, "bn.variance in float32, and it is declared float16"),
-    ],
-)
-def test_an_operand_of_another_type_is_refused(slot: str, to: Any, check: Any, reason: str) -> None:
-    main = one().main.clone()
-    op = next(op for op in main.global_block().ops if op.type == "resnet_unit")
-    name = (op.input(slot) if slot in op.input_names else op.output(slot))[0]
-    main.global_block().var(name).desc.set_dtype(to)
-    with pytest.raises(verify.Refused, match=reason):
-        check(main, "float16" if check is verify.arithmetic else "gpu")

@@ -40,15 +40,15 @@ def test_every_knob_of_fleetx_is_known() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("fuse_grad_size_in_MB=0", "must be at least 0.001"),
-        ("fuse_grad_size_in_MB=nan", "must be at least 0.001"),
+        ("fuse_grad_size_in_MB=0", "must be 0.001 to 2147483647"),
+        ("fuse_grad_size_in_MB=nan", "must be 0.001 to 2147483647"),
         ("fuse_grad_size_in_MB=big", "must be a number"),
-        ("fuse_grad_size_in_MB=inf", "must be at most 2147483647"),
-        ("conv_workspace_size_limit=1000000000000000000000000000000", "must be at most 2147483647"),
+        ("fuse_grad_size_in_MB=inf", "to 2147483647"),
+        ("conv_workspace_size_limit=1000000000000000000000000000000", "to 2147483647"),
         ("fuse_bn_act_ops=2", "must be 0 or 1"),
         ("auto=1", "use auto alone"),
         ("bogus=1", "no knob 'bogus'"),
-        ("gradient_merge=0", "must be at least 1"),
+        ("gradient_merge=0", "must be 1 to"),
     ],
 )
 def test_a_wrong_value_is_refused(text: str, reason: str) -> None:
@@ -56,11 +56,27 @@ def test_a_wrong_value_is_refused(text: str, reason: str) -> None:
         strategy.parse(text)
 
 
-def test_what_does_not_go_with_the_job_is_refused() -> None:
-    with pytest.raises(ValueError, match="gradient_merge=3: must divide BATCHSIZE=16"):
-        plans.of_job(env.Job(strategy="gradient_merge=3"))
-    with pytest.raises(ValueError, match="perturb_input=1 is a control"):
-        plans.of_job(env.Job(strategy="perturb_input=1"))
+AUTO = {"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1", "mode": "throughput"}
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"strategy": "gradient_merge=3"}, "gradient_merge=3: must divide BATCHSIZE=16"),
+        ({"strategy": "perturb_input=1"}, "perturb_input=1 is a control"),
+        (AUTO | {"device": "cpu", "precision": "fp32"}, "divides the state over 8 GPUs"),
+        (AUTO | {"dgxngpu": 4}, "divides the state over 8 GPUs"),
+        (AUTO | {"dgxnnodes": 2}, "divides the state over 8 GPUs"),
+        (AUTO | {"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
+        (AUTO | {"mode": "train"}, "trains by LARS, not by the recipe"),
+        (AUTO | {"loss_scale": 2048}, "scales its loss by itself: set LOSS_SCALE=0"),
+    ],
+)
+def test_what_does_not_go_with_the_job_is_refused(job: dict[str, Any], message: str) -> None:
+    """The automatic mode is taken where the log can say what ran."""
+    with pytest.raises(ValueError, match=f"^STRATEGY.* {message}"):
+        plans.of_job(env.Job(**job))
+    assert plans.of_job(env.Job(**AUTO)).strategy.auto
     assert plans.of_job(env.Job(strategy="gradient_merge=4")).micro_batch(16) == 4
 
 
@@ -111,21 +127,19 @@ FP32_CPU: dict[str, Any] = {"name": "fp32", "device": "cpu", "ranks": 1}
 @pytest.mark.parametrize(
     ("knobs", "more", "reason"),
     [
-        ("fuse_bn_act_ops=1", {"name": "fp32"}, "takes FP16 in NHWC only"),
         ("fuse_bn_add_act_ops=1", {"name": "tf32"}, "FP16 in NHWC only: leave it out, or .* without LAYOUT=NCHW$"),
         ("fuse_bn_act_ops=1", {"layout": "NCHW"}, "takes FP16 in NHWC only"),
         ("enable_addto=1", FP32_CPU, "the gradients would be wrong"),
-        ("conv_workspace_size_limit=512", FP32_CPU, "conv_workspace_size_limit: a CPU computes without cuDNN"),
+        ("cuda_graph=1", FP32_CPU, "cuda_graph=1: a CPU has no CUDA graphs"),
+        ("cuda_graph=1,gradient_merge=2", {}, "cuda_graph=1: .* gradient_merge has two"),
+        ("resnet_unit=1", FP32_CPU, "resnet_unit=1: Paddle has its kernel for GPUs, in FP16 and NHWC"),
+        ("resnet_unit=1", {"layout": "NCHW"}, "resnet_unit=1: Paddle has its kernel for GPUs"),
+        ("resnet_unit=1", {"stages": ((4, 1),)}, "resnet_unit is on and .* no resnet_unit: leave it out"),
         ("cudnn_exhaustive_search=0", FP32_CPU, "cudnn_exhaustive_search: a CPU computes without cuDNN: leave it out"),
-        (
-            "cudnn_batchnorm_spatial_persistent=1",
-            FP32_CPU,
-            "cudnn_batchnorm_spatial_persistent: a CPU computes without",
-        ),
         ("fuse_grad_size_in_MB=1", {"ranks": 1}, "fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or"),
-        ("fuse_elewise_add_act_ops=1", {}, "fuse_elewise_add_act_ops is on .* found nothing"),  # batch norm took all
-        ("fuse_bn_add_act_ops=1", {"stages": ()}, "fuse_bn_add_act_ops is on .* found nothing to change: leave it out"),
-        ("enable_addto=1", {"stages": ()}, "enable_addto is on .* found nothing to change: leave it out"),
+        ("fuse_elewise_add_act_ops=1", {}, "fuse_elewise_add_act_ops is on and .* has no"),  # batch norm took all
+        ("fuse_bn_add_act_ops=1", {"stages": ()}, "fuse_bn_add_act_ops is on and the program has no .*: leave it out"),
+        ("enable_addto=1", {"stages": ()}, "enable_addto is on and the program has no .*: leave it out"),
     ],
 )
 def test_a_knob_that_can_change_nothing_is_refused(knobs: str, more: dict[str, Any], reason: str) -> None:
@@ -145,7 +159,7 @@ def test_a_default_that_finds_nothing_is_said() -> None:
 def test_a_pass_that_did_not_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     knob = "fuse_bn_act_ops"
     monkeypatch.setattr(of_paddle, "FUSIONS", {name: of for name, of in of_paddle.FUSIONS.items() if name != knob})
-    reason = f"{knob} is on and the program has 9 batch_norm before a relu: Paddle dropped .*: set {knob}=0 to train"
+    reason = f"{knob} is on and the program has 9 batch_norm before a relu: set {knob}=0"
     with pytest.raises(verify.Refused, match=reason):
         programs.fresh(name="amp_o2", device="gpu", ranks=8)
 

@@ -39,9 +39,8 @@ from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import train as hrnet_train
 from paddle_rn50 import config, data, model, train
 from program import capture, count, precision
-from program.optimizers import OptimizerConfig
+from program.optimizers import OptimizerConfig, Schedule
 from program.passes import edit, resnet_unit
-from program.schedules import Schedule
 from tests.program import lower, programs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "program.md"
@@ -226,14 +225,6 @@ def weights_of(case: Case) -> tuple[dict[str, np.ndarray], str]:
     return values, f"{float(loss):.3g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What a step computed."""
-
-    gradients: dict[str, np.ndarray]  # as the optimizer reads them: its velocities, which begin at zero
-    kept: dict[str, np.ndarray]  # where they pass (lower.choices)
-
-
 def _set(built: programs.Built, scope: Any, weights: dict[str, np.ndarray], loss_scale: float) -> None:
     """Weights, FP32 masters, the rate, and the dynamic loss scale where it stands."""
     block, place = built.main.global_block(), paddle.CPUPlace()
@@ -262,8 +253,10 @@ def _step(
     *,
     loss_scale: float = 0.0,
     kept: dict[str, np.ndarray] | None = None,
-) -> Step:
-    """One step that begins with these weights, and with the gradients' ways that were `kept`."""
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Of a step that begins with these weights, and with the gradients' ways that were `kept`: the gradients as the
+    optimizer reads them, its velocities, which begin at zero; and where they pass (lower.choices).
+    """
     # In the order of the program: no other shows that a bucket and the gradients that lie in it are one memory.
     paddle.set_flags({"FLAGS_new_executor_serial_run": True})
     executor, scope, found = static.Executor(paddle.CPUPlace()), static.Scope(), {}
@@ -282,7 +275,7 @@ def _step(
                 value = np.array(scope.find_var(name).get_tensor())
                 value = resnet_unit.plain(value) if of in built.otherwise else value
                 found[of] = value[:, :3] if of == "stem.conv.w" else value
-    return Step(gradients=found, kept=ways)
+    return found, ways
 
 
 @functools.cache
@@ -291,7 +284,7 @@ def _exact(plain: Case) -> dict[str, np.ndarray]:
     would turn over.
     """
     built = plain.built(device="cpu")
-    return _step(built, feed(plain, built), weights_of(replace(plain, knobs="", layout=""))[0]).gradients
+    return _step(built, feed(plain, built), weights_of(replace(plain, knobs="", layout=""))[0])[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,13 +325,12 @@ def row(case: Case) -> Row:
     merged = "gradient_merge=2" if len(built.update) == 2 else ""
     exact = _exact(replace(case.plain, knobs=merged, layout=count.layout(built.main)))
     if case.rounded == "values":
-        kept = _step(_lowered(case, built.copy(), rounded=""), fed, weights, loss_scale=case.scale).kept
+        _, kept = _step(_lowered(case, built.copy(), rounded=""), fed, weights, loss_scale=case.scale)
     _lowered(case, built, rounded=case.rounded, counts=counts)
-    scale = case.scale
-    found = _step(built, fed, weights, loss_scale=scale, kept=kept).gradients
+    scale, found = 2 * case.scale, dict[str, np.ndarray]()
     while not any(value.any() for value in found.values()):  # a step that is left out, after which the scale falls
         scale, counts[:] = scale / 2, 0
-        found = _step(built, fed, weights, loss_scale=scale, kept=kept).gradients
+        found, _ = _step(built, fed, weights, loss_scale=scale, kept=kept)
     assert found.keys() == exact.keys()
     return _compared(found, exact, loss=loss, scale=scale, stored=counts[1] / max(1, counts[0]))
 

@@ -6,7 +6,6 @@ An assertion that fails ends the job.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,8 @@ from paddle.nn.initializer import Assign  # noqa: E402
 
 from harness import loop, ranks, state  # noqa: E402
 from program import build, strategy  # noqa: E402
-from program.optimizers import OptimizerConfig  # noqa: E402
+from program.optimizers import OptimizerConfig, Schedule  # noqa: E402
 from program.passes import sync_bn  # noqa: E402
-from program.schedules import Schedule  # noqa: E402
 
 JOINED, STEPS, RATE, CLASSES = 4, 3, 1e-3, 16
 STATE = ("c.w", "d.w", "a.bn.w", "a.bn.b", "a.bn.mean", "a.bn.variance")
@@ -110,15 +108,11 @@ def null_gpu() -> str:
 
 def unnormalized(batch: int) -> static.Variable:
     """A loss of a convolution and ten layers, with batch norm's place left empty."""
-
-    def named(name: str, kind: str) -> dict[str, Any]:
-        return {f"{kind}_attr": paddle.ParamAttr(name=f"{name}.w"), "bias_attr": paddle.ParamAttr(name=f"{name}.b")}
-
     x = static.data("x", [batch, 3, 8, 8], "float32")
     y = static.data("y", [batch, 1], "int64")
-    x = paddle.flatten(paddle.nn.functional.relu(static.nn.conv2d(x, 8, 3, **named("c", "param"))), 1)
-    for i in range(10):
-        x = static.nn.fc(x, CLASSES, activation="relu", **named(f"f{i}", "weight"))
+    x = paddle.flatten(paddle.nn.functional.relu(static.nn.conv2d(x, 8, 3)), 1)
+    for _ in range(10):
+        x = static.nn.fc(x, CLASSES, activation="relu")
     return paddle.nn.functional.cross_entropy(x, y)
 
 

@@ -25,7 +25,7 @@ from paddle_rn50 import config, data, digits
 from paddle_rn50.train import ResNet50
 from program import build
 from program.ops import LOSS_VALUE
-from program.schedules import Schedule
+from program.optimizers import Schedule
 from runlog.errors import RunError
 from tools.acceptance.lines import NotPossible
 from tools.doctor import checks as doctor_checks
