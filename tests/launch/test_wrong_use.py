@@ -36,10 +36,6 @@ def test_wrong_use_is_one_line_and_makes_no_log(tmp_path: Path, variables: dict[
     assert not list(tmp_path.rglob("result_*.txt"))
 
 
-def test_an_unknown_argument_is_named() -> None:
-    refused(jobs.run_and_time("--fast"), "error: unknown argument --fast")
-
-
 def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
     result = tmp_path / "CPU" / "rn50" / "result_1.txt"
     result.parent.mkdir(parents=True)
