@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -151,19 +151,9 @@ def _newest_first(folder: Path) -> list[Path]:
 class Start:
     """What a run begins with: the beginning, or a checkpoint's position; rank 0 has its arrays too."""
 
-    position: Position | None = None
-    path: str = ""
-    arrays: dict[str, np.ndarray] | None = None
-
-    @property
-    def epoch(self) -> int:
-        """Epoch to go on with."""
-        return self.position.epoch if self.position else 1
-
-    @property
-    def epoch_step(self) -> int:
-        """Steps done in that epoch."""
-        return self.position.epoch_step if self.position else 0
+    position: Position = Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0)
+    path: str = ""  # of the checkpoint; empty at the beginning
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 BEGINNING = Start()
@@ -214,11 +204,11 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
     Raises ValueError where the checkpoint lacks something of the program's state.
     """
-    if start.position is None:
+    if not start.path:
         return
     main = training.main
     own = state.own_names(main)
-    otherwise, arrays = resnet_unit.stored_otherwise(main), dict(start.arrays or {})
+    otherwise, arrays = resnet_unit.stored_otherwise(main), dict(start.arrays)
     for name in arrays:
         if name.rpartition("/")[2] in otherwise:
             arrays[name] = resnet_unit.stored(arrays[name])
