@@ -57,18 +57,17 @@ def _check_precision(job: env.Job) -> None:
 
     Raises ValueError where a GPU of this node lacks the job's precision.
     """
-    fused = job.knobs.resnet_unit
-    if job.device == "cpu" or not (fused or job.precision == "tf32"):
+    if job.device == "cpu":
         return
     with nvidia.opened() as (handles, _):
         for gpu in map(nvidia.gpu_of, handles[: job.dgxngpu]):
-            which, capability = f"{gpu.name} of {socket.gethostname()}", gpu.capability
-            if fused and capability is not None and not AMPERE <= capability < HOPPER:
+            which, capability = f"{gpu.name} of {socket.gethostname()}", gpu.capability or AMPERE
+            if job.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
                 raise ValueError(
                     f"STRATEGY: resnet_unit=1: {which} has compute capability {capability / 10:.1f}, "
                     "its kernel takes 8.0 to 8.9: leave it out"
                 )
-            if job.precision == "tf32" and capability is not None and capability < AMPERE:
+            if job.precision == "tf32" and capability < AMPERE:
                 raise ValueError(f"PRECISION=tf32: {which} does not have it: set fp32, amp_o1 or amp_o2")
 
 

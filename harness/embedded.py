@@ -6,22 +6,20 @@ training and 360 for evaluation is stratified and fixed.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 TRAIN_DIGITS, EVAL_DIGITS = 1437, 360
-DONE = "complete"  # written last, so that a half-made folder is made again
 
 
 def make(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Has `write` fill `folder` unless it is whole, and returns it; processes of any host may do so at once.
+    """Has `write` fill `folder` unless it is there, and returns it; processes of any host may do so at once.
 
     Raises ValueError where the folder cannot be written.
     """
-    if (folder / DONE).is_file():
+    if folder.is_dir():
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -29,14 +27,11 @@ def make(folder: Path, write: Callable[[Path], None]) -> Path:
             partial = Path(temporary) / folder.name
             partial.mkdir()
             write(partial)
-            (partial / DONE).write_text("")
-            if not (folder / DONE).is_file():
-                shutil.rmtree(folder, ignore_errors=True)
-                try:
-                    partial.rename(folder)
-                except OSError:
-                    if not (folder / DONE).is_file():  # else another process was first, with the same files
-                        raise
+            try:
+                partial.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was first, with the same files
+                    raise
     except OSError as error:
         raise ValueError(
             f"{folder}: cannot write the embedded data set ({error}): free the disk or set DATADIR"

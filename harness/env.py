@@ -252,17 +252,15 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, Origins]:
     origins: Origins = {}
     for f in dataclasses.fields(Job):
         name = f.name.upper()
-        known = {name, f"{workload}_{name}"} if name in PER_WORKLOAD else {name}
-        text = environ.get(name)
-        if not text and f"{workload}_{name}" in environ and name in PER_WORKLOAD:
-            text = environ[f"{workload}_{name}"]
+        known = [name, f"{workload}_{name}"] if name in PER_WORKLOAD else [name]
+        text = next((environ[one] for one in known if environ.get(one)), environ.get(name))
         if text is None or (text == "" and isinstance(f.default, int)):
             values[f.name], origin = f.default, "harness/env.py"
         else:
             values[f.name] = _parse(f, text)
-            if not in_shell or known & from_user:
+            if not in_shell or from_user.intersection(known):
                 origin = "environment"
-            elif known & from_config:
+            elif from_config.intersection(known):
                 origin = f"config_{environ.get('DGXSYSTEM', '')}.sh"
             else:
                 origin = "harness/env.py" if values[f.name] == f.default else "launch/trials.sh"

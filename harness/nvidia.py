@@ -180,7 +180,7 @@ def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
 # ---- topology
 
 
-_LINK = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB")
+_LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)"
 
 
 def parse_topology(text: str) -> Topology:
@@ -188,25 +188,19 @@ def parse_topology(text: str) -> Topology:
 
     Raises ValueError where it is not such output.
     """
-    words = re.sub(r"\x1b\[[0-9;]*m", "", text).split()
-    if "CPU" not in words:
+    head, column, rows = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("CPU")
+    devices = head.split()
+    if not column:
         raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
-    devices = words[: words.index("CPU")]
-    position = words.index("CPU")
     links, cores = [], {}
-    for row, name in enumerate(devices):
-        try:
-            position = words.index(name, position)
-        except ValueError:
-            raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no row") from None
-        entries = words[position + 1 : position + 1 + len(devices)]
-        bad = [entry for entry in entries if not _LINK.fullmatch(entry)]
-        if bad or len(entries) < len(devices) or entries[row] != "X":
-            raise ValueError(f"no matrix of nvidia-smi topo -m: the row of {name} is {' '.join(entries)}")
+    for number, name in enumerate(devices):
+        found = re.search(rf"\s{name}((?:\s+{_LINK}(?!\S)){{{len(devices)}}})(?:\s+([0-9,-]*\d[0-9,-]*)(?!\S))?", rows)
+        entries = found[1].split() if found else []
+        if not found or entries[number] != "X":
+            raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
         links.append(entries)
-        position += 1 + len(devices)
-        if position < len(words) and re.fullmatch(r"[0-9,-]*\d[0-9,-]*", words[position]):
-            cores[name] = words[position]
+        if found[2]:
+            cores[name] = found[2]
     return Topology(devices=devices, links=links, cores=cores)
 
 

@@ -10,11 +10,9 @@ from program.precision import PRECISIONS, captured_loss_scale
 
 def _check_auto(job: Job) -> None:
     """Refuses a job that Paddle's automatic mode would not run as it says, by the programs that it builds."""
-    said = "STRATEGY=auto: Paddle's automatic mode"
-    if job.device != "gpu" or job.world_size != strategy.AUTO_RANKS:
-        raise ValueError(
-            f"{said} divides the state over {strategy.AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
-        )
+    said, ranks = "STRATEGY=auto: Paddle's automatic mode", strategy.AUTO_RANKS
+    if job.device != "gpu" or job.world_size != ranks:
+        raise ValueError(f"{said} divides the state over {ranks} GPUs: set DGXNNODES and DGXNGPU to so many")
     if job.loss_scale:
         raise ValueError(f"{said} scales its loss by itself: set LOSS_SCALE=0")
     if job.precision != "amp_o1":

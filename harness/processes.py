@@ -7,8 +7,8 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+
+import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
@@ -28,36 +28,28 @@ def end_with_parent(number: signal.Signals) -> None:
     _prctl(PR_SET_PDEATHSIG, number)
 
 
-def parent_of(pid: int) -> int:
-    """Of a living process; 0 where there is none."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[:2]
-        return 0 if state == "Z" else int(parent)
-    return 0
+def ancestors() -> list[int]:
+    """This process's parent and grandparent, so far as they are there."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [os.getppid(), psutil.Process(os.getppid()).ppid()]
+    return [os.getppid()]
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """Every living process under `pid`, parents first."""
-    children: dict[int, list[int]] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        children.setdefault(parent_of(int(process.name)), []).append(int(process.name))
-    waiting = list(children.get(pid, []))
-    while waiting:
-        child = waiting.pop(0)
-        yield child
-        waiting += children.get(child, [])
+def _descendants() -> list[psutil.Process]:
+    """Every process under this one that has not ended."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if process.status() != psutil.STATUS_ZOMBIE else []
+    return found
 
 
 def end_descendants(grace_s: float) -> None:
     """Asks every process that this one started to end, and kills after `grace_s` those that do not."""
     for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + limit_s
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        while any(descendants(os.getpid())):
-            if time.monotonic() > deadline:
-                break
+        for process in _descendants():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        while _descendants() and time.monotonic() < deadline:
             time.sleep(0.1)
-        else:
-            return

@@ -183,8 +183,7 @@ def _listen_on(own: str, meeting: str) -> None:
     By itself gloo takes the address of the host's own name, which may have none or the loopback's, and the server every
     interface.
 
-    Raises:
-        RunError: no interface has the address.
+    Raises RunError where no interface has the address.
     """
     from paddle.base import core
     from paddle.distributed.fleet.utils import http_server

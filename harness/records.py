@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from runlog.errors import RunError
@@ -193,34 +193,24 @@ def _image_record(record: bytes) -> tuple[memoryview, int]:
 # ---- TFRecord
 
 
-def _example_type() -> Any:
-    """tf.train.Example, as far as it is read here."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto")
-    for message, field, number, many, kind in (
-        ("Example", "features", 1, False, "Features"),
-        ("Features", "feature", 1, True, "Entry"),  # on the wire a map is its pairs
-        ("Entry", "key", 1, False, kinds.TYPE_STRING),
-        ("Entry", "value", 2, False, "Feature"),
-        ("Feature", "bytes_list", 1, False, "Bytes"),
-        ("Feature", "int64_list", 3, False, "Numbers"),
-        ("Bytes", "value", 1, True, kinds.TYPE_BYTES),
-        ("Numbers", "value", 1, True, kinds.TYPE_INT64),
-    ):
-        if message not in [made.name for made in file.message_type]:
-            file.message_type.add(name=message)
-        made = file.message_type[-1].field.add(name=field, number=number)
-        made.label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
-        if isinstance(kind, str):
-            made.type, made.type_name = kinds.TYPE_MESSAGE, kind
-        else:
-            made.type = kind
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
-
-
-EXAMPLE = _example_type()
+# tf.train.Example, as far as it is read here; on the wire a map is its pairs.
+_EXAMPLE = """
+name: "example.proto"
+message_type {name: "Example" field {name: "features" number: 1 type_name: "Features"}}
+message_type {name: "Features" field {name: "feature" number: 1 label: LABEL_REPEATED type_name: "Entry"}}
+message_type {
+  name: "Entry" field {name: "key" number: 1 type: TYPE_STRING} field {name: "value" number: 2 type_name: "Feature"}
+}
+message_type {
+  name: "Feature"
+  field {name: "bytes_list" number: 1 type_name: "Bytes"} field {name: "int64_list" number: 3 type_name: "Numbers"}
+}
+message_type {name: "Bytes" field {name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES}}
+message_type {name: "Numbers" field {name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64}}
+"""
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
+EXAMPLE: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Example"))
 
 
 def _example(record: bytes) -> tuple[memoryview, int]:

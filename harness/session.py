@@ -66,8 +66,8 @@ class Run:
             rank=self.ranks.rank,
             ranks=self.ranks.size,
             seed=self.seed,
-            epoch=self.start.epoch,
-            first_step=self.start.epoch_step,
+            epoch=self.start.position.epoch,
+            first_step=self.start.position.epoch_step,
         )
 
     def evaluation_plan(self) -> sampling.Plan:
@@ -98,9 +98,9 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         "epochs": task.epochs,
     }
     start = checkpoint.find(job, me, identity)
-    if start.epoch > task.epochs:
+    if start.position.epoch > task.epochs:
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
-    seed = start.position.seed if start.position else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
+    seed = start.position.seed if start.path else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
     steps = sampling.steps_per_epoch(task.train_samples, job.global_batch)
     total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
     with (

@@ -47,7 +47,7 @@ def main(job: Job, origins: Origins) -> None:
         source = itertools.repeat(synthetic) if job.data == "synthetic" else batches
 
         # ---- the timed run
-        session.run_summary(run.log, job, resumed=run.start.position is not None)
+        session.run_summary(run.log, job, resumed=bool(run.start.path))
         session.start_clock(run.log, me)
         try:
             if job.mode == "throughput":
@@ -148,7 +148,7 @@ def to_target(run: session.Run, trainer: Trainer, batches: Iterator[Any], evalua
 
     Raises RunError where the target was not reached in the task's epochs.
     """
-    task, log, start, steps = run.task, run.log, run.start, run.steps_per_epoch
+    task, log, start, steps = run.task, run.log, run.start.position, run.steps_per_epoch
     recipe, main = task.workload.recipe, trainer.program.main
     quality, previous = float("nan"), start.epoch - 1
     for last in (e for e in range(start.epoch, task.epochs + 1) if recipe.is_eval_epoch(e, task.epochs)):

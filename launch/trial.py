@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from harness.processes import end_with_parent, parent_of
+from harness.processes import ancestors, end_with_parent
 from launch.times import TIMES
 from runlog.writer import close_for_dead
 
@@ -75,7 +75,7 @@ class Trial:
         self.result: Path = args.result
         self.stderr = self.result.with_suffix(".stderr")
         self.signal: signal.Signals | None = None
-        self.above = parent_of(os.getpid()), parent_of(os.getppid())  # trials.sh, and what started it
+        self.above = ancestors()  # trials.sh, and what started it
         self.deadline = float("inf")
         self.mpirun: subprocess.Popen[bytes] | None = None
         self.kills_before = memory_kills()
@@ -121,11 +121,9 @@ class Trial:
 
     def killed(self) -> str:
         """The launcher above that is gone; those that a terminal's end stopped are still waiting for this process."""
-        if os.getppid() != self.above[0]:
-            return "launch/trials.sh was killed: "
-        if parent_of(self.above[0]) != self.above[1]:
-            return "run_and_time.sh was killed: " if self.args.nodes == 1 else "launch/nodes.py was killed: "
-        return ""
+        names = "launch/trials.sh", "run_and_time.sh" if self.args.nodes == 1 else "launch/nodes.py"
+        above = zip(names, self.above, ancestors(), strict=False)
+        return next((f"{name} was killed: " for name, before, now in above if before != now), "")
 
     def messages(self) -> str:
         """What the ranks and mpirun have written."""

@@ -6,8 +6,7 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/common.sh
 source launch/common.sh
 
-: "${LOGDIR:?start this by ./run_and_time.sh}" "${DGXSYSTEM:?}" "${WORKLOAD:?}" "${NEXP:?}" "${SEED:?}"
-: "${DGXNNODES:?}" "${DGXNGPU:?}" "${ON_FAILURE:?}" "${KEEP_TRIALS:?}" "${MODE:?}"
+: "${JOB_FORWARDED:?start this by ./run_and_time.sh}"
 
 FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
 case "${1:-}" in
@@ -45,7 +44,7 @@ mpirun_command() {
   printf '%s\n' "${venv}/bin/mpirun" --prefix "${venv}" -n "$((DGXNNODES * DGXNGPU))" \
     --map-by "ppr:${DGXNGPU}:node:OVERSUBSCRIBE" --bind-to none --wdir "${PWD}"
   # shellcheck disable=SC2086 # names: what mpirun carries to the ranks of other nodes is the job and what libraries read
-  printf -- '-x\n%s\n' ${JOB_FORWARDED:?} ${COLUMNS:+COLUMNS}
+  printf -- '-x\n%s\n' ${JOB_FORWARDED} ${COLUMNS:+COLUMNS}
   [[ -z "${RANK_NUMA:-}" ]] || echo launch/bind.sh
   printf '%s\n' "${venv}/bin/python" -u -m "$@"
 }

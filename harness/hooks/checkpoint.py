@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -40,21 +40,11 @@ if TYPE_CHECKING:
     from runlog.writer import RunLog
 
 SUFFIX = ".safetensors"
-HEADER_LIMIT = 100_000_000  # bytes, as the format's own reader has it
 MIB = 2**20
 SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
 # mpirun kills its ranks at TERM and INT, so launch/trials.sh passes them on as USR1 and USR2.
 SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR1: "TERM", signal.SIGUSR2: "INT"}
-_DTYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "U8": "|u1",
-    "BOOL": "|b1",
-}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}  # that a state has
 _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
@@ -119,7 +109,7 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= min(HEADER_LIMIT, len(data) - 8):
+    if len(data) < 8 or not 2 <= length <= len(data) - 8:
         raise ValueError("its header is cut short")
     body = memoryview(data)[8 + length :]
     try:
@@ -161,19 +151,9 @@ def _newest_first(folder: Path) -> list[Path]:
 class Start:
     """What a run begins with: the beginning, or a checkpoint's position; rank 0 has its arrays too."""
 
-    position: Position | None = None
-    path: str = ""
-    arrays: dict[str, np.ndarray] | None = None
-
-    @property
-    def epoch(self) -> int:
-        """Epoch to go on with."""
-        return self.position.epoch if self.position else 1
-
-    @property
-    def epoch_step(self) -> int:
-        """Steps done in that epoch."""
-        return self.position.epoch_step if self.position else 0
+    position: Position = Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0)
+    path: str = ""  # of the checkpoint; empty at the beginning
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 BEGINNING = Start()
@@ -224,11 +204,11 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
     Raises ValueError where the checkpoint lacks something of the program's state.
     """
-    if start.position is None:
+    if not start.path:
         return
     main = training.main
     own = state.own_names(main)
-    otherwise, arrays = resnet_unit.stored_otherwise(main), dict(start.arrays or {})
+    otherwise, arrays = resnet_unit.stored_otherwise(main), dict(start.arrays)
     for name in arrays:
         if name.rpartition("/")[2] in otherwise:
             arrays[name] = resnet_unit.stored(arrays[name])

@@ -208,7 +208,6 @@ def samplers(job: Job, ranks: Ranks) -> list[Sampler]:
     """This node's sampler on its first rank, where the job asks for one."""
     if not job.telemetry_s or ranks.local_rank:
         return []
-    log = Path(job.result_file)
-    path = log.with_name(f"{log.name.removesuffix('.txt')}.node{ranks.rank // job.dgxngpu}.telemetry.jsonl")
+    path = Path(job.result_file).with_suffix(f".node{ranks.rank // job.dgxngpu}.telemetry.jsonl")
     gpus = job.dgxngpu if job.device == "gpu" else 0
     return [Sampler(path, every_s=job.telemetry_s, job_gpus=gpus, prometheus=job.telemetry_prometheus)]

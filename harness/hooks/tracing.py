@@ -27,8 +27,8 @@ class Tracer(Hook):
 
     def __init__(self, first: int, last: int, log: Path, *, on_gpu: bool) -> None:
         self._first, self._last = first, last
-        self._path = log.with_name(f"{log.name.removesuffix('.txt')}.trace.json")
-        self._kernels = self._path.with_name(self._path.name.replace(".trace.", ".kernels.trace.")) if on_gpu else None
+        self._path = log.with_suffix(".trace.json")
+        self._kernels = log.with_suffix(".kernels.trace.json") if on_gpu else None
         self._events: list[dict[str, Any]] = []
         self._profiler: Any = None
         self._closed = False

@@ -47,18 +47,13 @@ class Watchdog:
                 sys.stderr.write(
                     f"error: rank {rank} on {node} hangs: no progress for {limit_s:g} s while {self.doing}\n"
                 )
-                sys.stderr.write("".join(f"[rank {rank}] {line}\n" for line in _stacks()))
+                with tempfile.TemporaryFile("w+") as file:
+                    faulthandler.dump_traceback(file, all_threads=True)
+                    file.seek(0)
+                    sys.stderr.write("".join(f"[rank {rank}] {line}" for line in file))
                 sys.stderr.flush()
                 time.sleep(GRACE_S)
                 os._exit(1)
-
-
-def _stacks() -> list[str]:
-    """The Python stacks of all threads of this process."""
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        return file.read().splitlines()
 
 
 WATCHDOG = Watchdog()  # of this process, as faulthandler is

@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import psutil
 from PIL import Image
 
 from tests import jobs
@@ -72,10 +71,3 @@ def start(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> s
     """The job, begun."""
     settings = {**TRAINING, "RESULT_FILE": log, "DATADIR": data, **variables}
     return jobs.begin_on_ranks(ranks, "-m", "harness", cwd=checkout(), **settings)
-
-
-def kill_all(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to mpirun and its ranks, as when a node loses its power."""
-    mpirun = psutil.Process(process.pid)
-    jobs.kill_at_once(lambda: [mpirun, *mpirun.children(recursive=True)])
-    process.communicate()

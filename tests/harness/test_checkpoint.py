@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import resource
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 
 from harness import env, state
@@ -67,12 +63,7 @@ def test_file_gives_back_what_it_got(tmp_path):
         assert arrays[name].dtype == array.dtype and arrays[name].shape == array.shape
         assert np.array_equal(arrays[name], array)
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
-
-
-def test_file_is_safetensors(tmp_path):
-    """Read by the format's definition alone: length, JSON, bytes (huggingface/safetensors, README)."""
-    path = tmp_path / "a.safetensors"
-    checkpoint.write(path, ARRAYS, METADATA)
+    # By the format's definition alone: length, JSON, bytes (huggingface/safetensors, README).
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -113,24 +104,6 @@ def test_foreign_file_is_refused(tmp_path, data):
         checkpoint.read(path)
 
 
-def test_full_disk_leaves_nothing(tmp_path):
-    """The file may not grow beyond 10 kB, as on a disk that fills up in the middle of the write."""
-    script = f"""
-import resource, signal, sys
-import numpy as np
-from pathlib import Path
-from harness.hooks import checkpoint
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, {resource.RLIM_INFINITY}))
-try:
-    checkpoint.write(Path({str(tmp_path)!r}) / "a.safetensors", {{"x": np.zeros(100_000)}}, {{}})
-except OSError as error:
-    sys.exit(17)
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=jobs.REPOSITORY, check=False)
-    assert done.returncode == 17 and list(tmp_path.iterdir()) == []
-
-
 # ---- which one to go on from
 
 
@@ -147,7 +120,7 @@ def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
     damaged.write_bytes(damaged.read_bytes()[:-1])
     (tmp_path / ".step_000000300.safetensors.tmp").write_bytes(b"half")
     start = checkpoint.find(job(tmp_path), one_rank, RUN)
-    assert start.path == str(old) and (start.position.step, start.epoch, start.epoch_step) == (10, 2, 0)
+    assert start.path == str(old) and start.position == dataclasses.replace(POSITION, step=10)
     assert f"warning: {damaged}: damaged, its checksum is wrong: skipped" in capfd.readouterr().err
     assert damaged.exists(), "nothing is thrown away"
 
@@ -168,10 +141,6 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
     with pytest.raises(ValueError, match="had SEED=7"):
         checkpoint.find(job(tmp_path, seed=8), one_rank, RUN)
     assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).position.step == 10
-
-
-def test_a_new_run_overwrites_no_old_checkpoint(tmp_path, one_rank):
-    save(tmp_path, 10)
     with pytest.raises(ValueError, match="checkpoints are never overwritten"):
         keeper(one_rank, tmp_path, tmp_path / "log.txt")
 
@@ -217,6 +186,8 @@ def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.K
 
 def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, layer):
     folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / ".step_000000010.safetensors.tmp").write_bytes(b"of a run that was killed as it wrote")
     made = keeper(one_rank, folder, tmp_path / "result_0.txt", checkpoint_keep=2)
     with made:
         for epoch in (1, 2, 3):
@@ -298,16 +269,6 @@ def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_pa
     assert "warning: checkpoint not written: [Errno" in capfd.readouterr().err
 
 
-def test_a_disk_with_too_little_room_is_never_filled(tmp_path, one_rank, layer, capfd, monkeypatch):
-    used = shutil.disk_usage(tmp_path)._replace(free=checkpoint.SPARE)
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", mock.create_autospec(shutil.disk_usage, return_value=used))
-    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
-    with made:
-        made.epoch_ended(layer, 1)
-    assert "kept has 64 MiB left, 64 are needed" in capfd.readouterr().err
-    assert list((tmp_path / "kept").iterdir()) == []
-
-
 def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
     """On a disk that stands still training goes on, past the next checkpoint too, which is then left out."""
     goes, write = threading.Event(), checkpoint.write
@@ -326,13 +287,6 @@ def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
         goes.set()
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["step_000000010.safetensors"]
     assert "checkpoint of step 20 left out" in (tmp_path / "result_0.txt").read_text()
-
-
-def test_half_files_of_a_killed_run_are_cleared_away(tmp_path, one_rank):
-    half = tmp_path / ".step_000000010.safetensors.tmp"
-    half.write_bytes(b"half")
-    keeper(one_rank, tmp_path, tmp_path / "result_0.txt")
-    assert not half.exists()
 
 
 # ---- runs
@@ -367,7 +321,9 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     process = small.start(first, data, CHECKPOINT_EPOCHS=1)
     folder = tmp_path / "killed" / "result_0.checkpoints"
     jobs.until(lambda: len(whole_losses(first)) >= 12 and checkpoint._newest_first(folder), process)
-    small.kill_all(process)
+    mpirun = psutil.Process(process.pid)
+    jobs.kill_at_once(lambda: [mpirun, *mpirun.children(recursive=True)])  # as when a node loses its power
+    process.communicate()
     assert [p.name for p in checkpoint._newest_first(folder)] == ["step_000000010.safetensors"]
     done = small.train(second, data, RESUME="auto", SEED=-1)
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr

@@ -12,46 +12,62 @@ import pytest
 from harness import config_file, env, libraries, plan
 from tests import jobs
 
+FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
+HOLDS = "FP16 is shown to hold .* 3264 images at 204 to 13056 alone: set one of these, or 0$"
+THROUGHPUT = {"MODE": "throughput", "WARMUP_STEPS": "2", "MEASURED_STEPS": "6"}
+TF32 = libraries.TF32_OVERRIDE
+
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("variables", "message"),
     [
-        ("BATCHSIZE", "many", "must be a whole number"),
-        ("BATCHSIZE", "1e3", "must be a whole number"),
-        ("BATCHSIZE", "9" * 40, "must be a whole number"),
-        ("MODE", "fast", "must be one of train, throughput"),
-        ("NODE_RANK", "1", "must be below DGXNNODES=1"),
-        ("LOSS_SCALE", "128", "only FP16's loss is scaled"),
-        ("HOSTS", "a,b", "names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
-        ("LOGDIR", "", "is empty: set it to the folder of the results, or unset it"),
+        ({"BATCHSIZE": "many"}, "BATCHSIZE='many': must be a whole number"),
+        ({"BATCHSIZE": "1e3"}, "BATCHSIZE='1e3': must be a whole number"),
+        ({"BATCHSIZE": "9" * 40}, "BATCHSIZE='9{40}': must be a whole number"),
+        ({"MODE": "fast"}, "MODE='fast': must be one of train, throughput"),
+        ({"NODE_RANK": "1"}, "NODE_RANK=1: must be below DGXNNODES=1"),
+        ({"HOSTS": "a,b"}, "HOSTS names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
+        ({"LOGDIR": ""}, "LOGDIR is empty: set it to the folder of the results, or unset it"),
+        ({"RECIPE": "recorded"}, "RECIPE=recorded: it is for .* MODE=throughput: train by nvidia_cosine$"),
+        ({"LOSS_SCALE": "128"}, "LOSS_SCALE=128: only FP16's loss is scaled"),
+        # Small ones flush gradients to 0, large ones overflow: nothing looks for infinities.
+        (FP16 | {"LOSS_SCALE": "203"}, f"LOSS_SCALE=203: {HOLDS}"),
+        (FP16 | {"LOSS_SCALE": "13057"}, f"LOSS_SCALE=13057: {HOLDS}"),
+        # HRNet's loss is a mean over pixels too: 64, which its 64 images would allow, flushes its gradients to 0.
+        (
+            FP16 | {"WORKLOAD": "hrnet", "BATCHSIZE": "8", "LOSS_SCALE": "64"},
+            "LOSS_SCALE=64: .* was shown to hold for ResNet-50 alone: set 0$",
+        ),
+        ({"DEVICE": "gpu", "PRECISION": "fp32", TF32: "1"}, "PRECISION=fp32: NVIDIA_TF32_OVERRIDE=1 "),
+        ({"DEVICE": "gpu", "PRECISION": "tf32", TF32: "0"}, "PRECISION=tf32: NVIDIA_TF32_OVERRIDE=0 "),
+        *(
+            ({"PROFILE": text}, "PROFILE=")
+            for text in ("steps", "steps:3", "steps:0-2", "steps:5-4", "5-6", "steps:1-2;rm")
+        ),
+        (
+            THROUGHPUT | {"PROFILE": "steps:5-10"},
+            "PROFILE=steps:5-10: the run ends with step 8 .* MEASURED_STEPS to more",
+        ),
     ],
 )
-def test_a_wrong_value_is_named(name: str, value: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as error:
-        env.read({name: value})
-    assert re.match(rf"{name}[= ]", str(error.value))
+def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}") as error:
+        env.read(variables)
     assert "\n" not in str(error.value)
 
 
-FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
-
-
-@pytest.mark.parametrize("scale", [1, 203, 204, 13056, 13057, 10**9])
-def test_a_loss_scale_at_which_fp16_loses_gradients_is_refused(scale: int) -> None:
-    """Small ones, and those that overflow: nothing looks for infinities."""
-    job = FP16 | {"LOSS_SCALE": str(scale)}
-    if 204 <= scale <= 13056:
-        assert env.read(job)[0].loss_scale == scale
-        return
-    said = f"LOSS_SCALE={scale}: FP16 is shown to hold .* 3264 images at 204 to 13056 alone: set one of these, or 0"
-    with pytest.raises(ValueError, match=f"^{said}$"):
-        env.read(job)
-
-
-def test_a_fixed_loss_scale_is_resnet50s_alone() -> None:
-    """HRNet's loss is a mean over pixels too: 64, which its 64 images would allow, flushes its gradients to 0."""
-    with pytest.raises(ValueError, match=r"^LOSS_SCALE=64: .* was shown to hold for ResNet-50 alone: set 0$"):
-        env.read(FP16 | {"WORKLOAD": "hrnet", "BATCHSIZE": "8", "LOSS_SCALE": "64"})
+@pytest.mark.parametrize(
+    "variables",
+    [
+        FP16 | {"LOSS_SCALE": "204"},
+        FP16 | {"LOSS_SCALE": "13056"},
+        {"RECIPE": "recorded", "MODE": "throughput"},
+        THROUGHPUT | {"PROFILE": "steps:5-8"},
+        {"PROFILE": "steps:5-100000"},  # MODE=train: it ends where the target is reached
+    ],
+)
+def test_what_stands_at_the_limit_is_taken(variables: dict[str, str]) -> None:
+    assert env.describe(variables)[0].loss_scale == int(variables.get("LOSS_SCALE", 0))
 
 
 @pytest.mark.parametrize(("batch", "scale"), [("408", 4096), ("2", 16), ("8480", 131072)])
@@ -61,12 +77,6 @@ def test_a_captured_step_scales_its_loss_by_its_global_batch(batch: str, scale: 
     assert plan.of_job(job).fixed_scale == scale
     launched = env.read(FP16 | {"BATCHSIZE": batch})[0]
     assert plan.of_job(launched).fixed_scale == 0, "dynamic"
-
-
-def test_a_gpu_gets_the_kernels_that_a_run_takes_alone_and_the_log_says_so() -> None:
-    settings = {device: env.runtime(env.Job(device=device)) for device in ("cpu", "gpu")}
-    assert libraries.logged(settings["gpu"])["CUDA_MODULE_LOADING"] == "LAZY"
-    assert "CUDA_MODULE_LOADING" not in settings["cpu"]
 
 
 def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
@@ -80,36 +90,19 @@ def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
     plan.of_job(env.read(job | {"DGXNNODES": "4", "RECIPE": "scenes_small"})[0])
 
 
-def test_the_recipe_of_the_recorded_losses_trains_nothing() -> None:
-    with pytest.raises(ValueError, match=r"^RECIPE=recorded: it is for .* MODE=throughput: train by nvidia_cosine$"):
-        env.read({"RECIPE": "recorded"})
-    assert env.read({"RECIPE": "recorded", "MODE": "throughput"})[0].hyperparameters.name == "recorded"
-
-
 @pytest.mark.parametrize(
-    ("precision", "override", "refused"),
-    [
-        ("fp32", "", False),
-        ("fp32", "0", False),
-        ("fp32", "1", True),
-        ("tf32", "", False),
-        ("tf32", "1", False),
-        ("tf32", "0", True),
-        ("amp_o2", "0", False),
-    ],
+    ("precision", "override"), [("fp32", ""), ("fp32", "0"), ("tf32", ""), ("tf32", "1"), ("amp_o2", "0")]
 )
-def test_a_precision_is_the_one_that_cudas_libraries_compute_in(precision: str, override: str, refused: bool) -> None:
-    environ = {"DEVICE": "gpu", "PRECISION": precision, libraries.TF32_OVERRIDE: override}
-    if refused:
-        with pytest.raises(ValueError, match=f"PRECISION={precision}: NVIDIA_TF32_OVERRIDE={override} "):
-            env.read(environ)
-        return
-    job, _ = env.read(environ)
-    assert env.runtime(job).get(libraries.TF32_OVERRIDE) == ("0" if precision == "fp32" else None)
+def test_a_precision_is_the_one_that_cudas_libraries_compute_in(precision: str, override: str) -> None:
+    job, _ = env.read({"DEVICE": "gpu", "PRECISION": precision, TF32: override})
+    settings = env.runtime(job)
+    assert settings.get(TF32) == ("0" if precision == "fp32" else None)
+    assert settings["CUDA_MODULE_LOADING"] == "LAZY", "a GPU gets the kernels that a run takes alone"
 
 
 def test_the_log_tells_the_libraries_variables() -> None:
     set_here = {"FLAGS_cudnn_exhaustive_search": "1", "NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "2"}
+    set_here |= {"CUDA_MODULE_LOADING": "LAZY"}
     assert env.libraries(set_here | {"PATH": "/bin", "JOB_KEY": "secret", "SECRET": "x"}) == set_here
 
 
@@ -244,20 +237,12 @@ def test_mkl_is_told_the_kernels_of_an_amd_cpu(vendor, flags, expected):
 
 
 def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
-    wrong = {"BATCHSZE": "8", "BATCH_SIZE": "8", "PRECISON": "tf32", "DGXNGPUS": "8", "DATA_DIR": "/data"}
-    wrong |= {"RESUM": "1", "batchsize": "32", "Logdir": "x"}
-    done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **wrong)
+    meant = {"BATCHSZE": "BATCHSIZE", "BATCH_SIZE": "BATCHSIZE", "batchsize": "BATCHSIZE", "PRECISON": "PRECISION"}
+    meant |= {"DGXNGPUS": "DGXNGPU", "DATA_DIR": "DATADIR", "RESUM": "RESUME", "Logdir": "LOGDIR"}
+    done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **dict.fromkeys(meant, "8"))
     assert done.returncode == 0
-    assert sorted(done.stderr.splitlines()) == [
-        "warning: BATCHSZE=8 is read by nothing: is it BATCHSIZE?",
-        "warning: BATCH_SIZE=8 is read by nothing: is it BATCHSIZE?",
-        "warning: DATA_DIR=/data is read by nothing: is it DATADIR?",
-        "warning: DGXNGPUS=8 is read by nothing: is it DGXNGPU?",
-        "warning: Logdir=x is read by nothing: is it LOGDIR?",
-        "warning: PRECISON=tf32 is read by nothing: is it PRECISION?",
-        "warning: RESUM=1 is read by nothing: is it RESUME?",
-        "warning: batchsize=32 is read by nothing: is it BATCHSIZE?",
-    ]
+    warnings = [f"warning: {name}=8 is read by nothing: is it {right}?" for name, right in meant.items()]
+    assert sorted(done.stderr.splitlines()) == sorted(warnings)
     strangers = (
         *("HISTFILE", "HISTSIZE", "HOSTNAME", "HOSTTYPE", "HOST", "MODEL", "DATE", "LOGNAME", "NODE_NAME", "NODE_ID"),
         *("PATH", "USER", "HOME", "LANG", "TERM", "SHELL", "PWD", "OLDPWD", "SHLVL", "EDITOR", "PAGER", "DISPLAY"),

@@ -145,36 +145,34 @@ def test_the_memory_reckoned_is_what_the_null_gpu_hands_out(
     assert f'"FLAGS_conv_workspace_size_limit": "{workspace}"' in log.read_text()
 
 
-def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> None:
-    job, card_gib = Job(device="gpu", recipe="mlperf_lars", precision="fp32", batchsize=128), 15.8
-    need = memory.need(job, workspace_mib=memory.workspace_limit_mib(card_gib))
-    with_the_large_one = memory.need(job, workspace_mib=memory.workspace_limit_mib(32.0))
-    assert need is not None and with_the_large_one is not None
-    assert need.gib < card_gib < with_the_large_one.gib
-
-
-def needed(**settings: Any) -> float:
+def needed(*, workspace_mib: int = 0, **settings: Any) -> memory.Need:
     job = Job(**{"device": "gpu", "recipe": "mlperf_lars", "precision": "amp_o2"} | settings)
-    need = memory.need(job, workspace_mib=0)
+    need = memory.need(job, workspace_mib=workspace_mib)
     assert need is not None
-    return need.program
+    return need
 
 
-def test_less_is_computed_at_once_takes_less() -> None:
-    parts = needed(batchsize=256, strategy="gradient_merge=4")
-    assert parts == needed(batchsize=64) == needed(batchsize=256, image_size=112) < needed(batchsize=256)
+def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> None:
+    card_gib = 15.8
+    small, large = (
+        needed(precision="fp32", batchsize=128, workspace_mib=memory.workspace_limit_mib(gib)).gib
+        for gib in (card_gib, 32.0)
+    )
+    assert small < card_gib < large
 
 
-def test_between_two_peaks_and_beyond_them_memory_grows() -> None:
+def test_memory_follows_what_is_computed_at_once() -> None:
     peaks = memory.ALLOCATED_MIB["rn50", "amp_o2"]
-    assert peaks[128] < needed(batchsize=160) < peaks[192]
-    assert needed(batchsize=1) == needed(batchsize=32) == peaks[32], "a little too much rather than too little"
-    assert needed(batchsize=512) == 2 * peaks[256]
+    whole, parts = needed(batchsize=256), needed(batchsize=256, strategy="gradient_merge=4")
+    assert parts == needed(batchsize=64) == needed(batchsize=256, image_size=112)
+    assert (parts.program, whole.program) == (peaks[64], peaks[256])
+    assert peaks[128] < needed(batchsize=160).program < peaks[192]
+    assert needed(batchsize=1) == needed(batchsize=32), "a little too much rather than too little"
+    assert needed(batchsize=512).program == 2 * peaks[256]
 
 
-def test_nothing_is_claimed_of_a_job_without_a_peak() -> None:
-    settings: dict[str, Any]
-    large = {"recipe": "mlperf_lars"}
-    assert memory.need(Job(device="gpu", **large), workspace_mib=4000) is not None
-    for settings in ({}, {"recipe": "digits_small"}, large | {"strategy": "auto"}, {"workload": "hrnet"}):
-        assert memory.need(Job(device="gpu", **settings), workspace_mib=4000) is None
+@pytest.mark.parametrize(
+    "settings", [{}, {"recipe": "digits_small"}, {"recipe": "mlperf_lars", "strategy": "auto"}, {"workload": "hrnet"}]
+)
+def test_nothing_is_claimed_of_a_job_without_a_peak(settings: dict[str, str]) -> None:
+    assert memory.need(Job(device="gpu", **settings), workspace_mib=4000) is None  # type: ignore[arg-type]

@@ -16,18 +16,14 @@ from tests.needs import need
 def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Of a repository that tracks run_and_time.sh, in place of this one."""
     need(shutil.which("git") is not None, "git")
-    return repository(tmp_path, monkeypatch)
-
-
-def repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (folder / "locks").mkdir(parents=True)
+    (tmp_path / "locks").mkdir()
     for name in ("run_and_time.sh", "locks/run.lock"):
-        (folder / name).write_text("")
+        (tmp_path / name).write_text("")
     who = ("-c", "user.name=user", "-c", "user.email=user@example.com")
     for words in (("init", "--quiet"), ("add", "."), (*who, "commit", "--quiet", "--message", "One")):
-        assert jobs.run(["git", *words], cwd=folder).returncode == 0
-    monkeypatch.setattr(provenance, "REPOSITORY", folder)
-    return jobs.run(["git", "rev-parse", "HEAD"], cwd=folder).stdout.strip()
+        assert jobs.run(["git", *words], cwd=tmp_path).returncode == 0
+    monkeypatch.setattr(provenance, "REPOSITORY", tmp_path)
+    return jobs.run(["git", "rev-parse", "HEAD"], cwd=tmp_path).stdout.strip()
 
 
 def test_a_shells_git_dir_is_of_another_repository(

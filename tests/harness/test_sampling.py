@@ -74,8 +74,3 @@ def test_random_numbers_are_uniform_and_belong_to_the_sample() -> None:
     assert abs(np.corrcoef(u.T)[np.triu_indices(5, 1)]).max() < 5 / np.sqrt(4000)
     assert np.array_equal(sampling.uniform(3, 1, ids[100:110], 5), u[100:110])
     assert not np.array_equal(sampling.uniform(3, 2, ids, 5), u)
-
-
-def test_a_batch_larger_than_the_data_set_is_refused() -> None:
-    with pytest.raises(ValueError, match="global batch 64 is larger than the training set of 50 images"):
-        sampling.steps_per_epoch(50, 64)

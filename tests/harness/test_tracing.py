@@ -7,25 +7,9 @@ import json
 
 import pytest
 
-from harness import env
 from harness.hooks import tracing
 from tests import jobs
 from tests.harness import small
-
-
-@pytest.mark.parametrize("text", ["steps", "steps:3", "steps:0-2", "steps:5-4", "5-6", "steps:1-2;rm"])
-def test_wrong_use(text):
-    with pytest.raises(ValueError, match="PROFILE="):
-        env.read({"PROFILE": text})
-    assert env.traced_steps("steps:20-25") == (20, 25)
-
-
-def test_steps_that_a_run_of_a_known_length_never_makes_are_refused():
-    throughput = {"MODE": "throughput", "WARMUP_STEPS": "2", "MEASURED_STEPS": "6"}
-    with pytest.raises(ValueError, match=r"PROFILE=steps:5-10: the run ends with step 8 .* set MEASURED_STEPS to more"):
-        env.read(throughput | {"PROFILE": "steps:5-10"})
-    env.read(throughput | {"PROFILE": "steps:5-8"})
-    env.read({"PROFILE": "steps:5-100000"})  # MODE=train: it ends where the target is reached
 
 
 @pytest.mark.parametrize(

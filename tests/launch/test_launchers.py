@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import env
+from harness import env, nvidia
 from tests import jobs
 from tests.launch.commands import printed, refused, resolved
 from tests.launch.test_nodes import NODES
@@ -264,21 +264,12 @@ def test_wrong_use_is_one_line_and_2(command: str, variables: dict[str, str], sa
     refused(jobs.run([*program, *arguments], **variables), said)
 
 
-def test_a_hostfile_may_have_comments_and_the_line_ends_of_windows(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_bytes(b"# ours\r\n\r\nnode1 slots=8 # first\r\nnode2\r\n")
-    stdout = printed("launch/mpirun.sh", "--hosts", str(hosts), "--no-container", "--dry-run", **CPUS)
-    assert resolved(stdout)["HOSTS"]["value"] == "node1,node2"
-
-
 def test_a_rank_is_bound_to_its_numa_node() -> None:
     bound = ["launch/bind.sh", "python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
     node = Path("/sys/devices/system/node/node0/cpulist")
     need(node.is_file(), "the kernel tells no NUMA nodes")
-    ranges = [[int(core) for core in part.split("-")] for part in node.read_text().split(",")]
-    cores = {core for first_last in ranges for core in range(first_last[0], first_last[-1] + 1)}
     done = jobs.run(bound, RANK_NUMA="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
-    assert done.stdout.strip() == str(sorted(cores & os.sched_getaffinity(0))), done.stderr
+    assert done.stdout.strip() == str(sorted(nvidia.cpu_list(node.read_text()) & os.sched_getaffinity(0))), done.stderr
     refused(jobs.run(bound, RANK_NUMA="0,99", OMPI_COMM_WORLD_LOCAL_RANK="1"), "has no NUMA node")
 
 
@@ -333,8 +324,8 @@ def test_the_manifests_parts_agree() -> None:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Callable[..., Any]:
-    """launch/mpirun.sh on a hostfile of five hosts, of which `lost` is not reached."""
-    (tmp_path / "fleet").write_text("a slots=8\nlost\nb # one\nc\nd\n")
+    """launch/mpirun.sh on a hostfile of five hosts, with the line ends of Windows; `lost` is not reached."""
+    (tmp_path / "fleet").write_bytes(b"# ours\r\n\r\na slots=8 # first\r\nlost\r\nb # one\r\nc\r\nd\r\n")
     script = (
         f"export -p >{tmp_path}/job$NODE_RANK\n(( NODE_RANK == 0 )) || exit 0\n"
         'echo "left out  b"\necho "good      a,c,d"\nexit 1\n'

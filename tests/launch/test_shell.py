@@ -47,15 +47,13 @@ def test_a_job_is_the_same_from_any_shell(elsewhere: Path, usual: str, command: 
     assert (done.returncode, done.stderr, done.stdout) == (0, "", usual)
 
 
-def test_a_clusters_settings_of_its_own_mpi_are_not_the_jobs(standing_in: Path, tmp_path: Path) -> None:
-    cluster = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1"}
-    done = jobs.run_and_time(cwd=standing_in, LOGDIR=str(tmp_path), **jobs.TINY, **cluster)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_job_needs_nothing_of_its_shell(standing_in: Path, tmp_path: Path) -> None:
-    """No HOME, PATH or TERM, as in a service's unit; neither stdin nor stdout; files for their owner alone."""
-    job = [f"{name}={value}" for name, value in {**jobs.TINY, "LOGDIR": tmp_path}.items()]
+    """No HOME, PATH or TERM, as in a service's unit; neither stdin nor stdout; files for their owner alone.
+
+    What a cluster has set for its own MPI and batch jobs is not the job's.
+    """
+    cluster = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1"}
+    job = [f"{name}={value}" for name, value in {**jobs.TINY, **cluster, "LOGDIR": tmp_path}.items()]
     script = f"umask 077; exec {standing_in}/run_and_time.sh <&- >&-"
     done = jobs.run(["env", "-i", *job, "/bin/bash", "-c", script], cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
