@@ -121,7 +121,7 @@ def _comparison(node: ast.Compare) -> Code:
         return lambda event, s: compare(one(event, s), other(event, s))
 
     def chain(event: Any, s: State) -> bool:
-        values = [side(event, s) for side in sides]
+        values = (side(event, s) for side in sides)  # as Python: only as far as they hold
         return all(compare(*pair) for compare, pair in zip(compares, itertools.pairwise(values), strict=True))
 
     return chain

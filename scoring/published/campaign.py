@@ -165,16 +165,16 @@ def _row(line: dict[str, Any], notes: Sequence[str]) -> dict[str, str]:
         if name == "notes":
             row[name] = " ".join(f"[{notes.index(note) + 1}]" for note in value)
         elif isinstance(value, dict):
-            row |= {f"{name} {framework}": _shown(figure) for framework, figure in value.items()}
+            row |= {f"{name} {framework}": _shown(figure, "not published") for framework, figure in value.items()}
         elif name not in UNSHOWN:
-            row[name] = _shown(value)
+            row[name] = _shown(value, "not measured" if name == "ours" else "-")
     return row
 
 
-def _shown(value: float | str | Sequence[float] | None) -> str:
-    """A figure, a published one as printed, or both ends of an interval."""
+def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
+    """A figure, a published one as printed, both ends of an interval, or the word for none."""
     if value is None or isinstance(value, str):
-        return value or "-"
+        return value or nothing
     if isinstance(value, int | float):
         return getattr(value, "printed", "") or f"{value:.6g}"
     return " to ".join(map(_shown, value))

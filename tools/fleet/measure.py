@@ -95,10 +95,10 @@ class Alone:
     def _clock(self) -> tuple[float]:
         if self.job.device == "cpu":
             raise NotPossible("no GPU: DEVICE=cpu")
-        with nvidia.opened() as (handles, _):
-            mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"]
+        with nvidia.opened() as (handles, why):
+            mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"] if handles else None
         if not mhz:
-            raise NotPossible("NVML does not tell it")
+            raise NotPossible(why or "NVML does not tell it")
         return (1000 / mhz,)
 
     def _memory(self) -> tuple[float]:
