@@ -24,7 +24,6 @@ from harness import loader  # noqa: E402 - Paddle reads the environment when it 
 from paddle_rn50 import data  # noqa: E402
 from program import build, optimizers  # noqa: E402
 from program.ops import BACKWARD, OPTIMIZE, operands  # noqa: E402
-from program.passes import edit  # noqa: E402
 from tests.program import lower  # noqa: E402
 
 STORED = {
@@ -44,28 +43,19 @@ def store_half(block: Any, *, loss_scale: float) -> None:
         role = op.attr("op_role")
         if op.type.removesuffix("_grad") not in STORED or role & OPTIMIZE:
             continue
+        scale = np.float32(loss_scale if role & BACKWARD else 1)
         for name in operands(op, *(slot for slot in op.output_names if slot in IN_HALF)):
-            through_half(block, index + 1, name, name, loss_scale if role & BACKWARD else 1.0, role)
+            lower.round_one(block, index + 1, name, functools.partial(in_half, scale=scale), role)
         for name in set(op.input_arg_names):
             if name.endswith(("conv.w", "fc.w")):  # FP32 here; there FP16 copies of the masters
                 near = block.create_var(name=f"{name}.{index}.half", shape=block.var(name).shape, dtype="float32").name
                 op.desc._rename_input(name, near)
-                through_half(block, index, name, near, 1.0, role)
+                lower.round_one(block, index, name, lower.to_half, role, into=near)
 
 
-def through_half(block: Any, index: int, name: str, into: str, scale: float, role: int) -> None:
-    """Before the operator at `index`, by Paddle's casts."""
-    up, half, down = (
-        block.create_var(name=f"{name}.{index}.{number}", shape=block.var(name).shape, dtype=dtype)
-        for number, dtype in enumerate(("float32", "float16", "float32"))
-    )
-    casts = [
-        ("cast", {"X": [x.name]}, {"Out": [out.name]}, {"in_dtype": x.dtype, "out_dtype": out.dtype})
-        for x, out in ((up, half), (half, down))
-    ]
-    first, last = ({"X": [name]}, {"Out": [up.name]}), ({"X": [down.name]}, {"Out": [into]})
-    steps = [("scale", *first, {"scale": scale}), *casts, ("scale", *last, {"scale": 1 / scale})]
-    edit.insert_all(block, index, steps, op_role=role)
+def in_half(x: np.ndarray, *, scale: np.float32) -> np.ndarray:
+    """To nearest, as a GPU rounds; Paddle's own cast cuts off on a CPU."""
+    return lower.to_half(x * scale) / scale
 
 
 if CHANGE == "rounding":

@@ -49,12 +49,11 @@ def test_one_rounding_of_the_input_stays_within_the_tolerance(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_storage_in_fp16_takes_an_eighth_of_its_tolerance(tmp_path: Path) -> None:
-    """As the CPU that set it found, within a factor of two; the tolerance of rounded products has no such room."""
+    """As the CPU that set it found, within a factor of two."""
     expected = np.array(GOLDEN["1"])
     off = np.abs(losses(1, tmp_path / "result.txt", ALTERED, "half") - expected) / expected
     used = (off / acceptance.GPU_HALF.by_step(20)).max()
     assert 1 / 16 < used < 1 / 4, off.tolist()
-    assert (off / acceptance.GPU_TF32.by_step(20)).max() > 1 / 4
 
 
 @pytest.mark.slow
