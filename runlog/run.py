@@ -3,7 +3,7 @@
 Built from any stream of entries, in any order: a stop without a start, an epoch that never ends and a number that is
 no number all have their place here, as they were written. Whether the order is right is for the checker to say, and
 what a value is worth for who reads it. Values are JSON scalars; of anything longer its start is kept, as text, so
-that a million events stay small.
+that a million events stay small; windows are whole events, for the reader to take away.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ _PHASES = {  # what goes on after an event
     schema.EVAL_STOP.key: "training",
 }
 _NUMBERED = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}  # where an interval has its number
-_BESIDE_WINDOW = ("step", "epoch_num", "phase")
-_OF_WINDOW = ("steps", "images", "time_s", "data_wait_s", "loss", "gpu_memory_mib", "power_w")
 _OF_EPOCH = ("images_per_s", "images", "time_s", "data_wait_s")
 _T = TypeVar("_T")
 
@@ -47,24 +45,6 @@ class Interval:
 
     start: Mark | None = None
     stop: Mark | None = None
-
-
-class Window(NamedTuple):
-    """A step_window; the units are those of `schema.StepWindow`."""
-
-    line: int
-    time_ms: float
-    step: Any
-    epoch: Any
-    phase: Any
-    steps: Any
-    images: Any
-    time_s: Any
-    data_wait_s: Any
-    loss: Any
-    gpu_memory_mib: Any
-    power_w: Any
-    is_table: bool  # False: the event's value was no table
 
 
 class Rate(NamedTuple):
@@ -104,7 +84,7 @@ class Run:
     epochs: list[Interval] = field(default_factory=list)
     blocks: list[Interval] = field(default_factory=list)
     evaluations: list[Interval] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[Event] = field(default_factory=list)  # step_window
     rank_times: dict[Any, schema.RankTimes] = field(default_factory=dict)  # by the last step of their window
     rates: list[Rate] = field(default_factory=list)
     accuracies: list[Accuracy] = field(default_factory=list)
@@ -149,11 +129,9 @@ class Run:
             if times := table_of(schema.RankTimes, event.value):
                 self.rank_times[scalar(metadata.get("step"))] = times
         elif key == schema.STEP_WINDOW.key:
-            value, is_table = _table(event)
-            said = [metadata.get(name) for name in _BESIDE_WINDOW] + [value.get(name) for name in _OF_WINDOW]
-            self.windows.append(Window._make([event.line, event.time_ms, *map(scalar, said), is_table]))
+            self.windows.append(event)
         elif key == schema.EPOCH_THROUGHPUT.key:
-            value, _ = _table(event)
+            value = event.value if isinstance(event.value, dict) else {}
             said = [metadata.get("epoch_num"), *(value.get(name) for name in _OF_EPOCH)]
             self.rates.append(Rate(event.line, event.time_ms, key, *map(scalar, said)))
         elif key in ("throughput", "tracked_stats"):
@@ -201,8 +179,3 @@ def real(value: Any) -> float | None:
     except OverflowError:  # JSON's whole numbers have no bound
         return None
     return found if math.isfinite(found) else None
-
-
-def _table(event: Event) -> tuple[dict[str, Any], bool]:
-    """The value of an event that should be a table, and whether it is one."""
-    return (event.value, True) if isinstance(event.value, dict) else ({}, False)

@@ -51,7 +51,7 @@ class MLLog(Table):
             events.take(entry)
             if events.windows:  # each is held once
                 logged = events.windows.pop()
-                self._window(logged, events.rank_times.pop(logged.step, None))
+                self._window(logged, events.rank_times.pop(run.scalar(logged.metadata.get("step")), None))
         self._facts()
         by_windows = bool(self.windows)
         for epoch in self._epochs():
@@ -104,27 +104,28 @@ class MLLog(Table):
                 self.say(name, of(event.value), event.line)
         self.say("rate_scope", self.rate_scope)
 
-    def _window(self, logged: run.Window, rank_times: schema.RankTimes | None) -> None:
-        steps, seconds = _count(logged.steps), _amount(logged.time_s)
+    def _window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
+        table, beside = _table(logged.value) or {}, logged.metadata
+        steps, seconds = _count(table.get("steps")), _amount(table.get("time_s"))
         if steps is None or seconds is None:
-            what = "step_window without steps or time" if logged.is_table else "step_window without a table of values"
-            self.problem(f"line {logged.line}: {what}")
+            lacks = "steps or time" if isinstance(logged.value, dict) else "a table of values"
+            self.problem(f"line {logged.line}: step_window without {lacks}")
             return
         self.add(
             Window(
                 line=logged.line,
-                step=_count(logged.step),
-                epoch=_count(logged.epoch),
+                step=_count(beside.get("step")),
+                epoch=_count(beside.get("epoch_num")),
                 steps=steps,
-                images=_amount(logged.images),
+                images=_amount(table.get("images")),
                 seconds=seconds,
-                data_wait_s=wait_within(real(logged.data_wait_s), seconds),
+                data_wait_s=wait_within(real(table.get("data_wait_s")), seconds),
                 printed_step_time_s=seconds / steps,
                 end_s=logged.time_ms / 1000,
-                phase=_text(logged.phase),
-                loss=real(logged.loss),
-                gpu_memory_mib=real(logged.gpu_memory_mib),
-                power_w=real(logged.power_w),
+                phase=_text(beside.get("phase")),
+                loss=real(table.get("loss")),
+                gpu_memory_mib=real(table.get("gpu_memory_mib")),
+                power_w=real(table.get("power_w")),
                 rank_times=rank_times,
             )
         )
