@@ -9,7 +9,6 @@ that a million events stay small; windows are whole events, for the reader to ta
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -89,14 +88,6 @@ class Run:
     rates: list[Rate] = field(default_factory=list)
     accuracies: list[Accuracy] = field(default_factory=list)
     _open: dict[tuple[str, Any], Interval] = field(default_factory=dict)  # by kind and number
-
-    @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Run:
-        """The run of a whole log."""
-        run = cls()
-        for entry in entries:
-            run.take(entry)
-        return run
 
     def take(self, entry: Entry) -> None:
         """The next entry of the log."""

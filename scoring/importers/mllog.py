@@ -19,7 +19,7 @@ from runlog.run import Run, real
 from scoring.importers.lines import Lines
 from scoring.importers.table import Table
 from scoring.importers.text import RowPattern, wait_within
-from scoring.record import Window
+from scoring.record import Quality, Window
 
 # Events up to run_start, and the first sections of our own logs' header, which stands before them.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
@@ -61,7 +61,9 @@ class MLLog(Table):
         for block in () if self.windows else self._blocks():
             self.add(block)
         for result in events.accuracies:
-            self.evaluated(result.line, result.key, real(result.value), epoch=_epoch_number(result.number))
+            if (value := real(result.value)) is not None:
+                epoch_num = _epoch_number(result.number)
+                self.qualities.append(Quality(line=result.line, name=result.key, value=value, epoch=epoch_num))
 
     def _facts(self) -> None:
         """What single events say, and the header of our own logs."""

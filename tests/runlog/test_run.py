@@ -11,12 +11,14 @@ from runlog.run import Run
 
 def run_of(*events: tuple[str, Any, dict[str, Any]]) -> Run:
     """The run of these events, one a line and a second."""
-    lines = []
+    run, lines = Run(), []
     for at, (key, value, metadata) in enumerate(events, 1):
         kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(key.rpartition("_")[2], "POINT_IN_TIME")
         fields = {"namespace": "", "time_ms": 1000 * at, "event_type": kind, "key": key, "value": value}
         lines.append(f":::MLLOG {json.dumps(fields | {'metadata': metadata})}\n")
-    return Run.of(read_text("".join(lines)))
+    for entry in read_text("".join(lines)):
+        run.take(entry)
+    return run
 
 
 def test_a_stop_ends_the_interval_of_its_number() -> None:
