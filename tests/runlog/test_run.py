@@ -44,8 +44,10 @@ def test_a_stop_ends_the_interval_of_its_number() -> None:
 
 @pytest.mark.parametrize("value", [None, 7, "text", [], {"images": {"deep": [1] * 1000}, "time_s": "x" * 1000}])
 def test_values_of_any_kind_stay_small(value: Any) -> None:
-    run = run_of(*((key, value, {"epoch_num": [1] * 1000}) for key in ("epoch_throughput", "eval_accuracy")))
-    assert all(len(str(item)) <= 200 for item in (*run.rates[0], *run.accuracies[0]))
+    said = (("epoch_throughput", value), ("eval_accuracy", value), ("tracked_stats", {"imgs_sec": value}))
+    run = run_of(*((key, what, {"epoch_num": [1] * 1000}) for key, what in said))
+    assert all(len(str(item)) <= 200 for item in (*run.rates[0], *run.rates[1], *run.accuracies[0]))
+    assert run.rates[1].images_per_s == run.accuracies[0].value
 
 
 def test_what_goes_on_and_what_was_said_last() -> None:
