@@ -50,7 +50,6 @@ class Rate(NamedTuple):
     """The throughput of an epoch: our epoch_throughput, or what other submitters print."""
 
     line: int
-    time_ms: float
     key: str  # epoch_throughput, throughput or tracked_stats
     number: Any  # of the epoch; None: of the one that ended last before it
     images_per_s: Any
@@ -63,7 +62,6 @@ class Accuracy(NamedTuple):
     """The result of an evaluation."""
 
     line: int
-    time_ms: float
     key: str  # eval_accuracy or eval_mean_iou
     number: Any  # of the epoch
     value: Any
@@ -114,8 +112,7 @@ class Run:
             self.stops.append(Mark(event.line, event.time_ms, status=status))
             self.phase = "finished" if status == "success" else "aborted"
         elif key in ("eval_accuracy", "eval_mean_iou"):
-            epoch = scalar(metadata.get("epoch_num"))
-            self.accuracies.append(Accuracy(event.line, event.time_ms, key, epoch, scalar(event.value)))
+            self.accuracies.append(Accuracy(event.line, key, scalar(metadata.get("epoch_num")), scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
             if times := table_of(schema.RankTimes, event.value):
                 self.rank_times[scalar(metadata.get("step"))] = times
@@ -124,13 +121,13 @@ class Run:
         elif key == schema.EPOCH_THROUGHPUT.key:
             value = event.value if isinstance(event.value, dict) else {}
             said = [metadata.get("epoch_num"), *(value.get(name) for name in _OF_EPOCH)]
-            self.rates.append(Rate(event.line, event.time_ms, key, *map(scalar, said)))
+            self.rates.append(Rate(event.line, key, *map(scalar, said)))
         elif key in ("throughput", "tracked_stats"):
             rate = event.value
             if isinstance(rate, dict):
                 rate = rate.get("throughput", rate.get("imgs_sec"))
             number = scalar(metadata.get("epoch_num", metadata.get("step")))
-            self.rates.append(Rate(event.line, event.time_ms, key, number, scalar(rate)))
+            self.rates.append(Rate(event.line, key, number, scalar(rate)))
 
     def _bound(self, kind: str, end: str, mark: Mark) -> None:
         """A start or a stop of an interval."""

@@ -76,19 +76,18 @@ class MLLog(Table):
                 self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
         self.truncated = not events.stops
         self.header = {name: header.value for name, header in events.headers.items()}
-        packages, environment = (events.headers.get(one.name) for one in (schema.PACKAGES, schema.ENVIRONMENT))
-        if packages and isinstance(packages.value, dict):
-            self.software = {name: text for name, text in packages.value.items() if isinstance(text, str)}
+        packages, environment = _table(self.header.get("packages")), events.headers.get(schema.ENVIRONMENT.name)
+        self.software = {name: text for name, text in (packages or {}).items() if isinstance(text, str)}
         if environment and isinstance(environment.value, dict) and "NULL_GPU" in environment.value:
             self.problem(
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
         if summary := events.first.get(schema.RUN_SUMMARY.key):
-            if isinstance(summary.value, dict):
-                self.header.setdefault("run_summary", summary.value)
-            else:
+            if _table(summary.value) is None:
                 self.problem(f"line {summary.line}: run_summary without a table of values")
-        said = summary.value if summary and isinstance(summary.value, dict) else {}
+            else:
+                self.header.setdefault("run_summary", summary.value)
+        said = (summary and _table(summary.value)) or {}
         for taken, names in (
             (_count, ("devices", "nodes", "batch_per_device")),
             (_text, ("precision", "math_mode", "mode", "framework", "model")),
