@@ -3,13 +3,12 @@
 Built from any stream of entries, in any order: a stop without a start, an epoch that never ends and a number that is
 no number all have their place here, as they were written. Whether the order is right is for the checker to say, and
 what a value is worth for who reads it. Values are JSON scalars; of anything longer its start is kept, as text, so
-that a million events stay small.
+that a million events stay small; windows are whole events, for the reader to take away.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,8 +24,6 @@ _PHASES = {  # what goes on after an event
     schema.EVAL_STOP.key: "training",
 }
 _NUMBERED = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}  # where an interval has its number
-_BESIDE_WINDOW = ("step", "epoch_num", "phase")
-_OF_WINDOW = ("steps", "images", "time_s", "data_wait_s", "loss", "gpu_memory_mib", "power_w")
 _OF_EPOCH = ("images_per_s", "images", "time_s", "data_wait_s")
 _T = TypeVar("_T")
 
@@ -49,29 +46,10 @@ class Interval:
     stop: Mark | None = None
 
 
-class Window(NamedTuple):
-    """A step_window; the units are those of `schema.StepWindow`."""
-
-    line: int
-    time_ms: float
-    step: Any
-    epoch: Any
-    phase: Any
-    steps: Any
-    images: Any
-    time_s: Any
-    data_wait_s: Any
-    loss: Any
-    gpu_memory_mib: Any
-    power_w: Any
-    is_table: bool  # False: the event's value was no table
-
-
 class Rate(NamedTuple):
     """The throughput of an epoch: our epoch_throughput, or what other submitters print."""
 
     line: int
-    time_ms: float
     key: str  # epoch_throughput, throughput or tracked_stats
     number: Any  # of the epoch; None: of the one that ended last before it
     images_per_s: Any
@@ -84,7 +62,6 @@ class Accuracy(NamedTuple):
     """The result of an evaluation."""
 
     line: int
-    time_ms: float
     key: str  # eval_accuracy or eval_mean_iou
     number: Any  # of the epoch
     value: Any
@@ -104,19 +81,11 @@ class Run:
     epochs: list[Interval] = field(default_factory=list)
     blocks: list[Interval] = field(default_factory=list)
     evaluations: list[Interval] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[Event] = field(default_factory=list)  # step_window
     rank_times: dict[Any, schema.RankTimes] = field(default_factory=dict)  # by the last step of their window
     rates: list[Rate] = field(default_factory=list)
     accuracies: list[Accuracy] = field(default_factory=list)
     _open: dict[tuple[str, Any], Interval] = field(default_factory=dict)  # by kind and number
-
-    @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Run:
-        """The run of a whole log."""
-        run = cls()
-        for entry in entries:
-            run.take(entry)
-        return run
 
     def take(self, entry: Entry) -> None:
         """The next entry of the log."""
@@ -143,25 +112,22 @@ class Run:
             self.stops.append(Mark(event.line, event.time_ms, status=status))
             self.phase = "finished" if status == "success" else "aborted"
         elif key in ("eval_accuracy", "eval_mean_iou"):
-            epoch = scalar(metadata.get("epoch_num"))
-            self.accuracies.append(Accuracy(event.line, event.time_ms, key, epoch, scalar(event.value)))
+            self.accuracies.append(Accuracy(event.line, key, scalar(metadata.get("epoch_num")), scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
             if times := table_of(schema.RankTimes, event.value):
                 self.rank_times[scalar(metadata.get("step"))] = times
         elif key == schema.STEP_WINDOW.key:
-            value, is_table = _table(event)
-            said = [metadata.get(name) for name in _BESIDE_WINDOW] + [value.get(name) for name in _OF_WINDOW]
-            self.windows.append(Window._make([event.line, event.time_ms, *map(scalar, said), is_table]))
+            self.windows.append(event)
         elif key == schema.EPOCH_THROUGHPUT.key:
-            value, _ = _table(event)
+            value = event.value if isinstance(event.value, dict) else {}
             said = [metadata.get("epoch_num"), *(value.get(name) for name in _OF_EPOCH)]
-            self.rates.append(Rate(event.line, event.time_ms, key, *map(scalar, said)))
+            self.rates.append(Rate(event.line, key, *map(scalar, said)))
         elif key in ("throughput", "tracked_stats"):
             rate = event.value
             if isinstance(rate, dict):
                 rate = rate.get("throughput", rate.get("imgs_sec"))
             number = scalar(metadata.get("epoch_num", metadata.get("step")))
-            self.rates.append(Rate(event.line, event.time_ms, key, number, scalar(rate)))
+            self.rates.append(Rate(event.line, key, number, scalar(rate)))
 
     def _bound(self, kind: str, end: str, mark: Mark) -> None:
         """A start or a stop of an interval."""
@@ -201,8 +167,3 @@ def real(value: Any) -> float | None:
     except OverflowError:  # JSON's whole numbers have no bound
         return None
     return found if math.isfinite(found) else None
-
-
-def _table(event: Event) -> tuple[dict[str, Any], bool]:
-    """The value of an event that should be a table, and whether it is one."""
-    return (event.value, True) if isinstance(event.value, dict) else ({}, False)

@@ -10,7 +10,7 @@ Durations are by the monotonic clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 V = TypeVar("V")
@@ -18,7 +18,7 @@ Json = Any  # a value that JSON can hold
 Table = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section(Generic[V]):
     """A line of the header. `value` is its type: a dataclass, or a table of values of one type."""
 
@@ -27,27 +27,31 @@ class Section(Generic[V]):
     meaning: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Point(Generic[V]):
     """An event at a point in time. `value` is its type, `metadata` a dataclass with what stands beside it."""
 
     key: str
-    value: Any
+    value: type[V]
     meaning: str
+    _: KW_ONLY
     unit: str = ""
     least: int | None = None  # a lower value is wrong
     metadata: type | None = None
-    event_type: str = "POINT_IN_TIME"
+    event_type = "POINT_IN_TIME"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Mark:
     """Start or end of an interval; it has no value."""
 
     key: str
-    event_type: str  # INTERVAL_START | INTERVAL_END
     meaning: str
     metadata: type | None = None
+
+    @property
+    def event_type(self) -> str:
+        return "INTERVAL_START" if self.key.endswith("_start") else "INTERVAL_END"
 
 
 # ---- header sections
@@ -141,16 +145,16 @@ class Program:
     verified: Annotated[list[str], "", "what was proved of the program, a line each"]
 
 
-LOG = Section[Format](name="log", value=Format, meaning="form of the log")
-SOURCE = Section[Source](name="source", value=Source, meaning="the code that ran")
-CONFIG = Section[Table](name="config", value=dict[str, Setting], meaning="every setting, by its name")
+LOG = Section[Format]("log", Format, "form of the log")
+SOURCE = Section[Source]("source", Source, "the code that ran")
+CONFIG = Section[Table]("config", dict[str, Setting], "every setting, by its name")
 ENVIRONMENT = Section[dict[str, str]](
-    name="environment", value=dict[str, str], meaning="variables of the libraries, as the process has them"
+    "environment", dict[str, str], "variables of the libraries, as the process has them"
 )
-PACKAGES = Section[dict[str, str]](name="packages", value=dict[str, str], meaning="versions of what decides speed")
-HARDWARE = Section[Hardware](name="hardware", value=Hardware, meaning="the machines")
-DATASET = Section[Dataset](name="dataset", value=Dataset, meaning="what the run trains on")
-PROGRAM = Section[Program](name="program", value=Program, meaning="the training program of a rank")
+PACKAGES = Section[dict[str, str]]("packages", dict[str, str], "versions of what decides speed")
+HARDWARE = Section[Hardware]("hardware", Hardware, "the machines")
+DATASET = Section[Dataset]("dataset", Dataset, "what the run trains on")
+PROGRAM = Section[Program]("program", Program, "the training program of a rank")
 SECTIONS: dict[str, Section[Any]] = {s.name: s for s in list(globals().values()) if isinstance(s, Section)}
 
 # ---- tables that are values or metadata of events
@@ -288,58 +292,46 @@ class Checkpoint:
 
 # ---- events
 
-
-def _point(
-    key: str, value: type[V], meaning: str, *, unit: str = "", least: int | None = None, beside: type | None = None
-) -> Point[V]:
-    return Point(key=key, value=value, meaning=meaning, unit=unit, least=least, metadata=beside)
-
-
-def _mark(key: str, meaning: str, metadata: type | None = None) -> Mark:
-    kind = "INTERVAL_START" if key.endswith("_start") else "INTERVAL_END"
-    return Mark(key=key, event_type=kind, meaning=meaning, metadata=metadata)
-
-
 # MLPerf's
-SUBMISSION_BENCHMARK = _point("submission_benchmark", str, "resnet or hrnet")
-SUBMISSION_ORG = _point("submission_org", str, "who submits")
-SUBMISSION_DIVISION = _point("submission_division", str, "closed or open")
-SUBMISSION_STATUS = _point("submission_status", str, "cloud, onprem, preview or research")
-SUBMISSION_PLATFORM = _point("submission_platform", str, "name of the system")
-CACHE_CLEAR = _point("cache_clear", bool, "a node's page cache was cleared", beside=CacheState)
-SEED = _point("seed", int, "of the run, the same on every rank")
-TRAIN_SAMPLES = _point("train_samples", int, "of an epoch", unit="images", least=1)
-EVAL_SAMPLES = _point("eval_samples", int, "of an evaluation", unit="images", least=1)
-GLOBAL_BATCH_SIZE = _point("global_batch_size", int, "of a step, over all ranks", unit="images", least=1)
-GRADIENT_ACCUMULATION_STEPS = _point("gradient_accumulation_steps", int, "parts of a rank's batch", least=1)
-MODEL_BN_SPAN = _point("model_bn_span", float, "over which a normalization takes its statistics", unit="images")
-OPT_NAME = _point("opt_name", str, "sgd or lars")
-EVAL_ACCURACY = _point("eval_accuracy", float, "top-1 or mean IoU of the evaluation, 0 to 1", beside=InEpoch)
-INIT_START = _mark("init_start", "the preparation, without training data, begins")
-INIT_STOP = _mark("init_stop", "it ends")
-RUN_START = _mark("run_start", "the timed run begins: training data may be touched")
-RUN_STOP = _mark("run_stop", "it ends", Ended)
-BLOCK_START = _mark("block_start", "the epochs up to an evaluation begin", InBlock)
-BLOCK_STOP = _mark("block_stop", "that evaluation is done", InBlock)
-EPOCH_START = _mark("epoch_start", "an epoch's training begins", InEpoch)
-EPOCH_STOP = _mark("epoch_stop", "it ends", InEpoch)
-EVAL_START = _mark("eval_start", "an evaluation begins", InEpoch)
-EVAL_STOP = _mark("eval_stop", "it ends", InEpoch)
+SUBMISSION_BENCHMARK = Point("submission_benchmark", str, "resnet or hrnet")
+SUBMISSION_ORG = Point("submission_org", str, "who submits")
+SUBMISSION_DIVISION = Point("submission_division", str, "closed or open")
+SUBMISSION_STATUS = Point("submission_status", str, "cloud, onprem, preview or research")
+SUBMISSION_PLATFORM = Point("submission_platform", str, "name of the system")
+CACHE_CLEAR = Point("cache_clear", bool, "a node's page cache was cleared", metadata=CacheState)
+SEED = Point("seed", int, "of the run, the same on every rank")
+TRAIN_SAMPLES = Point("train_samples", int, "of an epoch", unit="images", least=1)
+EVAL_SAMPLES = Point("eval_samples", int, "of an evaluation", unit="images", least=1)
+GLOBAL_BATCH_SIZE = Point("global_batch_size", int, "of a step, over all ranks", unit="images", least=1)
+GRADIENT_ACCUMULATION_STEPS = Point("gradient_accumulation_steps", int, "parts of a rank's batch", least=1)
+MODEL_BN_SPAN = Point("model_bn_span", float, "over which a normalization takes its statistics", unit="images")
+OPT_NAME = Point("opt_name", str, "sgd or lars")
+EVAL_ACCURACY = Point("eval_accuracy", float, "top-1 or mean IoU of the evaluation, 0 to 1", metadata=InEpoch)
+INIT_START = Mark("init_start", "the preparation, without training data, begins")
+INIT_STOP = Mark("init_stop", "it ends")
+RUN_START = Mark("run_start", "the timed run begins: training data may be touched")
+RUN_STOP = Mark("run_stop", "it ends", Ended)
+BLOCK_START = Mark("block_start", "the epochs up to an evaluation begin", InBlock)
+BLOCK_STOP = Mark("block_stop", "that evaluation is done", InBlock)
+EPOCH_START = Mark("epoch_start", "an epoch's training begins", InEpoch)
+EPOCH_STOP = Mark("epoch_stop", "it ends", InEpoch)
+EVAL_START = Mark("eval_start", "an evaluation begins", InEpoch)
+EVAL_STOP = Mark("eval_stop", "it ends", InEpoch)
 
 # Ours: what MLPerf lacks
-RUN_SUMMARY = _point("run_summary", RunSummary, "what a score must know of the run")
-STEP_WINDOW = _point("step_window", StepWindow, "some steps", beside=InWindow)
-RANK_TIMES = _point("rank_times", RankTimes, "the ranks' own times in the window that ends here", beside=AtStep)
-EPOCH_THROUGHPUT = _point("epoch_throughput", EpochThroughput, "training of an epoch", beside=InEpoch)
-TELEMETRY_SUMMARY = _point("telemetry_summary", TelemetrySummary, "what the nodes' samplers saw")
-CHECKPOINT = _point("checkpoint", Checkpoint, "a checkpoint was written")
-ABORT_REASON = _point("abort_reason", str, "why the run ended, in one line")
-CLOCK_SET = _point(
+RUN_SUMMARY = Point("run_summary", RunSummary, "what a score must know of the run")
+STEP_WINDOW = Point("step_window", StepWindow, "some steps", metadata=InWindow)
+RANK_TIMES = Point("rank_times", RankTimes, "the ranks' own times in the window that ends here", metadata=AtStep)
+EPOCH_THROUGHPUT = Point("epoch_throughput", EpochThroughput, "training of an epoch", metadata=InEpoch)
+TELEMETRY_SUMMARY = Point("telemetry_summary", TelemetrySummary, "what the nodes' samplers saw")
+CHECKPOINT = Point("checkpoint", Checkpoint, "a checkpoint was written")
+ABORT_REASON = Point("abort_reason", str, "why the run ended, in one line")
+CLOCK_SET = Point(
     "clock_set",
     float,
     "by which somebody set the system's clock (below 0: back); durations stay right",
     unit="s",
-    beside=AtStep,
+    metadata=AtStep,
 )
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
@@ -353,16 +345,16 @@ _HYPERPARAMETERS = {
 }
 OPTIMIZER: dict[str, dict[str, Point[float]]] = {
     kind: {
-        name: _point(f"{kind}_opt_{name}", float, meaning, unit=unit)
+        name: Point(f"{kind}_opt_{name}", float, meaning, unit=unit)
         for name, (unit, meaning) in _HYPERPARAMETERS.items()
     }
     for kind in ("sgd", "lars")
 }
 WARMUP_EPOCHS = {
-    "sgd": _point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
-    "lars": _point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    "sgd": Point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    "lars": Point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
 }
-LARS_EPSILON = _point("lars_epsilon", float, "added to the denominator of the trust ratio")
+LARS_EPSILON = Point("lars_epsilon", float, "added to the denominator of the trust ratio")
 
 _ALL = [value for value in globals().values() if isinstance(value, Point | Mark)]
 _ALL += [*WARMUP_EPOCHS.values(), *(point for kind in OPTIMIZER.values() for point in kind.values())]

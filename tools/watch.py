@@ -29,6 +29,7 @@ from runlog.text import called, visible
 REFRESH_S = 1.0
 SILENT_S = 10.0  # a node without a sample for so long is shown as silent
 MEAN_OF = 20  # windows of the mean throughput
+NEEDED = ("steps", "images", "time_s", "data_wait_s")  # what such a window must say
 ENDED = ("finished", "aborted")  # phases of a run
 SENSORS = {  # of a GPU, in the table's order
     "utilization_percent": "{} %",
@@ -54,23 +55,24 @@ def total_steps(run: Run) -> int | None:
 
 def state_of(run: Run) -> dict[str, Any]:
     """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
-    windows = [w for w in run.windows[-MEAN_OF:] if all(map(_is_number, (w.steps, w.images, w.time_s, w.data_wait_s)))]
-    last = windows[-1] if windows else None
-    time_s = sum(window.time_s for window in windows)
-    step, total = last.step if last else None, total_steps(run)
+    windows = [w.metadata | w.value for w in run.windows[-MEAN_OF:] if isinstance(w.value, dict)]
+    windows = [w for w in windows if all(_is_number(w.get(name)) for name in NEEDED)]
+    last = windows[-1] if windows else {}
+    time_s = sum(window["time_s"] for window in windows)
+    step, total = last.get("step"), total_steps(run)
     left_s = None
     if _is_number(step) and total and time_s and run.phase not in ENDED:
-        left_s = round((total - step) * time_s / sum(window.steps for window in windows), 1)
+        left_s = round((total - step) * time_s / sum(window["steps"] for window in windows), 1)
     reason = run.last_value(schema.ABORT_REASON)
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),
-        "epoch": last.epoch if last else None,
+        "epoch": last.get("epoch_num"),
         "step": step,
         "total_steps": total,
-        "loss": last.loss if last else None,
-        "images_per_s": sum(window.images for window in windows) / time_s if time_s else None,
-        "data_wait_share": sum(window.data_wait_s for window in windows) / time_s if time_s else None,
+        "loss": last.get("loss"),
+        "images_per_s": sum(window["images"] for window in windows) / time_s if time_s else None,
+        "data_wait_share": sum(window["data_wait_s"] for window in windows) / time_s if time_s else None,
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": next((v for k, v in run.settings.items() if k.startswith("RECIPE.target")), None),
         "left_s": left_s,

@@ -1,7 +1,7 @@
 """Reads anyone's training log into a record: `read_record`, and `python -m scoring import`.
 
-The format is recognised from the text, never from the path. One module a source; each is a pure function from
-the log's lines to what they say.
+The format is recognised from the text, never from the path. One module a family of tools; each
+format is a pure function from the log's lines to what they say.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import os
 import sys
 import zlib
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, cast
 
 from runlog.reader import open_log
 from runlog.text import safe_lines
-from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle18, paddleclas, paddleseg
+from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle
 from scoring.importers.lines import Lines, Span
 from scoring.importers.table import Fact, Table
 from scoring.record import FACTS, Check, InputError, Record
@@ -31,10 +32,10 @@ _FIELDS = {field.name for field in dataclasses.fields(Record)}
 
 FORMATS: dict[str, type[Table]] = {
     "mllog": mllog.MLLog,
-    "paddleclas_static": paddleclas.Static,
-    "paddleclas_dygraph": paddleclas.Dygraph,
-    "paddleseg": paddleseg.PaddleSeg,
-    "paddle18": paddle18.Paddle18,
+    "paddleclas_static": paddle.Static,
+    "paddleclas_dygraph": paddle.Dygraph,
+    "paddleseg": paddle.PaddleSeg,
+    "paddle18": paddle.Paddle18,
     "oneflow": oneflow.OneFlow,
     "nvidia_pytorch": dllogger.PyTorch,
     "nvidia_tensorflow": dllogger.TensorFlow,
@@ -269,7 +270,7 @@ def _json_text(records: Sequence[Record]) -> Iterator[str]:
 
 def jsonable(value: Any) -> Any:
     """`value` with what JSON lacks (NaN, infinity) as text, and dataclasses as tables."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}

@@ -19,7 +19,7 @@ from runlog.run import Run, real
 from scoring.importers.lines import Lines
 from scoring.importers.table import Table
 from scoring.importers.text import RowPattern, wait_within
-from scoring.record import Window
+from scoring.record import Quality, Window
 
 # Events up to run_start, and the first sections of our own logs' header, which stands before them.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
@@ -51,7 +51,7 @@ class MLLog(Table):
             events.take(entry)
             if events.windows:  # each is held once
                 logged = events.windows.pop()
-                self._window(logged, events.rank_times.pop(logged.step, None))
+                self._window(logged, events.rank_times.pop(run.scalar(logged.metadata.get("step")), None))
         self._facts()
         by_windows = bool(self.windows)
         for epoch in self._epochs():
@@ -61,7 +61,9 @@ class MLLog(Table):
         for block in () if self.windows else self._blocks():
             self.add(block)
         for result in events.accuracies:
-            self.evaluated(result.line, result.key, real(result.value), epoch=_epoch_number(result.number))
+            if (value := real(result.value)) is not None:
+                epoch_num = _epoch_number(result.number)
+                self.qualities.append(Quality(line=result.line, name=result.key, value=value, epoch=epoch_num))
 
     def _facts(self) -> None:
         """What single events say, and the header of our own logs."""
@@ -74,19 +76,18 @@ class MLLog(Table):
                 self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
         self.truncated = not events.stops
         self.header = {name: header.value for name, header in events.headers.items()}
-        packages, environment = (events.headers.get(one.name) for one in (schema.PACKAGES, schema.ENVIRONMENT))
-        if packages and isinstance(packages.value, dict):
-            self.software = {name: text for name, text in packages.value.items() if isinstance(text, str)}
+        packages, environment = _table(self.header.get("packages")), events.headers.get(schema.ENVIRONMENT.name)
+        self.software = {name: text for name, text in (packages or {}).items() if isinstance(text, str)}
         if environment and isinstance(environment.value, dict) and "NULL_GPU" in environment.value:
             self.problem(
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
         if summary := events.first.get(schema.RUN_SUMMARY.key):
-            if isinstance(summary.value, dict):
-                self.header.setdefault("run_summary", summary.value)
-            else:
+            if _table(summary.value) is None:
                 self.problem(f"line {summary.line}: run_summary without a table of values")
-        said = summary.value if summary and isinstance(summary.value, dict) else {}
+            else:
+                self.header.setdefault("run_summary", summary.value)
+        said = (summary and _table(summary.value)) or {}
         for taken, names in (
             (_count, ("devices", "nodes", "batch_per_device")),
             (_text, ("precision", "math_mode", "mode", "framework", "model")),
@@ -104,27 +105,28 @@ class MLLog(Table):
                 self.say(name, of(event.value), event.line)
         self.say("rate_scope", self.rate_scope)
 
-    def _window(self, logged: run.Window, rank_times: schema.RankTimes | None) -> None:
-        steps, seconds = _count(logged.steps), _amount(logged.time_s)
+    def _window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
+        table, beside = _table(logged.value) or {}, logged.metadata
+        steps, seconds = _count(table.get("steps")), _amount(table.get("time_s"))
         if steps is None or seconds is None:
-            what = "step_window without steps or time" if logged.is_table else "step_window without a table of values"
-            self.problem(f"line {logged.line}: {what}")
+            lacks = "steps or time" if isinstance(logged.value, dict) else "a table of values"
+            self.problem(f"line {logged.line}: step_window without {lacks}")
             return
         self.add(
             Window(
                 line=logged.line,
-                step=_count(logged.step),
-                epoch=_count(logged.epoch),
+                step=_count(beside.get("step")),
+                epoch=_count(beside.get("epoch_num")),
                 steps=steps,
-                images=_amount(logged.images),
+                images=_amount(table.get("images")),
                 seconds=seconds,
-                data_wait_s=wait_within(real(logged.data_wait_s), seconds),
+                data_wait_s=wait_within(real(table.get("data_wait_s")), seconds),
                 printed_step_time_s=seconds / steps,
                 end_s=logged.time_ms / 1000,
-                phase=_text(logged.phase),
-                loss=real(logged.loss),
-                gpu_memory_mib=real(logged.gpu_memory_mib),
-                power_w=real(logged.power_w),
+                phase=_text(beside.get("phase")),
+                loss=real(table.get("loss")),
+                gpu_memory_mib=real(table.get("gpu_memory_mib")),
+                power_w=real(table.get("power_w")),
                 rank_times=rank_times,
             )
         )

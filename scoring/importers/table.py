@@ -1,6 +1,6 @@
 """One reader for every format of printed rows: a format is a `Table` that says where its rows are and what they hold.
 
-Read `paddle18.py` first: it is the smallest.
+Read `Paddle18` in `paddle.py` first: it is the smallest.
 """
 
 from __future__ import annotations
@@ -111,13 +111,6 @@ class Table:
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
             self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
 
-    def evaluated(
-        self, line: int, name: str, value: float | None, *, epoch: int | None, step: int | None = None
-    ) -> None:
-        """The log says `value` of a quality."""
-        if value is not None:
-            self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
-
     def problem(self, text: str) -> None:
         """Something in the text that could not be taken as it stands."""
         if len(self.problems) < MAX_PROBLEMS:
@@ -157,14 +150,11 @@ class Table:
         """A line after the first row that is none."""
         if self.evaluation and self.last and (found := self.evaluation.search(text)):
             groups = found.groupdict()
-            epoch, step = groups.get("epoch"), groups.get("step")
-            self.evaluated(
-                line,
-                groups.get("name") or self.quality,
-                number(groups["value"]),
-                epoch=integer(epoch) if epoch or "epoch" not in groups else self.last.epoch,
-                step=integer(step) if step or "epoch" in groups else self.last.step,
-            )
+            name, epoch, step = groups.get("name") or self.quality, groups.get("epoch"), groups.get("step")
+            at_epoch = integer(epoch) if epoch or "epoch" not in groups else self.last.epoch
+            at_step = integer(step) if step or "epoch" in groups else self.last.step
+            if (value := number(groups["value"])) is not None:
+                self.qualities.append(Quality(line=line, name=name, value=value, epoch=at_epoch, step=at_step))
         if self.epoch_end and (found := self.epoch_end.search(text)):
             rate, seconds = positive(found["rate"]), positive(found["seconds"])
             self.epochs.append(Window(line=line, epoch=int(found["epoch"]), printed_rate=rate, seconds=seconds))

@@ -40,15 +40,7 @@ def test_the_checker_takes_the_optimizer_of_every_recipe(tmp_path: Path, config:
     assert [finding for finding in findings if finding.severity != "info"] == []
 
 
-@pytest.mark.xdist_group("ranks")
-def test_a_run_with_lars_writes_its_hyperparameters(tmp_path: Path) -> None:
-    """The smallest batch that has a reference point; the run is ended where its programs would be built."""
-    log = tmp_path / "result_0.txt"
-    settings = {"RESULT_FILE": str(log), "RECIPE": "mlperf_lars", "DATA": "synthetic"}
-    process = jobs.begin_on_ranks(1, "-m", "harness", BATCHSIZE=1632, **(jobs.TINY | settings))
-    jobs.until(lambda: '"key": "lars_epsilon"' in jobs.text(log), process)
-    process.terminate()
-    _, errors = process.communicate(timeout=jobs.LIMIT_S)
-    assert jobs.values(log, "lars_epsilon") == [0.0], errors
-    assert jobs.values(log, "lars_opt_learning_rate_warmup_epochs") == [2]
-    assert jobs.values(log, "lars_opt_base_learning_rate") == [7.4]
+def test_lars_of_the_smallest_batch_with_a_reference_point(tmp_path: Path) -> None:
+    events = logged(tmp_path / "optimizer.txt", paddle_rn50.config, "mlperf_lars", 1632)
+    names = ("lars_epsilon", "lars_opt_learning_rate_warmup_epochs", "lars_opt_base_learning_rate")
+    assert [events[name] for name in names] == [0.0, 2, 7.4]

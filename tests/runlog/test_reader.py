@@ -1,7 +1,6 @@
 """The reader of logs."""
 
 import io
-import os
 
 import pytest
 
@@ -11,6 +10,7 @@ from tests import make_log
 
 EVENT = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "a", "value": 1, "metadata": {}}'
 LINE = f":::MLLOG {EVENT}"
+SECTION = '# {"log": {"version": 1}}\n'
 
 
 def read(text: str | bytes) -> list[reader.Entry]:
@@ -52,14 +52,10 @@ def test_headers_events_and_human_lines_come_in_order_with_their_line_numbers() 
     ],
 )
 def test_prefixes_of_launchers_are_passed_over_and_their_rank_is_read(prefix: str, rank: int | None) -> None:
-    [header, event] = read(f"{'[1,0]<stdout>:' if rank is not None else ''}# {json_header()}\n{prefix}{LINE}\n")
+    [header, event] = read(f"{'[1,0]<stdout>:' if rank is not None else ''}{SECTION}{prefix}{LINE}\n")
     assert isinstance(header, Header)
     assert isinstance(event, Event)
     assert (event.rank, event.line) == (rank, 2)
-
-
-def json_header() -> str:
-    return '{"log": {"version": 1}}'
 
 
 def test_line_ends_of_windows_and_progress_bars_end_an_event_but_only_newlines_count() -> None:
@@ -84,13 +80,9 @@ def test_line_ends_of_windows_and_progress_bars_end_an_event_but_only_newlines_c
         (f"\0{LINE}", ["nul", "Event"]),
         (LINE.encode().replace(b'"a"', b'"\xff"'), ["encoding", "Event"]),
         (LINE.replace("{}", '{"x": 1, "x": 2}'), ["duplicate-key"]),
-        (LINE.replace("{}", '{"x" : 1, "x" : 2}'), ["duplicate-key"]),
-        (LINE.replace("{}", '{"x": ":", "x": ":"}'), ["duplicate-key"]),
-        (LINE.replace("{}", '{"x": 1, "x": "\\u003a"}'), ["duplicate-key"]),
         (LINE.replace("{}", '{"x": [{"y": 1, "y": {}}]}'), ["duplicate-key"]),
         (LINE.replace("{}", '{"x": [{"y": "a:b"}, {"y": {}}], "y": "\\n"}'), ["Event"]),
         (LINE.replace("1,", "NaN,", 1), ["json"]),
-        (LINE.replace("1,", "Infinity,", 1), ["json"]),
         (LINE.replace("1,", f"{2**63},", 1), ["fields"]),
         (LINE.replace("1,", "1e400,", 1), ["fields"]),
         (LINE.replace("1,", "1" * 5000 + ",", 1), ["json"]),
@@ -120,29 +112,13 @@ def test_long_lines_are_passed_over_and_reported_only_if_they_hold_an_event() ->
     assert kinds(LINE.replace("1,", f'"{long}",', 1)) == ["oversized"]
 
 
-@pytest.mark.parametrize("shift", range(-3, len(reader.TOKEN) + 3))
-def test_an_event_across_two_blocks_is_read_once(shift: int) -> None:
-    filler = "y" * 99 + "\n"
-    count = reader.BLOCK_BYTES // len(filler)
-    text = filler * count + "z" * (reader.BLOCK_BYTES - count * len(filler) - shift - 1) + "\n" + LINE + "\n" + LINE
-    entries = read(text)
-    assert [entry.line for entry in entries] == [count + 2, count + 3]
-    assert all(text[entry.offset :].startswith(LINE) for entry in entries if isinstance(entry, Event))
-    held = "w" * (2 * reader.BLOCK_BYTES - shift) + LINE + "\n"  # the token of a line too long across two blocks
-    assert kinds(held) == ["oversized"]
-
-
 def test_blocks_of_any_size_give_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (make_log.run()[:4000] + f"{LINE}\r\n{LINE} x\n\0\n{'v' * 300}{LINE}\n# {json_header()}\n").encode()
+    """An event across two blocks is read once; of a line too long for one it is seen that it holds a token."""
+    text = (
+        f"{make_log.run()[:4000]}{LINE}\r\n{LINE} x\n\0\n{'v' * 300}{LINE}\n{SECTION}{'w' * 900}{LINE}\n{LINE}".encode()
+    )
     monkeypatch.setattr(reader, "MAX_LINE_BYTES", 500)
     whole = list(reader.read_stream(io.BytesIO(text)))
-    for size in (1, 2, 7, 64, 501):
+    for size in (1, 2, 7, 64, 97, 501):
         monkeypatch.setattr(reader, "BLOCK_BYTES", size)
         assert sorted(map(repr, reader.read_stream(io.BytesIO(text)))) == sorted(map(repr, whole))
-
-
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
-        with pytest.raises((ValueError, OSError)):
-            list(reader.read_log(path))

@@ -11,12 +11,14 @@ from runlog.run import Run
 
 def run_of(*events: tuple[str, Any, dict[str, Any]]) -> Run:
     """The run of these events, one a line and a second."""
-    lines = []
+    run, lines = Run(), []
     for at, (key, value, metadata) in enumerate(events, 1):
         kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(key.rpartition("_")[2], "POINT_IN_TIME")
         fields = {"namespace": "", "time_ms": 1000 * at, "event_type": kind, "key": key, "value": value}
         lines.append(f":::MLLOG {json.dumps(fields | {'metadata': metadata})}\n")
-    return Run.of(read_text("".join(lines)))
+    for entry in read_text("".join(lines)):
+        run.take(entry)
+    return run
 
 
 def test_a_stop_ends_the_interval_of_its_number() -> None:
@@ -40,14 +42,12 @@ def test_a_stop_ends_the_interval_of_its_number() -> None:
     assert evaluation.start and evaluation.stop and evaluation.stop.time_ms - evaluation.start.time_ms == 1000
 
 
-@pytest.mark.parametrize("value", [None, 7, "text", [], {"steps": {"deep": [1] * 1000}, "time_s": "x" * 1000}])
+@pytest.mark.parametrize("value", [None, 7, "text", [], {"images": {"deep": [1] * 1000}, "time_s": "x" * 1000}])
 def test_values_of_any_kind_stay_small(value: Any) -> None:
-    run = run_of(
-        ("step_window", value, {"step": ["no", "step"]}), ("tracked_stats", value, {}), ("eval_accuracy", value, {})
-    )
-    [window] = run.windows
-    assert window.is_table is isinstance(value, dict) and window.step == "['no', 'step']" and window.images is None
-    assert all(len(str(item)) <= 200 for item in (*window, *run.rates[0], *run.accuracies[0]))
+    said = (("epoch_throughput", value), ("eval_accuracy", value), ("tracked_stats", {"imgs_sec": value}))
+    run = run_of(*((key, what, {"epoch_num": [1] * 1000}) for key, what in said))
+    assert all(len(str(item)) <= 200 for item in (*run.rates[0], *run.rates[1], *run.accuracies[0]))
+    assert run.rates[1].images_per_s == run.accuracies[0].value
 
 
 def test_what_goes_on_and_what_was_said_last() -> None:

@@ -1,8 +1,8 @@
 """The schema holds the logs that a run really writes, and finds what is wrong in one."""
 
-import copy
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,28 +101,19 @@ def name(line: dict[str, Any]) -> str:
     return str(line.get("key", next(iter(line))))
 
 
-def altered(line: dict[str, Any]) -> list[tuple[str, Any]]:
-    """`line` with each field left out, given another type, and with one more."""
-    found = []
-    places: list[tuple[str, ...]] = [()]
-    if "key" in line:
-        places += [(name,) for name in ("value", "metadata") if isinstance(line[name], dict)]
-    for place in places:
-        table: Any = line
-        for name in place:
-            table = table[name]
-        for name in [*table, "another"]:
-            for value in (None, object):
-                changed = copy.deepcopy(line)
-                inner: Any = changed
-                for step in place:
-                    inner = inner[step]
-                if value is None and name in inner:
-                    del inner[name]
-                else:
-                    inner[name] = {"of": ["no", "type"]}
-                found.append((f"{'/'.join(place)} {name} {'left out' if value is None else 'changed'}", changed))
-    return found
+def altered(line: dict[str, Any]) -> Iterator[str]:
+    """Changes `line` in place and back: each field left out, or of another type, and one more. Says what it did."""
+    for table in (line, line.get("value"), line.get("metadata")):
+        for name, value in [*table.items()] if isinstance(table, dict) else ():
+            del table[name]
+            yield f"{name} left out"
+            table[name] = {"of": ["no", "type"]}
+            yield f"{name} changed"
+            table[name] = value
+        if isinstance(table, dict):
+            table["another"] = 1
+            yield "another field"
+            del table["another"]
 
 
 @pytest.mark.xdist_group("ranks")
@@ -133,12 +124,12 @@ def test_a_field_that_is_missing_or_of_another_type_is_found(log: Path, printed:
         optional = line.get("key") == "cache_clear"
         own = printed.evolve(schema={"$ref": f"#/$defs/{'event' if 'key' in line else 'section'} {name(line)}"})
         assert own.is_valid(line)  # all others ask for another name: to try them takes a second a line
-        for what, changed in altered(line):
-            if (free and what.endswith("changed") and "another" not in what) or (optional and "reason" in what):
+        for what in altered(line):
+            if (free and what.endswith("changed")) or (optional and "reason" in what):
                 continue
             tried += 1
-            assert not own.is_valid(changed), (line, what)
-    assert tried > 500
+            assert not own.is_valid(line), (line, what)
+    assert tried > 400
 
 
 def test_the_keys_are_mlperfs_or_our_own() -> None:

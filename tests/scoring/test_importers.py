@@ -1,5 +1,6 @@
 """Each importer against logs made as the tool's own code prints them, and against published ones."""
 
+import datetime
 import json
 import re
 import subprocess
@@ -18,8 +19,8 @@ from tests.scoring.command import scoring
 
 
 def read(tmp_path: Path, text: str | bytes, name: str = "", **options: Any) -> Record:
-    """The record of a text; of the made log `name` with what must be told of it."""
-    path = tmp_path / "run.log"
+    """The record of a text; of the made log `name` with what must be told of it. Nothing comes from the path."""
+    path = tmp_path / "10n4g_r50_b128_fp16.log"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_record(path, **{**samples.OPTIONS.get(name, {}), **options})
 
@@ -177,24 +178,6 @@ def test_what_the_log_does_not_say_is_unknown(tmp_path: Path) -> None:
     told = read(tmp_path, text, devices=4)
     assert told.from_options == ("devices",)
     assert told.windows[0].images == 6 * 128
-
-
-def test_nothing_comes_from_the_path(tmp_path: Path) -> None:
-    text = samples.paddle18(run())
-    path = tmp_path / "10n8g" / "r50_b128_fp16_3.log"
-    path.parent.mkdir()
-    path.write_text(text)
-    record = read_record(path)
-    assert (record.devices, record.nodes, record.batch_per_device, record.precision) == (None, None, None, "fp32")
-
-
-def test_mllog_of_a_submission(published_logs: Path) -> None:
-    record = read_record(published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_2.txt")
-    assert record.status == "aborted"
-    assert record.run_time_s == pytest.approx(30.34188333 * 60)
-    assert record.field_lines["run_start_s"] == 199 and record.field_lines["run_stop_s"] == 396
-    assert record.epochs[0].printed_rate == pytest.approx(14599.871745772618)
-    assert record.quality[-1].value == 0.75844
 
 
 def test_mllog_of_a_submission_that_logs_blocks_alone(published_logs: Path, tmp_path: Path) -> None:
@@ -423,3 +406,38 @@ def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:
     record = read(tmp_path, old + "END valid top1: 0.76320, top5: 0.93 ips: 900.0 images/sec.\n")
     assert len(record.windows) == 24
     assert (record.quality[-1].value, record.quality[-1].epoch) == (0.7632, 1)  # of the last epoch before it
+
+
+def test_our_own_windows_are_held_to_their_steps_and_stamps(tmp_path: Path) -> None:
+    text = samples.mllog(run())
+    assert [(check.what, check.agree) for check in read(tmp_path, text).checks] == [("time", True), ("images", True)]
+    fewer = read(tmp_path, re.sub(r'"images": 2560', '"images": 2400', text)).checks
+    assert [check.what for check in fewer if not check.agree] == ["images"] and not fewer[1].refused
+    assert "counted, 57600" in str(fewer[1]) and "240 x 256" in str(fewer[1])
+    longer = read(tmp_path, re.sub(r'"time_s": (\d)', r'"time_s": 1\1', text)).checks
+    assert [check.what for check in longer if check.refused] == ["time"]
+
+
+def test_rates_are_held_to_the_seconds_of_their_epochs(tmp_path: Path) -> None:
+    """GluonCV's rows have no stamps; each epoch closes with its own seconds and rate."""
+    text = samples.gluoncv(run())
+    [check] = read(tmp_path, text).checks
+    assert check.what == "rates against the epochs' time" and check.agree and "2 epochs" not in check.ways[0]
+    for factor, refused in ((0.9, False), (0.6, True)):
+        slower = re.sub(r"speed: (\d+)", lambda match: f"speed: {int(match[1]) * factor:.0f}", text)  # noqa: B023
+        [check] = read(tmp_path, slower).checks
+        assert (check.agree, check.refused) == (False, refused)
+
+
+def test_pauses_and_a_clock_that_was_set_are_no_contradiction(tmp_path: Path) -> None:
+    """An evaluation of 20 minutes without a line of its own, then the end of summer time."""
+    lines = samples.mmseg(samples.run_of(samples.steady(240))).splitlines()
+    for at in range(12, len(lines)):
+        moved_s = 1200 - (3600 if at >= 20 else 0)
+        stamp = datetime.datetime.fromisoformat(lines[at][:19]) + datetime.timedelta(seconds=moved_s)
+        lines[at] = f"{stamp:%Y-%m-%d %H:%M:%S}{lines[at][19:]}"
+    record = read(tmp_path, "\n".join(lines) + "\n")
+    found = [(check.what, check.agree, check.refused) for check in record.checks]
+    assert found == [("time", True, False), ("time with pauses", False, False)]  # said: no line tells of them
+    slow = re.sub(r"\btime: 0\.5", "time: 0.2", "\n".join(lines) + "\n")
+    assert [check.refused for check in read(tmp_path, slow).checks] == [True, False]

@@ -168,6 +168,6 @@ def test_gzip(tmp_path: Path, name: str) -> None:
 def test_not_a_file(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
-    for place in (tmp_path, fifo):
+    for place in (tmp_path, fifo, "/dev/zero"):
         with pytest.raises((InputError, OSError)):
             read_record(place)

@@ -1,5 +1,14 @@
-"""PaddleClas logs, as `ppcls/static/program.py` and `ppcls/engine/train/utils.py` print them.
+"""Logs of Paddle's own training tools, and what its launcher and runtime print around any of them.
 
+PaddlePaddle/models 1.8, PaddleCV/image_classification (DLPerf's): utils/utility.py
+         2020-08-25 11:26:21,123-INFO: [Pass 0, train batch 19] \tloss .., acc1 .., acc5 .., lr .., elapse 0.35 sec
+         Batches count from 0 in each pass; `elapse` is the time of that one batch; the time stamp may be absent. The
+         printed `batch_size` is that of one process, whatever its devices: batch and devices come from options.
+PaddleSeg: paddleseg/core/train.py
+         Y-M-D h:m:s [INFO]\t[TRAIN] epoch: 1, iter: 15/400, loss: .., lr: .., batch_cost: .., reader_cost: ..,
+         ips: .. samples/sec | ETA ..   (older releases: `epoch=1, iter=15/400, .., ips=..`)
+         The costs are those of the window; `iter` counts through the whole run.
+PaddleClas: ppcls/static/program.py and ppcls/engine/train/utils.py
 static   [Y/M/D h:m:s] ppcls INFO: epoch:0   train step:10   lr: .., loss: .. batch_cost: .. s, reader_cost: .. s,
          ips: .. samples/sec.
          The costs are averages since step 5 of the epoch, where the meters are reset: here they are differenced.
@@ -16,8 +25,7 @@ from __future__ import annotations
 import re
 
 from scoring.importers.lines import Lines
-from scoring.importers.paddle_launch import Launch
-from scoring.importers.table import At, Columns, Fact, RowTime
+from scoring.importers.table import At, Columns, EpochTable, Fact, RowTime, Table
 from scoring.importers.text import RowPattern, field, integer, number, positive, wait_within
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
@@ -38,6 +46,116 @@ _PATHS = {  # of the configuration
     "ARCHITECTURE.name": "model",
     "Global.epochs": "epochs_wanted",
 }
+
+
+class Launch(Table):
+    """Gathers devices, nodes, versions and the math mode from the lines before training starts."""
+
+    framework = "PaddlePaddle"
+    # paddle/distributed/launch (context/args, controllers), fleet/launch_utils.py, phi/backends/gpu/gpu_resources.cc
+    facts_around = re.compile(
+        r"PADDLE_TRAINERS_NUM\s+(?P<trainers>\d{1,9})"
+        r"|\bnnodes: (?P<nodes>\d{1,9})(?:\s|$)"
+        r"|replicas (?P<replicas>\d{1,9}), status "
+        r"|GPU Compute Capability: (?P<capability>\d{1,9})\.\d+, Driver API Version: [\d.]+, "
+        r"Runtime API Version: (?P<cuda>[\d.]+)"
+        r"|device: \d+, cuDNN Version: (?P<cudnn>\d+(?:\.\d+)*)"
+        r"|nccl context nranks: (?P<nranks>\d{1,9}) local rank: \d+ gpu id: \d+ ring id: 0\b"
+        r"|GPUs used: (?P<gpus>\d{1,9})"
+        r"|PaddlePaddle: (?P<paddle>\d[\w.+-]*)"
+        r"|train with paddle (?P<trained_with>\d[\w.+-]*)"
+        r"|NVIDIA_TF32_OVERRIDE\W+(?P<tf32>[01])\b"
+    )
+
+    def finish(self) -> None:
+        """FP32 products run as TF32 on devices of capability 8.0 or more, unless NVIDIA_TF32_OVERRIDE=0: that is how
+        the CUDA libraries behind Paddle are set."""
+        places = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
+        ranks = {
+            place: Fact(int(self.value(name)) or None, self.said[name].line)
+            for place, name in places.items()
+            if name in self.said
+        }
+        nodes, pods = integer(self.value("nodes")), self.said.get("replicas")  # processes of one node
+        if pods and nodes is not None:
+            ranks = {"replicas x nnodes": Fact(int(pods.value) * nodes, pods.line), **ranks}
+        self.agreed("devices", ranks)
+        name = "paddle" if "paddle" in self.said else "trained_with"
+        if version := self.value(name):
+            self.software["paddlepaddle"] = version
+            self.derive("framework", name, f"PaddlePaddle {version}")
+        self.software |= {name: version for name in ("cudnn", "cuda") if (version := self.value(name))}
+        super().finish()
+        if (capability := self.value("capability")) and self.value("precision") == "fp32":
+            modern = int(capability) >= 8 and self.value("tf32") != "0"
+            self.derive("math_mode", "capability", "tf32" if modern else "fp32")
+
+
+class Paddle18(Launch, EpochTable):
+    """Rows of single batches."""
+
+    marker = "train batch "
+    tool = "[Pass "
+    row = RowPattern(
+        re.compile(
+            r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
+            r"\[Pass (\d{1,9}), train batch (\d{1,9})\]"
+        ),
+        (field(" elapse ", " sec"),),
+        (field(r"\sloss "),),
+    )
+    columns = "stamp epoch step time loss"
+    first_step = 0
+    facts = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
+    precisions = (("True", "amp_o1"), ("False", "fp32"))
+    evaluation = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
+    quality = "acc1"
+
+
+class PaddleSeg(Launch):
+    """Rows, the launcher's lines, the configuration, and the command line, which overrides it."""
+
+    marker = "[TRAIN] epoch"
+    tool = "[INFO]"
+    row = RowPattern(
+        re.compile(
+            r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?"
+            r"\[TRAIN\] epoch[:=] ?(\d{1,9}), iter[:=] ?(\d{1,9})/(\d{1,9})"
+        ),
+        (field(" batch_cost[:=] ?", r"[,\s]"), re.compile(r"( ips[:=] ?\S+ \w+/s| \|)")),  # or it was cut
+        (
+            field(" reader_cost[:=] ?", r"[,\s]"),
+            field(" loss[:=] ?"),
+            field(" ips[:=] ?", r" \w+/s"),
+            re.compile(r" ips[:=] ?\S+ (\w+)/s"),
+        ),
+    )
+    columns = "stamp epoch step of time cut wait loss rate unit"
+    needs = "time"
+    mean_time = True
+    rows_tell_batch = True
+    segmentation = True
+    facts = re.compile(
+        r"(?<![\w.])batch_size: (?P<in_file>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
+        r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
+    )
+    evaluation = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
+    quality = "mIoU"
+    _section = ""
+
+    def before(self, line: int, text: str) -> None:
+        """Take what the line says; `type` is the model's in its section, and its backbone's one step deeper."""
+        super().before(line, text)
+        if text[:1] not in (" ", ""):
+            self._section = text
+        elif self._section.startswith("model:") and (found := re.match(r"(  |    )type: (.*)", text)):
+            self.state("network" if found[1] == "  " else "backbone", found[2].strip(), line)
+
+    def finish(self) -> None:
+        self.precisions = (("fp32", "fp32"), ("", f"amp_{(self.value('level') or 'O1').lower()}"))
+        self.derive("model", "network", " ".join(filter(None, (self.value("network"), self.value("backbone")))))
+        self.derive("batch_per_device", "in_file")
+        super().finish()
 
 
 class Dygraph(Launch):
