@@ -70,8 +70,6 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
         rows = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a date or a number that cannot be
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
     if not isinstance(rows, dict) or not rows:
         raise InputError(f"{path}: want `name: {{source: .., skip: 10 windows, ..}}`, see {BUILT_IN.name}")
     return {str(name): _protocol(path, str(name), row) for name, row in rows.items()}
