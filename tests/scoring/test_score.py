@@ -189,20 +189,12 @@ def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path, c
     assert command("score", unfinished, "--protocol", "window")[0] == 2
 
 
-def test_runs_of_two_systems_are_no_repeats(tmp_path: Path, command: Command) -> None:
-    a, b = steady_log(tmp_path, "a.txt"), steady_log(tmp_path, "b.txt", devices=4)
-    code, _, error = command("score", a, b, "--protocol", "window")
-    assert code == 2 and "runs of different devices" in error and "compare" in error
-    code, _, error = command("score", a, a, "--protocol", "window")
-    assert code == 2 and "the same run: one run counts once" in error
-
-
 def hardware(name: str, host: str = "a") -> str:
     """A header line of our own logs."""
     return f"# {json.dumps({'hardware': {'nodes': [{'host': host, 'cpu': name, 'cores': 4, 'gpus': []}]}})}\n"
 
 
-def test_two_frameworks_or_machines_are_no_repeats(tmp_path: Path, command: Command) -> None:
+def test_runs_of_two_systems_are_no_repeats_and_a_run_counts_once(tmp_path: Path, command: Command) -> None:
     run = samples.run_of([0.5] * 400)
     torch = write(tmp_path, "torch.log", samples.nvidia_pytorch(run).replace(" amp : True ", " amp : False "))
     flow = write(tmp_path, "flow.log", samples.nvidia_tensorflow(run))
@@ -216,6 +208,10 @@ def test_two_frameworks_or_machines_are_no_repeats(tmp_path: Path, command: Comm
     twin.write_text(twin.read_text().replace("paddlepaddle 2.6.2", "paddlepaddle 2.5.0"))
     unsaid = write(tmp_path, "unsaid.txt", samples.mllog(run))
     assert command("score", amd, twin, unsaid, "--protocol", "window")[0] == 0
+    fewer = steady_log(tmp_path, "fewer.txt", devices=4)
+    for other, says in ((fewer, "runs of different devices"), (unsaid, "the same run: one run counts once")):
+        code, _, error = command("score", unsaid, other, "--protocol", "window")
+        assert code == 2 and says in error
 
 
 def test_unknown_devices_change_the_unit_and_an_unknown_batch_is_asked_for(
