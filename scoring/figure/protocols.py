@@ -70,8 +70,6 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
         rows = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a date or a number that cannot be
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
     if not isinstance(rows, dict) or not rows:
         raise InputError(f"{path}: want `name: {{source: .., skip: 10 windows, ..}}`, see {BUILT_IN.name}")
     return {str(name): _protocol(path, str(name), row) for name, row in rows.items()}
@@ -106,8 +104,7 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
     unknown, missing = sorted(values.keys() - fields), sorted(fields - {"take", "figure"} - values.keys())
     want(not unknown, f"no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
     want(not missing, f"the field {', '.join(missing)} is missing")
-    source, runs, steps = values["source"], values["runs"], values["over_steps"]
-    want(isinstance(source, str), f"source is {source!r}; want text")
+    runs, steps = values["runs"], values["over_steps"]
     skip, unit = _amount(where, "skip", values.pop("skip"))
     take = values.pop("take", None)
     take_steps, take_unit = (None, "step") if take is None else _amount(where, "take", take)

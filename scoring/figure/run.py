@@ -29,7 +29,6 @@ class RunFigure:
     chosen: tuple[Window, ...] = dataclasses.field(default=(), repr=False)  # the rows themselves
     rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
     interval_95: tuple[float, float] | None = None  # from the windows
-    median_window_rate: float | None = None  # which a few stalled windows hardly move
 
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
@@ -71,7 +70,6 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         chosen=() if kind == "epoch_rates" else tuple(chosen),
         rates=tuple(rates),
         interval_95=interval,
-        median_window_rate=statistics.median(rates),
     )
 
 
@@ -174,11 +172,15 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 def _rest(record: Record, items: Sequence[Window], dropped: int, what: str) -> Sequence[Window]:
     if dropped >= len(items):
-        raise NothingMeasuredError(
-            f"{record.file}: warm-up is {dropped} {what} and the run has {len(items)}: nothing is left to measure; "
-            f"take a longer run or a smaller --skip"
-        )
+        raise _nothing_left(record, f"{dropped} {what}", f"{len(items)}")
     return items[dropped:]
+
+
+def _nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
+    return NothingMeasuredError(
+        f"{record.file}: warm-up is {warm_up} and the run has {held}: nothing is left to measure; "
+        "take a longer run or a smaller --skip"
+    )
 
 
 def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
@@ -194,10 +196,7 @@ def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
         if window.steps and (position or 0) - window.steps >= protocol.skip
     ]
     if not chosen:
-        raise NothingMeasuredError(
-            f"{record.file}: warm-up is {protocol.skip} steps and the run has {done[-1]} printed: "
-            "nothing is left to measure; take a longer run or a smaller --skip"
-        )
+        raise _nothing_left(record, f"{protocol.skip} steps", f"{done[-1]} printed")
     return chosen
 
 
@@ -239,11 +238,8 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
         starts += [row for row in stamped if record.first_step == 0 and row[0].step == protocol.skip]
         starts += [row for row in stamped if row[2] > protocol.skip]
     if not starts:
-        raise NothingMeasuredError(
-            f"{record.file}: warm-up is {skip if skip is not None else protocol.skip} "
-            f"{'windows' if skip is not None else 'steps'} and the run has {len(stamped)} stamped rows, the last after "
-            f"{stamped[-1][2]} steps: nothing is left to measure"
-        )
+        warm_up = f"{protocol.skip} steps" if skip is None else f"{skip} windows"
+        raise _nothing_left(record, warm_up, f"{len(stamped)} stamped rows, the last after {stamped[-1][2]} steps")
     start, start_s, first = starts[0]
     there = max(0, stamped[-1][2] - first)
     later = [row for row in stamped if first < row[2] <= first + (protocol.take_steps or there)]

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
-from scoring.figure import footnote, limit, protocols, spread, warnings
+from scoring.figure import limit, protocols, spread, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure, devices_in_rate, run_figure
 from scoring.figure.warnings import warning
@@ -25,6 +26,9 @@ from scoring.importers.checks import has_second_clock
 from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
+# Benchmarks on images of MLPerf Training, as logs name them, and our model of the first.
+BENCHMARKS = frozenset({"resnet", "resnet50_v1.5", "ssd", "maskrcnn", "retinanet", "unet3d"})
+IMAGENET = (1_281_167, False)  # images of an epoch, and that they are not made up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +53,9 @@ class Score:
     @property
     def median_window_rate(self) -> float | None:
         """The figure with each run's median of window rates in the place of its own; None where rows have no rates."""
-        rates = [run.median_window_rate for run in self.runs if run.median_window_rate is not None]
-        return float(REDUCE[self.protocol.over_runs](rates)) if rates and len(rates) == len(self.runs) else None
+        if not all(run.rates for run in self.runs):
+            return None
+        return float(REDUCE[self.protocol.over_runs]([statistics.median(run.rates) for run in self.runs]))
 
     @property
     def one_clock(self) -> list[str]:
@@ -79,9 +84,24 @@ class Score:
         return max(0, math.ceil(len(self.runs) * ((half / WANTED_SHARE) ** 2 - 1)))
 
     @property
+    def of_mlperf(self) -> bool:
+        """Whether a run is of one of MLPerf's benchmarks, on its data as far as the log says."""
+        return any(map(_is_mlperf, self.records))
+
+    @property
+    def shown_unit(self) -> str:
+        """The unit, and that the figure is unverified where it is of MLPerf's benchmarks."""
+        return f"{self.unit} ({UNVERIFIED})" if self.of_mlperf else self.unit
+
+    @property
     def footnotes(self) -> list[str]:
-        """What belongs below the figure where it is of an MLPerf benchmark."""
-        return footnote.footnotes(self.records, throughput=self.protocol.figure == "throughput")
+        """What MLCommons' messaging guidelines ask to be said of a result that it has not reviewed."""
+        if not self.of_mlperf:
+            return []
+        throughput = self.protocol.figure == "throughput"
+        metric = " images/s is derived from the logs and is no metric of MLPerf." if throughput else ""
+        what = "Recomputed from logs of MLPerf Training, of the round and division that each log was written for."
+        return [f"{what}{metric} {NOT_VERIFIED}", TRADEMARK]
 
     @property
     def rule(self) -> str:
@@ -106,6 +126,13 @@ class Score:
             ],
             "checked": [{"file": record.file} | vars(check) for record in self.records for check in record.checks],
         }
+
+
+def _is_mlperf(record: Record) -> bool:
+    if record.format != "mllog" or record.mode == "throughput" or (record.model or "").lower() not in BENCHMARKS:
+        return False
+    dataset = record.header.get("dataset")
+    return not isinstance(dataset, dict) or (dataset.get("train_samples"), dataset.get("synthetic")) == IMAGENET
 
 
 def _or_none(value: float) -> float | None:
@@ -310,6 +337,11 @@ def add_score_options(
     add_log_options(parser, kind)
 
 
+def counts(text: str) -> list[int]:
+    """`8` or `1,8,32`."""
+    return [count(item) for item in text.split(",")]
+
+
 def whole(text: str) -> int:
     """A whole number from 0."""
     value = int(text)
@@ -366,8 +398,7 @@ def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequenc
 
 
 def score_lines(result: Score) -> list[str]:
-    unit = result.unit + footnote.mark(result.records)
-    figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {unit}"
+    figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
     interval = result.interval_method
     if result.interval_95 is not None:
         interval = f"{result.interval_95[0]:.3f} to {result.interval_95[1]:.3f}   ({interval})"

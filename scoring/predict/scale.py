@@ -12,8 +12,7 @@ from typing import Any
 from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure import warnings as figure_warnings
-from scoring.figure.score import score, whole
-from scoring.figure.systems import counts
+from scoring.figure.score import counts, score, whole
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
 from scoring.predict.scale_model import Point, Training, back_test, learn, median_errors, predict, published_tables
 from scoring.published.table import read_published

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from scoring.figure.systems import counts
+from scoring.figure.score import counts
 from scoring.predict.scale import ASSUMED_EVALUATION_RATE, IMAGENET
 from scoring.predict.scale_model import Point, Training, learn, predict, published_tables
 from scoring.published.table import Published, read_published, select

@@ -12,8 +12,8 @@ from typing import Any
 
 from runlog.text import called, csv_text
 from scoring.figure import warnings
-from scoring.figure.score import add_score_options, protocol_of
-from scoring.figure.systems import counts, read_systems
+from scoring.figure.compare import read_systems
+from scoring.figure.score import add_score_options, counts, protocol_of
 from scoring.importers import jsonable
 from scoring.published.table import read_published
 from scoring.record import FACTS, InputError

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
-from scoring.figure import footnote, limit
+from scoring.figure import limit
 from scoring.figure.run import RunFigure
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
@@ -36,7 +36,7 @@ def figure_of(group: Group) -> str:
 
 
 def _unit(group: Group) -> str:
-    return group.score.unit + footnote.mark(group.score.records) if group.score else ""
+    return group.score.shown_unit if group.score else ""
 
 
 def _with_unit(value: float, unit: str) -> str:

@@ -39,7 +39,7 @@ def clock_set(text: str, by_s: int, row: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_no_figure_of_time_stamps_that_go_back(tmp_path: Path) -> None:
+def test_no_figure_of_time_stamps_that_go_back_and_a_warning_of_those_that_leap(tmp_path: Path) -> None:
     text = samples.paddleclas_static(samples.run_of([0.5] * 200))
     record = read(tmp_path, clock_set(text, -30, 6))
     with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before that of line \d+"):
@@ -50,10 +50,6 @@ def test_no_figure_of_time_stamps_that_go_back(tmp_path: Path) -> None:
     assert "is 25 s before that of line" in problem and "the clock was set" in problem
     outside = read(tmp_path, clock_set(text, -30, 15))  # steps 20 to 120 end before it
     assert score([outside], STAMPS).value == pytest.approx(512, rel=0.05)
-
-
-def test_time_stamps_that_leap_are_warned_of(tmp_path: Path) -> None:
-    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
     [leaps] = [w for w in score([read(tmp_path, clock_set(text, 3600, 6))], STAMPS).warnings if "rows_" in w.check]
     assert leaps.check == "rows_disagree" and "make, 512: the clock was set" in leaps.found
     assert not [w for w in score([read(tmp_path, text)], STAMPS).warnings if "rows_" in w.check]
@@ -132,7 +128,8 @@ def seg_log(rows: int, times: Sequence[float]) -> str:
 
 
 def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
-    """Rate x step time of one device is its batch, whatever the options say."""
+    """Rate x step time of one device is its batch, whatever the options say, and as far as the digits go."""
+    assert read(tmp_path, seg_log(29, [13.3, 14.3])).batch_per_device == 1  # 13.3 s x 0.0752 a second
     path = tmp_path / "run.log"
     path.write_text(seg_log(29, [3.1563]))
     seg = protocols.find("perf-seg")
@@ -142,11 +139,6 @@ def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
     right = score([read_record(path, devices=1, batch_per_device=1)], seg)
     assert right.value == pytest.approx(1 / 3.1563, rel=1e-9)
     assert not [warning for warning in right.warnings if warning.check == "ways_disagree"]
-
-
-def test_the_batch_by_the_rows_allows_for_the_digits_of_the_rate(tmp_path: Path) -> None:
-    """One image in 13.3 s is printed as 0.0752 a second: 1.0002 images."""
-    assert read(tmp_path, seg_log(29, [13.3, 14.3])).batch_per_device == 1
 
 
 def test_each_of_our_own_runs_in_one_log_keeps_its_header(tmp_path: Path) -> None:
