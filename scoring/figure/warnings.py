@@ -264,10 +264,7 @@ def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[
 
 def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
     """Step times without the wait for data, where the log has it: a stall is not throttling."""
-    shares = [
-        window.data_wait_s / window.seconds if window.data_wait_s is not None and window.seconds else 0.0
-        for window in windows
-    ]
+    shares = [(window.data_wait_s or 0.0) / window.seconds if window.seconds else 0.0 for window in windows]
     return [time * (1 - min(share, 1.0)) for time, share in zip(times, shares, strict=True)]
 
 
@@ -304,8 +301,7 @@ def _looks_cumulative(times: Sequence[float]) -> bool:
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:
-    before = [w.power_w for w in windows[:index] if w.power_w is not None]
-    after = [w.power_w for w in windows[index:] if w.power_w is not None]
+    before, after = ([w.power_w for w in p if w.power_w is not None] for p in (windows[:index], windows[index:]))
     if not before or not after:
         return ""
     return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"
