@@ -223,12 +223,12 @@ def main(args: argparse.Namespace) -> int:
         rows = rows_of(connection)
     out = Path(args.logs[0] if args.logs else "history.html")
     if args.action == "show":
-        _keep_others(out, args.file, ".html", PAGE_START)
+        _keep_others(out, ".html", PAGE_START)
         out.write_text(page(rows), encoding="utf-8")
     elif out.suffix == ".parquet":
         to_parquet([vars(row) for row in rows], out)
     else:
-        _keep_others(out, args.file, ".csv", ",".join(COLUMNS))
+        _keep_others(out, ".csv", ",".join(COLUMNS))
         out.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
     print(f"{len(rows)} runs in {out}")
     return 0
@@ -254,13 +254,11 @@ def _logs(args: argparse.Namespace) -> int:
     return int(lower)
 
 
-def _keep_others(out: Path, history: Path, suffix: str, start: str) -> None:
+def _keep_others(out: Path, suffix: str, start: str) -> None:
     """Raises InputError where writing to `out` would cost a file that this command did not write."""
     if out.suffix != suffix:
         raise InputError(f"{out}: name a {suffix} file to write to")
-    if not out.exists():
-        return
-    with out.open("rb") as file:
-        ours = file.read(len(start)) == start.encode()
-    if not ours or out.samefile(history):
-        raise InputError(f"{out}: is there already, and not written by this command; name another file")
+    if out.exists():
+        with out.open("rb") as file:
+            if file.read(len(start)) != start.encode():
+                raise InputError(f"{out}: is there already, and not written by this command; name another file")
