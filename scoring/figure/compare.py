@@ -125,8 +125,7 @@ class BetweenRuns:
 def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:
     """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
     same = [one for one in known if len(one.runs) > 1 and all(_same_system(one, other) for other in pair)]
-    sets = [[run.value for run in one.runs] for one in same]
-    sets = [values for values in sets if all(map(math.isfinite, values))]
+    sets = [values for one in same if all(map(math.isfinite, values := [run.value for run in one.runs]))]
     freedom = sum(len(values) - 1 for values in sets)
     if not freedom:
         return None

@@ -258,7 +258,5 @@ def _keep_others(out: Path, suffix: str, start: str) -> None:
     """Raises InputError where writing to `out` would cost a file that this command did not write."""
     if out.suffix != suffix:
         raise InputError(f"{out}: name a {suffix} file to write to")
-    if out.exists():
-        with out.open("rb") as file:
-            if file.read(len(start)) != start.encode():
-                raise InputError(f"{out}: is there already, and not written by this command; name another file")
+    if out.exists() and not out.read_bytes().startswith(start.encode()):
+        raise InputError(f"{out}: is there already, and not written by this command; name another file")

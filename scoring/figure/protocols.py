@@ -102,8 +102,7 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
     unknown, missing = sorted(values.keys() - fields), sorted(fields - {"take", "figure"} - values.keys())
     want(not unknown, f"no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
     want(not missing, f"the field {', '.join(missing)} is missing")
-    source, runs, steps = values["source"], values["runs"], values["over_steps"]
-    want(isinstance(source, str), f"source is {source!r}; want text")
+    runs, steps = values["runs"], values["over_steps"]
     skip, unit = _amount(where, "skip", values.pop("skip"))
     take = values.pop("take", None)
     take_steps, take_unit = (None, "step") if take is None else _amount(where, "take", take)

@@ -19,7 +19,7 @@ from scoring.record import Record, Window
 def warning(rule: str, message: str, record: Record | None = None, line: int | None = None) -> Verdict:
     """A warning by its stable name, about a run where there is a `record`, about one of its lines where there is."""
     file = record.file if record else None
-    where = "" if file is None else file if line is None else f"{file}:{line}"
+    where = (file or "") + (f":{line}" if line is not None else "")
     return Verdict(check=rule, status=WARNING, found=message, where=where, figures={"file": file, "line": line})
 
 
@@ -264,8 +264,8 @@ def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[
 
 def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
     """Step times without the wait for data, where the log has it: a stall is not throttling."""
-    shares = [(window.data_wait_s or 0.0) / window.seconds if window.seconds else 0.0 for window in windows]
-    return [time * (1 - min(share, 1.0)) for time, share in zip(times, shares, strict=True)]
+    shares = (min(w.data_wait_s / w.seconds, 1.0) if w.data_wait_s and w.seconds else 0.0 for w in windows)
+    return [time * (1 - share) for time, share in zip(times, shares, strict=True)]
 
 
 def _ramp(values: Sequence[float]) -> float:
@@ -301,7 +301,7 @@ def _looks_cumulative(times: Sequence[float]) -> bool:
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:
-    before, after = ([w.power_w for w in p if w.power_w is not None] for p in (windows[:index], windows[index:]))
+    before, after = ([w.power_w for w in part if w.power_w is not None] for part in (windows[:index], windows[index:]))
     if not before or not after:
         return ""
     return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scoring.__main__ import main
 from scoring.figure import protocols
 from scoring.figure.score import score
 from scoring.importers import FORMATS, jsonable, read_record, record_lines
@@ -103,12 +102,3 @@ def test_rows_made_to_take_long(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.log"
     path.write_text((piece * 3000 + "\n") * 3 + piece + tail * 3000 + "\n")
     survive(path, name)
-
-
-def test_command_on_bad_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a.log"
-    path.write_bytes(bytes(range(256)) * 100)
-    assert main(["score", str(path), "--protocol", "perf"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert main(["score", str(tmp_path / "absent.log"), "--protocol", "perf"]) == 2
-    assert "absent.log" in capsys.readouterr().err

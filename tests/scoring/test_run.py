@@ -39,7 +39,7 @@ def clock_set(text: str, by_s: int, row: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_no_figure_of_time_stamps_that_go_back(tmp_path: Path) -> None:
+def test_no_figure_of_time_stamps_that_go_back_and_a_warning_of_those_that_leap(tmp_path: Path) -> None:
     text = samples.paddleclas_static(samples.run_of([0.5] * 200))
     record = read(tmp_path, clock_set(text, -30, 6))
     with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before that of line \d+"):
@@ -50,10 +50,6 @@ def test_no_figure_of_time_stamps_that_go_back(tmp_path: Path) -> None:
     assert "is 25 s before that of line" in problem and "the clock was set" in problem
     outside = read(tmp_path, clock_set(text, -30, 15))  # steps 20 to 120 end before it
     assert score([outside], STAMPS).value == pytest.approx(512, rel=0.05)
-
-
-def test_time_stamps_that_leap_are_warned_of(tmp_path: Path) -> None:
-    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
     [leaps] = [w for w in score([read(tmp_path, clock_set(text, 3600, 6))], STAMPS).warnings if "rows_" in w.check]
     assert leaps.check == "rows_disagree" and "make, 512: the clock was set" in leaps.found
     assert not [w for w in score([read(tmp_path, text)], STAMPS).warnings if "rows_" in w.check]

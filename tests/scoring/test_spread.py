@@ -10,8 +10,6 @@ from scoring.figure import spread
 
 
 def test_t_quantile() -> None:
-    for freedom, value in ((1, 12.7062), (4, 2.7764), (30, 2.0423)):
-        assert t_quantile(freedom) == pytest.approx(value, abs=5e-5)
     from scipy import stats
 
     for freedom in (1, 1.5, 2, 2.7, 7, 31.4, 1000, 1e6):
@@ -53,8 +51,3 @@ def test_ratio_of_medians_is_mann_and_whitneys() -> None:
     quotients = sorted(y / x for x in a for y in b)
     assert spread.median_ratio_interval(a, b) == (quotients[2], quotients[-3])
     assert spread.median_ratio_interval(a[:3], b[:3]) is None
-
-
-def test_an_interval_of_rates_is_positive() -> None:
-    low, high = (spread.mean_of([2.0, 8.0, 14.0]) or pytest.fail("no estimate")).interval_95
-    assert 0 < low < 8 < high

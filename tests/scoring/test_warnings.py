@@ -79,7 +79,7 @@ def test_throttling_is_said_with_the_power_and_its_line() -> None:
     assert "300 W before, 210 W after" in warning.found and warning.where == "a.log:61"
 
 
-def test_mixed_software_and_math_modes(published_logs: Path, command: Command) -> None:
+def test_mixed_software_math_modes_and_precisions(published_logs: Path, command: Command) -> None:
     a = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
     b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
     found = {warning.check: warning.found for warning in warnings.of_mixture([a, b])}
@@ -89,18 +89,10 @@ def test_mixed_software_and_math_modes(published_logs: Path, command: Command) -
     c = dataclasses.replace(a, framework="PaddlePaddle 2.5.0")
     d = dataclasses.replace(a, framework="PaddlePaddle 2.6.2")
     assert "PaddlePaddle 2.5.0 and 2.6.2" in next(warnings.of_mixture([c, d])).found
+    [mixed] = warnings.of_mixture([a, dataclasses.replace(a, precision="amp_o1")])
+    assert (mixed.check, mixed.found) == ("mixed_precision", "precision differs: amp_o1, fp32")
     _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
-
-
-def test_mixed_precision(tmp_path: Path, command: Command) -> None:
-    text = samples.paddleclas_dygraph(samples.run_of(noise(120)))
-    log, other = write(tmp_path, "a.log", text), write(tmp_path, "b.log", text.replace("level : O2", "level : O1"))
-    code, result, _ = command("compare", log, other, "--protocol", "window", "--skip", "1")
-    assert code == 0
-    assert {w["rule"]: w["message"] for w in result["warnings"]} == {
-        "mixed_precision": "precision differs: amp_o1, amp_o2"
-    }
 
 
 def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> None:
