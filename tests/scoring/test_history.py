@@ -60,14 +60,6 @@ def test_a_run_is_kept_once_with_its_record_and_where_it_is_from(tmp_path: Path,
     assert rows[0].system.startswith("my machine, 8 devices") and rows[0].protocol.startswith("window: ")
 
 
-def test_options_may_stand_before_the_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, page = str(tmp_path / "h.sqlite"), str(tmp_path / "page.html")
-    runs = list(map(str, logs(tmp_path, "a", [1, 1.01])))
-    assert main(["history", "add", "--file", file, "--system", "my machine", *runs]) == 0
-    assert main(["history", "show", "--file", file, page]) == 0
-    assert "2 runs in " in capsys.readouterr().out
-
-
 def test_a_correction_takes_the_place_of_the_wrong_row(tmp_path: Path, command: Command) -> None:
     (run,) = logs(tmp_path, "a", [1])
     assert command("add", run, "--system", "wrong")[1].startswith("1 of 1 runs are new in ")
