@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +95,16 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
     client.set_terminated(run.info.run_id, "FAILED" if record.status == "aborted" else "FINISHED")
 
 
-def _points(record: Record) -> Sequence[tuple[str, float, int, float | None]]:
+def _points(record: Record) -> Iterator[tuple[str, float, int, float | None]]:
     """(name, value, step, time stamp in s) of what its windows measured and its evaluations found."""
-    points = []
     for number, window in enumerate(record.windows):
         step = number if window.step is None else window.step
         for name in SCALARS:
             if (value := getattr(window, name)) is not None:
-                points.append((name, float(value), step, window.end_s))
+                yield name, float(value), step, window.end_s
     for number, quality in enumerate(record.quality):
         at = next((value for value in (quality.step, quality.epoch) if value is not None), number)
-        points.append((quality.name, quality.value, at, None))
-    return points
+        yield quality.name, quality.value, at, None
 
 
 def _package(name: str) -> Any:

@@ -39,9 +39,6 @@ class Row:
     speedup: float  # over 1 is faster than the base, for times too
     efficiency: float | None  # speedup / (devices / devices of the base), at the same precision
 
-    def to_json(self) -> dict[str, Any]:
-        return vars(self) | {"score": self.score.to_json()}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -60,7 +57,7 @@ class Comparison:
         return {
             "protocol": self.protocol.name,
             "base": self.rows[0].name,
-            "rows": [row.to_json() for row in self.rows],
+            "rows": [vars(row) | {"score": row.score.to_json()} for row in self.rows],
             "warnings": warnings.as_json(self.warnings),
             "footnotes": self.footnotes,
         }
@@ -125,9 +122,6 @@ class BetweenRuns:
     source: str  # in words
 
 
-UNKNOWN = "one run: how far its repeats lie apart is unknown (--between-runs-sd, or several runs of a system)"
-
-
 def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:
     """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
     same = [one for one in known if len(one.runs) > 1 and all(_same_system(one, other) for other in pair)]
@@ -161,7 +155,8 @@ def ratio_interval(
     if min(counts) < 2:
         finite = all(math.isfinite(run.value) for result in (base, other) for run in result.runs)
         if known is None or not finite or (base.protocol.over_runs != "mean" and max(counts) > 1):
-            return None, UNKNOWN
+            how = "--between-runs-sd, or several runs of a system"
+            return None, f"one run: how far its repeats lie apart is unknown ({how})"
         ratio = other.value / base.value
         single = spread.single_run_interval(ratio, known.relative_sd, known.freedom, counts)
         return single, f"one run against {max(counts)}: {known.source}"

@@ -112,18 +112,16 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
 
 def _be_ours(connection: sqlite3.Connection, path: Path, new: bool) -> None:
     """Make the table in a new file. Raises InputError for a file of something else, or of a later version."""
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name") if name]
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if not tables and version == 0:
-        if not new:
-            raise InputError(f"{path}: an empty file; make a history of it with `history add LOG...`")
+    if new and not tables and version == 0:
         connection.execute(TABLE)
         connection.execute(f"PRAGMA user_version = {VERSION}")
     columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(run)")]
     if version > VERSION:
         raise InputError(f"{path}: a history of version {version}; this code knows {VERSION}: use a newer one")
     if columns != [*COLUMNS, "record"]:
-        holds = f"columns {', '.join(columns)}" if columns else f"tables {', '.join(tables)}"
+        holds = f"columns {', '.join(columns)}" if columns else f"tables {', '.join(tables) or 'none'}"
         raise InputError(f"{path}: a SQLite file, but no history ({holds}); name another by --file")
 
 

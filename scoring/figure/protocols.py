@@ -14,7 +14,6 @@ import yaml
 from scoring.record import InputError
 
 BUILT_IN = Path(__file__).with_name("protocols.yaml")
-Figure = Literal["throughput", "run_time"]
 OverSteps = Literal[
     "mean_of_printed_rates",
     "mean_of_rates",
@@ -25,7 +24,6 @@ OverSteps = Literal[
     "own_summary",
     "run_time",
 ]
-OverRuns = Literal["mean", "median", "olympic_mean"]
 _AMOUNT = re.compile(r"(\d{1,9}) (window|step|epoch)s?")
 
 
@@ -35,13 +33,13 @@ class Protocol:
 
     name: str
     source: str
-    figure: Figure = "throughput"
+    figure: Literal["throughput", "run_time"] = "throughput"
     skip: int
     skip_unit: Literal["window", "step", "epoch"]
     take_steps: int | None = None
     over_steps: OverSteps
     runs: int
-    over_runs: OverRuns
+    over_runs: Literal["mean", "median", "olympic_mean"]
 
     @property
     def unit(self) -> str:

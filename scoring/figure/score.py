@@ -23,7 +23,7 @@ from scoring.figure.run import RunFigure, devices_in_rate, run_figure
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.importers.checks import has_second_clock
-from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError
+from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError, section
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
 # Benchmarks on images of MLPerf Training, as logs name them, and our model of the first.
@@ -369,7 +369,8 @@ def main(args: argparse.Namespace) -> int:
         print(safe_lines([f"{called('scoring')} score: {error}"]), file=sys.stderr)
         shown, code = error.partial or _no_figure("too_few_runs", error, protocol, records), 1
     except NothingMeasuredError as error:
-        if args.skip is not None or not all(map(_finished_after_a_resume, records)):
+        resumed = [r.status == "success" and section(r, "run_summary").get("resumed") is True for r in records]
+        if args.skip is not None or not all(resumed):  # a resume near a run's end is no mistake
             raise
         shown, code = _no_figure("nothing_measured", error, protocol, records), 0
     if args.json:
@@ -377,11 +378,6 @@ def main(args: argparse.Namespace) -> int:
     elif not code:
         print(safe_lines(score_lines(shown)))
     return code
-
-
-def _finished_after_a_resume(record: Record) -> bool:
-    summary = record.header.get("run_summary")
-    return record.status == "success" and isinstance(summary, dict) and summary.get("resumed") is True
 
 
 def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:

@@ -23,17 +23,15 @@ def sd(values: Sequence[float]) -> float | None:
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """95 % interval of the mean; None of fewer than two values."""
-    deviation = sd(values)
-    if deviation is None:
+    if (mean := mean_of(values)) is None:
         return None
-    mean = math.fsum(values) / len(values)
-    half = t_quantile(len(values) - 1) * deviation / math.sqrt(len(values)) if deviation else 0.0
-    return mean - half, mean + half
+    half = t_quantile(mean.freedom) * mean.error
+    return mean.value - half, mean.value + half
 
 
-def around(centre: float, half: float) -> tuple[float, float]:
-    """`centre` -/+ `half` on the scale of logarithms (delta method): a rate or a time is never negative."""
-    return centre * math.exp(-half / centre), centre * math.exp(half / centre)
+def around(centre: float, share: float) -> tuple[float, float]:
+    """`centre` -/+ a share of it on the scale of logarithms (delta method): a rate or a time is never negative."""
+    return centre * math.exp(-share), centre * math.exp(share)
 
 
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -60,7 +58,7 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
         half = (low + high) / 2
         outside = math.fsum(weight * 2 * (1 - t_cdf(half / scale, len(off) - 1)) for weight, scale in parts)
         low, high = (half, high) if outside > 1 - CONFIDENCE else (low, half)
-    return around(mean, high) if high < mean else None
+    return around(mean, high / mean) if high < mean else None
 
 
 def _first_order(off: Sequence[float]) -> list[tuple[float, float]]:
@@ -95,7 +93,7 @@ class Estimate:
     @property
     def interval_95(self) -> tuple[float, float]:
         """Positive whatever the spread."""
-        return around(self.value, t_quantile(self.freedom) * self.error)
+        return around(self.value, t_quantile(self.freedom) * self.error / self.value)
 
 
 def mean_of(values: Sequence[float]) -> Estimate | None:
@@ -153,8 +151,7 @@ def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
     if variance == 0:
         return ratio, ratio
     freedom = variance**2 / sum(part**2 / e.freedom for part, e in zip(parts, (base, other), strict=True))
-    half = t_quantile(freedom) * math.sqrt(variance)
-    return ratio * math.exp(-half), ratio * math.exp(half)
+    return around(ratio, t_quantile(freedom) * math.sqrt(variance))
 
 
 # The quantile of t for them, 98 % both ways. No mean evens out their tails: at 96.5 %, which holds 95 % of runs of
@@ -166,8 +163,7 @@ def single_run_interval(
     ratio: float, relative_sd: float, freedom: float, counts: tuple[int, int]
 ) -> tuple[float, float]:
     """95 % interval of a ratio of means of which one is of a single run, by a deviation of runs that others showed."""
-    half = t_quantile(freedom, SINGLE_RUNS) * relative_sd * math.sqrt(1 / counts[0] + 1 / counts[1])
-    return ratio * math.exp(-half), ratio * math.exp(half)
+    return around(ratio, t_quantile(freedom, SINGLE_RUNS) * relative_sd * math.sqrt(1 / counts[0] + 1 / counts[1]))
 
 
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:

@@ -257,7 +257,7 @@ def test_reading_needs_no_right_to_write_and_changes_nothing(tmp_path: Path, com
     file.chmod(0o644)
     file.write_bytes(b"")
     code, _, error = command("show", tmp_path / "b.html")
-    assert code == 2 and "an empty file" in error and file.read_bytes() == b""
+    assert code == 2 and "no history (tables none)" in error and file.read_bytes() == b""
 
 
 def test_a_name_steers_neither_terminal_nor_page_nor_spreadsheet(tmp_path: Path, command: Command) -> None:
