@@ -100,6 +100,7 @@ def _step(record: dict[str, Any], values: Any) -> None:
         (lambda r: r["links"][0].update(b=77), " and 77 is none of 8 hosts"),
         (lambda r: r["links"][3].update(latency_s=[1e-5] * 3), "has 3 turns, another 5"),
         (lambda r: r.pop("links"), "damaged (KeyError: 'links')"),
+        (lambda r: r["nodes"][0].update(facts=["a driver"]), "damaged ("),
         (lambda r: r.update(whole_s=[-1.0]), "whole_s of all is -1.0"),
         (lambda r: r.update(version=2), "no record of a --fleet"),
     ],

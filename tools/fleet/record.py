@@ -15,7 +15,7 @@ import psutil
 
 from harness import env, provenance
 from harness.env import Job
-from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Record, Taken, links_of, of_hosts
+from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Record, Taken, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 # In the table's order: first what changes speed most; a fact that begins with one of these words has its place.
@@ -62,6 +62,8 @@ def _check(record: Record) -> None:
         _check_times(metric, {name: link[metric] for name, link in links_of(record).items()})
     _check_times("whole_s", {"all": record["whole_s"] or None})
     _check_times("took_s", {"all": [record["took_s"]]})
+    differences(record)  # what they raise of is damaged
+    judge_record(record)
 
 
 def _check_times(metric: str, series: Taken) -> None:
