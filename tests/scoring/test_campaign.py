@@ -222,7 +222,7 @@ def test_the_markdown_shows_each_row_and_says_what_was_not_measured(tmp_path: Pa
     cells = [cell.strip() for cell in rows[6].split("|")]
     assert cells[1:10] == ["1", "1", "160", "400", "400 to 400", "1", "382.324", "1.04623", "1.04623 to 1.04623"]
     assert "- [1]: not run yet" in text and [cell.strip() for cell in rows[0].split("|")][4:8] == [
-        "-",
+        "not measured",
         "-",
         "0",
         "383.760",
