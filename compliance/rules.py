@@ -94,9 +94,8 @@ def load(version: str) -> Ruleset:
 def _strict(name: str, fields: dict[str, Any], version: str, texts: Mapping[str, str]) -> StrictRule:
     kind, since = fields.pop("class"), fields.get("since", "")
     assert kind in ("rule", "form", "plausibility"), name
-    assert ("text" in fields) == bool(since) == (kind != "form"), (
-        name
-    )  # what refuses says since when, and by which text
+    # What refuses says since when, and by which text.
+    assert ("text" in fields) == bool(since) == (kind != "form"), name
     severity = fields.pop("severity", "warning" if kind == "form" else "error")
     if since:
         fields["source"] += f"; read in: {texts[fields.pop('text')]}; in force from ruleset {since} on"

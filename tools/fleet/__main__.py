@@ -23,7 +23,7 @@ from runlog.verdict import UNKNOWN, as_text
 from scoring.importers import count
 from tools.fleet import page as fleet_page
 from tools.fleet.record import differences, read, unlike
-from tools.fleet.verdicts import NOT_POSSIBLE, Change, Judged, changes, judge_record
+from tools.fleet.verdicts import NOT_POSSIBLE, Change, Judged, changes
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
@@ -93,9 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for written in (args.html, args.write_hosts):
         if written and any(written.resolve() == kept.resolve() for kept in (args.record, args.baseline) if kept):
             parser.error(f"{written}: is a fleet's record, which would be written over: give another file")
-    record, then = read(args.record), args.baseline and read(args.baseline)
-    other = unlike(record, then) if then else ""
-    judged, since = judge_record(record), changes(record, then) if then and not other else None
+    judged, then = read(args.record), args.baseline and read(args.baseline)
+    other = unlike(judged.record, then.record) if then else ""
+    since = changes(judged.record, then.record) if then and not other else None
     print(json.dumps(as_document(judged, since), indent=1) if args.json else text(judged, since or []))
     try:
         if args.write_hosts:

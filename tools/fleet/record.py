@@ -15,7 +15,7 @@ import psutil
 
 from harness import env, provenance
 from harness.env import Job
-from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Record, Taken, judge_record, links_of, of_hosts
+from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Taken, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 # In the table's order: first what changes speed most; a fact that begins with one of these words has its place.
@@ -27,8 +27,8 @@ ORDER = (
 CLOCK_S = 0.5  # between two nodes' clocks
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A record. Raises ValueError where the file is none, or has a figure or a list that none can have."""
+def read(path: Path) -> Judged:
+    """A record, judged. Raises ValueError where the file is none, or has a figure or a list that none can have."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -37,10 +37,11 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
     try:
         _check(record)
+        differences(record)  # whose error, too, is one of a damaged record
+        return judge_record(record)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         why = str(error) if type(error) is ValueError else f"damaged ({type(error).__name__}: {error})"
         raise ValueError(f"{path}: {why}: give the file as --fleet wrote it") from error
-    return record
 
 
 def _check(record: Record) -> None:
@@ -62,8 +63,6 @@ def _check(record: Record) -> None:
         _check_times(metric, {name: link[metric] for name, link in links_of(record).items()})
     _check_times("whole_s", {"all": record["whole_s"] or None})
     _check_times("took_s", {"all": [record["took_s"]]})
-    differences(record)  # what they raise of is damaged
-    judge_record(record)
 
 
 def _check_times(metric: str, series: Taken) -> None:
