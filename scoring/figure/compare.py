@@ -165,11 +165,11 @@ def ratio_interval(
     if base.protocol.over_runs == "median":
         found = spread.median_ratio_interval(a, b)
         return found, f"ordered quotients {over}" if found else f"too few runs {over} for ordered quotients"
-    of = spread.mean_of if base.protocol.over_runs == "mean" else spread.olympic_mean_of
-    of_base, of_other = of(a), of(b)
+    olympic = base.protocol.over_runs == "olympic_mean"
+    of_base, of_other = (spread.mean_of(values, olympic=olympic) for values in (a, b))
     if of_base is None or of_other is None:
         return None, f"too few runs {over} for an olympic mean's interval"
-    return spread.ratio_interval(of_base, of_other), f"{'Welch' if of is spread.mean_of else 'Yuen'}'s t {over}"
+    return spread.ratio_interval(of_base, of_other), f"{'Yuen' if olympic else 'Welch'}'s t {over}"
 
 
 def _logs_of(place: str, pattern: str = "*") -> list[Path]:
