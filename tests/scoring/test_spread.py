@@ -92,7 +92,10 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
     called = {"mean": 0, "median": 0, "olympic": 0, "outlier": 0}
     for _ in range(2 * REPEATS):
         a, b = ([draw.gauss(100, 1) for _ in range(count)] for _ in range(2))
-        pairs = {"mean": [spread.mean_of(v) for v in (a, b)], "olympic": [spread.mean_of(v, olympic=True) for v in (a, b)]}
+        pairs = {
+            "mean": [spread.mean_of(v) for v in (a, b)],
+            "olympic": [spread.mean_of(v, olympic=True) for v in (a, b)],
+        }
         intervals = {name: spread.ratio_interval(*pair) for name, pair in pairs.items()}  # type: ignore[arg-type]
         median = spread.median_ratio_interval(a, b)
         assert median is not None
