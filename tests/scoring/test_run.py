@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -55,22 +54,18 @@ def test_no_figure_of_time_stamps_that_go_back_and_a_warning_of_those_that_leap(
     assert not [w for w in score([read(tmp_path, text)], STAMPS).warnings if "rows_" in w.check]
 
 
-def moved(text: str, by_ms: int, before: str) -> str:
-    """Our own log whose clock was set by `by_ms` before its first line that holds `before`."""
-    head, marker, tail = text.partition(before)
-    cut = head.rfind("\n") + 1
-    late = re.sub(r'"time_ms": (\d+)', lambda found: f'"time_ms": {int(found[1]) + by_ms}', text[cut:])
-    assert marker and tail
-    return text[:cut] + late
-
-
-def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "says"),
+    [
+        ('"step": 150,', r"clock was set: the time stamp of line \d+ lies before"),
+        ('"run_stop"', r"run_start to run_stop are 40 s and the windows alone 100 s: the clock"),
+    ],
+)
+def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path, before: str, says: str) -> None:
     text = samples.mllog(samples.run_of([0.5] * 200))
     assert score([read(tmp_path, text)], RUN_TIME).value == pytest.approx(100 / 60, rel=1e-3)
-    with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before"):
-        score([read(tmp_path, moved(text, -60_000, '"step": 150,'))], RUN_TIME)
-    with pytest.raises(InputError, match=r"run_start to run_stop are 40 s and the windows alone 100 s: the clock"):
-        score([read(tmp_path, moved(text, -60_000, "run_stop"))], RUN_TIME)
+    with pytest.raises(InputError, match=says):
+        score([read(tmp_path, samples.moved(text, -60_000, text.rindex("\n", 0, text.index(before))))], RUN_TIME)
 
 
 ROW = "train: epoch {}, iter {}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {:.3f}\n"
@@ -111,29 +106,14 @@ def test_stamps_are_taken_after_the_rows_that_are_skipped(tmp_path: Path) -> Non
     assert found.value == pytest.approx(800, rel=1e-6)
 
 
-SEG = (
-    "2022-05-01 10:{:02}:{:02} [INFO]\t[TRAIN] epoch: 1, iter: {}/80000, loss: 0.5, lr: 0.009, "
-    "batch_cost: {:.4f}, reader_cost: 0.0001, ips: {:.4f} samples/sec | ETA 00:04:20\n"
-)
-
-
-def seg_log(rows: int, times: Sequence[float]) -> str:
-    """A PaddleSeg log of one image a step, of these step times in turn."""
-    lines, clock_s = [], 0.0
-    for at in range(1, rows + 1):
-        time_s = times[at % len(times)]
-        clock_s += 10 * time_s
-        lines.append(SEG.format(int(clock_s // 60), int(clock_s % 60), 10 * at, time_s, 1 / time_s))
-    return "".join(lines)
-
-
 def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
     """Rate x step time of one device is its batch, whatever the options say, and as far as the digits go."""
-    assert read(tmp_path, seg_log(29, [13.3, 14.3])).batch_per_device == 1  # 13.3 s x 0.0752 a second
-    path = tmp_path / "run.log"
-    path.write_text(seg_log(29, [3.1563]))
+    texts = [samples.paddleseg(samples.run_of([s] * 290, devices=1, batch=1)) for s in (3.1563, 13.3)]
+    text, slower = (text.replace("batch_size: 1\n", "") for text in texts)
+    assert read(tmp_path, slower).batch_per_device == 1  # 13.3 s x 0.0752 a second
+    path = samples.write(tmp_path, "run.log", text)
     seg = protocols.find("perf-seg")
-    says = "batch_per_device from the options: batch: the options: 8 a device; lines 1 to 29: rate x step time, 0.9999"
+    says = "batch_per_device from the options: batch: the options: 8 a device; lines 11 to 39: rate x step time, 0.9999"
     with pytest.raises(InputError, match=says):
         score([read_record(path, devices=1, batch_per_device=8)], seg)
     right = score([read_record(path, devices=1, batch_per_device=1)], seg)
@@ -245,9 +225,8 @@ def test_one_epoch_whose_clock_leapt_is_held_to_the_printed_rates(tmp_path: Path
     """An hour within one of 35 epochs: the figure would be a third, and most rates agree with their time."""
     text = (published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt").read_text()
     lines = text.splitlines(keepends=True)
-    [leap] = [at for at, line in enumerate(lines) if '"epoch_start"' in line and '"epoch_num": 14}' in line]
-    later = re.sub(r'(?<="time_ms": )\d+', lambda found: str(int(found[0]) + 3_600_000), "".join(lines[leap + 1 :]))
-    record = read(tmp_path, "".join(lines[: leap + 1]) + later)
+    [leap] = [at for at, line in enumerate(lines, 1) if '"epoch_start"' in line and '"epoch_num": 14}' in line]
+    record = read(tmp_path, samples.moved(text, 3_600_000, len("".join(lines[:leap]))))
     with pytest.raises(InputError, match=r"two ways to it contradict each other: rate: .* the printed rates, "):
         score([record], protocols.find("window"))
 
