@@ -100,9 +100,13 @@ def test_too_few_runs_and_runs_that_did_not_converge_are_errors(
 
 
 def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
-    code, result, _ = command("score", steady_log(tmp_path, "a.txt"), "--protocol", "window")
+    log = steady_log(tmp_path, "a.txt")
+    code, result, _ = command("score", log, "--protocol", "window")
     assert code == 0
     assert [warning["rule"] for warning in result["warnings"]] == ["too_few_runs"]
+    lines = log.read_text().splitlines()
+    for line, step in (("first_line", 30), ("last_line", 200)):
+        assert f'"step": {step},' in lines[result["sources"][0][line] - 1]
     assert result["spread_over"] == "windows"
     assert result["interval_method"] == "of these 18 windows; of the run and of its repeats: unknown"
     _, few, _ = command("score", tmp_path / "a.txt", "--protocol", "window", "--skip", 13)
