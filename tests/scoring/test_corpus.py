@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from scoring.__main__ import main
 from scoring.importers import read_record, recognise
 from scoring.importers.checks import CLOCKS
 from scoring.published.table import read_published, select
 from scoring.record import InputError
-from tests.scoring.command import Command
+from tests.scoring.command import Command, scoring
 
 CORPUS = Path(os.environ.get("PUBLISHED_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
@@ -80,7 +79,7 @@ def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, command: Comman
     assert "1: lines 1 to 311; 2: lines 312 to " in error
 
 
-def test_one_stalled_step_is_said(tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_stalled_step_is_said(tmp_path: Path, command: Command) -> None:
     """The last of 43 iterations takes 14 times as long as the others; the report prints 5889.05 images/s."""
     path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/V100-LOG/pytorch_gpu8_amp_bs256.txt~097aa7")
     code, result, _ = command("score", path, "--protocol", "window")
@@ -91,8 +90,9 @@ def test_one_stalled_step_is_said(tmp_path: Path, command: Command, capsys: pyte
     assert (result["interval_95"], result["interval_method"]) == (None, "none: the windows are too uneven for one")
     own = said["own_summary_differs"]
     assert own["line"] == 75 and "of lines 29 to 71, is -20.8% off the log's own summary 5793.51" in own["message"]
-    assert main(["score", str(path), "--protocol", "window"]) == 0
-    assert re.search(r"median +6005\.9\d\d \(of the window rates\)", capsys.readouterr().out)
+    assert re.search(
+        r"median +6005\.9\d\d \(of the window rates\)", scoring("score", path, "--protocol", "window").stdout
+    )
 
 
 def test_a_log_s_own_summary(tmp_path: Path, command: Command) -> None:

@@ -12,22 +12,21 @@ from typing import Any
 
 import pytest
 
-from scoring.__main__ import main
 from scoring.figure import history
 from tests.scoring import samples
+from tests.scoring.command import Done, scoring
 
-Command = Callable[..., tuple[int, str, str]]
+Command = Callable[..., Done]
 PAST = [1, 1.01, 0.99, 1.005, 0.995]
 
 
 @pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path) -> Command:
     """Runs `python -m scoring history ... --file`: exit status, output, standard error."""
 
-    def call(*arguments: object) -> tuple[int, str, str]:
-        words = ["history", *map(str, arguments), "--file", str(tmp_path / "history.sqlite")]
-        code = main(words if "--system" in words else [*words, "--system", "my machine"])
-        return code, *capsys.readouterr()
+    def call(*words: object) -> Done:
+        machine = () if "--system" in words else ("--system", "my machine")
+        return scoring("history", *words, "--file", tmp_path / "history.sqlite", *machine)
 
     return call
 
@@ -101,13 +100,11 @@ def test_a_name_and_text_in_no_encoding_are_kept(tmp_path: Path, command: Comman
 
 
 @pytest.mark.parametrize("hardware", [{"nodes": None}, ["a"], {"nodes": ["a", {"cpu": None}]}, None])
-def test_hardware_that_says_no_machine_asks_for_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], hardware: Any
-) -> None:
+def test_hardware_that_says_no_machine_asks_for_its_name(tmp_path: Path, hardware: Any) -> None:
     (run,) = logs(tmp_path, "a", [1])
     run.write_text(f"# {json.dumps({'hardware': hardware})}\n{run.read_text()}")
-    assert main(["history", "add", str(run), "--file", str(tmp_path / "history.sqlite")]) == 2
-    assert "name the machine by --system" in capsys.readouterr().err
+    done = scoring("history", "add", run, "--file", tmp_path / "history.sqlite")
+    assert done.returncode == 2 and "name the machine by --system" in done.stderr
 
 
 def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Command) -> None:
@@ -170,7 +167,7 @@ def test_two_machines_share_no_trend(tmp_path: Path, command: Command) -> None:
     nodes = [{"host": "a", "cpu": "a", "cores": 2, "gpus": [{"name": "Tesla V100"}] * 8}]
     for run in runs:  # our own logs say it themselves
         run.write_text(f"# {json.dumps({'hardware': {'nodes': nodes}})}\n{run.read_text()}")
-    assert main(["history", "add", *map(str, runs), "--file", str(tmp_path / "history.sqlite")]) == 0
+    assert scoring("history", "add", *runs, "--file", tmp_path / "history.sqlite").returncode == 0
     assert any(row.system.startswith("8 x Tesla V100, 8 devices") for row in rows_in(tmp_path))
 
 

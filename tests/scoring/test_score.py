@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from scoring.__main__ import main
 from scoring.figure import protocols
 from scoring.record import InputError
 from tests.scoring import samples
@@ -266,7 +265,7 @@ def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path, command
     assert code == 0 and result["runs"] == 5 and result["protocol_rule"].endswith("the median of 3 sets of 5")
     assert "runs 2 to 6 of 7 in the order of their start" in result["protocol_rule"]
     assert result["value"] == pytest.approx(0.52 * 40 / 60, rel=1e-3)  # the other sets: 0.533 and 0.51
-    assert main(["report", *map(str, logs), "--protocol", "mlperf"]) == 0
+    assert scoring("report", *logs, "--protocol", "mlperf").returncode == 0
 
 
 def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(tmp_path: Path, published_logs: Path) -> None:
