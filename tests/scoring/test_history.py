@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 import sqlite3
 import zlib
 from collections.abc import Callable
@@ -41,27 +40,23 @@ def logs(folder: Path, name: str, factors: list[float], devices: int = 8) -> lis
     return [samples.write(folder, f"{name}_{at}.txt", text) for at, text in enumerate(texts)]
 
 
-def test_a_run_is_kept_once_with_its_record_and_where_it_is_from(tmp_path: Path, command: Command) -> None:
-    runs = logs(tmp_path, "a", PAST)
-    assert command("add", *runs)[:2] == (0, f"5 of 5 runs are new in {tmp_path / 'history.sqlite'}\n")
-    assert command("add", *runs)[1].startswith("0 of 5")
-    with sqlite3.connect(tmp_path / "history.sqlite") as connection:
+def test_a_run_is_kept_once_with_its_record_and_a_correction_takes_its_place(tmp_path: Path, command: Command) -> None:
+    runs, file = logs(tmp_path, "a", PAST), tmp_path / "history.sqlite"
+    assert command("add", *runs) == (0, f"5 of 5 runs are new in {file}\n", "")
+    assert command("add", *runs).stdout.startswith("0 of 5")
+    for system in (("--system", "wrong"), ()):
+        said = f"0 of 1 runs are new in {file}, and 1 took the place of what it said\n"
+        assert command("add", runs[0], *system).stdout == said
+    runs[0].touch()
+    assert command("add", runs[0]).stdout == f"0 of 1 runs are new in {file}\n"
+    with sqlite3.connect(file) as connection:
         rows = history.rows_of(connection)
         (packed,) = connection.execute("SELECT record FROM run WHERE sha256 = ?", [rows[0].sha256]).fetchone()
     record = json.loads(zlib.decompress(packed))
     assert len(rows) == 5 and record["sha256"] == rows[0].sha256 and record["windows"]
     assert {row.file for row in rows} == {str(run) for run in runs}
-    assert rows[0].system.startswith("my machine, 8 devices") and rows[0].protocol.startswith("window: ")
-
-
-def test_a_correction_takes_the_place_of_the_wrong_row(tmp_path: Path, command: Command) -> None:
-    (run,) = logs(tmp_path, "a", [1])
-    assert command("add", run, "--system", "wrong")[1].startswith("1 of 1 runs are new in ")
-    assert command("add", run)[1].endswith("history.sqlite, and 1 took the place of what it said\n")
-    run.touch()
-    assert command("add", run)[1] == f"0 of 1 runs are new in {tmp_path / 'history.sqlite'}\n"
-    [row] = rows_in(tmp_path)
-    assert row.system.startswith("my machine, 8 devices")
+    assert all(row.system.startswith("my machine, 8 devices") for row in rows)
+    assert rows[0].protocol.startswith("window: ")
 
 
 @pytest.mark.parametrize(
@@ -88,15 +83,6 @@ def test_each_segment_of_a_log_is_a_run(tmp_path: Path, command: Command) -> Non
         assert command("add", both, "--segment", segment)[1].startswith(f"{new} of 1 runs are new")
     rates = sorted(row.images_per_s for row in rows_in(tmp_path))
     assert rates == pytest.approx([256 / 0.55, 256 / 0.5])
-
-
-def test_a_name_and_text_in_no_encoding_are_kept(tmp_path: Path, command: Command) -> None:
-    (run,) = logs(tmp_path, "a", [1])
-    run.write_text(run.read_text().replace('"model": "', '"model": "\\ud800'))
-    run = run.rename(tmp_path / os.fsdecode(b"\xff.txt"))
-    assert command("add", run)[:2] == (0, f"1 of 1 runs are new in {tmp_path / 'history.sqlite'}\n")
-    assert command("show", tmp_path / "page.html")[0] == 0
-    assert r"\xff.txt" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize("hardware", [{"nodes": None}, ["a"], {"nodes": ["a", {"cpu": None}]}, None])
@@ -132,52 +118,28 @@ def test_only_the_last_runs_judge_and_never_the_new_ones_themselves(tmp_path: Pa
     assert command("check", *new)[1].startswith("not shown to be lower")
 
 
-def test_the_page_and_the_table_hold_each_run(tmp_path: Path, command: Command) -> None:
-    command("add", *logs(tmp_path, "a", PAST))
+def test_the_page_and_the_table_hold_each_run_and_nothing_else_is_written_over(
+    tmp_path: Path, command: Command
+) -> None:
+    runs = logs(tmp_path, "a", PAST)
+    command("add", *runs)
     command("add", *logs(tmp_path, "b", PAST, devices=4))
     page, table = tmp_path / "page.html", tmp_path / "runs.csv"
-    assert command("show", page)[0] == command("export", table)[0] == 0
+    for _ in range(2):  # its own are written anew
+        assert command("show", page).returncode == command("export", table).returncode == 0
     text = page.read_text()
     assert text.count("<svg") == 2 and text.count("<circle") == 10 and "<script" not in text and "src=" not in text
     assert "a_0.txt" in text
     assert [float(row["images_per_s"]) > 0 for row in csv.DictReader(table.open())] == [True] * 10
-
-
-def test_nothing_but_its_own_pages_and_tables_is_written_over(tmp_path: Path, command: Command) -> None:
-    runs = logs(tmp_path, "a", PAST)
-    command("add", *runs)
     (tmp_path / "other.html").write_text("<p>mine")
     (tmp_path / "other.csv").write_text("mine")
-    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
     (tmp_path / "link.html").symlink_to(runs[0])
-    for out in (runs[0], "history.sqlite", "other.html", "link.html", "new.txt"):
-        assert command("show", tmp_path / out)[0] == 2
-    for out in (runs[0], "history.sqlite", "other.csv", "new.txt"):
-        assert command("export", tmp_path / out)[0] == 2
-    assert all(path.read_bytes() == data for path, data in kept.items()) and not (tmp_path / "new.txt").exists()
-    for _ in range(2):  # its own are written anew
-        assert command("show", tmp_path / "own.html")[0] == command("export", tmp_path / "own.csv")[0] == 0
-
-
-def test_two_machines_share_no_trend(tmp_path: Path, command: Command) -> None:
-    runs = logs(tmp_path, "a", PAST)
-    command("add", *runs)
-    code, out, _ = command("check", *logs(tmp_path, "b", [2.0, 2.1]), "--system", "another")
-    assert code == 0 and "cannot be told" in out
-    nodes = [{"host": "a", "cpu": "a", "cores": 2, "gpus": [{"name": "Tesla V100"}] * 8}]
-    for run in runs:  # our own logs say it themselves
-        run.write_text(f"# {json.dumps({'hardware': {'nodes': nodes}})}\n{run.read_text()}")
-    assert scoring("history", "add", *runs, "--file", tmp_path / "history.sqlite").returncode == 0
-    assert any(row.system.startswith("8 x Tesla V100, 8 devices") for row in rows_in(tmp_path))
-
-
-def test_new_runs_of_two_series_are_not_checked_as_one(tmp_path: Path, command: Command) -> None:
-    first, second = logs(tmp_path, "a", [1, 1.01])
-    lines = [line for line in second.read_text().splitlines() if '"submission_benchmark"' not in line]
-    second.write_text(re.sub(r'"model": "[^"]*"', '"model": null', "\n".join(lines)))
-    command("add", first)
-    code, _, error = command("check", first, second)
-    assert code == 2 and "are of two series" in error and "model unsaid" in error
+    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    others = {"show": ("other.html", "link.html"), "export": ("other.csv",)}
+    for action, names in others.items():
+        for out in (runs[0], "history.sqlite", "new.txt", *names):
+            assert command(action, tmp_path / out).returncode == 2
+    assert kept == {path: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 NO_DATA_BASE = "no data base, but long enough to be taken for one " * 40
@@ -244,11 +206,15 @@ def test_reading_needs_no_right_to_write_and_changes_nothing(tmp_path: Path, com
 
 
 def test_a_name_steers_neither_terminal_nor_page_nor_spreadsheet(tmp_path: Path, command: Command) -> None:
-    (log,) = logs(tmp_path, "a\n\x1b[31m<b>", [1])
-    command("add", log, "--system", "=1+1\x1b[31m<script>")
-    assert "\x1b" not in command("check", log, "--system", "=1+1\x1b[31m<script>")[1]
+    """Nor does text in no encoding stop it."""
+    (run,) = logs(tmp_path, "a", [1])
+    run.write_text(run.read_text().replace('"model": "', '"model": "\\ud800'))
+    log = run.rename(tmp_path / os.fsdecode(b"\xff\n\x1b[31m<b>.txt"))
+    for action in ("add", "check"):
+        code, out, _ = command(action, log, "--system", "=1+1\x1b[31m<script>")
+        assert code == 0 and "\x1b" not in out
     command("show", tmp_path / "a.html")
     command("export", tmp_path / "a.csv")
     page, (row,) = (tmp_path / "a.html").read_text(), csv.DictReader((tmp_path / "a.csv").open())
-    assert "\x1b" not in page and "<script>" not in page and "<b>" not in page
+    assert r"\xff" in page and "\x1b" not in page and "<script>" not in page and "<b>" not in page
     assert row["system"].startswith("'=1+1\\x1b[31m<script>") and "\n" not in row["file"]
