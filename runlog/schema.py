@@ -306,24 +306,23 @@ CLOCK_SET = Point(
 )
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
-_HYPERPARAMETERS = {
-    "base_learning_rate": ("", "after the warm-up"),
-    "end_learning_rate": ("", "where the decay ends"),
-    "learning_rate_decay_poly_power": ("", "of a polynomial decay"),
-    "learning_rate_decay_steps": ("steps", "length of the schedule"),
-    "momentum": ("", "share of the last update"),
-    "weight_decay": ("", "factor of the L2 penalty"),
-}
 OPTIMIZER: dict[str, dict[str, Point[float]]] = {
     kind: {
         name: Point(f"{kind}_opt_{name}", float, meaning, unit=unit)
-        for name, (unit, meaning) in _HYPERPARAMETERS.items()
+        for name, unit, meaning in (
+            ("base_learning_rate", "", "after the warm-up"),
+            ("end_learning_rate", "", "where the decay ends"),
+            ("learning_rate_decay_poly_power", "", "of a polynomial decay"),
+            ("learning_rate_decay_steps", "steps", "length of the schedule"),
+            ("momentum", "", "share of the last update"),
+            ("weight_decay", "", "factor of the L2 penalty"),
+        )
     }
     for kind in ("sgd", "lars")
 }
 WARMUP_EPOCHS = {
-    "sgd": Point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
-    "lars": Point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    kind: Point(f"{prefix}opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs")
+    for kind, prefix in (("sgd", ""), ("lars", "lars_"))
 }
 LARS_EPSILON = Point("lars_epsilon", float, "added to the denominator of the trust ratio")
 

@@ -111,6 +111,10 @@ def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
     texts = [samples.paddleseg(samples.run_of([s] * 290, devices=1, batch=1)) for s in (3.1563, 13.3)]
     text, slower = (text.replace("batch_size: 1\n", "") for text in texts)
     assert read(tmp_path, slower).batch_per_device == 1  # 13.3 s x 0.0752 a second
+    other = samples.paddleclas_static(samples.run_of([0.5] * 200)).replace("batch_size : 32", "batch_size : 64")
+    clas = read(tmp_path, other)
+    [check] = [check for check in clas.checks if check.what == "batch"]
+    assert clas.batch_per_device == 32 and not check.agree and check.ways[0].endswith("the configuration, 64")
     path = samples.write(tmp_path, "run.log", text)
     seg = protocols.find("perf-seg")
     says = "batch_per_device from the options: batch: the options: 8 a device; lines 11 to 39: rate x step time, 0.9999"
