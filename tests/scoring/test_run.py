@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from scoring.record import InputError, Record
 from tests.scoring import samples
 from tests.scoring.pages import event
 
-STAMP = re.compile(r"^\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\]")
 RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
 STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
 
@@ -27,29 +24,24 @@ def read(folder: Path, text: str) -> Record:
     return read_record(path)
 
 
-def clock_set(text: str, by_s: int, row: int) -> str:
-    """A PaddleClas log whose clock was set by `by_s` seconds before its row of that number."""
-    lines, rows = text.splitlines(), 0
-    for at, line in enumerate(lines):
-        rows += "train step:" in line
-        if rows >= row and (found := STAMP.match(line)):
-            stamp = datetime.datetime.strptime(found[1], "%Y/%m/%d %H:%M:%S") + datetime.timedelta(seconds=by_s)
-            lines[at] = f"[{stamp:%Y/%m/%d %H:%M:%S}]{line[found.end() :]}"
-    return "\n".join(lines) + "\n"
+def clock_set(text: str, by_ms: int, before: str) -> str:
+    """A log of our own whose clock was set by so much before its first line that holds `before`."""
+    return samples.moved(text, by_ms, text.rindex("\n", 0, text.index(before)))
 
 
 def test_no_figure_of_time_stamps_that_go_back_and_a_warning_of_those_that_leap(tmp_path: Path) -> None:
-    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
-    record = read(tmp_path, clock_set(text, -30, 6))
+    text = samples.mllog(samples.run_of([0.5] * 200))
+    record = read(tmp_path, clock_set(text, -30_000, '"step": 60,'))
     with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before that of line \d+"):
         score([record], STAMPS)
     windows = score([record], protocols.find("window"))  # of the rows' own times
     assert windows.value == pytest.approx(512, rel=1e-3)
     [problem] = [warning.found for warning in windows.warnings if warning.check == "log_problem"]
     assert "is 25 s before that of line" in problem and "the clock was set" in problem
-    outside = read(tmp_path, clock_set(text, -30, 15))  # steps 20 to 120 end before it
+    outside = read(tmp_path, clock_set(text, -30_000, '"step": 150,'))  # steps 20 to 120 end before it
     assert score([outside], STAMPS).value == pytest.approx(512, rel=0.05)
-    [leaps] = [w for w in score([read(tmp_path, clock_set(text, 3600, 6))], STAMPS).warnings if "rows_" in w.check]
+    leapt = read(tmp_path, clock_set(text, 3_600_000, '"step": 60,'))
+    [leaps] = [warning for warning in score([leapt], STAMPS).warnings if "rows_" in warning.check]
     assert leaps.check == "rows_disagree" and "make, 512: the clock was set" in leaps.found
     assert not [w for w in score([read(tmp_path, text)], STAMPS).warnings if "rows_" in w.check]
 
@@ -65,7 +57,7 @@ def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path, before: str, s
     text = samples.mllog(samples.run_of([0.5] * 200))
     assert score([read(tmp_path, text)], RUN_TIME).value == pytest.approx(100 / 60, rel=1e-3)
     with pytest.raises(InputError, match=says):
-        score([read(tmp_path, samples.moved(text, -60_000, text.rindex("\n", 0, text.index(before))))], RUN_TIME)
+        score([read(tmp_path, clock_set(text, -60_000, before))], RUN_TIME)
 
 
 ROW = "train: epoch {}, iter {}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {:.3f}\n"
