@@ -1,6 +1,7 @@
 """Any bytes whatever: an importer makes a record or says in one line why not. It never dies and never hangs."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: list[bytes], 
     survive(path, name)
 
 
-def mutated(text: bytes, draw: random.Random) -> bytes:
+def mutated(text: bytes, draw: random.Random, more: Sequence[bytes] = ()) -> bytes:
     """A log with bytes replaced, removed, repeated and foreign pieces put in."""
     data = bytearray(text)
     for _ in range(draw.randrange(1, 30)):
@@ -63,7 +64,7 @@ def mutated(text: bytes, draw: random.Random) -> bytes:
         digit = next((index for index in range(at, min(at + 40, len(data))) if 48 <= data[index] <= 57), at)
         first, last, piece = draw.choice(
             (
-                (at, at, draw.choice(BITS)),
+                (at, at, draw.choice((*BITS, *more))),
                 (at, at + draw.randrange(1, 60), b""),
                 (at, at + 1, bytes([draw.randrange(256)])),
                 (at, at, data[at : at + draw.randrange(300)]),

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from runlog import schema
 from scoring.figure import protocols
 from scoring.figure.score import score
 from scoring.importers import count, read_record
 from scoring.record import InputError, Record
+from tests import make_log
 from tests.scoring import samples
-from tests.scoring.pages import event
 
 RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
 STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
@@ -153,16 +154,20 @@ def epochs_log(path: Path, *, evaluation_ms: int, last: int = 8, every: int = 1,
 
     With `idle_ms` the run stops, and stood still that long before the first epoch.
     """
-    now = 1_600_000_000_000
-    lines = [event("train_samples", 1_281_167, now / 1000), event("global_batch_size", 4096, now / 1000)]
-    lines += [event("run_start", None, now / 1000, "INTERVAL_START")]
-    now += idle_ms or 0
+    log = make_log.Log(tick_ms=0)
+    log.now_ms = 1_600_000_000_000
+    log.event(schema.TRAIN_SAMPLES, 1_281_167)
+    log.event(schema.GLOBAL_BATCH_SIZE, 4096)
+    log.mark(schema.RUN_START)
+    log.now_ms += idle_ms or 0
     for epoch in range(1, last + 1, every):
-        lines.append(event("epoch_start", None, now / 1000, "INTERVAL_START", epoch_num=epoch))
-        lines.append(event("epoch_stop", None, now / 1000 + 1, "INTERVAL_END", epoch_num=epoch))
-        now += evaluation_ms * (epoch % 2 == 0) + 1000 * every
-    lines += [event("run_stop", None, now / 1000, "INTERVAL_END")] * (idle_ms is not None)
-    return samples.write(path.parent, path.name, "\n".join(lines) + "\n")
+        log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
+        log.now_ms += 1000
+        log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
+        log.now_ms += evaluation_ms * (epoch % 2 == 0) + 1000 * (every - 1)
+    if idle_ms is not None:
+        log.mark(schema.RUN_STOP, schema.Ended(status="success"))
+    return samples.write(path.parent, path.name, log.text.getvalue())
 
 
 @pytest.mark.parametrize(
