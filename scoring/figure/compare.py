@@ -80,8 +80,8 @@ def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None
         ratio = result.value / base.value
         interval, basis = None, "the base itself"
         if result is not base:
-            spread_known = known or between_runs((base, result), [one for _, one in named])
-            interval, basis = ratio_interval(base, result, spread_known)
+            apart = known or between_runs((base, result), [one for _, one in named])
+            interval, basis = ratio_interval(base, result, apart)
         speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
         efficiency = _efficiency(base, result, speedup)
         if efficiency and result.records[0].devices != base.records[0].devices:
@@ -204,16 +204,11 @@ def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[
     places = [system for place in places for system in _systems_of(place)]
     devices = _for_each(places, args.devices, "--devices")
     batches = _for_each(places, args.batch, "--batch")
-    return [
-        (
-            place,
-            [
-                read_described(log, format=args.format, devices=count, batch_per_device=batch, segment=args.segment)
-                for log in _logs_of(place)
-            ],
-        )
-        for place, count, batch in zip(places, devices, batches, strict=True)
-    ]
+    systems = []
+    for place, number, batch in zip(places, devices, batches, strict=True):
+        told = {"format": args.format, "devices": number, "batch_per_device": batch, "segment": args.segment}
+        systems.append((place, [read_described(log, **told) for log in _logs_of(place)]))
+    return systems
 
 
 def read_described(log: str | Path, **options: Any) -> Record:
