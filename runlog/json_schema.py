@@ -7,23 +7,20 @@ import types
 import typing
 from typing import Annotated, Any
 
-from runlog.schema import EVENTS, SECTIONS, Format, Mark, Point, Section, Table
+from runlog.schema import EVENTS, SECTIONS, Format, Mark, Point, Table
 
 
 def json_schema() -> Table:
     """Schema of one line of a log, less its token (`:::MLLOG ` or `# `)."""
     lines = {f"event {key}": _event(event) for key, event in EVENTS.items()}
-    lines |= {f"section {name}": _section(section) for name, section in SECTIONS.items()}
+    for name, section in SECTIONS.items():
+        lines[f"section {name}"] = _object({name: _type(section.value)}, [name]) | {"description": section.meaning}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"A line of a {Format().format}, version {Format().version}",
         "oneOf": [{"$ref": f"#/$defs/{name}"} for name in lines],
         "$defs": lines,
     }
-
-
-def _section(section: Section[Any]) -> Table:
-    return _object({section.name: _type(section.value)}, [section.name]) | {"description": section.meaning}
 
 
 def _event(event: Point[Any] | Mark) -> Table:

@@ -89,6 +89,7 @@ def _no_constant(name: str) -> None:
 
 
 _scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
+_TOO_DEEP = f"nested more than {MAX_NESTING} deep"
 _SPACES = re.compile(r"[ \t\n\r]*")  # JSON's
 hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 
@@ -99,22 +100,27 @@ def parse_json(text: str) -> Any:
     Raises ValueError for what the format does not allow, for NaN and Infinity, for a key given twice and for
     nesting beyond MAX_NESTING.
     """
-    try:
-        value, end = _scan_value(text, 0)
-    except RecursionError:
-        raise ValueError(f"nested more than {MAX_NESTING} deep") from None
+    value, end = _scan_value(text, 0)
     if text[end:].strip():
         raise ValueError(f"text after the JSON value, at character {end}")
     return value
 
 
 def _scan_value(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that starts behind the spaces at `start`, and where it ends."""
+    """The JSON value that starts behind the spaces at `start`, and where it ends. Raises ValueError as `parse_json`."""
     spaces = _SPACES.match(text, start)
     assert spaces
-    value, end = _scan(text, spaces.end())
+    try:
+        value, end = _scan(text, spaces.end())
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     if text.count("{") + text.count("[") > MAX_NESTING:  # fewer cannot be deeper
-        _check_nesting(value)
+        level = [value]
+        for _ in range(MAX_NESTING + 1):
+            tables = [list(item.values()) if isinstance(item, dict) else item for item in level]
+            level = [inner for table in tables if isinstance(table, list) for inner in table]
+        if level:
+            raise ValueError(_TOO_DEEP)
     return value, end
 
 
@@ -138,20 +144,6 @@ def settings_of(config: Any) -> dict[str, Any]:
     """The values of a header's configuration; what is no setting is left out."""
     entries = config.items() if isinstance(config, dict) else ()
     return {name: entry.get("value") for name, entry in entries if isinstance(entry, dict)}
-
-
-def _check_nesting(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_NESTING + 1):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return
-    raise ValueError(f"nested more than {MAX_NESTING} deep")
 
 
 class HeldLog(PosixPath):
@@ -229,7 +221,8 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     if len(raw) > MAX_LINE_BYTES:
         yield Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", line, _shown(raw))
         return
-    rank = _rank(raw[:at])
+    launcher = _RANK.match(raw[:at]) if at <= 80 else None
+    rank = int(launcher[1] or launcher[2]) if launcher else None
     starts = [token.start() for token in re.finditer(TOKEN, raw)]
     if len(starts) > 1:
         message = "several events on one line: the official parser reads the last alone"
@@ -245,9 +238,8 @@ def _shown(text: bytes) -> str:
 def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
     """The section of a `# {...}` line, behind a launcher's prefix or not; None for another kind of comment."""
     prefix = prefix.removeprefix(_BYTE_ORDER_MARK).strip()
-    if prefix and not (prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < 80):
-        return None
-    if len(raw) > MAX_LINE_BYTES:
+    of_launcher = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < 80
+    if (prefix and not of_launcher) or len(raw) > MAX_LINE_BYTES:
         return None
     try:
         sections = parse_json(raw[2:].decode())
@@ -257,11 +249,6 @@ def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
         return None
     [(section, value)] = sections.items()
     return Header(section, value, line)
-
-
-def _rank(prefix: bytes) -> int | None:
-    match = _RANK.match(prefix) if len(prefix) <= 80 else None
-    return int(match[1] or match[2]) if match else None
 
 
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
@@ -283,8 +270,6 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
         fields, end = _scan_value(text, 9)
     except _DuplicateKeyError as error:
         return problem("duplicate-key", str(error))
-    except RecursionError:
-        return problem("json", f"nested more than {MAX_NESTING} deep")
     except ValueError as error:
         return problem("json", f"no JSON object: {error}")
     if end < len(text) and (rest := text[end:].strip(" \t")):

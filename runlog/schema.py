@@ -3,9 +3,9 @@
 A log opens with lines `# {"<section>": ...}` of JSON, goes on with MLLOG lines of rank 0 (ruleset 4.0.0) and holds
 lines for people between them. `python -m runlog schema` prints this file as JSON Schema.
 
-A field is `Annotated[type, unit, meaning]`; its name is the key in the log. A field that is None is written as null:
-it was not measured. A field with a default is left out where it is None. `images` count those of all ranks.
-Durations are by the monotonic clock.
+What a table holds is said by its section or its event, further down. A field is `Annotated[type, unit, meaning]`; its
+name is the key in the log. A field that is None is written as null: it was not measured. A field with a default is
+left out where it is None. `images` count those of all ranks. Durations are by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Generic, TypeVar
 V = TypeVar("V")
 Json = Any  # a value that JSON can hold
 Table = dict[str, Any]
+Texts = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,12 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """Which form of log this is."""
-
     format: Annotated[str, "", "name of the form"] = "paddle-reference-log"
     version: Annotated[int, "", "1 until a reader of it could be misled"] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The code that ran."""
-
     commit: Annotated[str | None, "", "of the checkout or the image"]
     dirty: Annotated[bool | None, "", "whether the tree differs from its commit"]
     lock_sha256: Annotated[str, "", "SHA-256 of locks/run.lock"]
@@ -77,8 +74,6 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting of the job or the recipe."""
-
     value: Annotated[Json, "", "as resolved"]
     origin: Annotated[str, "", "environment, or the file that set it"]
 
@@ -103,8 +98,6 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A machine of the job."""
-
     host: Annotated[str, "", "name of the host"]
     cpu: Annotated[str, "", "model of the processor"]
     cores: Annotated[int, "", "that the job may use"]
@@ -116,8 +109,6 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """The machines of the job."""
-
     nodes: Annotated[list[Node], "", "one for each host"]
     device: Annotated[str, "", "gpu or cpu: what trains"]
     math_mode: Annotated[str, "", "arithmetic of the multiplications, as PRECISION names it"]
@@ -125,8 +116,6 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """What the run trains on."""
-
     name: Annotated[str, "", "folder, or name of the embedded set"]
     train_samples: Annotated[int, "images", "of an epoch"]
     eval_samples: Annotated[int, "images", "of an evaluation"]
@@ -136,8 +125,6 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """The training program of a rank."""
-
     operators: Annotated[dict[str, int], "", "count of each type"]
     all_reduces: Annotated[int, "", "of a step"]
     all_reduce_mib: Annotated[float, "MiB", "that they sum"]
@@ -148,10 +135,8 @@ class Program:
 LOG = Section[Format]("log", Format, "form of the log")
 SOURCE = Section[Source]("source", Source, "the code that ran")
 CONFIG = Section[Table]("config", dict[str, Setting], "every setting, by its name")
-ENVIRONMENT = Section[dict[str, str]](
-    "environment", dict[str, str], "variables of the libraries, as the process has them"
-)
-PACKAGES = Section[dict[str, str]]("packages", dict[str, str], "versions of what decides speed")
+ENVIRONMENT = Section[Texts]("environment", Texts, "variables of the libraries, as the process has them")
+PACKAGES = Section[Texts]("packages", Texts, "versions of what decides speed")
 HARDWARE = Section[Hardware]("hardware", Hardware, "the machines")
 DATASET = Section[Dataset]("dataset", Dataset, "what the run trains on")
 PROGRAM = Section[Program]("program", Program, "the training program of a rank")
@@ -162,8 +147,6 @@ SECTIONS: dict[str, Section[Any]] = {s.name: s for s in list(globals().values())
 
 @dataclass(frozen=True, kw_only=True)
 class CacheState:
-    """Beside cache_clear."""
-
     node: Annotated[str, "", "host"]
     status: Annotated[str, "", "done or skipped"]
     by: Annotated[str | None, "", "who cleared the page cache"] = None
@@ -172,8 +155,6 @@ class CacheState:
 
 @dataclass(frozen=True, kw_only=True)
 class InEpoch:
-    """Which epoch, from 1."""
-
     epoch_num: Annotated[int, "", "number of the epoch, from 1"]
 
 
@@ -187,15 +168,11 @@ class InBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class AtStep:
-    """Which step, from 1."""
-
     step: Annotated[int, "steps", "of the run, from 1"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InWindow:
-    """Beside step_window."""
-
     step: Annotated[int, "steps", "the window's last one, from 1"]
     epoch_num: Annotated[int, "", "number of the epoch, from 1"]
     phase: Annotated[str, "", "train, warmup or measured"]
@@ -203,15 +180,11 @@ class InWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Beside run_stop."""
-
     status: Annotated[str, "", "success or aborted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a score must know of the run."""
-
     devices: Annotated[int, "", "ranks"]
     nodes: Annotated[int, "", "hosts"]
     batch_per_device: Annotated[int, "images", "of a step, on a rank"]
@@ -281,8 +254,6 @@ class TelemetrySummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint that was written."""
-
     step: Annotated[int, "steps", "of the run, from 1"]
     file: Annotated[str, "", "its name"]
     mib: Annotated[float, "MiB", "its size"]
@@ -335,24 +306,23 @@ CLOCK_SET = Point(
 )
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
-_HYPERPARAMETERS = {
-    "base_learning_rate": ("", "after the warm-up"),
-    "end_learning_rate": ("", "where the decay ends"),
-    "learning_rate_decay_poly_power": ("", "of a polynomial decay"),
-    "learning_rate_decay_steps": ("steps", "length of the schedule"),
-    "momentum": ("", "share of the last update"),
-    "weight_decay": ("", "factor of the L2 penalty"),
-}
 OPTIMIZER: dict[str, dict[str, Point[float]]] = {
     kind: {
         name: Point(f"{kind}_opt_{name}", float, meaning, unit=unit)
-        for name, (unit, meaning) in _HYPERPARAMETERS.items()
+        for name, unit, meaning in (
+            ("base_learning_rate", "", "after the warm-up"),
+            ("end_learning_rate", "", "where the decay ends"),
+            ("learning_rate_decay_poly_power", "", "of a polynomial decay"),
+            ("learning_rate_decay_steps", "steps", "length of the schedule"),
+            ("momentum", "", "share of the last update"),
+            ("weight_decay", "", "factor of the L2 penalty"),
+        )
     }
     for kind in ("sgd", "lars")
 }
 WARMUP_EPOCHS = {
-    "sgd": Point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
-    "lars": Point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    kind: Point(f"{prefix}opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs")
+    for kind, prefix in (("sgd", ""), ("lars", "lars_"))
 }
 LARS_EPSILON = Point("lars_epsilon", float, "added to the denominator of the trust ratio")
 

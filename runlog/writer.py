@@ -54,9 +54,8 @@ class RunLog:
             except FileExistsError:
                 raise ValueError(f"{path}: exists, results are never overwritten: move it or set LOGDIR") from None
             except OSError as error:
-                raise ValueError(
-                    f"{path}: cannot be created ({error.strerror}): set LOGDIR to a writable folder"
-                ) from error
+                why = f"cannot be created ({error.strerror}): set LOGDIR to a writable folder"
+                raise ValueError(f"{path}: {why}") from error
             handler.setFormatter(logging.Formatter("%(message)s"))
             logger.addHandler(handler)
         self._lines = logger

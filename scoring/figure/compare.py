@@ -80,8 +80,8 @@ def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None
         ratio = result.value / base.value
         interval, basis = None, "the base itself"
         if result is not base:
-            spread_known = known or between_runs((base, result), [one for _, one in named])
-            interval, basis = ratio_interval(base, result, spread_known)
+            apart = known or between_runs((base, result), [one for _, one in named])
+            interval, basis = ratio_interval(base, result, apart)
         speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
         efficiency = _efficiency(base, result, speedup)
         if efficiency and result.records[0].devices != base.records[0].devices:
@@ -165,11 +165,11 @@ def ratio_interval(
     if base.protocol.over_runs == "median":
         found = spread.median_ratio_interval(a, b)
         return found, f"ordered quotients {over}" if found else f"too few runs {over} for ordered quotients"
-    of = spread.mean_of if base.protocol.over_runs == "mean" else spread.olympic_mean_of
-    of_base, of_other = of(a), of(b)
+    olympic = base.protocol.over_runs == "olympic_mean"
+    of_base, of_other = (spread.mean_of(values, olympic=olympic) for values in (a, b))
     if of_base is None or of_other is None:
         return None, f"too few runs {over} for an olympic mean's interval"
-    return spread.ratio_interval(of_base, of_other), f"{'Welch' if of is spread.mean_of else 'Yuen'}'s t {over}"
+    return spread.ratio_interval(of_base, of_other), f"{'Yuen' if olympic else 'Welch'}'s t {over}"
 
 
 def _logs_of(place: str, pattern: str = "*") -> list[Path]:
@@ -204,16 +204,11 @@ def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[
     places = [system for place in places for system in _systems_of(place)]
     devices = _for_each(places, args.devices, "--devices")
     batches = _for_each(places, args.batch, "--batch")
-    return [
-        (
-            place,
-            [
-                read_described(log, format=args.format, devices=count, batch_per_device=batch, segment=args.segment)
-                for log in _logs_of(place)
-            ],
-        )
-        for place, count, batch in zip(places, devices, batches, strict=True)
-    ]
+    systems = []
+    for place, number, batch in zip(places, devices, batches, strict=True):
+        told = {"format": args.format, "devices": number, "batch_per_device": batch, "segment": args.segment}
+        systems.append((place, [read_described(log, **told) for log in _logs_of(place)]))
+    return systems
 
 
 def read_described(log: str | Path, **options: Any) -> Record:

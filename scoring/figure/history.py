@@ -32,7 +32,7 @@ PAGE = Path(__file__).with_name("history.html")
 PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Row:
     """One run of the history; the record itself stays in the file, as zlib-packed JSON."""
 
@@ -127,8 +127,9 @@ def _be_ours(connection: sqlite3.Connection, path: Path, new: bool) -> None:
 
 def rows_of(connection: sqlite3.Connection) -> list[Row]:
     """All runs, oldest first. Raises InputError for a row that another program altered."""
-    found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256").fetchall()
-    rows = [Row(**dict(zip(COLUMNS, values, strict=True))) for values in found]
+    rows = [
+        Row(*values) for values in connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
+    ]
     for row in rows:
         for name, value in vars(row).items():
             good = isinstance(value, str) or (name == "revision" and value is None)
@@ -157,10 +158,9 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tu
 
 def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
     """95 % interval of the new mean over the past one; None where too few runs say how far they lie apart."""
-    base = spread.mean_of(past)
+    base, other = spread.mean_of(past), spread.mean_of(new)
     if base is None or len(past) < LEAST_RUNS:
         return None
-    other = spread.mean_of(new)
     if other is not None:
         return spread.ratio_interval(base, other)
     deviation = base.error * math.sqrt(len(past)) / base.value

@@ -76,17 +76,15 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 def find(name: str) -> Protocol:
     """A built-in protocol by name, or the one of a user's YAML file (`FILE.yaml`, `FILE.yaml:NAME`)."""
     file, _, inner = name.partition(":")
-    if not file.endswith((".yaml", ".yml")):
-        protocols = load()
-        if name not in protocols:
-            raise InputError(f"no protocol {name!r}; known are {', '.join(protocols)}, or give a YAML file")
-        return protocols[name]
-    protocols = load(Path(file))
-    if not inner and len(protocols) == 1:
+    own = file.endswith((".yaml", ".yml"))
+    protocols = load(Path(file)) if own else load()
+    if own and not inner and len(protocols) == 1:
         return next(iter(protocols.values()))
-    if inner not in protocols:
-        raise InputError(f"{file}: holds the protocols {', '.join(protocols)}; choose with {file}:NAME")
-    return protocols[inner]
+    known, wanted = ", ".join(protocols), inner if own else name
+    if wanted not in protocols:
+        says = f"{file}: holds the protocols {known}; choose with {file}:NAME"
+        raise InputError(says if own else f"no protocol {name!r}; known are {known}, or give a YAML file")
+    return protocols[wanted]
 
 
 def _protocol(path: Path, name: str, row: Any) -> Protocol:

@@ -23,7 +23,7 @@ class RunFigure:
 
     file: str
     value: float  # in the score's unit; infinite for a run that did not converge
-    windows: int  # printed rows that went in
+    windows: int = 1  # printed rows that went in; 1 of a run as a whole
     first_line: int
     last_line: int
     chosen: tuple[Window, ...] = dataclasses.field(default=(), repr=False)  # the rows themselves
@@ -214,9 +214,8 @@ def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Wind
 
 
 def _too_short(record: Record, steps: int, total: int) -> InputError:
-    return InputError(
-        f"{record.file}: the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
-    )
+    says = f"the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
+    return InputError(f"{record.file}: {says}")
 
 
 def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
@@ -272,12 +271,11 @@ def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
 
 def _own_summary(record: Record) -> RunFigure:
     if record.summary_rate is None:
-        raise InputError(
-            f"{record.file}: the log closes with no figure of its own; take a protocol that counts its rows"
-        )
+        says = "the log closes with no figure of its own; take a protocol that counts its rows"
+        raise InputError(f"{record.file}: {says}")
     line = record.field_lines["summary_rate"]
     value = record.summary_rate * (devices_in_rate(record) or 1)
-    return RunFigure(file=record.file, value=value, windows=1, first_line=line, last_line=line, chosen=record.windows)
+    return RunFigure(file=record.file, value=value, first_line=line, last_line=line, chosen=record.windows)
 
 
 def _run_time(record: Record) -> RunFigure:
@@ -297,7 +295,6 @@ def _run_time(record: Record) -> RunFigure:
     return RunFigure(
         file=record.file,
         value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,
-        windows=1,  # the run itself
         first_line=record.field_lines["run_start_s"],
         last_line=record.field_lines.get("run_stop_s", record.lines),
     )

@@ -236,7 +236,7 @@ def _of_several_runs(runs: Sequence[RunFigure], protocol: Protocol) -> _Interval
         lacking = "order statistics need 5"
     else:
         mean = protocol.over_runs == "mean"
-        estimate = spread.mean_of(values) if mean else spread.olympic_mean_of(values)
+        estimate = spread.mean_of(values, olympic=not mean)
         interval = estimate.interval_95 if estimate else None
         method = f"t over {over}" if mean else f"Yuen's t of the olympic mean over {over}"
         lacking = "an olympic mean's needs 4"

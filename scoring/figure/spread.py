@@ -96,27 +96,18 @@ class Estimate:
         return around(self.value, t_quantile(self.freedom) * self.error / self.value)
 
 
-def mean_of(values: Sequence[float]) -> Estimate | None:
-    """The mean and its error (Student, Biometrika 6, 1908); None of fewer than two values."""
-    deviation = sd(values)
+def mean_of(values: Sequence[float], *, olympic: bool = False) -> Estimate | None:
+    """The mean and its error (Student, Biometrika 6, 1908); None where fewer than two values make it.
+
+    An olympic one is without best and worst, by Tukey and McLaughlin (Sankhya A 25, 1963), as in Yuen (Biometrika 61,
+    1974): its error is that of the winsorized values, so a run that did not converge (infinite) may be one of them.
+    """
+    kept = sorted(values)[1:-1] if olympic else list(values)
+    count, freedom = len(kept), len(kept) - 1
+    deviation = sd([kept[0], *kept, kept[-1]] if olympic else kept) if freedom > 0 else None
     if deviation is None:
         return None
-    return Estimate(math.fsum(values) / len(values), deviation / math.sqrt(len(values)), len(values) - 1)
-
-
-def olympic_mean_of(values: Sequence[float]) -> Estimate | None:
-    """The mean without best and worst, by Tukey and McLaughlin (Sankhya A 25, 1963), as in Yuen (Biometrika 61, 1974).
-
-    Its error is that of the winsorized values, so a run that did not converge (infinite) may be one of them. None of
-    fewer than four: nothing is left that could vary.
-    """
-    kept = sorted(values)[1:-1]
-    winsorized = sd([kept[0], *kept, kept[-1]]) if len(kept) > 1 else None
-    if winsorized is None:
-        return None
-    count = len(kept)
-    error = winsorized * math.sqrt((count + 1) / (count * (count - 1)))
-    return Estimate(math.fsum(kept) / count, error, count - 1)
+    return Estimate(math.fsum(kept) / count, deviation / math.sqrt(count * freedom / (len(values) - 1)), freedom)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

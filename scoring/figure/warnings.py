@@ -85,10 +85,8 @@ def step_times(windows: Iterable[Window]) -> list[float]:
 def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
     """Warnings about the measured windows of one run."""
     if record.truncated:
-        end = record.segment[1] if record.segment else record.lines
-        yield warning(
-            "truncated", "the log ends before its run does: the figure is of the part that is there", record, end
-        )
+        message = "the log ends before its run does: the figure is of the part that is there"
+        yield warning("truncated", message, record, record.segment[1] if record.segment else record.lines)
     if record.cumulative and averages_rates:
         message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
         yield warning("cumulative_windows", message, record)
@@ -184,8 +182,19 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
 
 
 def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
-    """A figure that lies off the log's summary, of all devices, by over 2 %, or far off the rows that it is of."""
-    yield from _of_rows(record, value, lines)
+    """A figure far off the rows that it is of, or off the run's time, or by over 2 % off the log's summary."""
+    of_lines = f"the figure, of lines {lines[0]} to {lines[1]}, is"
+    rows = [window for window in record.windows if lines[0] < window.line <= lines[1]]
+    times = [time for window in rows if window.steps and (time := row_s(record, window))]
+    batch = record.global_batch or (record.batch_per_device if record.rate_scope == "device" else None)
+    if batch and rows and len(times) == len(rows):
+        by_rows = sum(window.steps or 0 for window in rows) * batch / math.fsum(times)
+        if not 1 / REFUSED <= value / by_rows <= REFUSED:
+            message = (
+                f"{of_lines} {value / by_rows:.3g} times what the same rows' own times make, {by_rows:.6g}: the clock "
+                "was set, or the run stood still in between"
+            )
+            yield warning("rows_disagree", message, record, lines[1])
     run = run_rate(record)
     said = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
     if run is not None and not said and abs(value / run[1] - 1) > CLOCK_AGREES:
@@ -196,26 +205,10 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     summary = record.summary_rate if record.rate_scope == "global" else None
     if summary is not None and abs(value / summary - 1) > SUMMARY_SHARE:
         message = (
-            f"the figure, of lines {lines[0]} to {lines[1]}, is {value / summary - 1:+.1%} off the log's own summary "
-            f"{summary:.6g}, which has a rule of its own: see the protocol summary"
+            f"{of_lines} {value / summary - 1:+.1%} off the log's own summary {summary:.6g}, which has a rule of its "
+            "own: see the protocol summary"
         )
         yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
-
-
-def _of_rows(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
-    """A figure of time stamps between which the clock was set, or the run stood still."""
-    rows = [window for window in record.windows if lines[0] < window.line <= lines[1]]
-    times = [time for window in rows if window.steps and (time := row_s(record, window))]
-    batch = record.global_batch or (record.batch_per_device if record.rate_scope == "device" else None)
-    if not batch or not rows or len(times) < len(rows):
-        return
-    by_rows = sum(window.steps or 0 for window in rows) * batch / math.fsum(times)
-    if not 1 / REFUSED <= value / by_rows <= REFUSED:
-        message = (
-            f"the figure, of lines {lines[0]} to {lines[1]}, is {value / by_rows:.3g} times what the same rows' own "
-            f"times make, {by_rows:.6g}: the clock was set, or the run stood still in between"
-        )
-        yield warning("rows_disagree", message, record, lines[1])
 
 
 def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
@@ -245,7 +238,8 @@ def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[
             f"than the rest: warm-up was not over at the cut; try to skip {at} more"
         )
         return warning("warm_up_not_over", message, record, windows[at].line)
-    compute = _compute_times(windows, times)
+    waits = (min(w.data_wait_s / w.seconds, 1.0) if w.data_wait_s and w.seconds else 0.0 for w in windows)
+    compute = [time * (1 - share) for time, share in zip(times, waits, strict=True)]  # a stall is not throttling
     at, usual, slow = change_point(compute, max(1, count // 10), count - max(3, count // 5)) or (0, 0.0, 0.0)
     # A step rather than a ramp: the levels hold on both sides of it.
     if slow > usual * (1 + THROTTLE_SHARE) > 0 and max(_ramp(compute[:at]), _ramp(compute[at:])) < THROTTLE_SHARE / 2:
@@ -260,12 +254,6 @@ def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[
         message = f"step time drifts by {last / first - 1:+.1%} from the first to the last third of the run"
         return warning("drift", message, record, windows[count - third].line)
     return None
-
-
-def _compute_times(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
-    """Step times without the wait for data, where the log has it: a stall is not throttling."""
-    shares = (min(w.data_wait_s / w.seconds, 1.0) if w.data_wait_s and w.seconds else 0.0 for w in windows)
-    return [time * (1 - share) for time, share in zip(times, shares, strict=True)]
 
 
 def _ramp(values: Sequence[float]) -> float:

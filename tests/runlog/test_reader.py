@@ -22,22 +22,17 @@ def kinds(text: str | bytes) -> list[str]:
 
 
 def test_headers_events_and_human_lines_come_in_order_with_their_line_numbers() -> None:
-    entries = read(make_log.run())
-    headers = [entry for entry in entries if isinstance(entry, Header)]
-    assert [(header.section, header.line) for header in headers] == [
-        *(("log", 1), ("source", 2), ("config", 3), ("environment", 4), ("packages", 5), ("hardware", 6)),
-        *(("dataset", 7), ("program", 8)),
-    ]
-    lines = make_log.run().splitlines()
+    text = make_log.run()
+    entries, lines = read(text), text.splitlines()
+    headers = [(entry.section, entry.line) for entry in entries if isinstance(entry, Header)]
+    sections = ("log", "source", "config", "environment", "packages", "hardware", "dataset", "program")
+    assert headers == [(section, line) for line, section in enumerate(sections, 1)]
     events = [entry for entry in entries if isinstance(entry, Event)]
-    assert len(events) == sum(":::MLLOG" in line for line in lines)
-    text = make_log.run().encode()
+    assert [event.line for event in events] == [at for at, line in enumerate(lines, 1) if ":::MLLOG" in line]
     for event in events:
         assert f'"key": "{event.key}"' in lines[event.line - 1]
-        assert text[event.offset :].startswith(b":::MLLOG ")
-    assert events[0].key == "submission_benchmark"
-    assert events[0].value == "resnet"
-    assert events[0].metadata["lineno"] > 0
+        assert text.encode()[event.offset :].startswith(b":::MLLOG ")
+    assert (events[0].key, events[0].value) == ("submission_benchmark", "resnet") and events[0].metadata["lineno"] > 0
 
 
 @pytest.mark.parametrize(

@@ -51,20 +51,18 @@ def test_values_of_any_kind_stay_small(value: Any) -> None:
 
 
 def test_what_goes_on_and_what_was_said_last() -> None:
-    events = [
-        ("init_start", None, {}),
-        ("run_start", None, {}),
-        ("train_samples", 100, {}),
-        ("eval_start", None, {"epoch_num": 1}),
-        ("train_samples", 200, {}),
-        ("eval_stop", None, {"epoch_num": 1}),
-        ("run_stop", None, {"status": "success"}),
-    ]
-    phases = [run_of(*events[:count]).phase for count in range(len(events) + 1)]
-    assert phases == [
-        *("starting", "preparing", "training", "training", "evaluating", "evaluating", "training", "finished")
-    ]
-    assert run_of(("run_stop", None, {})).phase == "aborted"
+    course = {
+        ("init_start", None): "preparing",
+        ("run_start", None): "training",
+        ("train_samples", 100): "training",
+        ("eval_start", None): "evaluating",
+        ("train_samples", 200): "evaluating",
+        ("eval_stop", None): "training",
+        ("run_stop", None): "finished",
+    }
+    events = [(*event, {"status": "success", "epoch_num": 1}) for event in course]
+    assert [run_of(*events[:count]).phase for count in range(1, 8)] == list(course.values())
+    assert run_of().phase == "starting" and run_of(("run_stop", None, {})).phase == "aborted"
     run = run_of(*events)
     assert (run.first["train_samples"].value, run.last["train_samples"].value) == (100, 200)
     assert (run.starts[0].line, run.stops[0].line, run.last_ms) == (2, 7, 7000)

@@ -5,19 +5,17 @@ from typing import Any
 
 import pytest
 
-from scoring.__main__ import main
 from tests.scoring import samples
-from tests.scoring.command import Command
+from tests.scoring.command import Command, scoring
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
+def command() -> Command:
     """Runs `python -m scoring ... --json`: exit code, parsed output, standard error."""
 
     def call(*arguments: object) -> tuple[int, dict[str, Any], str]:
-        code = main([*map(str, arguments), "--json"])
-        out, error = capsys.readouterr()
-        return code, json.loads(out) if out else {}, error
+        code, out, error = scoring(*arguments, "--json")
+        return code, json.loads(out or "{}"), error
 
     return call
 

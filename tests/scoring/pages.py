@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import asdict
 from html.parser import HTMLParser
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import nvidia
+from tests.scoring import sample_run
 from tests.scoring.command import Done, scoring
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
@@ -27,15 +27,6 @@ mlx5_0  PIX    PIX    PHB    PHB     X
 TOPOLOGY = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
 
 
-def event(key: str, value: Any, time_s: float, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:
-    """One MLLOG line."""
-    fields = {"namespace": "", "time_ms": int(time_s * 1000), "event_type": kind, "key": key, "value": value}
-    return f":::MLLOG {json.dumps(fields | {'metadata': metadata})}"
-
-
-STARTS = itertools.count(1000.0)  # no two logs are of the same run
-
-
 def write_log(
     path: Path,
     *,
@@ -44,58 +35,34 @@ def write_log(
     windows: int = 12,
     text: str = "resnet50_v1.5",
     device: str = "gpu",
-    telemetry: bool = False,
-    accuracy: float = 0.95,
     seed: int = 7,
-    mode: str = "train",
-    status: str | None = "success",
     topology: dict[str, Any] | None = None,
     unsteady: bool = False,
+    **of_log: Any,
 ) -> Path:
     """A log of our own of `windows` windows of 5 steps; every second one is 2 % slower than `step_s`.
 
-    Of an unsteady one a third of the windows, after the tenth, takes twice as long.
+    Of an unsteady one a third of the windows, after the tenth, takes twice as long. `text` is what names everything.
     """
-    batch, start = 16, next(STARTS)
-    config = {
-        "DGXSYSTEM": {"value": "CPU", "origin": "environment"},
-        "BATCHSIZE": {"value": batch, "origin": "environment"},
-        "RECIPE.target_top1": {"value": 0.9, "origin": "paddle_rn50/config.py"},
-        "SUBMISSION_ORG": {"value": text, "origin": "environment"},
-    }
-    summary = {"devices": devices, "nodes": 1, "batch_per_device": batch, "precision": "fp32", "math_mode": "fp32"}
-    summary |= {"mode": mode, "framework": f"paddlepaddle {text}" if text != "resnet50_v1.5" else "paddlepaddle 2.6.2"}
-    gpus = [{"name": text, "memory_gib": 32.0}] * devices if text != "resnet50_v1.5" else []
+    slow = range(11, windows + 1, 3) if unsteady else ()
+    times = [step_s * (1.02 if at % 2 else 1.0) * (1 + (at in slow)) for at in range(1, windows + 1) for _ in range(5)]
+    settings = {"DGXSYSTEM": "CPU", "BATCHSIZE": 16, "RECIPE.target_top1": 0.9, "SUBMISSION_ORG": text}
+    named = {} if text == "resnet50_v1.5" else {"framework": f"paddlepaddle {text}"}
+    gpus = [{"name": text, "memory_gib": 32.0}] * devices if named else []
     nodes = [{"host": text, "cpu": text, "cores": 2, "gpus": gpus, "topology": topology}]
-    header = {
-        "log": {"format": "paddle-reference-log", "version": 1},
-        "source": {"commit": "abc", "dirty": False, "lock_sha256": "d" * 64, "image_digest": None},
-        "config": config,
-        "packages": {"paddlepaddle-gpu": text},
-        "hardware": {"nodes": nodes, "device": device},
-    }
     facts = dict.fromkeys(("submission_benchmark", "submission_org", "submission_platform"), text)
-    facts |= {"seed": seed, "train_samples": 1000, "global_batch_size": batch * devices}
-    facts |= {"run_summary": summary | {"model": text}}
-    lines = [f"# {json.dumps({name: content})}" for name, content in header.items()]
-    lines += [event(key, value, start) for key, value in facts.items()]
-    lines += [event("run_start", None, start, "INTERVAL_START"), f"a line for people: {text}"]
-    now = start
-    for window in range(1, windows + 1):
-        seconds = 5 * step_s * (1.02 if window % 2 else 1.0) * (1 + (unsteady and window in range(11, windows + 1, 3)))
-        now += seconds
-        value = {"steps": 5, "images": 5 * batch * devices, "time_s": seconds, "data_wait_s": 0.04 * seconds}
-        value |= {"loss": 3.0 / window, "gpu_memory_mib": 1000.0 + window if telemetry else None}
-        value |= {"power_w": 200.0 if telemetry else None}
-        phase = "train" if mode == "train" else "warmup" if window <= 4 else "measured"
-        lines.append(event("step_window", value, now, step=5 * window, epoch_num=1, phase=phase))
-    if mode == "train":
-        lines.append(event("eval_accuracy", accuracy, now + 1, epoch_num=1))
-    if telemetry:
-        lines.append(event("telemetry_summary", {"peak_gpu_temperature_c": 71}, now + 1))
-    if status is not None:
-        lines.append(event("run_stop", None, now + 2, "INTERVAL_END", status=status))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    made = sample_run.mllog(
+        sample_run.run_of(times, share=0.04, devices=devices, batch=16, every=5),
+        header={
+            "source": {"commit": "abc", "dirty": False, "lock_sha256": "d" * 64, "image_digest": None},
+            "config": {name: {"value": value, "origin": "environment"} for name, value in settings.items()},
+            "packages": {"paddlepaddle-gpu": text},
+            "hardware": {"nodes": nodes, "device": device},
+        },
+        facts=facts | {"seed": seed, "train_samples": 1000, "global_batch_size": 16 * devices},
+        **{"accuracy": 0.95, "warm_up": 20, "model": text, **named, **of_log},
+    )
+    path.write_text(made.replace("human line", text), encoding="utf-8")
     return path
 
 

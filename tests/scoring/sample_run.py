@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runlog import schema
 from tests import make_log
@@ -73,14 +75,29 @@ def dll(elapsed: float) -> str:
 
 
 def mllog(
-    run: Run, *, status: str = "success", mode: str = "train", warm_up: int | None = None, **summary: object
+    run: Run,
+    *,
+    status: str | None = "success",
+    mode: str = "train",
+    warm_up: int | None = None,
+    header: dict[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
+    accuracy: float = 0.76,
+    telemetry: bool = False,
+    **summary: Any,
 ) -> str:
-    """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop."""
+    """Our own log: run_summary, a step_window every `every` steps, run_start and run_stop.
+
+    `header` has further sections, `facts` events before the run; without a status it has no end.
+    """
     log = make_log.Log(tick_ms=0)
     log.now_ms = next(STARTS_MS)
-    log.section(schema.LOG, schema.Format())
-    log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"})
+    usual = {"log": schema.Format(), "packages": {"paddlepaddle-gpu": "2.6.2", "numpy": "1.26.4"}}
+    for name, value in (usual | (header or {})).items():
+        log.section(schema.SECTIONS[name], value)
     log.mllog.event("weights_initialization", metadata={"tensor": "conv0_weight"}, time_ms=int(log.now_ms))
+    for key, value in (facts or {}).items():
+        log.event(schema.EVENTS[key], value)  # type: ignore[arg-type]
     sizes = {"devices": run.devices, "batch_per_device": run.batch, "mode": mode}
     log.event(schema.RUN_SUMMARY, make_log.run_summary(**sizes, **summary))
     log.mark(schema.RUN_START)
@@ -100,11 +117,17 @@ def mllog(
                 data_wait_s=sum(wait for _, wait in part),
                 loss=6.9,
             )
+            if telemetry:
+                window = dataclasses.replace(window, gpu_memory_mib=1000.0 + done / run.every, power_w=200.0)
             of_warm_up = done <= (2 * run.every if warm_up is None else warm_up)
             phase = "train" if mode == "train" else ("warmup" if of_warm_up else "measured")
             log.window(window, step=done, epoch=number + 1, phase=phase)
             log.say(f"step {done}: human line, ips: 12 samples/sec.")
         log.mark(schema.EPOCH_STOP, epoch)
-        log.event(schema.EVAL_ACCURACY, 0.76, epoch)
-    log.mark(schema.RUN_STOP, schema.Ended(status=status))
+        if mode == "train":
+            log.event(schema.EVAL_ACCURACY, accuracy, epoch)
+    if telemetry:
+        log.event(schema.TELEMETRY_SUMMARY, {"peak_gpu_temperature_c": 71})
+    if status is not None:
+        log.mark(schema.RUN_STOP, schema.Ended(status=status))
     return log.text.getvalue()

@@ -12,18 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from scoring.__main__ import main
 from scoring.importers import read_record, recognise
 from scoring.importers.checks import CLOCKS
 from scoring.published.table import read_published, select
 from scoring.record import InputError
-from tests.scoring.command import Command
+from tests.scoring.command import Command, scoring
 
 CORPUS = Path(os.environ.get("PUBLISHED_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
 PERF = "PaddlePaddle_Perf"
-KERAS = "Oneflow-Inc_DLPerf/Tensorflow/resnet50v1.5/logs/tensorflow/resnet50"
-MXNET = f"{PERF}/ResNet50V1.5/OtherReports/MxNet/logs"
 CLAS = f"{PERF}/ResNet50V1.5/logs"
 NVLOG = f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs"
 
@@ -42,43 +39,6 @@ def log(folder: Path, path: str, name: str = "wild") -> Path:
     return target
 
 
-def test_the_rows_have_the_last_word_on_the_batch(tmp_path: Path) -> None:
-    """Four starts that came to nothing said 1024, the one that ran 128, and so do its rows, by rate x step time."""
-    path = log(tmp_path, "robinbg_PaddleClas/output/train.log")
-    record = read_record(path, segment=1)
-    assert (record.batch_per_device, record.field_lines["batch_per_device"]) == (128, 711) and not record.problems
-    path.write_bytes(path.read_bytes().replace(b"batch_size : 128\n", b"batch_size : 1024\n"))
-    record = read_record(path, segment=1)
-    assert record.batch_per_device == 128
-    [check] = [check for check in record.checks if check.what == "batch"]
-    assert not check.agree and check.ways[0] == "line 711: the configuration, 1024"
-    assert check.ways[1].startswith("line 776 and the other rows: rate x step time, 128")
-
-
-@pytest.mark.parametrize(
-    ("path", "devices", "batch"),
-    [
-        (f"{MXNET}/V100_LOG/mxnet_gpu8_fp32_bs128.txt", 8, 128),
-        (f"{MXNET}/V100_LOG/mxnet_gpu1_amp_bs256.txt", 1, 256),
-        (f"{CLAS}/paddle_gpu32_amp_bs128.txt", 32, 128),  # `elapse:`; TRAIN.batch_size is that of all
-        (f"{CLAS}/paddle_gpu8_amp_bs208.txt", 8, 208),
-        (f"{CLAS}/paddle_gpu1_fp32_bs96.txt", 1, 96),
-        (f"{NVLOG}/tf_gpu1_amp_bs254.txt~290cd0", 1, 254),
-        (f"{KERAS}/1n2g/rn50_b128_fp32_2.log", 2, 128),
-        (f"{KERAS}/4n8g/rn50_b128_fp32_3.log", 32, 128),
-        # `gpu_ids = range(0, 1)` beside `Distributed training: True`, of 32 devices: a process lists its own alone.
-        (f"{PERF}/DeepLabV3P/OtherReports/PyTorch/logs/pytorch/deeplabv3p_c32_fp32.log", None, 8),
-        (f"{PERF}/HRNetW18/OtherReports/PyTorch/logs/hrnet_c32_fp32.log", None, 8),
-        (f"{PERF}/HRNetW18/OtherReports/PyTorch/logs/pytorch/hrnet_c1_fp32.log", 1, 8),  # without a launcher
-        (f"{PERF}/HRNetW18/OtherReports/PyTorch/logs/pytorch/hrnet_c8_fp32.log~83a017", 8, 8),
-    ],
-)
-def test_devices_and_batch(tmp_path: Path, path: str, devices: int | None, batch: int) -> None:
-    record = read_record(log(tmp_path, path))
-    assert (record.devices, record.batch_per_device) == (devices, batch) and record.windows
-    assert record.global_batch == (devices and devices * batch)
-
-
 @pytest.mark.parametrize(
     ("path", "segment", "wanted"),  # devices, batch, rows, epochs
     [
@@ -93,46 +53,20 @@ def test_gluoncv(tmp_path: Path, path: str, segment: int | None, wanted: tuple[i
     assert found == wanted and record.truncated is False and record.windows[0].steps == 50 and not record.problems
 
 
-# Devices, batch, lines and figure of each run: MXNet's by its closing table, PaddleSeg's devices x the rows' rate.
-SEGMENTS = {
-    "Shun14_ENCNet-paddle/log/workerlog.0": [(2, 2, "lines 1 to 133", 2 * 1.79), (4, 2, "lines 134 to ", 4 * 1.79)],
-    f"{MXNET}/mxnet_gpu1_gpu8_amp_bs192.txt": [(1, 192, "lines 1 to 101", 1355), (8, 192, "lines 102 to 366", 10318)],
-}
-
-
-@pytest.mark.parametrize("path", SEGMENTS)
-def test_two_runs_in_one_log_are_refused_or_scored_apart(tmp_path: Path, command: Command, path: str) -> None:
-    """One run on 2 GPUs, then on 4; on 1, then on 8: each has its own devices, batch and figure."""
-    file, truth = log(tmp_path, path), SEGMENTS[path]
-    score = ("score", file, "--protocol", "ngc-mxnet" if "mxnet" in path else "window")
-    code, _, error = command(*score)
-    assert code == 2 and "2 runs in one log" in error and all(lines in error for _, _, lines, _ in truth)
-    assert "score one of them with --segment N" in error
-    for number, (devices, batch, lines, figure) in enumerate(truth, 1):
-        record = read_record(file, segment=number)
-        assert (record.devices, record.batch_per_device) == (devices, batch) and not record.problems
-        assert record.segment and lines.startswith(f"lines {record.segment[0]} to")
-        code, result, _ = command(*score, "--segment", number)
-        assert code == 0 and result["unit"] == "images/s"
-        assert result["value"] == pytest.approx(figure, rel=3e-4 if "mxnet" in path else 0.02)
-        source = result["sources"][0]
-        assert record.segment[0] < source["first_line"] < source["last_line"] <= record.segment[1]
-    code, _, error = command(*score, "--segment", 3)
-    assert code == 2 and "no run 3: the log holds 2" in error
-
-
 def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, command: Command) -> None:
     """Nineteen starts of PaddleClas, of which five trained; two of them went on with the counters of the one before."""
     file = log(tmp_path, "robinbg_PaddleClas/output/train.log")
     code, _, error = command("import", file)
     assert code == 2 and "5 runs in one log (1: lines 623 to 2071; 2: lines 2072 to 2391; " in error
+    assert "score one of them with --segment N" in error
+    assert "no run 6: the log holds 5" in command("import", file, "--segment", 6)[2]
     assert [read_record(file, segment=n).windows[0].line for n in (1, 2, 3)] == [776, 2226, 2546]
     other = f"{NVLOG}/tf_gpu32_amp_bs128.txt"  # no header tells the two apart
     _, _, error = command("import", log(tmp_path, other))
     assert "1: lines 1 to 311; 2: lines 312 to " in error
 
 
-def test_one_stalled_step_is_said(tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_stalled_step_is_said(tmp_path: Path, command: Command) -> None:
     """The last of 43 iterations takes 14 times as long as the others; the report prints 5889.05 images/s."""
     path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/V100-LOG/pytorch_gpu8_amp_bs256.txt~097aa7")
     code, result, _ = command("score", path, "--protocol", "window")
@@ -143,8 +77,9 @@ def test_one_stalled_step_is_said(tmp_path: Path, command: Command, capsys: pyte
     assert (result["interval_95"], result["interval_method"]) == (None, "none: the windows are too uneven for one")
     own = said["own_summary_differs"]
     assert own["line"] == 75 and "of lines 29 to 71, is -20.8% off the log's own summary 5793.51" in own["message"]
-    assert main(["score", str(path), "--protocol", "window"]) == 0
-    assert re.search(r"median +6005\.9\d\d \(of the window rates\)", capsys.readouterr().out)
+    assert re.search(
+        r"median +6005\.9\d\d \(of the window rates\)", scoring("score", path, "--protocol", "window").stdout
+    )
 
 
 def test_a_log_s_own_summary(tmp_path: Path, command: Command) -> None:
@@ -158,8 +93,8 @@ def test_a_log_s_own_summary(tmp_path: Path, command: Command) -> None:
 
 
 def test_no_log_of_the_corpus_gives_wrong_devices_or_batch(tmp_path: Path) -> None:
-    """Of each run, what the log's name says, or unknown; and every log of a known format says a thing in two ways."""
-    seen = checked = 0
+    """What its name says, which most logs say too, or unknown; every log of a known format says a thing in two ways."""
+    right, seen, checked = collections.Counter[str](), 0, 0
     with (CORPUS / "wild.csv").open() as table:
         for row in csv.DictReader(table):
             path = log(tmp_path, row["path"])
@@ -170,8 +105,10 @@ def test_no_log_of_the_corpus_gives_wrong_devices_or_batch(tmp_path: Path) -> No
                 continue
             seen, checked = seen + 1, checked + len(record.checks)
             for name, said in (("devices", record.devices), ("batch", record.batch_per_device)):
-                assert said is None or str(said) == (row[f"{name}_by_name"] or str(said)), (row["path"], name)
-    assert seen >= 105 and checked > 180
+                named = row[f"{name}_by_name"]
+                assert said is None or str(said) == (named or str(said)), (row["path"], name)
+                right[name] += str(said) == named
+    assert seen >= 105 and checked > 180 and right == {"devices": 82, "batch": 88}
 
 
 def disagreements(path: Path) -> list[str]:
@@ -191,6 +128,7 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path, command: Command) -> No
         seg.write_bytes(re.sub(old, new, good))
         [text] = disagreements(seg)
         assert re.fullmatch(said, text), text
+        assert read_record(seg).batch_per_device == 8  # the rows have the last word
         code, result, _ = command("score", seg, "--protocol", "perf-seg")
         assert code == 0 and [w["message"] for w in result["warnings"] if w["rule"] == "ways_disagree"] == [text]
         assert [check["agree"] for check in result["checked"]].count(False) == 1
@@ -207,29 +145,6 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path, command: Command) -> No
     seg.write_bytes(good)  # an option is held to the log as well
     code, result, _ = command("score", seg, "--protocol", "perf-seg", "--devices", 4)
     assert code == 0 and "option_contradicts_log" in [w["rule"] for w in result["warnings"]]
-
-
-def test_rates_of_a_submission_are_held_to_images_over_time(tmp_path: Path, command: Command) -> None:
-    path = mlperf(tmp_path, "v2.1/ASUSTeK/results/ESCN4A-E11/resnet")[0]
-    [check] = [check for check in read_record(path).checks if check.what == "rate"]
-    assert check.what == "rate" and check.agree and " 1 times the printed ones" in check.ways[1]
-    path.write_bytes(re.sub(rb'("imgs_sec": |"throughput", "value": )', rb"\g<1>1", path.read_bytes()))
-    assert [check.what for check in read_record(path).checks if not check.agree] == ["rate"]
-    code, _, error = command("score", path, "--protocol", "window", "--skip", 1)
-    assert code == 2 and "two ways to it contradict each other: rate: " in error
-    code, _, error = command("score", path, "--protocol", "mlperf")  # minutes are no matter of rates
-    assert code == 1 and "asks for 5 runs" in error
-
-
-def test_rows_that_leave_time_out_are_said(tmp_path: Path) -> None:
-    """PaddleClas's dynamic-graph rows leave a twentieth of the time out: said from 5 % on, with both ways."""
-    path = log(tmp_path, "robinbg_PaddleClas/output/train.log")
-    [check] = [check for check in read_record(path, segment=3).checks if check.what == "time"]
-    ways = ("lines 2547 to 6957: time stamps, 10431 s", "lines 2547 to 6957: their step times, 9965.96 s")
-    assert check.agree and check.ways == ways
-    path.write_bytes(re.sub(rb"(batch_cost: \d\.\d)\d", rb"\g<1>0", path.read_bytes()))
-    [check] = [check for check in read_record(path, segment=3).checks if check.what == "time"]
-    assert not check.agree and not check.refused
 
 
 @pytest.mark.ci
@@ -281,23 +196,6 @@ def mlperf(folder: Path, system: str) -> list[Path]:
     return [log(folder, name, "mlperf_resnet") for name in names]
 
 
-def test_epochs_that_are_launched_ahead_of_the_devices_give_no_figure_but_the_bound(
-    tmp_path: Path, command: Command
-) -> None:
-    """On 527 nodes their own times made 36 million images/s, where the run's make 6.4."""
-    system = "v2.1/NVIDIA/results/dgxa100_n{}_ngc22.04_mxnet/resnet/result_{}.txt"
-    for run in (0, 4):
-        path = log(tmp_path, system.format(527, run), "mlperf_resnet")
-        code, _, error = command("score", path, "--protocol", "window", "--devices", 4216)
-        assert code == 2 and "no figure, as two ways to it contradict each other" in error
-        bound = re.search(r"run_start to run_stop, [\d.]+ s, which is ([\d.e+]+) images/s", error)
-        assert bound and 5.5e6 < float(bound[1]) < 7e6
-    path = log(tmp_path, system.format(128, 0), "mlperf_resnet")
-    code, result, _ = command("score", path, "--protocol", "window")
-    assert code == 0 and result["one_clock"] == []
-    assert "epochs against the run's time" in [check["what"] for check in result["checked"] if check["agree"]]
-
-
 def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, command: Command) -> None:
     logs = mlperf(tmp_path, "v4.0/tinycorp/results/tinybox_green/resnet")
     code, result, _ = command("score", *logs, "--protocol", "mlperf")
@@ -308,15 +206,10 @@ def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, command: Com
     assert len(finite) == 4 and result["value"] == pytest.approx(sum(finite[1:]) / 3)
     low, high = result["interval_95"]  # the worst is out already: of the others but the best
     assert low <= result["value"] <= high
-
-
-def test_a_run_that_never_trained_counts_as_the_worst(tmp_path: Path, command: Command) -> None:
-    """Its log ends with the first epoch_start."""
+    # One log ends with the first epoch_start.
     logs = mlperf(tmp_path, "v2.1/HPE/results/HPE-ProLiant-XL675d-Gen10-Plus_A100-SXM-80GB_16N_mxnet/resnet")
     code, result, _ = command("score", *logs, "--protocol", "mlperf")
     assert code == 0 and [source["value"] == "inf" for source in result["sources"]] == [False] * 4 + [True]
-    code, _, error = command("score", logs[4], "--protocol", "window")
-    assert code == 2 and "nothing was measured" in error
 
 
 def test_runs_of_two_global_batches_are_no_repeats(tmp_path: Path, command: Command) -> None:

@@ -61,19 +61,17 @@ def mutated(text: bytes, draw: random.Random, more: Sequence[bytes] = ()) -> byt
     data = bytearray(text)
     for _ in range(draw.randrange(1, 30)):
         at = draw.randrange(len(data) + 1)
-        kind = draw.randrange(5)
-        if kind == 0:
-            data[at:at] = draw.choice((*BITS, *more))
-        elif kind == 1:
-            del data[at : at + draw.randrange(1, 60)]
-        elif kind == 2:
-            data[at : at + 1] = bytes([draw.randrange(256)])
-        elif kind == 3:
-            data[at:at] = data[at : at + draw.randrange(300)]
-        else:  # another digit in some number
-            digits = [index for index in range(at, min(at + 40, len(data))) if 48 <= data[index] <= 57]
-            if digits:
-                data[digits[0]] = draw.choice(b"0123456789.-e")
+        digit = next((index for index in range(at, min(at + 40, len(data))) if 48 <= data[index] <= 57), at)
+        first, last, piece = draw.choice(
+            (
+                (at, at, draw.choice((*BITS, *more))),
+                (at, at + draw.randrange(1, 60), b""),
+                (at, at + 1, bytes([draw.randrange(256)])),
+                (at, at, data[at : at + draw.randrange(300)]),
+                (digit, digit + 1, bytes([draw.choice(b"0123456789.-e")])),
+            )
+        )
+        data[first:last] = piece
     return bytes(data)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scoring.figure import limit
-from scoring.published.cards import card_of
 from scoring.record import Record
 from tests import make_log
 from tests.jobs import REPOSITORY
@@ -23,6 +22,11 @@ def record(*, gpus: Any = (A100,) * 8, sizes: dict[str, Any] | None = None, **fi
     return Record(file="a", sha256="", lines=1, format="mllog", **(of_run | fields))
 
 
+def of_gpu(name: str, memory_gib: float | None) -> dict[str, Any]:
+    """A run on eight of it."""
+    return {"gpus": [{"name": name, "memory_gib": memory_gib}] * 8}
+
+
 def test_the_flops_are_those_counted_of_the_fp32_programs() -> None:
     golden = json.loads((REPOSITORY / "tests/tools/golden/programs.json").read_text())
     for (model, *_), flops in limit.FLOPS.items():
@@ -36,7 +40,9 @@ def test_the_flops_are_those_counted_of_the_fp32_programs() -> None:
         ({}, 312e12),
         ({"precision": "fp32", "math_mode": "fp32"}, 19.5e12),
         ({"precision": "fp32", "math_mode": "tf32"}, 156e12),
-        ({"gpus": [{"name": "Tesla V100-SXM2-32GB", "memory_gib": 32.0}] * 8}, 125e12),
+        (of_gpu("Tesla V100-SXM2-32GB", 32.0), 125e12),
+        (of_gpu("Tesla V100-SXM2-16GB", 15.8), 125e12),
+        (of_gpu("NVIDIA A100-SXM4-80GB", 79.2), 312e12),
     ],
 )
 def test_a_figure_is_a_share_of_the_cards_peak(fields: dict[str, Any], peak: float) -> None:
@@ -48,6 +54,9 @@ def test_a_figure_is_a_share_of_the_cards_peak(fields: dict[str, Any], peak: flo
 @pytest.mark.parametrize(
     "fields",
     [
+        *(of_gpu(f"{name}GB", 39.6) for name in ("NVIDIA A100-PCIE-40", "Tesla V100S-SXM2-40", "NVIDIA A10-40")),
+        of_gpu("NVIDIA A100 80GB PCIe", 79.2),
+        of_gpu("NVIDIA A100-SXM4-40GB", None),
         *({"gpus": gpus} for gpus in ((), [A100, {"name": "H100"}], [{"name": [1], "memory_gib": "x"}], [3])),
         *({"sizes": {"size": size}} for size in (160, None, [224], "224", 1e400)),
         *({name: None} for name in ("devices", "precision", "model")),
@@ -56,21 +65,6 @@ def test_a_figure_is_a_share_of_the_cards_peak(fields: dict[str, Any], peak: flo
 )
 def test_what_a_log_does_not_say_gives_no_share(fields: dict[str, Any]) -> None:
     assert limit.utilization([record(), record(**fields)], 16_000.0) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "memory_gib", "card"),
-    [
-        *(("Tesla V100-SXM2-16GB", gib, ("V100", 16)) for gib in (15.8, 16.0)),
-        ("NVIDIA A100-SXM4-80GB", 79.2, ("A100", 80)),
-        *((f"{name}GB", 39.6, None) for name in ("NVIDIA A100-PCIE-40", "Tesla V100S-SXM2-40", "NVIDIA A10-40")),
-        ("NVIDIA A100 80GB PCIe", 79.2, None),
-        ("NVIDIA A100-SXM4-40GB", None, None),
-    ],
-)
-def test_a_card_is_one_of_the_table(name: str, memory_gib: float | None, card: tuple[str, int] | None) -> None:
-    found = card_of(name, memory_gib)
-    assert (found and (found.name, found.memory_gib)) == card
 
 
 def test_images_a_joule_are_those_of_all_runs() -> None:

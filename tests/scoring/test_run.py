@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from runlog import schema
 from scoring.figure import protocols
 from scoring.figure.score import score
 from scoring.importers import count, read_record
 from scoring.record import InputError, Record
+from tests import make_log
 from tests.scoring import samples
-from tests.scoring.pages import event
 
-STAMP = re.compile(r"^\[(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\]")
 RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
 STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
 
@@ -28,49 +25,40 @@ def read(folder: Path, text: str) -> Record:
     return read_record(path)
 
 
-def clock_set(text: str, by_s: int, row: int) -> str:
-    """A PaddleClas log whose clock was set by `by_s` seconds before its row of that number."""
-    lines, rows = text.splitlines(), 0
-    for at, line in enumerate(lines):
-        rows += "train step:" in line
-        if rows >= row and (found := STAMP.match(line)):
-            stamp = datetime.datetime.strptime(found[1], "%Y/%m/%d %H:%M:%S") + datetime.timedelta(seconds=by_s)
-            lines[at] = f"[{stamp:%Y/%m/%d %H:%M:%S}]{line[found.end() :]}"
-    return "\n".join(lines) + "\n"
+def clock_set(text: str, by_ms: int, before: str) -> str:
+    """A log of our own whose clock was set by so much before its first line that holds `before`."""
+    return samples.moved(text, by_ms, text.rindex("\n", 0, text.index(before)))
 
 
 def test_no_figure_of_time_stamps_that_go_back_and_a_warning_of_those_that_leap(tmp_path: Path) -> None:
-    text = samples.paddleclas_static(samples.run_of([0.5] * 200))
-    record = read(tmp_path, clock_set(text, -30, 6))
+    text = samples.mllog(samples.run_of([0.5] * 200))
+    record = read(tmp_path, clock_set(text, -30_000, '"step": 60,'))
     with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before that of line \d+"):
         score([record], STAMPS)
     windows = score([record], protocols.find("window"))  # of the rows' own times
     assert windows.value == pytest.approx(512, rel=1e-3)
     [problem] = [warning.found for warning in windows.warnings if warning.check == "log_problem"]
     assert "is 25 s before that of line" in problem and "the clock was set" in problem
-    outside = read(tmp_path, clock_set(text, -30, 15))  # steps 20 to 120 end before it
+    outside = read(tmp_path, clock_set(text, -30_000, '"step": 150,'))  # steps 20 to 120 end before it
     assert score([outside], STAMPS).value == pytest.approx(512, rel=0.05)
-    [leaps] = [w for w in score([read(tmp_path, clock_set(text, 3600, 6))], STAMPS).warnings if "rows_" in w.check]
+    leapt = read(tmp_path, clock_set(text, 3_600_000, '"step": 60,'))
+    [leaps] = [warning for warning in score([leapt], STAMPS).warnings if "rows_" in warning.check]
     assert leaps.check == "rows_disagree" and "make, 512: the clock was set" in leaps.found
     assert not [w for w in score([read(tmp_path, text)], STAMPS).warnings if "rows_" in w.check]
 
 
-def moved(text: str, by_ms: int, before: str) -> str:
-    """Our own log whose clock was set by `by_ms` before its first line that holds `before`."""
-    head, marker, tail = text.partition(before)
-    cut = head.rfind("\n") + 1
-    late = re.sub(r'"time_ms": (\d+)', lambda found: f'"time_ms": {int(found[1]) + by_ms}', text[cut:])
-    assert marker and tail
-    return text[:cut] + late
-
-
-def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "says"),
+    [
+        ('"step": 150,', r"clock was set: the time stamp of line \d+ lies before"),
+        ('"run_stop"', r"run_start to run_stop are 40 s and the windows alone 100 s: the clock"),
+    ],
+)
+def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path, before: str, says: str) -> None:
     text = samples.mllog(samples.run_of([0.5] * 200))
     assert score([read(tmp_path, text)], RUN_TIME).value == pytest.approx(100 / 60, rel=1e-3)
-    with pytest.raises(InputError, match=r"clock was set: the time stamp of line \d+ lies before"):
-        score([read(tmp_path, moved(text, -60_000, '"step": 150,'))], RUN_TIME)
-    with pytest.raises(InputError, match=r"run_start to run_stop are 40 s and the windows alone 100 s: the clock"):
-        score([read(tmp_path, moved(text, -60_000, "run_stop"))], RUN_TIME)
+    with pytest.raises(InputError, match=says):
+        score([read(tmp_path, clock_set(text, -60_000, before))], RUN_TIME)
 
 
 ROW = "train: epoch {}, iter {}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {:.3f}\n"
@@ -111,29 +99,18 @@ def test_stamps_are_taken_after_the_rows_that_are_skipped(tmp_path: Path) -> Non
     assert found.value == pytest.approx(800, rel=1e-6)
 
 
-SEG = (
-    "2022-05-01 10:{:02}:{:02} [INFO]\t[TRAIN] epoch: 1, iter: {}/80000, loss: 0.5, lr: 0.009, "
-    "batch_cost: {:.4f}, reader_cost: 0.0001, ips: {:.4f} samples/sec | ETA 00:04:20\n"
-)
-
-
-def seg_log(rows: int, times: Sequence[float]) -> str:
-    """A PaddleSeg log of one image a step, of these step times in turn."""
-    lines, clock_s = [], 0.0
-    for at in range(1, rows + 1):
-        time_s = times[at % len(times)]
-        clock_s += 10 * time_s
-        lines.append(SEG.format(int(clock_s // 60), int(clock_s % 60), 10 * at, time_s, 1 / time_s))
-    return "".join(lines)
-
-
 def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
     """Rate x step time of one device is its batch, whatever the options say, and as far as the digits go."""
-    assert read(tmp_path, seg_log(29, [13.3, 14.3])).batch_per_device == 1  # 13.3 s x 0.0752 a second
-    path = tmp_path / "run.log"
-    path.write_text(seg_log(29, [3.1563]))
+    texts = [samples.paddleseg(samples.run_of([s] * 290, devices=1, batch=1)) for s in (3.1563, 13.3)]
+    text, slower = (text.replace("batch_size: 1\n", "") for text in texts)
+    assert read(tmp_path, slower).batch_per_device == 1  # 13.3 s x 0.0752 a second
+    other = samples.paddleclas_static(samples.run_of([0.5] * 200)).replace("batch_size : 32", "batch_size : 64")
+    clas = read(tmp_path, other)
+    [check] = [check for check in clas.checks if check.what == "batch"]
+    assert clas.batch_per_device == 32 and not check.agree and check.ways[0].endswith("the configuration, 64")
+    path = samples.write(tmp_path, "run.log", text)
     seg = protocols.find("perf-seg")
-    says = "batch_per_device from the options: batch: the options: 8 a device; lines 1 to 29: rate x step time, 0.9999"
+    says = "batch_per_device from the options: batch: the options: 8 a device; lines 11 to 39: rate x step time, 0.9999"
     with pytest.raises(InputError, match=says):
         score([read_record(path, devices=1, batch_per_device=8)], seg)
     right = score([read_record(path, devices=1, batch_per_device=1)], seg)
@@ -143,8 +120,7 @@ def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
 
 def test_each_of_our_own_runs_in_one_log_keeps_its_header(tmp_path: Path) -> None:
     texts = [samples.mllog(samples.run_of([seconds] * 40)) for seconds in (0.5, 0.6)]
-    path = tmp_path / "run.log"
-    path.write_text(texts[0] + texts[1].replace("2.6.2", "2.6.3"))
+    path = samples.write(tmp_path, "run.log", texts[0] + texts[1].replace("2.6.2", "2.6.3"))
     first, second = (read_record(path, segment=number) for number in (1, 2))
     assert first.header.keys() == second.header.keys() == {"log", "packages", "run_summary"}
     assert (first.software["paddlepaddle-gpu"], second.software["paddlepaddle-gpu"]) == ("2.6.2", "2.6.3")
@@ -173,67 +149,58 @@ def test_counts_are_bounded(text: str) -> None:
         count(text)
 
 
-def epochs_log(
-    path: Path, *, own_ms: int, evaluation_ms: int, last: int = 8, every: int = 1, idle_ms: int | None = None
-) -> Path:
-    """An MLPerf log of epochs 1 to `last` by their own stamps, evaluated after each second one.
+def epochs_log(path: Path, *, evaluation_ms: int, last: int = 8, every: int = 1, idle_ms: int | None = None) -> Path:
+    """An MLPerf log of epochs 1 to `last` of a second by their own stamps, evaluated after each second one.
 
     With `idle_ms` the run stops, and stood still that long before the first epoch.
     """
-
-    now = 1_600_000_000_000
-    lines = [event("train_samples", 1_281_167, now / 1000), event("global_batch_size", 4096, now / 1000)]
-    lines += [event("run_start", None, now / 1000, "INTERVAL_START")]
-    now += idle_ms or 0
+    log = make_log.Log(tick_ms=0)
+    log.now_ms = 1_600_000_000_000
+    log.event(schema.TRAIN_SAMPLES, 1_281_167)
+    log.event(schema.GLOBAL_BATCH_SIZE, 4096)
+    log.mark(schema.RUN_START)
+    log.now_ms += idle_ms or 0
     for epoch in range(1, last + 1, every):
-        lines.append(event("epoch_start", None, now / 1000, "INTERVAL_START", epoch_num=epoch))
-        now += own_ms
-        lines.append(event("epoch_stop", None, now / 1000, "INTERVAL_END", epoch_num=epoch))
-        now += evaluation_ms * (epoch % 2 == 0) + own_ms * (every - 1)
-    lines += [event("run_stop", None, now / 1000, "INTERVAL_END")] * (idle_ms is not None)
-    path.write_text("\n".join(lines) + "\n")
-    return path
+        log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
+        log.now_ms += 1000
+        log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
+        log.now_ms += evaluation_ms * (epoch % 2 == 0) + 1000 * (every - 1)
+    if idle_ms is not None:
+        log.mark(schema.RUN_STOP, schema.Ended(status="success"))
+    return samples.write(path.parent, path.name, log.text.getvalue())
 
 
 @pytest.mark.parametrize(
-    ("sizes", "agree", "refused"),
+    ("sizes", "agree", "says"),
     [
-        ({"own_ms": 1000, "evaluation_ms": 60}, True, False),  # 2 % of the run
-        ({"own_ms": 1000, "evaluation_ms": 300}, False, False),
-        ({"own_ms": 1000, "evaluation_ms": 1400}, False, True),  # the epochs were only launched
-        ({"own_ms": 1000, "evaluation_ms": 60, "idle_ms": 1000}, False, False),  # 12 % of run_start to run_stop
+        ({"evaluation_ms": 60}, True, "first to last epoch, 8.18 s"),  # 2 % of the run
+        ({"evaluation_ms": 300}, False, "first to last epoch, 8.9 s"),
+        ({"evaluation_ms": 1400}, False, "first to last epoch, 12.2 s"),  # the epochs were only launched: no figure
+        ({"evaluation_ms": 60, "idle_ms": 1000}, False, "run_start to run_stop, 9.24 s"),
+        # One of four is logged, as some submitters do: the run's time is that of all of them.
+        ({"evaluation_ms": 60, "last": 32, "every": 4}, True, "first to last epoch, 29 s, which is 1.28117e+06"),
     ],
 )
-def test_epochs_are_set_against_the_runs_time(tmp_path: Path, sizes: dict, agree: bool, refused: bool) -> None:
+def test_epochs_are_set_against_the_runs_time(tmp_path: Path, sizes: dict, agree: bool, says: str) -> None:
     record = read_record(epochs_log(tmp_path / "log.txt", **sizes), devices=8)
     [check] = [check for check in record.checks if check.what == "epochs against the run's time"]
-    assert (check.agree, check.refused) == (agree, refused)
-    if refused:
-        with pytest.raises(InputError, match=r"first to last epoch, .* images/s"):
+    assert (check.agree, check.refused) == (agree, sizes["evaluation_ms"] == 1400) and says in str(check)
+    if check.refused:
+        with pytest.raises(InputError, match=rf"two ways to it contradict each other.*{says}, .* images/s"):
             score([record], protocols.find("window"))
         return
     result = score([record], protocols.find("window"))
-    assert result.one_clock == [] and ("ways_disagree" in [w.check for w in result.warnings]) == (not agree)
-
-
-def test_epochs_that_the_log_leaves_out_are_not_taken_for_lost_time(tmp_path: Path) -> None:
-    """One of four is logged, as some submitters do: the run's time is that of all of them."""
-    record = read_record(epochs_log(tmp_path / "log.txt", own_ms=1000, evaluation_ms=60, last=32, every=4), devices=8)
-    result = score([record], protocols.find("window"))
-    assert result.one_clock == [] and result.value == pytest.approx(1_281_167)
-    [check] = [check for check in record.checks if check.what == "epochs against the run's time"]
-    assert check.agree and "first to last epoch, 29 s, which is 1.28117e+06 images/s" in str(check)
+    assert result.value == pytest.approx(1_281_167) and result.one_clock == []
+    assert any(says in warning.found for warning in result.warnings) == (not agree)
 
 
 def test_a_figure_far_off_its_run_says_so_where_the_rows_agree(tmp_path: Path) -> None:
     """The warm-up of two epochs of 16, which are five times as slow, is in the run's time and in the rows."""
-    path = epochs_log(tmp_path / "log.txt", own_ms=1000, evaluation_ms=0, last=16, idle_ms=0)
-    late = re.sub(
-        r'(?<="time_ms": )1600000(\d+)',
-        lambda found: str(1_600_000_000_000 + int(found[1]) + 4 * min(int(found[1]), 2000)),
-        path.read_text(),
-    )
-    path.write_text(late)
+    path = epochs_log(tmp_path / "log.txt", evaluation_ms=0, last=16, idle_ms=0)
+    text = path.read_text()
+    for epoch in (1, 2):  # each takes 4 s more
+        text = samples.moved(text, 4000, text.index("\n", text.index(f'"epoch_num": {epoch}}}')))
+    path.write_text(text)
     result = score([read_record(path, devices=8)], protocols.find("window").skipping(2))
     [said] = [w.found for w in result.warnings if w.check == "ways_disagree"]
     assert said.startswith(
@@ -245,11 +212,13 @@ def test_one_epoch_whose_clock_leapt_is_held_to_the_printed_rates(tmp_path: Path
     """An hour within one of 35 epochs: the figure would be a third, and most rates agree with their time."""
     text = (published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt").read_text()
     lines = text.splitlines(keepends=True)
-    [leap] = [at for at, line in enumerate(lines) if '"epoch_start"' in line and '"epoch_num": 14}' in line]
-    later = re.sub(r'(?<="time_ms": )\d+', lambda found: str(int(found[0]) + 3_600_000), "".join(lines[leap + 1 :]))
-    record = read(tmp_path, "".join(lines[: leap + 1]) + later)
+    [leap] = [at for at, line in enumerate(lines, 1) if '"epoch_start"' in line and '"epoch_num": 14}' in line]
+    record = read(tmp_path, samples.moved(text, 3_600_000, len("".join(lines[:leap]))))
     with pytest.raises(InputError, match=r"two ways to it contradict each other: rate: .* the printed rates, "):
         score([record], protocols.find("window"))
+    assert score([record], RUN_TIME).value > 60  # minutes are no matter of rates
+    [check] = [check for check in read(tmp_path, text).checks if check.what == "rate"]
+    assert check.agree and " 1 times the printed ones" in check.ways[1]
 
 
 @pytest.mark.parametrize("name", ["paddleseg_v100_gpu1_fp32_bs8.log", "mlperf_v2.1_dgxa100_resnet/result_0.txt"])

@@ -28,7 +28,7 @@ def test_t_quantile() -> None:
 def test_interval_of_an_olympic_mean_is_yuens() -> None:
     assert olympic_mean([1, 2, 3, 4, math.inf]) == 3
     values = [28.410, 28.639, 30.342, 28.748, 28.669]
-    found = spread.olympic_mean_of(values)
+    found = spread.mean_of(values, olympic=True)
     # Winsorized: 28.639, 28.639, 28.669, 28.748, 28.748; 0.0556 is their deviation, times the root of (n-1)/(h(h-1)).
     assert found is not None and found.freedom == 2
     assert found.error == pytest.approx(
@@ -37,9 +37,9 @@ def test_interval_of_an_olympic_mean_is_yuens() -> None:
     low, high = found.interval_95
     assert low * high == pytest.approx(found.value**2)  # even on the scale of logarithms
     assert math.log(high / found.value) == pytest.approx(4.3027 * found.error / found.value, rel=1e-4)
-    failed = spread.olympic_mean_of([28.410, 28.639, math.inf, 28.748, 28.669])
+    failed = spread.mean_of([28.410, 28.639, math.inf, 28.748, 28.669], olympic=True)
     assert failed is not None and failed == found
-    assert spread.olympic_mean_of([1, 2, 3]) is None
+    assert spread.mean_of([1, 2, 3], olympic=True) is None
 
 
 def test_interval_of_a_median_is_of_order_statistics() -> None:
@@ -92,7 +92,10 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
     called = {"mean": 0, "median": 0, "olympic": 0, "outlier": 0}
     for _ in range(2 * REPEATS):
         a, b = ([draw.gauss(100, 1) for _ in range(count)] for _ in range(2))
-        pairs = {"mean": [spread.mean_of(v) for v in (a, b)], "olympic": [spread.olympic_mean_of(v) for v in (a, b)]}
+        pairs = {
+            "mean": [spread.mean_of(v) for v in (a, b)],
+            "olympic": [spread.mean_of(v, olympic=True) for v in (a, b)],
+        }
         intervals = {name: spread.ratio_interval(*pair) for name, pair in pairs.items()}  # type: ignore[arg-type]
         median = spread.median_ratio_interval(a, b)
         assert median is not None

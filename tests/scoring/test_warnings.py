@@ -40,14 +40,6 @@ def test_steady_run_has_no_warning() -> None:
         assert rules(record_of(noise(count)), averages_rates=True) == set(), count
 
 
-def test_warm_up_not_over() -> None:
-    for slow in (1, 3, 15):
-        record = record_of(noise(slow, 0.6) + noise(60))
-        [warning] = warnings.of_windows(record, record.windows, False)
-        assert warning.check == "warm_up_not_over" and f"skip {slow} more" in warning.found
-    assert rules(record_of(noise(15, 0.502) + noise(60))) == set()  # less than the noise
-
-
 SLOWED, UNEVEN = noise(60) + noise(40, 0.56), noise(200, share=0.2)
 RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
 
@@ -55,9 +47,17 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
 @pytest.mark.parametrize(
     ("record", "averages_rates", "said", "unsaid"),
     [
+        *((record_of(noise(n, 0.6) + noise(60)), False, f"warm_up_not_over: skip {n} more", "") for n in (1, 3, 15)),
+        (record_of(noise(15, 0.502) + noise(60)), False, "", "warm_up_not_over"),  # less than the noise
         (record_of([*noise(20), 5.0, *noise(40)]), False, "outlying_window", "warm_up_not_over"),
         (record_of([time * (1 + at / 1000) for at, time in enumerate(noise(100))]), False, "drift", "throttling"),
         (record_of(SLOWED), False, "throttling", "drift"),
+        (
+            record_of(SLOWED, powers=[300.0] * 60 + [210.0] * 40),
+            False,
+            "throttling: 300 W before, 210 W after",
+            "drift",
+        ),
         (record_of(SLOWED, waits=[0.005] * 60 + [0.065] * 40), False, "", "throttling"),
         (record_of(noise(50), waits=[0.05] * 50), False, "data_stall", "throttling"),
         (record_of(noise(50), waits=[0.01] * 50), False, "", "data_stall"),
@@ -69,14 +69,10 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
     ],
 )
 def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool, said: str, unsaid: str) -> None:
-    found = rules(record, averages_rates=averages_rates)
-    assert {said} - {""} <= found and unsaid not in found
-
-
-def test_throttling_is_said_with_the_power_and_its_line() -> None:
-    record = record_of(SLOWED, powers=[300.0] * 60 + [210.0] * 40)
-    [warning] = warnings.of_windows(record, record.windows, False)
-    assert "300 W before, 210 W after" in warning.found and warning.where == "a.log:61"
+    found = {one.check: one for one in warnings.of_windows(record, record.windows, averages_rates)}
+    rule, _, words = said.partition(": ")
+    assert unsaid not in found and (not rule or words in found[rule].found)
+    assert rule != "throttling" or found[rule].where == "a.log:61"
 
 
 def test_mixed_software_math_modes_and_precisions(published_logs: Path, command: Command) -> None:
@@ -96,21 +92,19 @@ def test_mixed_software_math_modes_and_precisions(published_logs: Path, command:
 
 
 def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> None:
-    """An option that the log contradicts."""
-    log = write(tmp_path, "a.log", samples.paddleseg(samples.run_of([0.5] * 60)))
-    code, result, _ = command("score", log, "--protocol", "perf-seg", "--devices", 2)
-    assert code == 0
-    said = [(w["rule"], w["message"]) for w in result["warnings"]]
-    assert ("option_contradicts_log", "line 2: the log says devices 8, the options 2") in said
-
-
-def test_a_run_on_null_gpus_is_said_to_mean_nothing(tmp_path: Path, command: Command) -> None:
-    text = samples.mllog(samples.run_of([0.5] * 40), mode="throughput")
-    header = '# {"environment": {"NULL_GPU": "nothing is computed"}}\n'
-    log = write(tmp_path, "a.txt", header + text)
-    code, result, _ = command("score", log, "--protocol", "window", "--runs", "1")
-    assert code == 0
-    assert any("null GPUs, which compute nothing" in w["message"] for w in result["warnings"])
+    """An option that the log contradicts, a run that computed nothing, a log that ends early."""
+    text = samples.paddleseg(samples.run_of([0.5] * 200))
+    null = '# {"environment": {"NULL_GPU": "nothing is computed"}}\n' + samples.mllog(samples.run_of([0.5] * 100))
+    for log, options, rule, message in (
+        (text, ["--devices", 2], "option_contradicts_log", "line 2: the log says devices 8, the options 2"),
+        (null, [], "log_problem", "null GPUs, which compute nothing"),
+        (text[: text.index("iter: 160/")] + "iter: 160/200, loss: 1", [], "truncated", "the log ends before its run"),
+    ):
+        code, result, _ = command("score", write(tmp_path, "a.log", log), "--protocol", "perf-seg", *options)
+        [said] = [one["message"] for one in result["warnings"] if one["rule"] == rule]
+        assert code == 0 and message in said
+        if rule == "truncated":
+            assert result["value"] == pytest.approx(512, rel=1e-3) and result["windows"] == 11
 
 
 def test_outlying_runs() -> None:
@@ -124,17 +118,6 @@ def test_outlying_runs() -> None:
     ):
         found = [warning.check for warning in warnings.of_runs(records[: len(values)], values, "of any unit")]
         assert found == ["outlying_run"] * outlying
-
-
-def test_truncated_log_is_scored_and_said(tmp_path: Path, command: Command) -> None:
-    text = samples.paddleseg(samples.run_of([0.5] * 200))
-    log = write(tmp_path, "a.log", text[: text.index("iter: 160/")] + "iter: 160/200, loss: 1")
-    code, result, _ = command("score", log, "--protocol", "perf-seg")
-    assert code == 0 and result["value"] == pytest.approx(512, rel=1e-3) and result["windows"] == 11
-    assert "truncated" in [warning["rule"] for warning in result["warnings"]]
-
-
-# Intervals, against values from printed tables.
 
 
 @pytest.mark.parametrize(
