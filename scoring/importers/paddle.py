@@ -36,7 +36,7 @@ _OTHERS = (
     re.compile(" (elapse): "),
     re.compile(r" ips: \S+ (\w+)/s"),
 )
-_CONFIG = re.compile(r"(?:\] \w+ |^\S+ \S+ )INFO: ( *)(\w+) : ?(.*)$")
+_CONFIG = re.compile(r"(?:\] \w+ |\d\d:\d\d:\d\d(?:,\d+)? )INFO: ( *)(\w+) : ?(.*)$")
 _END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
 _AMP = ("AMP", "use_amp", "use_pure_fp16")
 _PATHS = {  # of the configuration

@@ -235,6 +235,7 @@ def test_a_log_without_its_start(tmp_path: Path, name: str) -> None:
         ("paddleclas_static", r"loss: +(\S+) (.*)samples/sec\.", r"\2samples/sec. loss: \1"),
         ("paddleclas_static", r"samples/sec\.", r"img/s"),
         ("paddleclas_static", r"\[(\S+) (\S+)\] ppcls INFO", r"\1 \2 INFO"),
+        ("paddleclas_static", r"\[(\S+) (\S+)\] ppcls INFO", r"trainer-0  | \1 \2 INFO"),
         ("paddleclas_dygraph", r"(batch_cost: \S+)s, (reader_cost: \S+),", r"\2, \1 s,"),
         ("paddleclas_dygraph", r", eta: \S+", r", eta: 1 day, 2:03:04, max_mem_reserved: 1000 MB"),
         ("paddleseg", r"batch_cost: (\S+), reader_cost: (\S+), ", r"reader_cost: \2, batch_cost: \1, "),
@@ -260,6 +261,7 @@ def test_other_releases_of_a_tool(tmp_path: Path, name: str, old: str, new: str)
     assert changed != text
     before, after = read(tmp_path, text, name), read(tmp_path, changed, name)
     assert same_rows(before, after)
+    assert [check.what for check in before.checks] == [check.what for check in after.checks]
     for field in ("end_s", "loss", "gpu_memory_mib"):
         assert column(before, field) == pytest.approx(column(after, field), nan_ok=True), field
 

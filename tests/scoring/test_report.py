@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import os
@@ -14,7 +13,7 @@ import pytest
 
 from scoring.report.text import number
 from tests import jobs
-from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
+from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.scoring import pages
 from tests.scoring.pages import (
     HOSTILE,
@@ -213,54 +212,48 @@ CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_in_chromium(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_in_chromium(opened: Opened, tmp_path: Path) -> None:  # noqa: F811
     logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=pages.TOPOLOGY)]
     logs += [write_log(tmp_path / f"run {n}.txt", devices=2, seed=n, step_s=0.5 + n / 100) for n in (1, 2)]
     logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=HOSTILE))
-    page = tmp_path / "report.html"
-    report(*logs, "--html", page)
+    file = tmp_path / "report.html"
+    report(*logs, "--html", file)
     shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
     for width, height, phone in ((1280, 900, False), (390, 844, True), (320, 600, True)):
         for scheme in ("light", "dark"):
-            browser.open(page, width=width, height=height, scheme=scheme, phone=phone)
+            page = opened(file, width=width, height=height, scheme=scheme, phone=phone)
             where = f"{width} {scheme}"
-            told = [
-                e for e in browser.events if e["method"].startswith(("Log.", "Runtime.exception", "Runtime.console"))
-            ]
-            assert not told, where
-            requests = [e["params"]["request"] for e in browser.events if e["method"] == "Network.requestWillBeSent"]
-            assert [request["url"] for request in requests] == [page.as_uri()], where
-            assert browser.value("window.pwned") is None, where
-            assert browser.value("document.querySelectorAll('main > details[open]').length") == 0, where
-            browser.value(UNFOLD)
-            assert browser.value("document.documentElement.scrollWidth") <= width, where
-            assert browser.value(BROKEN_LINKS) == [], where
-            assert browser.value(OUTSIDE) == [], where
+            assert page.evaluate("window.pwned") is None, where
+            assert page.locator("main > details[open]").count() == 0, where
+            page.evaluate(UNFOLD)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, where
+            assert page.evaluate(BROKEN_LINKS) == [], where
+            assert page.evaluate(OUTSIDE) == [], where
             if not phone:
-                assert browser.value(CUT_OFF) == [], where
+                assert page.evaluate(CUT_OFF) == [], where
             if width > 320:
-                assert browser.value(TOO_SMALL) == [], where
-            dark = browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(17, 21, 26)"
+                assert page.evaluate(TOO_SMALL) == [], where
+            dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 21, 26)"
             assert dark == (scheme == "dark")
-            browser.screenshot(shots / f"report-{width}-{scheme}.png", whole=True)
+            page.screenshot(path=shots / f"report-{width}-{scheme}.png", full_page=True)
     # A followed link shows the quoted line, which is folded away until then.
-    browser.open(page, width=1280, height=900, scheme="light", phone=False)
-    first = browser.value("document.querySelector('#verdict td a[href*=line]').click(), location.hash")
+    page = opened(file, width=1280, phone=False)
+    first = page.evaluate("document.querySelector('#verdict td a[href*=line]').click(), location.hash")
     shown = f"document.querySelector('{first}')"
-    assert browser.value(f"{shown}.matches(':target') && {shown}.checkVisibility({{contentVisibilityAuto: true}})")
-    browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert page.evaluate(f"{shown}.matches(':target') && {shown}.checkVisibility({{contentVisibilityAuto: true}})")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     a4_width = 718  # CSS pixels between margins of 10 mm
-    browser.call("Emulation.setDeviceMetricsOverride", width=a4_width, height=1000, deviceScaleFactor=1, mobile=False)
-    assert browser.value(CUT_OFF) == []
-    assert browser.value("document.documentElement.scrollWidth") <= a4_width
+    page.set_viewport_size({"width": a4_width, "height": 1000})
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= a4_width
     for count, most in ((1, 4), (5, 8)):
         runs = [
             write_log(tmp_path / f"print {n}.txt", seed=n, telemetry=True, topology=pages.TOPOLOGY)
             for n in range(count)
         ]
-        report(*runs, "--html", page)
-        browser.open(page, width=1280, height=900, scheme="dark", phone=False)
-        pdf = base64.b64decode(browser.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
-        (shots / f"report-{count}.pdf").write_bytes(pdf)
+        report(*runs, "--html", file)
+        page = opened(file, width=1280, scheme="dark", phone=False)
+        margin = dict.fromkeys(("top", "right", "bottom", "left"), "10mm")
+        pdf = page.pdf(path=shots / f"report-{count}.pdf", format="A4", margin=margin)  # type: ignore[arg-type]
         assert 1 < len(re.findall(rb"/Type\s*/Page[^s]", pdf)) <= most

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests import jobs
-from tests.browser import TOO_SMALL, UNFOLD, Browser, browser  # noqa: F401
+from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.harness import small
 from tests.scoring.pages import HOSTILE
 from tests.tools import fleet_simulation
@@ -306,15 +306,15 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [4, 64])
-def test_it_is_readable_in_chromium(nodes: int, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_it_is_readable_in_chromium(nodes: int, opened: Opened, tmp_path: Path) -> None:  # noqa: F811
     record = whole(fleet_simulation.record(nodes, 1, step={2: 2.0}, link={slow_link(nodes, spared=2): 3.0}))
     record["hosts"][1] = HOSTILE
     page(tmp_path, record)
     for width, phone in ((1280, False), (390, True)):
-        browser.open(tmp_path / "page.html", width=width, height=844, scheme="light", phone=phone)
-        browser.value(UNFOLD)
-        assert browser.value("document.documentElement.scrollWidth") <= width
-        assert browser.value(SMALL) == []
-        assert browser.value("window.pwned") is None
+        shown = opened(tmp_path / "page.html", width=width, phone=phone)
+        shown.evaluate(UNFOLD)
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        assert shown.evaluate(SMALL) == []
+        assert shown.evaluate("window.pwned") is None
         widths = "[...document.querySelectorAll('.map')].map(m => m.scrollWidth - m.parentElement.clientWidth)"
-        assert phone or max(browser.value(widths)) <= 0
+        assert phone or max(shown.evaluate(widths)) <= 0
