@@ -6,7 +6,5 @@ export DGXNNODES="${DGXNNODES:-2}"
 
 export NCCL_IB_HCA="${NCCL_IB_HCA:-mlx5_0,mlx5_1,mlx5_2,mlx5_3}"
 
-# shellcheck source=launch/dgx_nodes.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch/dgx_nodes.sh"
-# shellcheck source=config_DGX1.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config_DGX1.sh"

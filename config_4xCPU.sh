@@ -4,5 +4,4 @@
 export DGXNNODES="${DGXNNODES:-4}"
 export DGXNGPU="${DGXNGPU:-1}"
 
-# shellcheck source=config_CPU.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config_CPU.sh"

@@ -4,5 +4,4 @@
 # benchmark); at batch 256: not measured by anybody here quoted.
 export DGXNNODES="${DGXNNODES:-8}"
 
-# shellcheck source=config_2xDGX1.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config_2xDGX1.sh"

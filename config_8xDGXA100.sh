@@ -3,5 +3,4 @@
 # Throughput to expect: not measured; a published figure of Paddle is not known here.
 export DGXNNODES="${DGXNNODES:-8}"
 
-# shellcheck source=config_2xDGXA100.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config_2xDGXA100.sh"

@@ -14,7 +14,6 @@
 # has its host's network, devices, /tmp, limits and shared memory, and no name.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 print0=""

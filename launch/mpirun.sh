@@ -20,7 +20,6 @@
 # dies. Exit status: the first node's, or that of the first other one to fail.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 hosts="" no_container="" workdir=${PWD} ssh=ssh write_hosts="" nodes="" topology="" baseline=""

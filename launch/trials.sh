@@ -3,7 +3,6 @@
 # A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.py).
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 : "${JOB_FORWARDED:?start this by ./run_and_time.sh}"
