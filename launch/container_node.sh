@@ -103,7 +103,6 @@ if [[ -n ${print} ]]; then
   exit 0
 fi
 
-# shellcheck disable=SC2329 # the trap calls it
 stop() {
   if [[ ${ENGINE} == apptainer ]]; then
     kill -TERM "${child}" 2>/dev/null || true # which it passes on

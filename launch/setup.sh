@@ -113,7 +113,6 @@ done
 exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"
 flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
 child=""
-# shellcheck disable=SC2086 # two words
 trap 'rm -rf ${HALF}' EXIT
 trap 'kill ${child} 2>/dev/null; exit 143' TERM HUP
 trap 'kill ${child} 2>/dev/null; exit 130' INT
