@@ -85,68 +85,55 @@ def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -
     )
 
 
-def test_a_newer_python_trains_not_but_checks(checkout: Path) -> None:
-    program(checkout, "python3", "echo 3.13")
-    program(checkout, "dnf", "")
-    refused(setup(checkout), "found: 3.13. Install one (dnf install python3.11; where the system's packages have none:")
-    (checkout / "bin/dnf").unlink()
-    program(checkout, "apt-get", "")
-    refused(
-        setup(checkout), "(apt-get install python3.11 python3.11-venv; where the system's packages have none: `uv py"
-    )
-    program(checkout, "python3", "exit 127")
-    refused(setup(checkout), "found: none. Install one (apt-get install python3 python3-venv; where the system's pack")
+def lacking(module: str) -> str:
+    """Lines of a Python that cannot import it; what setup.sh asks first of a Python goes well."""
+    return f'[[ "$2" == *{module}* && "$2" != *version_info* && "$2" != *libc_ver* ]] && exit 1'
+
+
+def with_libc(found: str) -> str:
+    return f'[[ "$2" != *libc_ver* ]] || set -- -c "import platform; platform.libc_ver = lambda: {found}\n$2"'
+
+
+APT = {"apt-get": ""}
+NO_PYTHON = "exit 127"
+ARM = {"uname": '[[ "$1" == -m ]] && echo aarch64 || echo Linux'}
+OTHERS = "; where the system's packages have none: `uv py"
 
 
 @pytest.mark.parametrize(
-    ("without", "packager", "message"),
+    ("before", "programs", "message"),
     [
-        ("ensurepip", "apt-get", f"python3.11 has no venv module, and Paddle needs it: apt-get install {VENV}"),
-        ("libgomp", "apt-get", "libgomp.so.1 is not here, and Paddle needs it: apt-get install libgomp1"),
-        ("libgomp", "dnf", "libgomp.so.1 is not here, and Paddle needs it: dnf install libgomp"),
-        ("libgomp", "zypper", "libgomp.so.1 is not here, and Paddle needs it: zypper install libgomp1"),
-        ("libgomp", "pacman", "libgomp.so.1 is not here, and Paddle needs it: pacman -S gcc-libs"),
-        ("libgomp", "true", "your system's package manager (Debian's names: libgomp1)"),
-        ("import", "apt-get", f"apt-get install {VENV} libgomp1"),
+        (NO_PYTHON, {"python3": "echo 3.13", "dnf": ""}, f"found: 3.13. Install one (dnf install python3.11{OTHERS}"),
+        (NO_PYTHON, {"python3": "echo 3.13", **APT}, f"(apt-get install python3.11 python3.11-venv{OTHERS}"),
+        (NO_PYTHON, APT, f"found: none. Install one (apt-get install python3 python3-venv{OTHERS}"),
+        (lacking("ensurepip"), APT, f"python3.11 has no venv module, and Paddle needs it: apt-get install {VENV}"),
+        (lacking("libgomp"), APT, "libgomp.so.1 is not here, and Paddle needs it: apt-get install libgomp1"),
+        (lacking("libgomp"), {"dnf": ""}, "libgomp.so.1 is not here, and Paddle needs it: dnf install libgomp"),
+        (lacking("libgomp"), {"zypper": ""}, "libgomp.so.1 is not here, and Paddle needs it: zypper install libgomp1"),
+        (lacking("libgomp"), {"pacman": ""}, "libgomp.so.1 is not here, and Paddle needs it: pacman -S gcc-libs"),
+        (lacking("libgomp"), {}, "your system's package manager (Debian's names: libgomp1)"),
+        (lacking("import"), APT, f"apt-get install {VENV} libgomp1"),
+        (with_libc("('', '')"), APT, "Paddle and its packages need glibc 2.28 or newer"),
+        (with_libc("('glibc', '2.27')"), APT, "Paddle and its packages need glibc 2.28 or newer"),
+        ("", ARM, "Linux on aarch64: Paddle's wheel exists for Linux"),
+        ("", {"df": "echo Avail; echo 3000000"}, "3 GB free in"),
+        ("", {"flock": None, **APT}, "flock is not here, and set-up needs it: apt-get install util-linux"),
+        ("", {"setpriv": None, **APT}, "setpriv is not here, and set-up needs it: apt-get install util-linux"),
+        ("", {"xargs": None, **APT}, "xargs is not here, and set-up needs it: apt-get install findutils"),
     ],
 )
-def test_a_missing_package_is_named_before_the_download(
-    checkout: Path, without: str, packager: str, message: str
+def test_what_a_machine_lacks_is_said_before_the_download(
+    checkout: Path, before: str, programs: dict[str, str | None], message: str
 ) -> None:
-    python(checkout, f'[[ "$2" == *{without}* && "$2" != *version_info* && "$2" != *libc_ver* ]] && exit 1')
-    program(checkout, packager, "")
+    """`before` are lines of its Python; its `programs` are these, or missing."""
+    python(checkout, before)
+    for name, script in programs.items():
+        if script is None:
+            (checkout / "bin" / name).unlink()
+        else:
+            program(checkout, name, script)
     refused(setup(checkout), message)
     assert not list(checkout.glob(".venv/*"))
-
-
-@pytest.mark.parametrize(
-    ("name", "prints", "message"),
-    [
-        (
-            "uname",
-            '[[ "$1" == -m ]] && echo aarch64 || echo Linux',
-            "Linux on aarch64: Paddle's wheel exists for Linux",
-        ),
-        ("df", "echo Avail; echo 3000000", "3 GB free in"),
-        ("flock", "", "flock is not here, and set-up needs it: apt-get install util-linux"),
-        ("setpriv", "", "setpriv is not here, and set-up needs it: apt-get install util-linux"),
-        ("xargs", "", "xargs is not here, and set-up needs it: apt-get install findutils"),
-    ],
-)
-def test_another_machine(checkout: Path, name: str, prints: str, message: str) -> None:
-    """A tool says so, or is missing."""
-    python(checkout)
-    program(checkout, "apt-get", "")
-    program(checkout, name, prints)
-    if not prints:
-        (checkout / "bin" / name).unlink()
-    refused(setup(checkout), message)
-
-
-@pytest.mark.parametrize("libc", ["('', '')", "('glibc', '2.27')"])
-def test_another_c_library(checkout: Path, libc: str) -> None:
-    python(checkout, f'[[ "$2" != *libc_ver* ]] || set -- -c "import platform; platform.libc_ver = lambda: {libc}\n$2"')
-    refused(setup(checkout), "Paddle and its packages need glibc 2.28 or newer")
 
 
 # An environment with a pip that fails with the lines of the file `said`.
@@ -247,10 +234,10 @@ def test_a_start_that_is_killed_when_all_is_installed_leaves_nothing(checkout: P
     assert works(checkout)
 
 
-@pytest.mark.parametrize("option", ["user = true", "target = {}/x", "prefix = {}/x", "root = {}/x"])
-def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path, option: str) -> None:
+def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path) -> None:
     variables = own_wheels(checkout)
-    (checkout / "pip.conf").write_text(f"[install]\n{option.format(checkout)}\n[global]\nrequire-virtualenv = true\n")
+    elsewhere = "".join(f"{option} = {checkout}/x\n" for option in ("target", "prefix", "root"))
+    (checkout / "pip.conf").write_text(f"[install]\nuser = true\n{elsewhere}[global]\nrequire-virtualenv = true\n")
     done = setup(checkout, **variables | {"PIP_CONFIG_FILE": str(checkout / "pip.conf")})
     assert (done.returncode, done.stderr) == (0, "")
     assert works(checkout) and not (checkout / "x").exists()
