@@ -82,6 +82,24 @@ def run(
     )
 
 
+def printed(*command: str, **variables: str) -> str:
+    """What a command that succeeds prints."""
+    done = run(command, **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(done: subprocess.CompletedProcess[str], said: str) -> None:
+    """Exit status 2, and one line."""
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
+
+
+def resolved(stdout: str) -> dict[str, Any]:
+    """The configuration that a dry run prints."""
+    return json.JSONDecoder().raw_decode(stdout[stdout.index("\n{\n") + 1 :])[0]
+
+
 def begin(command: Sequence[str], *, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
     """A command, begun; in a session of its own, so that a test can end all of it.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.launch.commands import printed
+from tests.jobs import printed
 
 SCRIPT = str(jobs.REPOSITORY / "tests/fetch_logs.sh")
 

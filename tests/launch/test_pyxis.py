@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.launch.commands import printed, refused, resolved
+from tests.jobs import printed, refused, resolved
 
 DOCKERFILE = (jobs.REPOSITORY / "Dockerfile").read_text()
 OF_IMAGE = re.search(r"^ENV (?!PIP)(.*(?:\\\n.*)*)", DOCKERFILE, re.M)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from tests import jobs
-from tests.launch.commands import printed
+from tests.jobs import printed
 from tests.needs import need
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.launch.commands import refused
+from tests.jobs import refused
 
 TOOLS = (
     *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
