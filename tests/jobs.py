@@ -100,18 +100,21 @@ def resolved(stdout: str) -> dict[str, Any]:
     return json.JSONDecoder().raw_decode(stdout[stdout.index("\n{\n") + 1 :])[0]
 
 
-def begin(command: Sequence[str], *, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
-    """A command, begun; in a session of its own, so that a test can end all of it.
+def begin(
+    command: Sequence[str], *, cwd: Path = REPOSITORY, together: bool = False, **variables: str | int
+) -> subprocess.Popen[str]:
+    """A command, begun, its stderr in a pipe, or all that it says `together` on its stdout.
 
-    It heeds SIGINT also where the tests run in a shell's background, which ignores it.
+    In a session of its own, so that a test can end all of it. It heeds SIGINT also where the tests run in a shell's
+    background, which ignores it.
     """
     return subprocess.Popen(
         ["env", "--default-signal=INT", *command],
         env=environment(**variables),
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE if together else subprocess.DEVNULL,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
@@ -124,11 +127,9 @@ def checked(log: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, report
 
 
-def run_and_time(
-    *arguments: str, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
-) -> subprocess.CompletedProcess[str]:
-    """`./run_and_time.sh` as a user starts it."""
-    return run([str(cwd / "run_and_time.sh"), *arguments], timeout_s=timeout_s, cwd=cwd, **variables)
+def run_and_time(*arguments: str, cwd: Path = REPOSITORY, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`./run_and_time.sh` as a user starts it; options as those of `run`."""
+    return run([str(cwd / "run_and_time.sh"), *arguments], cwd=cwd, **options)
 
 
 def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
@@ -173,17 +174,9 @@ def mpirun(ranks: int, *command: str) -> list[str]:
     ]
 
 
-def on_ranks(
-    ranks: int, *command: str, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
-) -> subprocess.CompletedProcess[str]:
-    """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
-    whole = mpirun(ranks, *command)
-    return run(whole, timeout_s=timeout_s, cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
-
-
-def begin_on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
-    """The same, begun."""
-    return begin(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
+def on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, start: Any = run, **options: Any) -> Any:
+    """A Python command (`-m module` or a script with arguments) on the ranks of a job here; `start` is run or begin."""
+    return start(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **options)
 
 
 def script(path: Path, text: str) -> Path:
