@@ -24,11 +24,9 @@ known_engine docker podman apptainer
 
 environment=()
 load_job --launch
+told_below=" JOB_KEY LOGDIR DATADIR HOSTFILE FLEET_BASELINE CACHE_CLEARED IMAGE_DIGEST "
 for variable in ${JOB_GIVEN}; do
-  case ${variable} in
-    JOB_KEY | LOGDIR | DATADIR | HOSTFILE | FLEET_BASELINE | CACHE_CLEARED | IMAGE_DIGEST) ;; # below
-    *) environment+=("${variable}=${!variable}") ;;
-  esac
+  [[ ${told_below} == *" ${variable} "* ]] || environment+=("${variable}=${!variable}")
 done
 
 name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}

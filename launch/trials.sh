@@ -22,7 +22,6 @@ if ((DGXNNODES == 1)); then
   unset "${!OMPI_MCA_@}"
   export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm
 fi
-readonly SUCCESS='"key": "run_stop".*"status": "success"'
 trial_pid=""
 signal=""
 reason=""
@@ -85,11 +84,10 @@ if [[ "${1:-}" == --check ]]; then
 fi
 
 if [[ "${1:-}" == --dry-run ]]; then
+  mapfile -t command < <(mpirun_command harness)
   for ((trial = 0; trial < NEXP; trial++)); do
-    mapfile -t command < <(RESULT_FILE="$(result_of "${trial}")" mpirun_command harness)
     printf 'trial %d: RESULT_FILE=%s SEED=%d' "${trial}" "$(result_of "${trial}")" "$((SEED < 0 ? -1 : SEED + trial))"
-    printf ' %q' "${command[@]}"
-    echo
+    printf ' %q' "${command[@]}" && echo
   done
   exit 0
 fi
@@ -148,7 +146,7 @@ for ((trial = 0; trial < NEXP; trial++)); do
   status=0
   if [[ ! -e "${RESULT_FILE}" ]]; then
     run_trial "${RESULT_FILE}" harness || status=$?
-  elif ! grep -aq "${SUCCESS}" "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
+  elif ! grep -aq '"key": "run_stop".*"status": "success"' "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
     status=1 reason="$(.venv/bin/python -m runlog close "${RESULT_FILE}" "its first node was lost")" || true
   fi
   if ((status == 0)); then
