@@ -20,7 +20,6 @@ import fcntl
 import json
 import os
 import pwd
-import queue
 import re
 import select
 import shutil
@@ -31,7 +30,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 from harness import env
 from harness.processes import adopt_orphans, end_descendants
@@ -217,20 +216,16 @@ FAILURES = (
     ("", "{}", False),
 )
 
-# A node that was lost, an exit status, or None for a signal: SimpleQueue's put may stand in a signal's handler.
-Events: TypeAlias = "queue.SimpleQueue[Lifeline | int | None]"
-
 
 class Lifeline(threading.Thread):
-    """The connection to one other node, for the whole job; puts itself into `lost` when that ends."""
+    """The connection to one other node, for the whole job; the thread makes it."""
 
-    def __init__(self, rank: int, host: str, folder: Path, deadline: float, lost: Events) -> None:
+    def __init__(self, rank: int, host: str, folder: Path, deadline: float) -> None:
         super().__init__(daemon=True)
-        self.rank, self.host, self.folder, self.deadline, self.lost = rank, host, folder, deadline, lost
+        self.rank, self.host, self.folder, self.deadline = rank, host, folder, deadline
         self.process: subprocess.Popen[str] | None = None
         self.problem = "not tried"
         self.final = False  # no use in trying again
-        self.ready = threading.Event()  # connected, or given up
 
     def connect(self) -> None:
         """One try; `problem` is empty where the node is there."""
@@ -267,14 +262,14 @@ class Lifeline(threading.Thread):
                 self.connect()
             if self.problem:
                 time.sleep(0.5)
-        self.ready.set()
-        if self.process and not self.problem:
-            self.process.wait()
-            self.lost.put(self)
+
+    def lost(self) -> bool:
+        """Whether the connection that was there has ended."""
+        return self.process is not None and self.process.poll() is not None
 
     def end(self, status: int) -> None:
         """Tells the node how the job ended."""
-        if self.process is None or self.process.poll() is not None or self.process.stdin is None:
+        if self.process is None or self.lost() or self.process.stdin is None:
             return
         with contextlib.suppress(BrokenPipeError):  # it went first
             self.process.stdin.write(f"end {status}\n")
@@ -284,15 +279,14 @@ class Lifeline(threading.Thread):
 def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> int:
     """Waits for the other nodes, runs the command over them, and tells them how it ended."""
     start = time.monotonic()
-    events: Events = queue.SimpleQueue()
-    others = [Lifeline(rank, host, folder, start + job.node_wait_s, events) for rank, host in enumerate(hosts) if rank]
+    others = [Lifeline(rank, host, folder, start + job.node_wait_s) for rank, host in enumerate(hosts) if rank]
     status = 1
     try:
         for other in others:
             other.start()
         join(others, start, job.node_wait_s)
         say(f"{len(hosts)} nodes joined after {time.monotonic() - start:.1f} s")
-        status = run_command(command, mpirun_settings(job, hosts, folder), folder, events)
+        status = run_command(command, mpirun_settings(job, hosts, folder), folder, others)
     except SystemExit as end:
         status = int(end.code or 0)
         raise
@@ -300,18 +294,18 @@ def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> in
         for other in others:
             other.end(status)
         for other in others:  # a node closes its sshd, and so the lifeline, when it has heard
-            if not other.problem:
-                other.join(2.0)
+            if other.process and not other.problem:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    other.process.wait(2.0)
     return status
 
 
 def join(others: list[Lifeline], start: float, wait_s: int) -> None:
     """Waits for the other nodes; ends this process where one does not come."""
-    waiting = list(others)
-    while waiting and time.monotonic() < start + wait_s + 1 and not any(o.final for o in others):
-        waiting = [o for o in waiting if not o.ready.wait(0.05 if o is waiting[0] else 0)]
+    while any(o.problem for o in others) and time.monotonic() < start + wait_s + 1 and not any(o.final for o in others):
+        time.sleep(0.05)
     final = [o for o in others if o.final]
-    if missing := final or [o for o in others if o.problem or not o.ready.is_set()]:
+    if missing := final or [o for o in others if o.problem]:
         within = "" if final else f" within {wait_s} s"
         names = "; ".join(f"{o.host} (node {o.rank}): {o.problem}" for o in missing[:8])
         more = f"; and {len(missing) - 8} more" if len(missing) > 8 else ""
@@ -335,44 +329,36 @@ def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, s
     }
 
 
-def run_command(words: list[str], settings: dict[str, str], folder: Path, events: Events) -> int:
+def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Runs the command to its end; stops it when a node is lost, or a signal comes."""
     parent = os.getppid()
     asked: list[int] = []
-
-    def on_signal(number: int, _frame: object) -> None:
-        asked.append(number)
-        events.put(None)
-
-    on_signals(on_signal)
+    on_signals(lambda number, _frame: asked.append(number))
     command = subprocess.Popen(words, env=os.environ | settings, start_new_session=True, close_fds=False)
-    threading.Thread(target=lambda: events.put(command.wait()), daemon=True).start()
     stopping = 0  # the exit status of a job that was told to end
-    deadline: float | None = None
-    while True:
-        try:
-            event = events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
+    deadline = float("inf")
+    while (status := command.poll()) is None:
+        lost = next((other for other in others if other.lost()), None)
+        if time.monotonic() > deadline:
             say(f"the job did not end within {TIMES['JOB_END_S']} s of being asked to: killed")
             end_descendants(0)
             return stopping
-        if isinstance(event, int):
-            return stopping or (event if event >= 0 else 128 - event)
-        if deadline is not None:
-            continue
-        if event:
-            # Who stops a job often signals all its nodes, with all that runs there: then that is the reason.
-            time.sleep(SIGNAL_S)
-        if event and not asked:
-            stopping, number, text = 1, signal.SIGTERM, f"node {event.rank} ({event.host}) was lost"
-            say(f"{text}; the job ends")
-        else:
-            number = signal.Signals(asked[0])
-            stopping = 128 + number
-            text = f"stopped by {number.name}" if os.getppid() == parent else "run_and_time.sh was killed"
-        (folder / "abort_reason").write_text(text + "\n")
-        deadline = time.monotonic() + TIMES["JOB_END_S"]
-        command.send_signal(number)
+        if not stopping and (lost or asked):
+            if lost:
+                # Who stops a job often signals all its nodes, with all that runs there: then that is the reason.
+                time.sleep(SIGNAL_S)
+            if lost and not asked:
+                stopping, number, text = 1, signal.SIGTERM, f"node {lost.rank} ({lost.host}) was lost"
+                say(f"{text}; the job ends")
+            else:
+                number = signal.Signals(asked[0])
+                stopping = 128 + number
+                text = f"stopped by {number.name}" if os.getppid() == parent else "run_and_time.sh was killed"
+            (folder / "abort_reason").write_text(text + "\n")
+            deadline = time.monotonic() + TIMES["JOB_END_S"]
+            command.send_signal(number)
+        time.sleep(0.1)
+    return stopping or (status if status >= 0 else 128 - status)
 
 
 def hosts_of(job: env.Job) -> list[str]:

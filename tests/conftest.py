@@ -12,7 +12,6 @@ from tests import jobs
 from tests.needs import need
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-_SKIPPED = pytest.StashKey[Counter[str]]()
 
 
 def _published(what: str, fix: str, *defaults: str) -> Path:
@@ -24,19 +23,11 @@ def _published(what: str, fix: str, *defaults: str) -> Path:
     return folder
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Counts the skipped tests by reason."""
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", [])
-        if isinstance(report.longrepr, tuple)
-    )
-    terminalreporter.config.stash[_SKIPPED] = reasons
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the run with one line that says what was skipped and how to have it."""
-    if reasons := config.stash.get(_SKIPPED, None):
+    """Ends the run with one line that says what was skipped and how to have it; xdist's workers have no reporter."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = (report.longrepr for report in reporter.stats.get("skipped", [])) if reporter else ()
+    if reasons := Counter(said[2].removeprefix("Skipped: ") for said in skipped if isinstance(said, tuple)):
         print(f"skipped: {reasons.total()} tests ({'; '.join(f'{n}: {why}' for why, n in reasons.most_common())})")
 
 

@@ -50,7 +50,7 @@ def test_who_is_to_blame(
     assert re.fullmatch(reason, one.reason(14))
 
 
-def test_a_trials_name_is_one_jobs(tmp_path: Path) -> None:
+def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
     stderr = tmp_path / "results" / "result_0.stderr"
     with trial.take(stderr) as held:
         held.write(b"words of the first")
@@ -60,12 +60,9 @@ def test_a_trials_name_is_one_jobs(tmp_path: Path) -> None:
         assert stderr.read_text() == "words of the first"
     with trial.take(stderr):  # of a trial that ended before it had a log
         assert stderr.read_text() == ""
-
-
-def test_no_link_is_followed(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.write_text("precious")
-    (tmp_path / "result_0.stderr").symlink_to(target)
+    link, precious = tmp_path / "result_1.stderr", tmp_path / "precious"
+    precious.write_text("mine")
+    link.symlink_to(precious)
     with pytest.raises(FileExistsError, match="is a link, or no plain file: remove it, or set LOGDIR"):
-        trial.take(tmp_path / "result_0.stderr")
-    assert target.read_text() == "precious"
+        trial.take(link)
+    assert precious.read_text() == "mine"
