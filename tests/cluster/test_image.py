@@ -1,4 +1,4 @@
-"""The image by itself: what is in it, what is not, and the main job in one container."""
+"""The image by itself: what is in it, what is not, the main job in one container, and one over several."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import pytest
 
 from harness.hooks import checkpoint
 from tests import jobs
+from tests.cluster import containers
 from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, facts, need, run
 from tests.harness import small
 from tools.acceptance.lines import CHECKS
@@ -196,3 +197,18 @@ def test_a_job_of_one_node_needs_no_network(image: str, tmp_path: Path) -> None:
     first, *_, last = (json.loads(line) for line in path.read_text().splitlines())
     sent, received = (last[name] - first[name] for name in ("network_sent_bytes", "network_received_bytes"))
     assert sent == received, "all that is sent comes back"
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_nodes_train_as_ranks_of_one_host_do(nodes: containers.Nodes, tmp_path: Path, count: int) -> None:
+    """By `docker run` on each node, by hand."""
+    job = {**GOLDEN_JOB, "BATCHSIZE": str(32 // count)}
+    on_host = tmp_path / "host.txt"
+    done = jobs.on_ranks(count, "-m", "harness", **job, RESULT_FILE=str(on_host))
+    assert done.returncode == 0, done.stderr[-2000:]
+    names = [nodes.start(rank, count, image=containers.IMAGE, **job) for rank in reversed(range(count))]
+    assert [nodes.wait(name) for name in names] == [0] * count, nodes.output(names[-1])
+    logs = list(nodes.logdir.rglob("result_*.txt"))
+    assert logs == [nodes.log(count)]  # one log, by rank 0
+    assert containers.devices_and_nodes(logs[0]) == (count, count)
+    assert jobs.losses(logs[0]) == pytest.approx(jobs.losses(on_host), rel=1e-6)

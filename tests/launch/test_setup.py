@@ -151,10 +151,7 @@ echo '[[ "$*" != *--version ]] || exit 0; cat said; exit 1' >>.venv.new/bin/pyth
         (f"{RETRYING}NewConnectionError(Connection refused)", "index of pip does not answer: set PIP_INDEX_URL"),
         (f"{RETRYING}ProxyError('Cannot connect to proxy.')", "the proxy p:1 does not answer: set HTTPS_PR"),
         (f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED)", "is not trusted here, as behind a proxy: set PIP_C"),
-        (
-            f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED: certificate is not yet valid)",
-            "is not valid today, which is ",
-        ),
+        (f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED: certificate has expired)", "is not valid today, which is "),
         (NO_WHEEL, "the package index of pip has no absl-py: set PIP_INDEX_URL to one that has"),
         ("ERROR: [Errno 28] No space left on device", "7 GB are needed for .venv: free some or clone elsewhere"),
     ],
@@ -166,6 +163,10 @@ def test_why_pip_failed_is_told_apart(checkout: Path, line: str, message: str) -
     assert not (checkout / ".venv.new").exists() and not (checkout / ".venv.tmp").exists()
 
 
+SMALL, PARTS = ("small0", "small1", "small2"), 20
+
+
+@pytest.fixture
 def own_wheels(checkout: Path) -> dict[str, str]:
     """A lock of three small packages, and the variables by which pip finds them.
 
@@ -197,9 +198,6 @@ def own_wheels(checkout: Path) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull, "HOME": str(checkout)}
 
 
-SMALL, PARTS = ("small0", "small1", "small2"), 20
-
-
 def works(checkout: Path) -> bool:
     """Whether each part of each package is there, and nothing else."""
     imports = "; ".join(f"import {name}.part{part}" for name in SMALL for part in range(PARTS))
@@ -207,12 +205,11 @@ def works(checkout: Path) -> bool:
     return done.returncode == 0 and not list(checkout.glob(".venv.[nt]*"))
 
 
-def test_the_next_start_mends_what_a_cut_one_left(checkout: Path) -> None:
-    variables = own_wheels(checkout)
+def test_the_next_start_mends_what_a_cut_one_left(checkout: Path, own_wheels: dict[str, str]) -> None:
     # An environment without pip, as a start that was cut left before it was made beside its place.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
     (checkout / ".venv.new/bin").mkdir(parents=True)
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout)
     assert f"{checkout}/.venv" in (checkout / ".venv/bin/activate").read_text()
     # A package that pip would take for installed.
@@ -221,32 +218,29 @@ def test_the_next_start_mends_what_a_cut_one_left(checkout: Path) -> None:
     (packages / "small1/part7.py").unlink()
     (packages / "~mall0").mkdir()
     (checkout / ".venv/run.sha256").unlink()
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout) and not (packages / "~mall0").exists()
 
 
-def test_a_start_that_is_killed_when_all_is_installed_leaves_nothing(checkout: Path) -> None:
+def test_a_start_that_is_killed_when_all_is_installed(checkout: Path, own_wheels: dict[str, str]) -> None:
     """The next one finds all installed, and cleans nothing up."""
-    variables = own_wheels(checkout)
     program(checkout, "rm", f'[[ -e .venv/run.sha256 ]] || exec {shutil.which("rm")} "$@"; kill -9 $PPID')
-    assert setup(checkout, **variables).returncode == -signal.SIGKILL
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == -signal.SIGKILL
+    assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout)
 
 
-def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path) -> None:
-    variables = own_wheels(checkout)
+def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path, own_wheels: dict[str, str]) -> None:
     elsewhere = "".join(f"{option} = {checkout}/x\n" for option in ("target", "prefix", "root"))
     (checkout / "pip.conf").write_text(f"[install]\nuser = true\n{elsewhere}[global]\nrequire-virtualenv = true\n")
-    done = setup(checkout, **variables | {"PIP_CONFIG_FILE": str(checkout / "pip.conf")})
+    done = setup(checkout, **own_wheels | {"PIP_CONFIG_FILE": str(checkout / "pip.conf")})
     assert (done.returncode, done.stderr) == (0, "")
     assert works(checkout) and not (checkout / "x").exists()
 
 
-def test_of_two_first_starts_the_second_waits(checkout: Path) -> None:
-    variables = own_wheels(checkout)
+def test_of_two_first_starts_the_second_waits(checkout: Path, own_wheels: dict[str, str]) -> None:
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(lambda _: setup(checkout, **variables), range(2)))
+        done = list(pool.map(lambda _: setup(checkout, **own_wheels), range(2)))
     assert [one.returncode for one in done] == [0, 0], done
     assert "waiting for it" in "".join(one.stdout for one in done)
     assert "".join(one.stdout for one in done).count("installing locks/run.lock") == 1
@@ -258,18 +252,17 @@ CUTS = 20
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_a_start_that_is_cut_anywhere(checkout: Path) -> None:
+def test_a_start_that_is_cut_anywhere(checkout: Path, own_wheels: dict[str, str]) -> None:
     """At random moments, spread over the whole of an undisturbed start, by each signal in turn."""
-    variables = own_wheels(checkout)
     begin = time.monotonic()
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == 0
     whole_s = time.monotonic() - begin
     cut = 0
     numbers = itertools.cycle((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
     while cut < CUTS:
         shutil.rmtree(checkout / ".venv")
         command = ["env", "--default-signal=INT", "bash", "launch/setup.sh"]
-        environment = {"PATH": f"{checkout}/bin"} | variables
+        environment = {"PATH": f"{checkout}/bin"} | own_wheels
         child = subprocess.Popen(command, cwd=checkout, env=environment, start_new_session=True)
         time.sleep((cut + random.random()) / CUTS * whole_s)
         if child.poll() is None:  # Ctrl-C goes to all that it started, the others to it alone
@@ -279,7 +272,7 @@ def test_a_start_that_is_cut_anywhere(checkout: Path) -> None:
         else:
             whole_s *= 0.8  # the first start took longer
         child.wait()
-        again = setup(checkout, **variables)
+        again = setup(checkout, **own_wheels)
         assert again.returncode == 0, (cut, again.stderr)
         assert works(checkout), cut
 

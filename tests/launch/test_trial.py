@@ -30,11 +30,7 @@ OF_KILL = r"process rank 1 with PID 17 on node n1 exited on signal {} .*"
         (["[n1:0] *** MPI_ERRORS_ARE_FATAL"], 0, "a rank was lost, of which another one heard before mpirun did; .*"),
         (["Traceback"], 0, "a rank ended with status 14; what it said is in .*"),
         (["OpenBLAS: pthread_create failed"], 0, "a rank ended with status 14; .*: raise the limit on processes .*"),
-        (
-            ["error: input pipeline failed: can't start new thread"],
-            0,
-            "input .* thread: raise the limit on processes .*",
-        ),
+        (["error: input failed: can't start new thread"], 0, "input .* thread: raise the limit on processes .*"),
         ([], 0, "mpirun ended with status 14, and no rank said why: it may have lost its connection to a node"),
     ],
 )
