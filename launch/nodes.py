@@ -269,11 +269,10 @@ class Lifeline(threading.Thread):
 
     def end(self, status: int) -> None:
         """Tells the node how the job ended."""
-        if self.process is None or self.lost() or self.process.stdin is None:
-            return
-        with contextlib.suppress(BrokenPipeError):  # it went first
-            self.process.stdin.write(f"end {status}\n")
-            self.process.stdin.close()
+        if self.process and self.process.stdin and not self.lost():
+            with contextlib.suppress(BrokenPipeError):  # it went first
+                self.process.stdin.write(f"end {status}\n")
+                self.process.stdin.close()
 
 
 def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> int:

@@ -22,9 +22,7 @@ if ((DGXNNODES == 1)); then
   unset "${!OMPI_MCA_@}"
   export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm
 fi
-trial_pid=""
-signal=""
-reason=""
+trial_pid="" signal="" reason=""
 end_s=0 # when a trial is ended that is not done; 0: never
 
 # The log of a trial. One that goes on from a checkpoint gets a name of its own, which no package takes for a result.
@@ -135,10 +133,8 @@ for ((trial = 0; trial < NEXP && !KEEP_TRIALS; trial++)); do
   [[ ! -e "${RESULT_FILE}" ]] || refuse "${RESULT_FILE} exists, results are never overwritten: move it or set LOGDIR"
 done
 
-first_seed="${SEED}"
-failed=0
-logs=()
-aborted=()
+first_seed="${SEED}" failed=0
+logs=() aborted=()
 for ((trial = 0; trial < NEXP; trial++)); do
   RESULT_FILE="$(result_of "${trial}")"
   ((first_seed < 0)) || SEED=$((first_seed + trial))
