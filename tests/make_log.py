@@ -262,17 +262,9 @@ def closed_run(**changes: Any) -> str:
 
 def closed_hrnet_run(**changes: Any) -> str:
     """A closed run of FCN-HRNetW18 on Cityscapes."""
-    recipe = {
-        "opt_name": "sgd",
-        "sgd_opt_base_learning_rate": 0.01,
-        "sgd_opt_end_learning_rate": 0.0,
-        "sgd_opt_learning_rate_decay_poly_power": 0.9,
-        "sgd_opt_learning_rate_decay_steps": 80_000,
-        "sgd_opt_weight_decay": 0.0005,
-        "sgd_opt_momentum": 0.9,
-        "model_bn_span": 4,
-        "opt_learning_rate_warmup_epochs": 0,
-    }
+    recipe = SGD | {"sgd_opt_base_learning_rate": 0.01, "sgd_opt_end_learning_rate": 0.0}
+    recipe |= {"sgd_opt_learning_rate_decay_poly_power": 0.9, "sgd_opt_learning_rate_decay_steps": 80_000}
+    recipe |= {"sgd_opt_weight_decay": 0.0005, "model_bn_span": 4, "opt_learning_rate_warmup_epochs": 0}
     fields: dict[str, Any] = {"division": "closed", "samples": (2975, 500)}
     fields["accuracies"] = (0.6 + changes.get("seed", 1) % 50 * 0.001, 0.7, 0.79123)
     return hrnet_run(**{**fields, "hyperparameters": recipe, **changes})

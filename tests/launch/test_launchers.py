@@ -1,4 +1,4 @@
-"""The launchers without a cluster: what --dry-run prints, wrong use, and the manifest against the operator's schema."""
+"""The launchers without a cluster: what --dry-run prints, wrong use, their times, and the manifest's schema."""
 
 import itertools
 import json
@@ -14,11 +14,13 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from harness import env, nvidia
+from launch.times import TIMES
 from tests import jobs
 from tests.jobs import printed, refused, resolved
 from tests.launch.test_nodes import NODES
 from tests.needs import need
 
+LAUNCH = jobs.REPOSITORY / "launch"
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())
 TYPES = ("string", "integer", "boolean")
 MPIRUN = ("launch/mpirun.sh", "--hosts", "a,b")
@@ -287,7 +289,7 @@ def wrong_fields(manifest: dict[str, Any]) -> list[str]:
 
 
 def manifest() -> dict[str, Any]:
-    return yaml.safe_load((jobs.REPOSITORY / "launch" / "mpijob.yaml").read_text())
+    return yaml.safe_load((LAUNCH / "mpijob.yaml").read_text())
 
 
 def test_the_manifest_has_only_fields_of_the_operator() -> None:
@@ -315,6 +317,25 @@ def test_the_manifests_parts_agree() -> None:
         assert any(name.startswith("rdma/") for name in devices), "NCCL goes by InfiniBand"
         assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert first["JOB_KEY"].startswith(spec["sshAuthMountPath"])
+
+
+def test_each_waits_longer_than_what_it_ends() -> None:
+    (slurm,) = re.findall(r"^#SBATCH --signal=B:TERM@(\d+)$", (LAUNCH / "slurm.sub").read_text(), re.M)
+    pods = [role["template"]["spec"] for role in manifest()["spec"]["mpiReplicaSpecs"].values()]
+    (grace_s,) = {pod["terminationGracePeriodSeconds"] for pod in pods}
+    by_name = [TIMES[f"{name}_END_S"] for name in ("JOB", "CONTAINER", "HOST")]
+    outwards = [TIMES["LAST_WINDOW_S"] + TIMES["MPIRUN_END_S"], *by_name, int(grace_s), int(slurm)]
+    assert outwards == sorted(set(outwards))
+    assert TIMES["ACCEPTANCE_LAST_START_S"] < TIMES["ACCEPTANCE_END_S"] == 15 * 60
+
+
+def test_no_script_but_common_sh_has_a_time_of_its_own() -> None:
+    """Fixed pauses of a poll aside; the manifest and the SLURM directive are told in the table."""
+    scripts = [path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".sub") and path.name != "common.sh"]
+    for path in [*scripts, jobs.REPOSITORY / "run_and_time.sh"]:
+        code = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+        own = re.findall(r"\b\w+_S=\d+|--time \d+|\bsleep (?:[2-9]|\d{2,})|Alive\w+=\d+", code)
+        assert own == [], f"{path.name}: {own}"
 
 
 @pytest.fixture
