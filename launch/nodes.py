@@ -301,7 +301,8 @@ def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> in
 
 def join(others: list[Lifeline], start: float, wait_s: int) -> None:
     """Waits for the other nodes; ends this process where one does not come."""
-    while any(o.problem for o in others) and time.monotonic() < start + wait_s + 1 and not any(o.final for o in others):
+    end = start + wait_s + 1
+    while any(o.is_alive() for o in others) and time.monotonic() < end and not any(o.final for o in others):
         time.sleep(0.05)
     final = [o for o in others if o.final]
     if missing := final or [o for o in others if o.problem]:

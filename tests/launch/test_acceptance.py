@@ -193,8 +193,3 @@ def test_wrong_use_is_refused() -> None:
         ({"DEVICE": "gpu", "STRATEGY": "cuda_graph=1"}, f"STRATEGY: cuda_graph=1: {said}"),
     ):
         refused(reported("--precisions", **variables), f"error: {error}\n")
-
-
-def test_the_precisions_of_a_machine_are_those_its_device_has() -> None:
-    assert reported("--precisions", DEVICE="cpu").stdout == "fp32\n"
-    assert reported("--precisions", DEVICE="gpu").stdout == "fp32\ntf32\namp_o1\namp_o2\n"
