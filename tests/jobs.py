@@ -19,16 +19,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # of what takes seconds: a hang meets it, a slow and busy machine does not
 STAND_IN = REPOSITORY / "tests" / "stand_in.py"  # of a rank's training
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
-TINY = {
-    "MODE": "throughput",
-    "IMAGE_SIZE": "32",
-    "WARMUP_STEPS": "1",
-    "MEASURED_STEPS": "3",
-    "PRINT_STEPS": "1",
-    "SEED": "7",
-    "CLEAR_CACHES": "0",
-    "PROGRESS": "plain",
-}
+TINY = {"MODE": "throughput", "IMAGE_SIZE": "32", "WARMUP_STEPS": "1", "MEASURED_STEPS": "3", "PRINT_STEPS": "1"}
+TINY |= {"SEED": "7", "CLEAR_CACHES": "0", "PROGRESS": "plain"}
 JOB_PREFIXES = ("JOB_", "OMPI_", "PMIX_", "PRTE_", "PADDLE_")
 
 

@@ -1,12 +1,14 @@
-"""launch/setup.sh on machines that lack something, and on one that has all; the lock for each Python."""
+"""launch/setup.sh on machines that lack something, and on one that has all; the lock for each Python, and its SBOM."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import itertools
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.jobs import refused
+from tests.jobs import printed, refused
+from tests.needs import need
 
 TOOLS = (
     *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
@@ -300,3 +303,18 @@ def test_the_lock_has_a_wheel_of_everything_for(version: str, tmp_path: Path) ->
     done = jobs.run([*install, *where], PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     assert "paddlepaddle-gpu==2.6.2" in done.stderr
+
+
+def test_every_package_of_the_locks_and_each_hash_is_in_the_bill_of_materials(tmp_path: Path) -> None:
+    """Of the image, by cyclonedx-py."""
+    tool = jobs.REPOSITORY / ".venv/bin/cyclonedx-py"
+    need(tool.exists(), f"{tool}: launch/setup.sh run dev installs it")
+    printed("launch/sbom.sh", str(tmp_path / "sbom.json"))
+    found = json.loads((tmp_path / "sbom.json").read_text())
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    locks = "".join((jobs.REPOSITORY / f"locks/{name}.lock").read_text() for name in ("run", "cuda"))
+    purls = {f"pkg:pypi/{name}@{version}" for name, version in re.findall(r"^(\S+)==(\S+)", locks, re.M)}
+    assert {component["purl"] for component in found["components"]} == purls
+    references = [reference for component in found["components"] for reference in component["externalReferences"]]
+    hashes = {entry["content"] for reference in references for entry in reference.get("hashes", ())}
+    assert hashes == set(re.findall(r"--hash=sha256:(\w+)", locks))
