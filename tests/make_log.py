@@ -160,9 +160,8 @@ def run(
     started_ms = log.now_ms
     log.mark(schema.RUN_START)
     scores = iter(accuracies or _rising(epochs // eval_every, samples[1], (seed - 1) % 5))
-    for first in range(
-        1, epochs + 1, eval_every
-    ):  # blocks, each with an evaluation at its end but for a shorter last one
+    # Blocks of epochs, each with an evaluation at its end but for a last one that is shorter.
+    for first in range(1, epochs + 1, eval_every):
         last = min(first + eval_every - 1, epochs)
         block, evaluated = InBlock(first_epoch_num=first, epoch_count=last - first + 1), InEpoch(epoch_num=last)
         log.mark(schema.BLOCK_START, block)
