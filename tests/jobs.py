@@ -58,20 +58,16 @@ def standing_in(folder: Path) -> Path:
     return checkout(folder, "harness", train=STAND_IN.read_text())
 
 
+def _settings(cwd: Path, variables: dict[str, str | int]) -> dict[str, Any]:
+    return {"env": environment(**variables), "cwd": cwd, "stdin": subprocess.DEVNULL, "text": True}
+
+
 def run(
     command: Sequence[str], *, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A command, to its end, with `variables` in a clean environment."""
-    return subprocess.run(
-        command,
-        env=environment(**variables),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    settings = _settings(cwd, variables)
+    return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, **settings)
 
 
 def printed(*command: str, **variables: str) -> str:
@@ -100,16 +96,9 @@ def begin(
     In a session of its own, so that a test can end all of it. It heeds SIGINT also where the tests run in a shell's
     background, which ignores it.
     """
-    return subprocess.Popen(
-        ["env", "--default-signal=INT", *command],
-        env=environment(**variables),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if together else subprocess.DEVNULL,
-        stderr=subprocess.STDOUT if together else subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    stdout, stderr = (subprocess.PIPE, subprocess.STDOUT) if together else (subprocess.DEVNULL, subprocess.PIPE)
+    whole = ["env", "--default-signal=INT", *command]
+    return subprocess.Popen(whole, stdout=stdout, stderr=stderr, start_new_session=True, **_settings(cwd, variables))
 
 
 def checked(log: Path) -> tuple[int, dict[str, Any]]:

@@ -55,14 +55,8 @@ def program(checkout: Path, name: str, script: str) -> None:
 
 
 def setup(checkout: Path, *locks: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "launch/setup.sh", *locks],
-        cwd=checkout,
-        env={"PATH": str(checkout / "bin")} | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = [f"{name}={value}" for name, value in {"PATH": f"{checkout}/bin", **variables}.items()]
+    return jobs.run(["env", "-i", *told, "bash", "launch/setup.sh", *locks], cwd=checkout)
 
 
 def python(checkout: Path, before: str = "") -> None:
