@@ -12,12 +12,13 @@ from tests import jobs
 from tests.needs import need
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+OWN_LOGS = f"{REPOSITORY.name}/data/published_logs"  # of tests/fetch_logs.sh
 
 
 def _published(what: str, fix: str, *defaults: str) -> Path:
     """The folder that PUBLISHED_`what` names, or the first of the defaults that is there; there must be one."""
     named = os.environ.get(f"PUBLISHED_{what}")
-    candidates = [Path(named)] if named else [REPOSITORY / default for default in defaults]
+    candidates = [Path(named)] if named else [REPOSITORY.parent / default for default in defaults]
     folder = next((path for path in candidates if path.is_dir()), candidates[-1])
     need(folder.is_dir(), f"{folder} is absent: {fix}")
     return folder
@@ -53,19 +54,19 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def published_logs() -> Path:
     """Folder of logs that other systems published; they are read in place and never copied."""
-    return _published("LOGS", "tests/fetch_logs.sh fetches the logs", "../shared/logs", "data/published_logs")
+    return _published("LOGS", "tests/fetch_logs.sh fetches the logs", "shared/logs", OWN_LOGS)
 
 
 @pytest.fixture(scope="session")
 def published_reports() -> Path:
     """Folder of the texts of the five published reports."""
-    return _published("REPORTS", "set PUBLISHED_REPORTS to the folder of the five reports' texts", "../shared/seeds")
+    return _published("REPORTS", "set PUBLISHED_REPORTS to the folder of the five reports' texts", "shared/seeds")
 
 
 @pytest.fixture(scope="session")
 def published_corpus() -> Path:
     """Folder of archives of MLPerf's published rounds, which are read in place."""
-    return _published("CORPUS", "set PUBLISHED_CORPUS to the folder of the rounds' archives", "../shared/corpus")
+    return _published("CORPUS", "set PUBLISHED_CORPUS to the folder of the rounds' archives", "shared/corpus")
 
 
 @pytest.fixture(scope="session")

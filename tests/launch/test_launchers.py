@@ -334,7 +334,7 @@ def test_no_script_but_common_sh_has_a_time_of_its_own() -> None:
     scripts = [path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".sub") and path.name != "common.sh"]
     for path in [*scripts, jobs.REPOSITORY / "run_and_time.sh"]:
         code = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
-        own = re.findall(r"\b\w+_S=\d+|--time \d+|\bsleep (?:[2-9]|\d{2,})|Alive\w+=\d+", code)
+        own = re.findall(r'\b\w+_S=\d+|--time \d+|\bsleep "?(?:[2-9]|\d{2,})|Alive\w+=\d+', code)
         assert own == [], f"{path.name}: {own}"
 
 
