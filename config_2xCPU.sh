@@ -3,6 +3,4 @@
 # Throughput to expect: depends on the machines: not measured. The training is that of 2 ranks on one node, step by step.
 export DGXNNODES="${DGXNNODES:-2}"
 export DGXNGPU="${DGXNGPU:-1}"
-
-# shellcheck source=config_CPU.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config_CPU.sh"

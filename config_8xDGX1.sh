@@ -3,6 +3,4 @@
 # Throughput to expect: by this code not measured. Published for V100, automatic strategy, batch 32: 30607 images/s (FleetX
 # benchmark); at batch 256: not measured by anybody here quoted.
 export DGXNNODES="${DGXNNODES:-8}"
-
-# shellcheck source=config_2xDGX1.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config_2xDGX1.sh"

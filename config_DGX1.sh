@@ -8,5 +8,4 @@
 export RANK_NUMA="${RANK_NUMA-0,0,0,0,1,1,1,1}"
 export DATA_THREADS="${DATA_THREADS:-4}" # of 5 cores a GPU
 
-# shellcheck source=launch/dgx.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch/dgx.sh"

@@ -7,5 +7,4 @@
 export RANK_NUMA="${RANK_NUMA-3,3,1,1,7,7,5,5}"
 export DATA_THREADS="${DATA_THREADS:-6}" # of 8 cores a GPU
 
-# shellcheck source=launch/dgx.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch/dgx.sh"

@@ -6,7 +6,6 @@
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # of `sh run_and_time.sh`
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 take_options "${INSTEAD}" "$@"

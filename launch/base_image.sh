@@ -8,7 +8,6 @@
 #   --root DIR    the files of a root into DIR, and no image
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 known_engine docker podman
 

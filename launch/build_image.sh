@@ -10,7 +10,6 @@
 # DOCKER_BUILDKIT=1 or 0 in the environment chooses BuildKit or the classic builder; unset, the docker client does.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 known_engine docker podman
 

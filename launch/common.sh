@@ -14,7 +14,6 @@ readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_EN
 ##   SEE_LOSS_S             mpirun.sh: from a node's end to the order to the others; longer than SIGNAL_S of nodes.py
 ##   ALIVE_S, ALIVE_COUNT   a keepalive of ssh each ALIVE_S; a node that misses ALIVE_COUNT of them is lost
 ##   ACCEPTANCE_*           an acceptance begins its last job by the one and is ended at the other
-# shellcheck disable=SC2034
 readonly SEE_LOSS_S=5 ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
 
 [[ ${OSTYPE} == linux* && -d /proc/self/fd ]] || # on macOS what follows would go on without a stdout and a stderr

@@ -14,7 +14,6 @@
 # has its host's network, devices, /tmp, limits and shared memory, and no name.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 print0=""
@@ -25,11 +24,9 @@ known_engine docker podman apptainer
 
 environment=()
 load_job --launch
+told_below=" JOB_KEY LOGDIR DATADIR HOSTFILE FLEET_BASELINE CACHE_CLEARED IMAGE_DIGEST "
 for variable in ${JOB_GIVEN}; do
-  case ${variable} in
-    JOB_KEY | LOGDIR | DATADIR | HOSTFILE | FLEET_BASELINE | CACHE_CLEARED | IMAGE_DIGEST) ;; # below
-    *) environment+=("${variable}=${!variable}") ;;
-  esac
+  [[ ${told_below} == *" ${variable} "* ]] || environment+=("${variable}=${!variable}")
 done
 
 name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
@@ -104,7 +101,6 @@ if [[ -n ${print} ]]; then
   exit 0
 fi
 
-# shellcheck disable=SC2329 # the trap calls it
 stop() {
   if [[ ${ENGINE} == apptainer ]]; then
     kill -TERM "${child}" 2>/dev/null || true # which it passes on

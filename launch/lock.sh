@@ -7,7 +7,6 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 index=""

@@ -20,7 +20,6 @@
 # dies. Exit status: the first node's, or that of the first other one to fail.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 hosts="" no_container="" workdir=${PWD} ssh=ssh write_hosts="" nodes="" topology="" baseline=""
@@ -102,12 +101,11 @@ command -v ssh-keygen >/dev/null || refuse "ssh-keygen is missing: install opens
 folder=$(mktemp -d)
 declare -A node=() # of the ssh that runs it
 hold=""
-# shellcheck disable=SC2329 # the traps call it
 release() { # closes every host's standard input, which ends the job there
   [[ -z ${hold} ]] || exec {hold}>&-
   hold=""
 }
-# shellcheck disable=SC2329
+# shellcheck disable=SC2329 # the trap calls it
 clean() {
   release
   for pid in "${!node[@]}"; do wait "${pid}" || true; done

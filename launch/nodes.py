@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
-import queue
+import pwd
 import re
 import select
 import shutil
@@ -27,18 +28,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 from harness import env
 from harness.processes import adopt_orphans, end_descendants
 from harness.provenance import code_sha256
-from launch.job_folder import Folder, fail, refuse, say
 from launch.times import TIMES
 
+EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    print(f"nodes.py: {text}", file=sys.stderr, flush=True)
+
+
+def fail(text: str, status: int = 1) -> NoReturn:
+    """Ends with that line: status 1 where the job cannot go on, 2 for wrong use."""
+    say(text)
+    raise SystemExit(status)
 
 
 def on_signals(handler: object) -> None:
@@ -53,25 +65,95 @@ def stop(number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+# --- a node's files of the job ----------------------------------------------------------------------------------------
+
+
+def user_name() -> str:
+    """Login name of this process's user; one that has none gets one, as ssh and sshd refuse a user without."""
+    uid, gid = os.getuid(), os.getgid()
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    if not EXTRA_USERS.is_symlink():
+        fail(f"user id {uid} has no name on this machine: run as a user of /etc/passwd, or in the image", 2)
+    folder = EXTRA_USERS.resolve()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "passwd").write_text(f"job:x:{uid}:{gid}::/tmp:/bin/bash\n")
+    (folder / "group").write_text(f"job:x:{gid}:\n")
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    fail(f"user id {uid} has no name and is below 500, so the image cannot give it one: use another --user", 2)
+
+
+def take_key(key: Path, folder: Path, user: str) -> str:
+    """Copies the job's private key into the folder; kind and text of its public half."""
+    try:
+        (folder / "key").write_bytes(key.read_bytes())
+    except OSError as error:
+        fail(f"JOB_KEY={key}: {error.strerror}; mount the job's private ssh key there, readable by {user}", 2)
+    command = ["ssh-keygen", "-y", "-P", "", "-f", str(folder / "key")]
+    public = subprocess.run(command, capture_output=True, text=True, check=False)
+    if public.returncode != 0:
+        fail(f"JOB_KEY={key}: no private ssh key without passphrase; make one with ssh-keygen -t ed25519 -N ''", 2)
+    return " ".join(public.stdout.split()[:2])
+
+
+@contextlib.contextmanager
+def job_folder(job: env.Job) -> Iterator[Path]:
+    """The job's files on this node: the key, the configuration of ssh and sshd, the lifeline; removed at the end.
+
+    Its path is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
+    """
+    user = user_name()
+    folder = Path(f"/tmp/nodes-{os.getuid()}-{job.ssh_port}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+        fail(f"{folder} belongs to somebody else: remove it, or choose another SSH_PORT")
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fail(f"another job on this node uses port {job.ssh_port}: choose another SSH_PORT")
+        for left in folder.iterdir():  # of a job that was killed
+            if left.name != "lock":
+                left.unlink()
+        for_others = os.umask(0o077)
+        public = take_key(Path(job.job_key), folder, user)
+        (folder / "authorized_keys").write_text(f"restrict {public}\n")
+        (folder / "known_hosts").write_text(f"job {public}\n")
+        values = {"port": job.ssh_port, "user": user, "folder": folder}
+        values |= {name.lower(): TIMES[name] for name in ("ALIVE_S", "ALIVE_COUNT")}
+        values["listen"] = f"ListenAddress {job.ssh_address}" if job.ssh_address else ""
+        for name in ("ssh_config", "sshd_config"):
+            (folder / name).write_text(Path(__file__).with_name(name).read_text().format(**values))
+        os.mkfifo(folder / "lifeline")
+        os.umask(for_others)  # the results' own
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+            if (EXTRA_USERS / "passwd").is_file() and EXTRA_USERS.is_symlink():
+                shutil.rmtree(EXTRA_USERS.resolve())
+
+
 # --- nodes above 0 ----------------------------------------------------------------------------------------------------
 
 
-def start_sshd(folder: Folder) -> subprocess.Popen[bytes]:
+def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
     """The sshd that the first node calls; it writes to sshd.log."""
     path = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
-        refuse("sshd is missing on this node: install openssh-server (the image has it)")
+        fail("sshd is missing on this node: install openssh-server (the image has it)", 2)
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own demand where it runs as root
-    command = [path, "-D", "-e", "-f", str(folder.path / "sshd_config")]
-    with (folder.path / "sshd.log").open("wb") as out:
+    command = [path, "-D", "-e", "-f", str(folder / "sshd_config")]
+    with (folder / "sshd.log").open("wb") as out:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=out)
 
 
-def serve(job: env.Job, hosts: list[str], folder: Folder) -> int:
+def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
     """Runs sshd until the first node ends the job, or is lost; the job's exit status."""
-    (folder.path / "hello").write_text(json.dumps({"rank": job.node_rank, "code": code_sha256()}) + "\n")
-    lifeline = os.open(folder.path / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
+    (folder / "hello").write_text(json.dumps({"rank": job.node_rank, "code": code_sha256()}) + "\n")
+    lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     sshd = start_sshd(folder)
     me, first = f"node {job.node_rank}", f"the first node{', ' + hosts[0] if hosts else ''},"
     say(f"{me}: waiting on port {job.ssh_port} for {first} at most {job.node_wait_s} s")
@@ -101,15 +183,16 @@ def serve(job: env.Job, hosts: list[str], folder: Folder) -> int:
                 fail(f"{me}: {first} was lost; this node ends")
             if not data:
                 stop(asked[0], None)
-        ended = sshd.poll() is not None
-        log = (folder.path / "sshd.log").read_text().splitlines()
+        ended = sshd.poll() is not None  # before its last words are read
+        log = (folder / "sshd.log").read_text().splitlines()
         if ended:
             last_lines = " / ".join(log[-2:])
             other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
             fail(f"{me}: sshd ended: {last_lines}{other}")
-        if time.monotonic() > deadline and asked:
+        late = time.monotonic() > deadline
+        if late and asked:
             stop(asked[0], None)
-        if time.monotonic() > deadline and not received:
+        if late and not received:
             seen = [line for line in log if "Connection" in line or "Failed" in line]
             why = f"; sshd says: {seen[-1]}" if seen else " and nobody called"
             fail(f"{me}: {first} did not come within {job.node_wait_s} s{why}")
@@ -133,26 +216,22 @@ FAILURES = (
     ("", "{}", False),
 )
 
-# A node that was lost, an exit status, or None for a signal: SimpleQueue's put may stand in a signal's handler.
-Events: TypeAlias = "queue.SimpleQueue[Lifeline | int | None]"
-
 
 class Lifeline(threading.Thread):
-    """The connection to one other node, for the whole job; puts itself into `lost` when that ends."""
+    """The connection to one other node, for the whole job; the thread makes it."""
 
-    def __init__(self, rank: int, host: str, folder: Folder, deadline: float, lost: Events) -> None:
+    def __init__(self, rank: int, host: str, folder: Path, deadline: float) -> None:
         super().__init__(daemon=True)
-        self.rank, self.host, self.folder, self.deadline, self.lost = rank, host, folder, deadline, lost
+        self.rank, self.host, self.folder, self.deadline = rank, host, folder, deadline
         self.process: subprocess.Popen[str] | None = None
         self.problem = "not tried"
         self.final = False  # no use in trying again
-        self.ready = threading.Event()  # connected, or given up
 
     def connect(self) -> None:
         """One try; `problem` is empty where the node is there."""
-        path = self.folder.path
+        at = self.folder
         self.process = subprocess.Popen(
-            ["ssh", "-F", str(path / "ssh_config"), self.host, f"cat {path}/hello && exec cat >{path}/lifeline"],
+            ["ssh", "-F", str(at / "ssh_config"), self.host, f"cat {at}/hello && exec cat >{at}/lifeline"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -163,8 +242,8 @@ class Lifeline(threading.Thread):
         hello = self.process.stdout.readline()
         if not hello:
             said = self.process.stderr.read().strip() or f"ssh exited with {self.process.wait()}"
-            problem, self.final = next((why, final) for words, why, final in FAILURES if re.search(words, said))
-            self.problem = problem.format(said.splitlines()[-1])
+            problem, final = next((why, final) for words, why, final in FAILURES if re.search(words, said))
+            self.problem, self.final = problem.format(said.splitlines()[-1]), final
             return
         facts = json.loads(hello)
         if facts["rank"] != self.rank:
@@ -183,32 +262,30 @@ class Lifeline(threading.Thread):
                 self.connect()
             if self.problem:
                 time.sleep(0.5)
-        self.ready.set()
-        if self.process and not self.problem:
-            self.process.wait()
-            self.lost.put(self)
+
+    def lost(self) -> bool:
+        """Whether the connection that was there has ended."""
+        return self.process is not None and self.process.poll() is not None
 
     def end(self, status: int) -> None:
         """Tells the node how the job ended."""
-        if self.process is None or self.process.poll() is not None or self.process.stdin is None:
-            return
-        with contextlib.suppress(BrokenPipeError):  # it went first
-            self.process.stdin.write(f"end {status}\n")
-            self.process.stdin.close()
+        if self.process and self.process.stdin and not self.lost():
+            with contextlib.suppress(BrokenPipeError):  # it went first
+                self.process.stdin.write(f"end {status}\n")
+                self.process.stdin.close()
 
 
-def lead(job: env.Job, hosts: list[str], folder: Folder, command: list[str]) -> int:
+def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> int:
     """Waits for the other nodes, runs the command over them, and tells them how it ended."""
     start = time.monotonic()
-    events: Events = queue.SimpleQueue()
-    others = [Lifeline(rank, host, folder, start + job.node_wait_s, events) for rank, host in enumerate(hosts) if rank]
+    others = [Lifeline(rank, host, folder, start + job.node_wait_s) for rank, host in enumerate(hosts) if rank]
     status = 1
     try:
         for other in others:
             other.start()
-        join(others, start + job.node_wait_s + 1, f" within {job.node_wait_s} s")
+        join(others, start, job.node_wait_s)
         say(f"{len(hosts)} nodes joined after {time.monotonic() - start:.1f} s")
-        status = run_command(lambda: start_command(job, hosts, folder, command), folder, events)
+        status = run_command(command, mpirun_settings(job, hosts, folder), folder, others)
     except SystemExit as end:
         status = int(end.code or 0)
         raise
@@ -216,81 +293,72 @@ def lead(job: env.Job, hosts: list[str], folder: Folder, command: list[str]) -> 
         for other in others:
             other.end(status)
         for other in others:  # a node closes its sshd, and so the lifeline, when it has heard
-            if not other.problem:
-                other.join(2.0)
+            if other.process and not other.problem:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    other.process.wait(2.0)
     return status
 
 
-def join(others: list[Lifeline], deadline: float, within: str) -> None:
+def join(others: list[Lifeline], start: float, wait_s: int) -> None:
     """Waits for the other nodes; ends this process where one does not come."""
-    waiting = list(others)
-    while waiting and time.monotonic() < deadline and not any(o.final for o in others):
-        waiting = [o for o in waiting if not o.ready.wait(0.05 if o is waiting[0] else 0)]
-    missing = [o for o in others if o.problem or not o.ready.is_set()]
-    if final := [o for o in missing if o.final]:
-        missing, within = final, ""
-    if missing:
+    end = start + wait_s + 1
+    while any(o.is_alive() for o in others) and time.monotonic() < end and not any(o.final for o in others):
+        time.sleep(0.05)
+    final = [o for o in others if o.final]
+    if missing := final or [o for o in others if o.problem]:
+        within = "" if final else f" within {wait_s} s"
         names = "; ".join(f"{o.host} (node {o.rank}): {o.problem}" for o in missing[:8])
         more = f"; and {len(missing) - 8} more" if len(missing) > 8 else ""
         fail(f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {names}{more}")
 
 
-def start_command(job: env.Job, hosts: list[str], folder: Folder, command: list[str]) -> subprocess.Popen[bytes]:
-    """The command, with what mpirun needs in its environment."""
-    hostfile = folder.path / "hosts"
+def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
+    """What mpirun needs in the environment of the command, which gets the reason for its end by a file."""
+    hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.dgxngpu}\n" for host in hosts))
-    settings = {
+    return {
         "HOSTS": ",".join(hosts),
-        "ABORT_REASON_FILE": str(folder.path / "abort_reason"),
+        "ABORT_REASON_FILE": str(folder / "abort_reason"),
         "PRTE_MCA_prte_default_hostfile": str(hostfile),
         "PRTE_MCA_plm": "ssh",
-        "PRTE_MCA_plm_ssh_agent": f"ssh -F {folder.path}/ssh_config",
+        "PRTE_MCA_plm_ssh_agent": f"ssh -F {folder}/ssh_config",
         "PRTE_MCA_prte_keep_fqdn_hostnames": "1",  # Kubernetes' names have dots
         "PRTE_MCA_oob_tcp_keepalive_time": str(TIMES["ALIVE_S"]),
         "PRTE_MCA_oob_tcp_keepalive_intvl": str(TIMES["ALIVE_S"]),
         "PRTE_MCA_oob_tcp_keepalive_probes": str(TIMES["ALIVE_COUNT"]),
     }
-    return subprocess.Popen(command, env=os.environ | settings, start_new_session=True, close_fds=False)
 
 
-def run_command(start: Callable[[], subprocess.Popen[bytes]], folder: Folder, events: Events) -> int:
+def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Runs the command to its end; stops it when a node is lost, or a signal comes."""
     parent = os.getppid()
     asked: list[int] = []
-
-    def on_signal(number: int, _frame: object) -> None:
-        asked.append(number)
-        events.put(None)
-
-    on_signals(on_signal)
-    command = start()
-    threading.Thread(target=lambda: events.put(command.wait()), daemon=True).start()
+    on_signals(lambda number, _frame: asked.append(number))
+    command = subprocess.Popen(words, env=os.environ | settings, start_new_session=True, close_fds=False)
     stopping = 0  # the exit status of a job that was told to end
-    deadline: float | None = None
-    while True:
-        try:
-            event = events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
+    deadline = float("inf")
+    while (status := command.poll()) is None:
+        lost = next((other for other in others if other.lost()), None)
+        if time.monotonic() > deadline:
             say(f"the job did not end within {TIMES['JOB_END_S']} s of being asked to: killed")
             end_descendants(0)
             return stopping
-        if isinstance(event, int):
-            return stopping or (event if event >= 0 else 128 - event)
-        if deadline is not None:
-            continue
-        if event:
-            # Who stops a job often signals all its nodes, with all that runs there: then that is the reason.
-            time.sleep(SIGNAL_S)
-        if event and not asked:
-            stopping, number, text = 1, signal.SIGTERM, f"node {event.rank} ({event.host}) was lost"
-            say(f"{text}; the job ends")
-        else:
-            number = signal.Signals(asked[0])
-            stopping = 128 + number
-            text = f"stopped by {number.name}" if os.getppid() == parent else "run_and_time.sh was killed"
-        (folder.path / "abort_reason").write_text(text + "\n")
-        deadline = time.monotonic() + TIMES["JOB_END_S"]
-        command.send_signal(number)
+        if not stopping and (lost or asked):
+            if lost:
+                # Who stops a job often signals all its nodes, with all that runs there: then that is the reason.
+                time.sleep(SIGNAL_S)
+            if lost and not asked:
+                stopping, number, text = 1, signal.SIGTERM, f"node {lost.rank} ({lost.host}) was lost"
+                say(f"{text}; the job ends")
+            else:
+                number = signal.Signals(asked[0])
+                stopping = 128 + number
+                text = f"stopped by {number.name}" if os.getppid() == parent else "run_and_time.sh was killed"
+            (folder / "abort_reason").write_text(text + "\n")
+            deadline = time.monotonic() + TIMES["JOB_END_S"]
+            command.send_signal(number)
+        time.sleep(0.1)
+    return stopping or (status if status >= 0 else 128 - status)
 
 
 def hosts_of(job: env.Job) -> list[str]:
@@ -321,24 +389,23 @@ def main() -> int:
         job, _ = env.read()
         hosts = hosts_of(job)
     except (ValueError, OSError) as error:
-        refuse(str(error))
+        fail(str(error), 2)
     if not job.job_key:
-        refuse(
-            f"DGXNNODES={job.dgxnnodes} needs JOB_KEY, the file of its private ssh key (ssh-keygen -t ed25519 -N '')"
+        fail(
+            f"DGXNNODES={job.dgxnnodes} needs JOB_KEY, the file of its private ssh key (ssh-keygen -t ed25519 -N '')", 2
         )
     adopt_orphans()
-    folder = Folder(job)
-    on_signals(stop)
-    try:
-        return serve(job, hosts, folder) if args.role == "serve" else lead(job, hosts, folder, args.command)
-    except SystemExit as end:
-        if isinstance(end.code, int) and end.code > 128:
-            say(f"stopped by {signal.Signals(end.code - 128).name}")
-        raise
-    finally:
-        on_signals(signal.SIG_IGN)
-        end_descendants(5)
-        folder.remove()
+    with job_folder(job) as folder:
+        on_signals(stop)
+        try:
+            return serve(job, hosts, folder) if args.role == "serve" else lead(job, hosts, folder, args.command)
+        except SystemExit as end:
+            if isinstance(end.code, int) and end.code > 128:
+                say(f"stopped by {signal.Signals(end.code - 128).name}")
+            raise
+        finally:
+            on_signals(signal.SIG_IGN)
+            end_descendants(5)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ unset "${!PYTHON@}"
 
 VENV=.venv
 NEEDED_GB=7 # packages and pip's temporary files
-HALF=".venv.new .venv.tmp" # the venv that is being made, and pip's temporary files
 
 fail() {
   echo "error: $*" >&2
@@ -19,11 +18,6 @@ fail() {
 installed() {
   local stamp="${VENV}/$1.sha256"
   [[ -f "${stamp}" && "$(<"${stamp}")" == "$(sha256sum <"locks/$1.lock")" ]]
-}
-
-all_installed() {
-  local lock
-  for lock in "$@"; do installed "${lock}" || return; done
 }
 
 # What installs system packages here, with their name for: Debian and its kin; Fedora and its; SUSE; Arch
@@ -103,7 +97,9 @@ if [[ "${CUDA:-}" == 12 || -f "${VENV}/run12.sha256" ]]; then
   [[ ! -f "${VENV}/run.sha256" ]] || fail "CUDA=12: ${VENV} has the packages for CUDA 11: remove it first"
   locks=("${locks[@]/#run/run12}")
 fi
-[[ -x "${VENV}/bin/python" ]] && all_installed "${locks[@]}" && exit
+missing=()
+for lock in "${locks[@]}"; do installed "${lock}" || missing+=("${lock}"); done
+[[ -x "${VENV}/bin/python" ]] && ((${#missing[@]} == 0)) && exit
 
 for tool in flock:util-linux setpriv:util-linux xargs:findutils; do # that a container's base may lack
   package="${tool#*:}"
@@ -113,8 +109,7 @@ done
 exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"
 flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
 child=""
-# shellcheck disable=SC2086 # two words
-trap 'rm -rf ${HALF}' EXIT
+trap 'rm -rf .venv.new .venv.tmp' EXIT # the venv that is being made, and pip's temporary files
 trap 'kill ${child} 2>/dev/null; exit 143' TERM HUP
 trap 'kill ${child} 2>/dev/null; exit 130' INT
 for lock in "${locks[@]}"; do

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from harness.processes import ancestors, end_with_parent
@@ -55,16 +54,15 @@ def take(stderr: Path) -> IO[bytes]:
     if stderr.is_symlink() or (stderr.exists() and not stderr.is_file()):
         raise FileExistsError(f"{stderr} is a link, or no plain file: remove it, or set LOGDIR")
     # One that is there is of a trial that ended before it had a log, or of a job under way.
-    held = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    messages = os.fdopen(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb")
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(messages, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(held)
-        raise FileExistsError(
-            f"{stderr} is of another job, which is at work there: wait for it, or set LOGDIR"
-        ) from None
-    os.ftruncate(held, 0)
-    return os.fdopen(held, "wb")
+        messages.close()
+        said = f"{stderr} is of another job, which is at work there: wait for it, or set LOGDIR"
+        raise FileExistsError(said) from None
+    messages.truncate(0)
+    return messages
 
 
 class Trial:
@@ -80,7 +78,7 @@ class Trial:
         self.mpirun: subprocess.Popen[bytes] | None = None
         self.kills_before = memory_kills()
 
-    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def on_signal(self, number: int, _frame: object) -> None:
         """Asks the ranks to end; those with something to save do so."""
         if self.signal is None:
             self.deadline = time.monotonic() + TIMES["LAST_WINDOW_S"]
@@ -156,15 +154,14 @@ class Trial:
 
     def reason(self, status: int) -> str:
         """Why it failed, in one line: the kernel's kill, then a signal, a rank's own word, and last a lost peer."""
-        errors = self.errors()
         if told := self.told():
             return told
+        said, errors, ended = self.messages(), self.errors(), self.ended()
         if self.signal is not None:
             of_ranks = [line for line in errors if line.startswith("stopped by signal")]
             return self.killed() + (of_ranks or [f"stopped by signal {self.signal.name.removeprefix('SIG')}"])[0]
         if not self.stderr.exists():
             return f"{self.stderr.parent} was removed during the run"
-        ended = self.ended()
         number = int(ended[1]) if ended else 0
         if number == signal.SIGKILL and memory_kills() > self.kills_before:
             memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -176,17 +173,17 @@ class Trial:
         if ended and number not in OF_A_LOSS:
             return ended[0] + (": no room in /dev/shm (--shm-size)?" if number == signal.SIGBUS else "")
         advice = ""
-        if NO_MORE_PROCESSES.search(self.messages()):
+        if NO_MORE_PROCESSES.search(said):
             advice = ": raise the limit on processes (ulimit -u, or a container's --pids-limit)"
         if own := [line for line in errors if not LOST_PEER.search(line)] or ([ended[0]] if ended else errors):
             return own[0] + advice
         if 128 < status < 192:
             return f"mpirun was ended by signal {status - 128}"
-        if "unable to find network interfaces" in self.messages():
+        if "unable to find network interfaces" in said:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
-        if "MPI_ERRORS_ARE_FATAL" in self.messages():
+        if "MPI_ERRORS_ARE_FATAL" in said:
             return f"a rank was lost, of which another one heard before mpirun did; what it said is in {self.stderr}"
-        if self.args.nodes > 1 and not self.messages():
+        if self.args.nodes > 1 and not said:
             return f"mpirun ended with status {status}, and no rank said why: it may have lost its connection to a node"
         return f"a rank ended with status {status}; what it said is in {self.stderr}{advice}"
 

@@ -3,7 +3,6 @@
 # A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.py).
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 : "${JOB_FORWARDED:?start this by ./run_and_time.sh}"
@@ -23,10 +22,7 @@ if ((DGXNNODES == 1)); then
   unset "${!OMPI_MCA_@}"
   export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm
 fi
-readonly SUCCESS='"key": "run_stop".*"status": "success"'
-trial_pid=""
-signal=""
-reason=""
+trial_pid="" signal="" reason=""
 end_s=0 # when a trial is ended that is not done; 0: never
 
 # The log of a trial. One that goes on from a checkpoint gets a name of its own, which no package takes for a result.
@@ -86,11 +82,10 @@ if [[ "${1:-}" == --check ]]; then
 fi
 
 if [[ "${1:-}" == --dry-run ]]; then
+  mapfile -t command < <(mpirun_command harness)
   for ((trial = 0; trial < NEXP; trial++)); do
-    mapfile -t command < <(RESULT_FILE="$(result_of "${trial}")" mpirun_command harness)
     printf 'trial %d: RESULT_FILE=%s SEED=%d' "${trial}" "$(result_of "${trial}")" "$((SEED < 0 ? -1 : SEED + trial))"
-    printf ' %q' "${command[@]}"
-    echo
+    printf ' %q' "${command[@]}" && echo
   done
   exit 0
 fi
@@ -138,10 +133,8 @@ for ((trial = 0; trial < NEXP && !KEEP_TRIALS; trial++)); do
   [[ ! -e "${RESULT_FILE}" ]] || refuse "${RESULT_FILE} exists, results are never overwritten: move it or set LOGDIR"
 done
 
-first_seed="${SEED}"
-failed=0
-logs=()
-aborted=()
+first_seed="${SEED}" failed=0
+logs=() aborted=()
 for ((trial = 0; trial < NEXP; trial++)); do
   RESULT_FILE="$(result_of "${trial}")"
   ((first_seed < 0)) || SEED=$((first_seed + trial))
@@ -149,7 +142,7 @@ for ((trial = 0; trial < NEXP; trial++)); do
   status=0
   if [[ ! -e "${RESULT_FILE}" ]]; then
     run_trial "${RESULT_FILE}" harness || status=$?
-  elif ! grep -aq "${SUCCESS}" "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
+  elif ! grep -aq '"key": "run_stop".*"status": "success"' "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
     status=1 reason="$(.venv/bin/python -m runlog close "${RESULT_FILE}" "its first node was lost")" || true
   fi
   if ((status == 0)); then

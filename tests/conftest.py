@@ -12,30 +12,23 @@ from tests import jobs
 from tests.needs import need
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-_SKIPPED = pytest.StashKey[Counter[str]]()
+OWN_LOGS = f"{REPOSITORY.name}/data/published_logs"  # of tests/fetch_logs.sh
 
 
-def _folder(variable: str, *defaults: Path, fix: str) -> Path:
-    """The folder that `variable` names, or the first of the defaults that is there; there must be one."""
-    candidates = [Path(os.environ[variable])] if variable in os.environ else list(defaults)
+def _published(what: str, fix: str, *defaults: str) -> Path:
+    """The folder that PUBLISHED_`what` names, or the first of the defaults that is there; there must be one."""
+    named = os.environ.get(f"PUBLISHED_{what}")
+    candidates = [Path(named)] if named else [REPOSITORY.parent / default for default in defaults]
     folder = next((path for path in candidates if path.is_dir()), candidates[-1])
     need(folder.is_dir(), f"{folder} is absent: {fix}")
     return folder
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Counts the skipped tests by reason."""
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", [])
-        if isinstance(report.longrepr, tuple)
-    )
-    terminalreporter.config.stash[_SKIPPED] = reasons
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the run with one line that says what was skipped and how to have it."""
-    if reasons := config.stash.get(_SKIPPED, None):
+    """Ends the run with one line that says what was skipped and how to have it; xdist's workers have no reporter."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = (report.longrepr for report in reporter.stats.get("skipped", [])) if reporter else ()
+    if reasons := Counter(said[2].removeprefix("Skipped: ") for said in skipped if isinstance(said, tuple)):
         print(f"skipped: {reasons.total()} tests ({'; '.join(f'{n}: {why}' for why, n in reasons.most_common())})")
 
 
@@ -61,22 +54,19 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def published_logs() -> Path:
     """Folder of logs that other systems published; they are read in place and never copied."""
-    defaults = REPOSITORY.parent / "shared" / "logs", REPOSITORY / "data" / "published_logs"
-    return _folder("PUBLISHED_LOGS", *defaults, fix="tests/fetch_logs.sh fetches the logs")
+    return _published("LOGS", "tests/fetch_logs.sh fetches the logs", "shared/logs", OWN_LOGS)
 
 
 @pytest.fixture(scope="session")
 def published_reports() -> Path:
     """Folder of the texts of the five published reports."""
-    fix = "set PUBLISHED_REPORTS to the folder of the five reports' texts"
-    return _folder("PUBLISHED_REPORTS", REPOSITORY.parent / "shared" / "seeds", fix=fix)
+    return _published("REPORTS", "set PUBLISHED_REPORTS to the folder of the five reports' texts", "shared/seeds")
 
 
 @pytest.fixture(scope="session")
 def published_corpus() -> Path:
     """Folder of archives of MLPerf's published rounds, which are read in place."""
-    fix = "set PUBLISHED_CORPUS to the folder of the rounds' archives"
-    return _folder("PUBLISHED_CORPUS", REPOSITORY.parent / "shared" / "corpus", fix=fix)
+    return _published("CORPUS", "set PUBLISHED_CORPUS to the folder of the rounds' archives", "shared/corpus")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@
 # instead of https://raw.githubusercontent.com, with the same paths below it. Exit status: 1 where a file could not be had.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
-# shellcheck source=launch/common.sh
 source launch/common.sh
 
 take_options WORDS "$@"

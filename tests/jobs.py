@@ -19,16 +19,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # of what takes seconds: a hang meets it, a slow and busy machine does not
 STAND_IN = REPOSITORY / "tests" / "stand_in.py"  # of a rank's training
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
-TINY = {
-    "MODE": "throughput",
-    "IMAGE_SIZE": "32",
-    "WARMUP_STEPS": "1",
-    "MEASURED_STEPS": "3",
-    "PRINT_STEPS": "1",
-    "SEED": "7",
-    "CLEAR_CACHES": "0",
-    "PROGRESS": "plain",
-}
+TINY = {"MODE": "throughput", "IMAGE_SIZE": "32", "WARMUP_STEPS": "1", "MEASURED_STEPS": "3", "PRINT_STEPS": "1"}
+TINY |= {"SEED": "7", "CLEAR_CACHES": "0", "PROGRESS": "plain"}
 JOB_PREFIXES = ("JOB_", "OMPI_", "PMIX_", "PRTE_", "PADDLE_")
 
 
@@ -66,37 +58,47 @@ def standing_in(folder: Path) -> Path:
     return checkout(folder, "harness", train=STAND_IN.read_text())
 
 
+def _settings(cwd: Path, variables: dict[str, str | int]) -> dict[str, Any]:
+    return {"env": environment(**variables), "cwd": cwd, "stdin": subprocess.DEVNULL, "text": True}
+
+
 def run(
     command: Sequence[str], *, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
 ) -> subprocess.CompletedProcess[str]:
     """A command, to its end, with `variables` in a clean environment."""
-    return subprocess.run(
-        command,
-        env=environment(**variables),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    settings = _settings(cwd, variables)
+    return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, **settings)
 
 
-def begin(command: Sequence[str], *, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
-    """A command, begun; in a session of its own, so that a test can end all of it.
+def printed(*command: str, **variables: str) -> str:
+    """What a command that succeeds prints."""
+    done = run(command, **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
-    It heeds SIGINT also where the tests run in a shell's background, which ignores it.
+
+def refused(done: subprocess.CompletedProcess[str], said: str) -> None:
+    """Exit status 2, and one line."""
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
+
+
+def resolved(stdout: str) -> dict[str, Any]:
+    """The configuration that a dry run prints."""
+    return json.JSONDecoder().raw_decode(stdout[stdout.index("\n{\n") + 1 :])[0]
+
+
+def begin(
+    command: Sequence[str], *, cwd: Path = REPOSITORY, together: bool = False, **variables: str | int
+) -> subprocess.Popen[str]:
+    """A command, begun, its stderr in a pipe, or all that it says `together` on its stdout.
+
+    In a session of its own, so that a test can end all of it. It heeds SIGINT also where the tests run in a shell's
+    background, which ignores it.
     """
-    return subprocess.Popen(
-        ["env", "--default-signal=INT", *command],
-        env=environment(**variables),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    stdout, stderr = (subprocess.PIPE, subprocess.STDOUT) if together else (subprocess.DEVNULL, subprocess.PIPE)
+    whole = ["env", "--default-signal=INT", *command]
+    return subprocess.Popen(whole, stdout=stdout, stderr=stderr, start_new_session=True, **_settings(cwd, variables))
 
 
 def checked(log: Path) -> tuple[int, dict[str, Any]]:
@@ -106,11 +108,9 @@ def checked(log: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, report
 
 
-def run_and_time(
-    *arguments: str, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
-) -> subprocess.CompletedProcess[str]:
-    """`./run_and_time.sh` as a user starts it."""
-    return run([str(cwd / "run_and_time.sh"), *arguments], timeout_s=timeout_s, cwd=cwd, **variables)
+def run_and_time(*arguments: str, cwd: Path = REPOSITORY, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`./run_and_time.sh` as a user starts it; options as those of `run`."""
+    return run([str(cwd / "run_and_time.sh"), *arguments], cwd=cwd, **options)
 
 
 def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
@@ -155,17 +155,9 @@ def mpirun(ranks: int, *command: str) -> list[str]:
     ]
 
 
-def on_ranks(
-    ranks: int, *command: str, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
-) -> subprocess.CompletedProcess[str]:
-    """A Python command (`-m module` or a script with arguments) on the ranks of a job on this machine."""
-    whole = mpirun(ranks, *command)
-    return run(whole, timeout_s=timeout_s, cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
-
-
-def begin_on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
-    """The same, begun."""
-    return begin(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **variables)
+def on_ranks(ranks: int, *command: str, cwd: Path = REPOSITORY, start: Any = run, **options: Any) -> Any:
+    """A Python command (`-m module` or a script with arguments) on the ranks of a job here; `start` is run or begin."""
+    return start(mpirun(ranks, *command), cwd=cwd, DGXNGPU=ranks, PYTHONPATH=str(cwd), **options)
 
 
 def script(path: Path, text: str) -> Path:

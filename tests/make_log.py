@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from mlperf_logging.mllog.mllog import MLLogger
@@ -45,6 +44,12 @@ class Log:
 
     def window(self, window: schema.StepWindow, *, step: int, epoch: int, phase: str = "train") -> None:
         self.event(schema.STEP_WINDOW, window, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
+
+    def facts(self, facts: dict[str, Any]) -> None:
+        for key, value in facts.items():
+            point = schema.EVENTS[key]
+            assert isinstance(point, schema.Point)
+            self.event(point, value)
 
 
 def run_summary(**changes: Any) -> schema.RunSummary:
@@ -90,12 +95,9 @@ def _config(summary: schema.RunSummary, **given: Any) -> dict[str, schema.Settin
     }
 
 
-def _header(
-    log: Log, summary: schema.RunSummary, *, config: dict[str, Any], samples: tuple[int, int], cores: int
-) -> None:
+def _header(log: Log, summary: schema.RunSummary, config: dict[str, Any], samples: tuple[int, int], cores: int) -> None:
     log.section(schema.LOG, schema.Format())
-    source = schema.Source(commit="0" * 40, dirty=False, lock_sha256="1" * 64, image_digest=None)
-    log.section(schema.SOURCE, source)
+    log.section(schema.SOURCE, schema.Source(commit="0" * 40, dirty=False, lock_sha256="1" * 64, image_digest=None))
     log.section(schema.CONFIG, _config(summary, **config))
     log.section(schema.ENVIRONMENT, {"OMP_NUM_THREADS": "1"})
     log.section(schema.PACKAGES, {"paddlepaddle-gpu": "2.6.2", "mlperf-logging": "4.1.68"})
@@ -118,7 +120,7 @@ def run(
     samples: tuple[int, int] = (1437, 360),
     epochs: int = 3,
     eval_every: int = 1,
-    accuracies: tuple[float, ...] | None = None,
+    accuracies: tuple[float, ...] = (),
     status: str = "success",
     batch: int = 16,
     devices: int = 2,
@@ -138,34 +140,46 @@ def run(
     log.now_ms += (seed - 1) * 3_600_000
     model = "resnet50_v1.5" if benchmark == "resnet" else "fcn_hrnetw18"
     said = run_summary(**{"devices": devices, "batch_per_device": batch, "model": model} | (summary or {}))
-    steps = samples[0] // (batch * devices)
+    hyperparameters, global_batch = hyperparameters or SGD, batch * devices
+    steps = samples[0] // global_batch
     print_steps = max(1, (steps + 1) // 2)
     config = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
-    config |= _recipe(hyperparameters or SGD) | {"RECIPE.epochs": epochs, "RECIPE.image_size": 64}
+    config |= _recipe(hyperparameters) | {"RECIPE.epochs": epochs, "RECIPE.image_size": 64}
     config |= {"SUBMISSION_ORG": org, "SUBMISSION_DIVISION": division}
     config |= {"SUBMISSION_STATUS": "research", "SUBMISSION_PLATFORM": "" if platform == "CPU" else platform}
-    _header(log, said, config=config, samples=samples, cores=cores)
+    _header(log, said, config, samples, cores)
     described = {"benchmark": benchmark, "org": org, "division": division, "status": "research", "platform": platform}
-    _facts(log, {f"submission_{name}": value for name, value in described.items()})
+    log.facts({f"submission_{name}": value for name, value in described.items()})
     log.event(schema.CACHE_CLEAR, True, schema.CacheState(node="node0", status="done", by="rank"))
     log.mark(schema.INIT_START)
-    _facts(log, {"seed": seed, "global_batch_size": batch * devices, "gradient_accumulation_steps": 1})
-    _facts(log, hyperparameters or SGD)
-    _facts(log, {"train_samples": samples[0], "eval_samples": samples[1]})
+    log.facts({"seed": seed, "global_batch_size": global_batch, "gradient_accumulation_steps": 1})
+    log.facts({**hyperparameters, "train_samples": samples[0], "eval_samples": samples[1]})
     log.now_ms += 20_000
     log.mark(schema.INIT_STOP)
     log.event(schema.RUN_SUMMARY, said)
     started_ms = log.now_ms
     log.mark(schema.RUN_START)
-    scores = accuracies or _rising(epochs // eval_every, samples[1], (seed - 1) % 5)
-    epoch = {"steps": steps, "print_steps": print_steps, "batch": batch * devices, "epoch_ms": epoch_ms, "seed": seed}
-    _blocks(log, scores, epochs=epochs, eval_every=eval_every, **epoch)
+    scores = iter(accuracies or _rising(epochs // eval_every, samples[1], (seed - 1) % 5))
+    # Blocks of epochs, each with an evaluation at its end but for a last one that is shorter.
+    for first in range(1, epochs + 1, eval_every):
+        last = min(first + eval_every - 1, epochs)
+        block, evaluated = InBlock(first_epoch_num=first, epoch_count=last - first + 1), InEpoch(epoch_num=last)
+        log.mark(schema.BLOCK_START, block)
+        for epoch in range(first, last + 1):
+            _epoch(log, epoch, steps=steps, print_steps=print_steps, batch=global_batch, epoch_ms=epoch_ms, seed=seed)
+        if last % eval_every == 0:
+            log.mark(schema.EVAL_START, evaluated)
+            log.now_ms += 2_000
+            log.mark(schema.EVAL_STOP, evaluated)
+            log.event(schema.EVAL_ACCURACY, next(scores), evaluated)
+        log.mark(schema.BLOCK_STOP, block)
     if status == "aborted":
         log.event(schema.ABORT_REASON, "stopped by signal TERM")
     log.mark(schema.RUN_STOP, schema.Ended(status=status))
     if status == "success":
-        samples = int(log.now_ms - started_ms) // 1000
-        log.event(schema.TELEMETRY_SUMMARY, dataclasses.replace(_TELEMETRY, samples=samples))
+        measured = dict.fromkeys(field.name for field in dataclasses.fields(schema.TelemetrySummary))
+        measured |= {"samples": int(log.now_ms - started_ms) // 1000, "sampler_cpu_share": 0.001}
+        log.event(schema.TELEMETRY_SUMMARY, schema.TelemetrySummary(**measured))
     log.say("done")
     return log.text.getvalue()
 
@@ -179,30 +193,6 @@ def _recipe(said: dict[str, Any]) -> dict[str, Any]:
         **{f"RECIPE.optimizer.{name}": said[f"{kind}_opt_{name}"] for name in ("momentum", "weight_decay")},
         **{"RECIPE.optimizer.kind": kind, "RECIPE.warmup_epochs": warmup},
     }
-
-
-def _facts(log: Log, facts: dict[str, Any]) -> None:
-    for key, value in facts.items():
-        point = schema.EVENTS[key]
-        assert isinstance(point, schema.Point)
-        log.event(point, value)
-
-
-def _blocks(log: Log, scores: Sequence[float], *, epochs: int, eval_every: int, **of_epoch: int) -> None:
-    """Blocks of epochs, each with an evaluation at its end but for a last one that is shorter."""
-    score = iter(scores)
-    for first in range(1, epochs + 1, eval_every):
-        last = min(first + eval_every - 1, epochs)
-        block = InBlock(first_epoch_num=first, epoch_count=last - first + 1)
-        log.mark(schema.BLOCK_START, block)
-        for epoch in range(first, last + 1):
-            _epoch(log, epoch, **of_epoch)
-        if last % eval_every == 0:
-            log.mark(schema.EVAL_START, InEpoch(epoch_num=last))
-            log.now_ms += 2_000
-            log.mark(schema.EVAL_STOP, InEpoch(epoch_num=last))
-            log.event(schema.EVAL_ACCURACY, next(score), InEpoch(epoch_num=last))
-        log.mark(schema.BLOCK_STOP, block)
 
 
 def _epoch(log: Log, epoch: int, *, steps: int, print_steps: int, batch: int, epoch_ms: int, seed: int) -> None:
@@ -223,16 +213,6 @@ def _epoch(log: Log, epoch: int, *, steps: int, print_steps: int, batch: int, ep
     )
     log.event(schema.EPOCH_THROUGHPUT, rate, InEpoch(epoch_num=epoch))
     log.mark(schema.EPOCH_STOP, InEpoch(epoch_num=epoch))
-
-
-_TELEMETRY = schema.TelemetrySummary(
-    peak_gpu_memory_mib=None,
-    peak_gpu_temperature_c=None,
-    energy_j=None,
-    joules_per_image=None,
-    samples=100,
-    sampler_cpu_share=0.001,
-)
 
 
 def _rising(count: int, samples: int, fewer: int) -> list[float]:
@@ -269,18 +249,11 @@ _IMAGES_RIGHT = (15_000, 20_000, 25_000, 27_500, 30_000, 35_000, 36_500, 37_500,
 
 def closed_run(**changes: Any) -> str:
     """A closed run on ImageNet: 36 epochs at the global batch of a reference point."""
+    more = changes.get("seed", 1) % 50 * 10
     fields: dict[str, Any] = {
-        "division": "closed",
-        "samples": (1281167, 50000),
-        "epochs": 36,
-        "eval_every": 4,
-        "accuracies": tuple(
-            (images + changes.get("seed", 1) % 50 * (10 + i % 2 * 10)) / 50_000
-            for i, images in enumerate(_IMAGES_RIGHT)
-        ),
-        "batch": 408,
-        "devices": 8,
-        "cores": 4096,  # as many as its rate needs
+        **{"division": "closed", "samples": (1281167, 50000), "epochs": 36, "eval_every": 4},
+        **{"batch": 408, "devices": 8, "cores": 4096},  # as many cores as its rate needs
+        "accuracies": tuple((images + more * (1 + i % 2)) / 50_000 for i, images in enumerate(_IMAGES_RIGHT)),
         "hyperparameters": LARS | {"model_bn_span": changes.get("batch", LARS["model_bn_span"])},
     }
     return run(**{**fields, **changes})
@@ -288,17 +261,9 @@ def closed_run(**changes: Any) -> str:
 
 def closed_hrnet_run(**changes: Any) -> str:
     """A closed run of FCN-HRNetW18 on Cityscapes."""
-    recipe = {
-        "opt_name": "sgd",
-        "sgd_opt_base_learning_rate": 0.01,
-        "sgd_opt_end_learning_rate": 0.0,
-        "sgd_opt_learning_rate_decay_poly_power": 0.9,
-        "sgd_opt_learning_rate_decay_steps": 80_000,
-        "sgd_opt_weight_decay": 0.0005,
-        "sgd_opt_momentum": 0.9,
-        "model_bn_span": 4,
-        "opt_learning_rate_warmup_epochs": 0,
-    }
+    recipe = SGD | {"sgd_opt_base_learning_rate": 0.01, "sgd_opt_end_learning_rate": 0.0}
+    recipe |= {"sgd_opt_learning_rate_decay_poly_power": 0.9, "sgd_opt_learning_rate_decay_steps": 80_000}
+    recipe |= {"sgd_opt_weight_decay": 0.0005, "model_bn_span": 4, "opt_learning_rate_warmup_epochs": 0}
     fields: dict[str, Any] = {"division": "closed", "samples": (2975, 500)}
     fields["accuracies"] = (0.6 + changes.get("seed", 1) % 50 * 0.001, 0.7, 0.79123)
     return hrnet_run(**{**fields, "hyperparameters": recipe, **changes})

@@ -65,8 +65,7 @@ class _Rank:
         log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
         WATCHDOG.beat("setting up")
         time.sleep(SET_UP_S)
-        shared = ("precision", "mode", "data")
-        summary: dict[str, Any] = {name: getattr(job, name) for name in shared}
+        summary: dict[str, Any] = {name: getattr(job, name) for name in ("precision", "mode", "data")}
         summary |= {"devices": job.world_size, "nodes": job.dgxnnodes, "batch_per_device": job.batchsize}
         summary |= {"math_mode": job.precision, "resumed": False, "profiled": False}
         summary |= {"framework": "a stand-in", "model": "resnet50_v1.5"}
@@ -85,15 +84,9 @@ class _Rank:
             if number % self._job.print_steps and number < steps:
                 continue
             loss = self._ranks.mean(1 + 1 / self._step)
-            window = schema.StepWindow(
-                steps=since,
-                images=since * self._job.global_batch,
-                time_s=round(time.perf_counter() - began_s, 6),
-                data_wait_s=0.0,
-                loss=loss,
-                gpu_memory_mib=None,
-                power_w=None,
-            )
+            took = {"time_s": round(time.perf_counter() - began_s, 6), "data_wait_s": 0.0}
+            counts = {"steps": since, "images": since * self._job.global_batch}
+            window = schema.StepWindow(**counts, **took, loss=loss, gpu_memory_mib=None, power_w=None)
             self._log.event(schema.STEP_WINDOW, window, schema.InWindow(step=self._step, epoch_num=epoch, phase=phase))
             since, began_s = 0, time.perf_counter()
             self._end_if_asked()

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +57,6 @@ def run(
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done
-
-
-def begin(command: Sequence[str], **environment: str) -> subprocess.Popen[str]:
-    """A command, begun; all that it says comes on its stdout."""
-    return subprocess.Popen(
-        command,
-        env=jobs.environment(**environment),
-        cwd=jobs.REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def docker(*arguments: str, **options: float) -> str:

@@ -1,4 +1,4 @@
-"""The image by itself: what is in it, what is not, and the main job in one container."""
+"""The image by itself: what is in it, what is not, the main job in one container, and one over several."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import pytest
 
 from harness.hooks import checkpoint
 from tests import jobs
+from tests.cluster import containers
 from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, facts, need, run
 from tests.harness import small
 from tools.acceptance.lines import CHECKS
@@ -108,13 +109,26 @@ def test_no_index_and_no_certificate_of_the_build_machine_is_left(image: str) ->
     assert in_image(image, "find /workspace -name pip.conf -o -name '*.crt' | grep -v site-packages; true") == ""
 
 
+# Opens each by Paddle's own loader (phi/backends/dynload), and the runtime, which Paddle has built in, by its name.
+CUDA_LIBRARIES = """
+import ctypes, paddle, pathlib
+phi = ctypes.CDLL(str(pathlib.Path(paddle.__file__).parent / "libs" / "libphi.so"))
+for name in ("17GetCUDNN", "18GetCublas", "20GetCublasLt", "16GetNCCL", "17GetCUFFT", "18GetCurand", "20GetCusolver",
+             "20GetCusparse", "17GetNVRTC", "17GetCUPTI", "16GetNvtx"):
+    opener = getattr(phi, f"_ZN3phi7dynload{name}DsoHandleEv")
+    opener.restype = ctypes.c_void_p
+    assert opener(), name
+ctypes.CDLL("libcudart.so.11.0")
+print(pathlib.Path("/proc/self/maps").read_text())
+"""
+
+
 def test_paddle_opens_every_cuda_library(image: str) -> None:
-    script = Path(__file__).with_name("cuda_libraries.py")
-    command = ("/workspace/.venv/bin/python", "-W", "ignore", "/cuda_libraries.py")
-    found = json.loads(docker("run", "--rm", "--volume", f"{script}:/cuda_libraries.py:ro", image, *command))
-    wanted = {"cudnn": "8600", "cublas": "11.11.3", "nccl": "22105", "cudart": "11.8.89", "cufft": "10900"}
-    wanted |= {"curand": "10300", "cusolver": "11401", "cusparse": "11.7.5"}
-    assert found["versions"].items() >= wanted.items()
+    """Those of /opt/cuda, whose versions locks/cuda.lock has; needs no GPU."""
+    maps = docker("run", "--rm", image, "/workspace/.venv/bin/python", "-W", "ignore", "-c", CUDA_LIBRARIES)
+    files = {Path(word).name for word in maps.split() if word.startswith("/opt/cuda/")}
+    wanted = {"libcudnn.so.8", "libcublas.so.11", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10"}
+    assert files >= wanted | {"libcurand.so.10", "libcusolver.so.11", "libcusparse.so.11"}
     assert "LD_LIBRARY_PATH" not in docker("image", "inspect", image)
 
 
@@ -183,3 +197,18 @@ def test_a_job_of_one_node_needs_no_network(image: str, tmp_path: Path) -> None:
     first, *_, last = (json.loads(line) for line in path.read_text().splitlines())
     sent, received = (last[name] - first[name] for name in ("network_sent_bytes", "network_received_bytes"))
     assert sent == received, "all that is sent comes back"
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_nodes_train_as_ranks_of_one_host_do(nodes: containers.Nodes, tmp_path: Path, count: int) -> None:
+    """By `docker run` on each node, by hand."""
+    job = {**GOLDEN_JOB, "BATCHSIZE": str(32 // count)}
+    on_host = tmp_path / "host.txt"
+    done = jobs.on_ranks(count, "-m", "harness", **job, RESULT_FILE=str(on_host))
+    assert done.returncode == 0, done.stderr[-2000:]
+    names = [nodes.start(rank, count, image=containers.IMAGE, **job) for rank in reversed(range(count))]
+    assert [nodes.wait(name) for name in names] == [0] * count, nodes.output(names[-1])
+    logs = list(nodes.logdir.rglob("result_*.txt"))
+    assert logs == [nodes.log(count)]  # one log, by rank 0
+    assert containers.devices_and_nodes(logs[0]) == (count, count)
+    assert jobs.losses(logs[0]) == pytest.approx(jobs.losses(on_host), rel=1e-6)

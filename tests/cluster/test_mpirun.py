@@ -85,7 +85,7 @@ def test_bare_hosts_run_the_job_and_nothing_is_left(nodes: Nodes, hosts: str) ->
 
 @pytest.mark.slow
 def test_a_head_that_is_killed_takes_the_job_and_the_key_with_it(nodes: Nodes, hosts: str) -> None:
-    head = containers.begin(command(nodes, hosts, *BARE), **job(nodes, ENDLESS_JOB, 2))
+    head = jobs.begin(command(nodes, hosts, *BARE), together=True, **job(nodes, ENDLESS_JOB, 2))
     nodes.until_trains(2)
     head.kill()
     head.communicate()
@@ -113,7 +113,7 @@ def test_spares_take_the_places_of_killed_nodes(
     spares = {"ON_FAILURE": "go_on", "SPARES": "spare0,spare1,spare2,spare3"}
     steps = {"NEXP": str(trials), "MEASURED_STEPS": "60"}  # long enough to be killed in
     contained = job(nodes, GOLDEN_JOB, 4, CONT=STANDS_IN, CONT_NETWORK=nodes.network, **spares, **steps)
-    with containers.begin(command(nodes, str(shell)), **contained) as head:
+    with jobs.begin(command(nodes, str(shell)), together=True, **contained) as head:
         for trial in killed:
             log = nodes.log(2, trial)
             jobs.until(lambda log=log: jobs.trains(log), head)

@@ -57,7 +57,7 @@ def test_two_nodes_without_root_train_as_one_host_does(rootless: Rootless, tmp_p
 
 def test_a_node_killed_without_root_ends_the_job(rootless: Rootless) -> None:
     command, log = two_nodes(rootless, name="killed", CONT=STANDS_IN, **ENDLESS_JOB, BATCHSIZE="2")
-    head = containers.begin(command)
+    head = jobs.begin(command, together=True)
     jobs.until(lambda: jobs.trains(log), head)
     (second,) = (name for name in rootless.containers() if name.endswith("-1"))
     rootless("podman", "kill", second)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests import jobs
-from tests.test_limits import tracked
+from tests.test_architecture import tracked
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "paddle.load"}  # the last unpickles
 FORBIDDEN_CALLS |= {"yaml.full_load", "yaml.unsafe_load", "yaml.load_all"}

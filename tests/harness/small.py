@@ -70,4 +70,4 @@ def train(
 def start(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> subprocess.Popen[str]:
     """The job, begun."""
     settings = {**TRAINING, "RESULT_FILE": log, "DATADIR": data, **variables}
-    return jobs.begin_on_ranks(ranks, "-m", "harness", cwd=checkout(), **settings)
+    return jobs.on_ranks(ranks, "-m", "harness", cwd=checkout(), start=jobs.begin, **settings)

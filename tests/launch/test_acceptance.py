@@ -16,34 +16,43 @@ import pytest
 
 from runlog.verdict import FATAL, OK, UNKNOWN, judged
 from tests import jobs
+from tests.jobs import refused
 from tests.null_gpu import door
 from tools.acceptance import lines as acceptance
 
 ON_A_CPU = ("losses", "layout", "pooling", "all-reduce", "evaluation")
 
 
-def written(folder: Path) -> dict[str, Any]:
-    (path,) = (folder / "acceptance").glob("*.json")
-    return json.loads(path.read_text())
+class Accepted:
+    """An acceptance that ended with `status`, its results below `folder`: what it printed, and its report."""
+
+    def __init__(self, status: int, folder: Path, *command: str, **job: Any) -> None:
+        command = command or ("./run_and_time.sh", "--acceptance")
+        done = jobs.run(command, **{"LOGDIR": folder, "DGXNGPU": 1, "DATA_CACHE": folder, **job})
+        assert done.returncode == status, done.stdout + done.stderr
+        self.stdout, self.stderr = done.stdout, done.stderr
+        (path,) = (folder / "acceptance").glob("*.json")
+        self.report = json.loads(path.read_text())
+        self.lines: list[dict[str, Any]] = self.report["lines"]
+        self.found = {(line["check"], line["where"]): line["status"] for line in self.lines}
+
+    def with_status(self, status: str) -> set[tuple[str, str]]:
+        return {key for key, found in self.found.items() if found == status}
 
 
-def statuses(report: dict[str, Any]) -> dict[tuple[str, str], str]:
-    return {(line["check"], line["where"]): line["status"] for line in report["lines"]}
+SHORT = ("./run_and_time.sh", "--acceptance", "--short")
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> None:
-    done = jobs.run_and_time("--acceptance", "--short", LOGDIR=str(tmp_path), DGXNGPU=2)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = written(tmp_path)
-    assert report["verdict"] == "5 ok, 0 fatal, 23 unknown, in the short form"
-    assert f"verdict   {report['verdict']}" in done.stdout
-    found = statuses(report)
-    assert {key for key, status in found.items() if status == OK} == {(c, "fp32") for c in ON_A_CPU}
-    (throughput,) = (line for line in report["lines"] if line["check"] == "throughput" and line["where"] == "fp32")
+    done = Accepted(0, tmp_path, *SHORT, DGXNGPU=2)
+    assert done.report["verdict"] == "5 ok, 0 fatal, 23 unknown, in the short form"
+    assert f"verdict   {done.report['verdict']}" in done.stdout
+    assert done.with_status(OK) == {(check, "fp32") for check in ON_A_CPU}
+    (throughput,) = (line for line in done.lines if line["check"] == "throughput" and line["where"] == "fp32")
     assert throughput["found"].endswith("; none published for this card, precision and image size")
-    reasons = {line["found"] for line in report["lines"] if line["status"] == UNKNOWN and line != throughput}
+    reasons = {line["found"] for line in done.lines if line["status"] == UNKNOWN and line != throughput}
     assert reasons == {
         "no GPU: DEVICE=cpu",
         "a CPU has no CUDA graphs: DEVICE=cpu",
@@ -52,8 +61,8 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
             for name in ("tf32", "amp_o1", "amp_o2")
         ),
     }
-    assert len(report["nodes"]) == 1
-    assert report["source"]["lock_sha256"]
+    assert len(done.report["nodes"]) == 1
+    assert done.report["source"]["lock_sha256"]
     # The figure of the minute stands in a log that the scorer reads.
     (log,) = (tmp_path / "acceptance").glob("*/fp32.txt")
     command = [sys.executable, "-m", "scoring", "score", str(log), "--protocol", "window", "--runs", "1", "--json"]
@@ -65,14 +74,10 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
 @pytest.mark.xdist_group("ranks")
 def test_each_job_of_a_gpu_has_its_throughput_whatever_fails_before_it(tmp_path: Path) -> None:
     """On a null GPU, which computes nothing, so that all losses are wrong."""
-    job = {"DEVICE": "gpu", "DGXNGPU": 1, "BATCHSIZE": 4, "IMAGE_SIZE": 64, "RECIPE": "nvidia_cosine", "THREADS": 1}
-    null_gpu = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
-    command = [null_gpu, "./run_and_time.sh", "--acceptance", "--short"]
-    done = jobs.run(command, timeout_s=900, NULLGPU_OUT=str(tmp_path), LOGDIR=str(tmp_path), **job)
-    assert done.returncode == 1
-    report = written(tmp_path)
-    assert not [line for line in report["lines"] if line["found"].startswith("not run")]
-    found = statuses(report)
+    job = {"DEVICE": "gpu", "BATCHSIZE": 4, "IMAGE_SIZE": 64, "RECIPE": "nvidia_cosine", "THREADS": 1}
+    done = Accepted(1, tmp_path, str(door.RUN), *SHORT, timeout_s=900, NULLGPU_OUT=tmp_path, **job)
+    assert not [line for line in done.lines if line["found"].startswith("not run")]
+    found = done.found
     for precision in acceptance.CHECKS:
         assert found["losses", precision] == FATAL
         assert (found["throughput", precision], found["memory", precision]) == (UNKNOWN, OK)  # of 64 pixels
@@ -97,10 +102,8 @@ def planned(folder: Path, plan: str) -> Path:
 def test_a_captured_step_stands_beside_the_launched_one(tmp_path: Path) -> None:
     """On two null GPUs, which compute nothing: both have all of its steps, and what was not trained has not passed."""
     copy = planned(tmp_path, '{"amp_o2": ("captured",)}')
-    settings = {"DGXNGPU": "2", "NULLGPU_OUT": str(tmp_path), "LOGDIR": str(tmp_path), "DATA_CACHE": str(tmp_path)}
-    done = jobs.run([str(door.RUN), "./run_and_time.sh", "--acceptance"], cwd=copy, **(door.FEW | settings))
-    assert done.returncode == 1, done.stderr
-    (line,) = written(tmp_path)["lines"]
+    settings = {**door.FEW, "DGXNGPU": 2, "NULLGPU_OUT": tmp_path}
+    (line,) = Accepted(1, tmp_path, str(door.RUN), "./run_and_time.sh", "--acceptance", cwd=copy, **settings).lines
     assert line["found"] == "20 losses are alike, and none differs from the one before: nothing was trained"
     assert np.shape(line["figures"]["replayed"]) == (2, 20)
     for process in door.read(tmp_path):
@@ -118,23 +121,18 @@ def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
     recorded["losses"]["1"][2] *= 1.001
     recorded["evaluation"]["correct"] += 30
     copy = jobs.checkout(tmp_path / "copy", golden=json.dumps(recorded))
-    folders = {"LOGDIR": str(tmp_path), "DATA_CACHE": str(tmp_path)}
-    done = jobs.run_and_time("--acceptance", "--short", cwd=copy, DGXNGPU=1, **folders)
-    assert done.returncode == 1, done.stdout + done.stderr
-    report = written(tmp_path)
-    assert report["verdict"] == "2 ok, 2 fatal, 24 unknown, in the short form"
-    found = statuses(report)
-    assert {key for key, status in found.items() if status == FATAL} == {("losses", "fp32"), ("evaluation", "fp32")}
-    assert found["all-reduce", "fp32"] == UNKNOWN  # one rank
+    done = Accepted(1, tmp_path, *SHORT, cwd=copy)
+    assert done.report["verdict"] == "2 ok, 2 fatal, 24 unknown, in the short form"
+    assert done.with_status(FATAL) == {("losses", "fp32"), ("evaluation", "fp32")}
+    assert done.found["all-reduce", "fp32"] == UNKNOWN  # one rank
 
 
 @pytest.mark.xdist_group("ranks")
 def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) -> None:
     """As that of TF32 on a V100; here a plan of the two checks that one rank of a CPU cannot do stands in for it."""
     copy = planned(tmp_path, '{"fp32": ("input", "all-reduce")}')
-    done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert written(tmp_path)["verdict"] == "0 ok, 0 fatal, 2 unknown"
+    done = Accepted(0, tmp_path, cwd=copy)
+    assert (done.report["verdict"], done.stderr) == ("0 ok, 0 fatal, 2 unknown", "")
     assert {file.name for file in (tmp_path / "acceptance").glob("*/*")} == {"fp32.lines", "fp32.stderr"}
 
 
@@ -145,20 +143,17 @@ def test_a_job_that_is_not_done_when_the_time_is_up_is_ended(tmp_path: Path) -> 
     text = times.read_text()
     assert "ACCEPTANCE_END_S=900\n" in text
     times.write_text(text.replace("ACCEPTANCE_END_S=900\n", "ACCEPTANCE_END_S=8\n"))
-    done = jobs.run_and_time("--acceptance", cwd=copy, LOGDIR=str(tmp_path), DGXNGPU=1, DATA_CACHE=str(tmp_path))
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stderr.startswith("error: it was not done after the 8 s that an acceptance may take")
-    lines = [line for line in written(tmp_path)["lines"] if line["where"] == "fp32"]
-    assert lines[-1]["found"] == "not run: it was not done after the 8 s that an acceptance may take"
+    done = Accepted(1, tmp_path, cwd=copy)
+    said = "it was not done after the 8 s that an acceptance may take"
+    assert done.stderr.startswith(f"error: {said}")
+    assert [line["found"] for line in done.lines if line["where"] == "fp32"][-1] == f"not run: {said}"
 
 
 @pytest.mark.xdist_group("ranks")
 def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> None:
-    done = jobs.run_and_time("--acceptance", LOGDIR=str(tmp_path), DEVICE="gpu", DGXNGPU=1)
-    assert done.returncode == 1, done.stderr
-    report = written(tmp_path)
-    assert report["verdict"] == "0 ok, 28 fatal, 0 unknown"
-    for line in report["lines"]:
+    done = Accepted(1, tmp_path, DEVICE="gpu")
+    assert done.report["verdict"] == "0 ok, 28 fatal, 0 unknown"
+    for line in done.lines:
         assert line["found"].startswith("not run: DGXNGPU=1: ")
         assert " has 0 GPUs" in line["found"]
 
@@ -189,20 +184,12 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
 
 
 def test_wrong_use_is_refused() -> None:
-    alone = jobs.run_and_time("--short")
-    assert (alone.returncode, alone.stderr) == (
-        2,
-        "error: --short: give --check, or --fleet, or --acceptance, or --acceptance --short\n",
+    refused(
+        jobs.run_and_time("--short"), "error: --short: give --check, or --fleet, or --acceptance, or --acceptance -"
     )
     said = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
     for variables, error in (
         ({"WORKLOAD": "hrnet"}, "WORKLOAD=hrnet: the acceptance trains ResNet-50: set WORKLOAD=rn50"),
         ({"DEVICE": "gpu", "STRATEGY": "cuda_graph=1"}, f"STRATEGY: cuda_graph=1: {said}"),
     ):
-        done = reported("--precisions", **variables)
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {error}\n")
-
-
-def test_the_precisions_of_a_machine_are_those_its_device_has() -> None:
-    assert reported("--precisions", DEVICE="cpu").stdout == "fp32\n"
-    assert reported("--precisions", DEVICE="gpu").stdout == "fp32\ntf32\namp_o1\namp_o2\n"
+        refused(reported("--precisions", **variables), f"error: {error}\n")

@@ -1,4 +1,4 @@
-"""The launchers without a cluster: what --dry-run prints, wrong use, and the manifest against the operator's schema."""
+"""The launchers without a cluster: what --dry-run prints, wrong use, their times, and the manifest's schema."""
 
 import itertools
 import json
@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from harness import env, nvidia
+from launch.times import TIMES
 from tests import jobs
-from tests.launch.commands import printed, refused, resolved
+from tests.jobs import printed, refused, resolved
 from tests.launch.test_nodes import NODES
 from tests.needs import need
 
+LAUNCH = jobs.REPOSITORY / "launch"
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())
-TYPES = {"string": str, "integer": int, "boolean": bool}
-
-
+TYPES = ("string", "integer", "boolean")
 MPIRUN = ("launch/mpirun.sh", "--hosts", "a,b")
 CPUS = {"DGXSYSTEM": "2xCPU"}
 LAUNCHERS = {
@@ -34,82 +35,65 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "slurm"])
-def test_a_dry_run_prints_each_nodes_command_and_where_each_value_comes_from(launcher: str) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "engine", "gpus"),
+    [
+        ("mpirun", "docker", "--gpus all"),
+        ("mpirun", "podman", "--device nvidia.com/gpu=all"),
+        ("mpirun", "apptainer", "--nv"),
+        ("slurm", "docker", "--gpus all"),
+    ],
+)
+def test_each_engine_is_given_the_same_job_on_each_node(launcher: str, engine: str, gpus: str) -> None:
+    """Of Apptainer, which the tests' package sources lack, and of GPUs the words alone are seen."""
     command, variables = LAUNCHERS[launcher]
-    job = {**variables, "DGXSYSTEM": "2xDGX1", "BATCHSIZE": "64", "DATADIR": "/data"}
-    stdout = printed(*command, "--dry-run", **job)
-    runs = [line.replace("\\", "") for line in stdout.splitlines() if "docker run" in line]
+    job = {**variables, "DGXSYSTEM": "2xDGX1", "ENGINE": engine, "LOGDIR": "/logs", "DATADIR": "/data"}
+    stdout = printed(*command, "--dry-run", **job, BATCHSIZE="64")
+    runs = re.findall(rf"\b{engine} (?:run|exec) .*", stdout)
     assert len(runs) == 2
-    options = ("--gpus all", "--shm-size 8g", "--ulimit memlock=-1", "--device /dev/infiniband", "--read-only")
-    for rank, line in enumerate(runs):
-        words = (f"NODE_RANK={rank}", "HOSTS=a", "BATCHSIZE=64", *options)
-        assert [word for word in words if word not in line] == [], line
+    options = ["--shm-size 8g", "--ulimit memlock=-1", "--device /dev/infiniband", "--read-only"]
+    for rank, run in enumerate(runs):
+        words = shlex.split(run)
+        line = " ".join(words)
+        assert words[-1] == "./run_and_time.sh" and gpus in line
+        assert [option for option in options if option in line] == (options if engine != "apptainer" else [])
+        mounts = [word.removeprefix("--mount=type=bind,") for word in words if word.startswith("--mount=")]
+        assert mounts[:2] == ["src=/logs,dst=/logs", "src=/data,dst=/data,ro"]
+        assert re.fullmatch(r"src=(\{JOB_KEY\}|/logs/.job_key_0),dst=/run/job_key,ro", mounts[2])
+        told = {word.removeprefix("--env=") for word in words}
+        assert {"HOSTS=a,b", f"NODE_RANK={rank}", "BATCHSIZE=64", "DATADIR=/data", "JOB_KEY=/run/job_key"} <= told
+    for on_host, container, logs in re.findall(r" on_host (\S+) (\S+) (\S+) ", stdout):
+        assert (on_host, container == "''", logs) == (engine, engine == "apptainer", "/logs")
     values = resolved(stdout)
     assert values["BATCHSIZE"] == {"value": 64, "origin": "environment"}
     assert values["PRECISION"] == {"value": "amp_o2", "origin": "config_2xDGX1.sh"}
     assert values["DGXNNODES"]["value"] == 2
 
 
+ROOTS, SSHDS = ["DAC_OVERRIDE"], ["SETUID", "SETGID", "SYS_CHROOT"]
+
+
 @pytest.mark.parametrize(
-    ("variables", "options"),
+    ("uid", "variables", "network", "kept"),
     [
-        ({}, "--network none"),  # nobody reaches what listens in it
-        ({"DGXSYSTEM": "2xDGX1"}, "--network host"),
-        ({"CONT_NETWORK": "host"}, "--network host"),
-        ({"CONT_NETWORK": "jobs", "CONT_HOST": "a"}, "--network jobs"),
+        (0, {}, "none", ROOTS),  # nobody reaches what listens in it
+        (0, {"DGXSYSTEM": "2xDGX1"}, "host", ROOTS + SSHDS),
+        (1000, {"DGXSYSTEM": "2xCPU"}, "host", []),
+        (1000, {"CONT_NETWORK": "host"}, "host", []),
+        (1000, {"CONT_NETWORK": "jobs", "CONT_HOST": "a"}, "jobs", []),
     ],
-    ids=["one-node", "two-nodes", "told", "own-network"],
 )
-def test_a_container_has_the_network_that_its_job_needs(variables: dict[str, str], options: str) -> None:
-    stdout = printed("launch/container_node.sh", "--dry-run", CONT="img", **variables)
-    assert options in stdout
-    assert ("--network-alias a" in stdout) == (options == "--network jobs")
-
-
-SSHDS = ["SETUID", "SETGID", "SYS_CHROOT"]
-
-
-@pytest.mark.parametrize(
-    ("uid", "system", "kept"),
-    [(0, "CPU", ["DAC_OVERRIDE"]), (0, "2xCPU", ["DAC_OVERRIDE", *SSHDS]), (1000, "2xCPU", [])],
-)
-def test_root_keeps_the_capabilities_that_its_job_needs(tmp_path: Path, uid: int, system: str, kept: list[str]) -> None:
+def test_a_container_has_the_network_and_roots_capabilities_that_its_job_needs(
+    tmp_path: Path, uid: int, variables: dict[str, str], network: str, kept: list[str]
+) -> None:
     """That a job of several nodes runs with these, tests/cluster/test_mpirun.py shows."""
     jobs.script(tmp_path / "id", f"#!/bin/sh\necho {uid}\n")
-    job = {"CONT": "img", "DGXSYSTEM": system, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    words = printed("launch/container_node.sh", "--dry-run", **job).split()
-    assert ("--cap-drop ALL" in " ".join(words)) == (uid == 0)
-    assert [after for word, after in itertools.pairwise(words) if word == "--cap-add"] == kept
-
-
-@pytest.mark.parametrize(
-    ("engine", "gpus"), [("docker", "--gpus all"), ("podman", "--device nvidia.com/gpu=all"), ("apptainer", "--nv")]
-)
-def test_each_engine_is_given_the_same_job(engine: str, gpus: str) -> None:
-    """Of Apptainer, which the tests' package sources lack, and of GPUs the words alone are seen."""
-    job = {"DGXSYSTEM": "2xDGXA100", "ENGINE": engine, "CONT": "img", "LOGDIR": "/logs", "DATADIR": "/data"}
-    lines = printed(*MPIRUN, "--dry-run", **job).splitlines()
-    runs = [shlex.split(line.split(" on_host ")[1]) for line in lines if line.startswith("node ")]
-    assert [words[0] for words in runs] == [engine] * 2
-    for rank, (_, container, logs, program, *words) in enumerate(runs):
-        assert (bool(container), logs, program) == (engine != "apptainer", "/logs", engine)
-        assert gpus in " ".join(words) and words[-1] == "./run_and_time.sh"
-        mounts = [word.removeprefix("--mount=type=bind,") for word in words if word.startswith("--mount=")]
-        key = "src={JOB_KEY},dst=/run/job_key,ro"
-        assert mounts == ["src=/logs,dst=/logs", "src=/data,dst=/data,ro", key]
-        told = {word.removeprefix("--env=") for word in words}
-        assert {"HOSTS=a,b", f"NODE_RANK={rank}", "DATADIR=/data", "JOB_KEY=/run/job_key"} <= told
-
-
-@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer", "enroot"])
-def test_a_path_that_no_mount_can_name_is_refused(engine: str) -> None:
-    command = "launch/slurm.sub" if engine == "enroot" else "launch/container_node.sh"
-    job = {"DGXSYSTEM": "CPU", "HOSTS": "a", "ENGINE": engine, "CONT": "/img", "LOGDIR": "/logs"}
-    for name in ("DATADIR", "LOGDIR"):
-        done = jobs.run([command, "--dry-run"], **{**job, name: "/data,2012"})
-        refused(done, "error: /data,2012: a path with a comma or a ")
-        assert done.stdout == ""
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    words = printed("launch/container_node.sh", "--dry-run", CONT="img", PATH=path, **variables).split()
+    options = [pair for pair in itertools.pairwise(words) if pair[0].startswith(("--network", "--cap-"))]
+    alias = [("--network-alias", "a")] if network == "jobs" else []
+    dropped = [("--cap-drop", "ALL")] if uid == 0 else []
+    assert options == [("--network", network), *dropped, *(("--cap-add", name) for name in kept), *alias]
 
 
 INSTEAD = (" --check", " --fleet", " --acceptance --short")
@@ -223,6 +207,7 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
     refused(start(ON_FAILURE="stop", SPARES="c"), "error: SPARES=c needs ON_FAILURE=go_on\n")
 
 
+ENROOT = {"HOSTS": "a", "CONT": "/no.sqsh", "ENGINE": "enroot"}
 JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
 
 
@@ -240,16 +225,31 @@ JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
         ("mpirun.sh --hosts a:22,fe80::1", {}, "a port or a user belongs into ~/.ssh/config"),
         ("mpirun.sh --hosts a", {"SPARES": "-x", "ON_FAILURE": "go_on"}, "host '-x': must be a name"),
         ("mpirun.sh --hosts a --fleet --check", {"CONT": "img"}, "give --check, or --fleet"),
+        ("mpirun.sh --hosts a --check --write-hosts x", {"CONT": "img"}, "--topology and --baseline go with --fleet"),
+        ("mpirun.sh --hosts a --fleet --nodes 0", {"CONT": "img"}, "--nodes 0: must be a whole number from 1"),
+        ("mpirun.sh --hosts a --fleet --nodes 2", {"CONT": "img"}, "--nodes goes with --write-hosts"),
+        ("mpirun.sh --hosts a --fleet --write-hosts x --nodes 6", {"CONT": "img"}, "--nodes 6: there are 1 hosts"),
+        ("mpirun.sh --hosts a --fleet --topology /x", {"CONT": "img"}, "--topology /x: not a readable file"),
+        ("mpirun.sh --hosts a --fleet --write-hosts /x/y", {"CONT": "img"}, "--write-hosts /x/y: cannot be written"),
         ("container_node.sh", {}, "set CONT"),
         ("container_node.sh", {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
         ("container_node.sh", {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),
         ("container_node.sh", {"CONT": "/no.sif", "ENGINE": "apptainer"}, "apptainer is missing"),
+        ("container_node.sh --dry-run", {"CONT": "img", "DATADIR": "/a,b"}, "/a,b: a path with a comma or a quote"),
+        ("container_node.sh --dry-run", {"CONT": "img", "LOGDIR": '/a"b'}, '/a"b: a path with a comma or a quote'),
         ("build_image.sh", {"ENGINE": "apptainer"}, "ENGINE=apptainer: must be one of docker podman"),
         ("build_image.sh", {"CUDA": "13"}, "CUDA=13: must be 11 or 12, or unset"),
         ("build_image.sh", {"CUDA": "12"}, "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh"),
         ("build_image.sh --ca /dev/null", {}, "not a PEM file"),
         ("lock.sh cuda12", {}, "cuda12 needs --index URL, Paddle's own index for CUDA 12"),
         ("slurm.sub", {}, "this is for sbatch"),
+        ("slurm.sub --dry-run", {**ENROOT, "ENGINE": "pyxis"}, "must be one of docker podman apptainer enroot"),
+        ("slurm.sub --dry-run", {**ENROOT, "DATADIR": "/a,b"}, "/a,b: a path with a comma or a colon"),
+        ("slurm.sub --dry-run", {**ENROOT, "LOGDIR": "/a:b"}, "/a:b: a path with a comma or a colon"),
+        ("slurm.sub --dry-run", {**ENROOT, "CONT": "paddle"}, "CONT=paddle: enroot would ask Docker Hub for it"),
+        ("slurm.sub --dry-run", {**ENROOT, "CONT": "org/a:1"}, "'enroot import dockerd://org/a:1' makes, or REG"),
+        ("slurm.sub --dry-run", {**ENROOT, "CONT": "docker://a"}, "'enroot import dockerd://a' makes, or REGISTRY"),
+        ("slurm.sub", {**ENROOT, "SLURM_JOB_ID": "7"}, "CONT=/no.sqsh: no such file: make it by 'enroot import"),
         ("base_image.sh --nope", {}, "unknown argument"),
         ("nodes lead", {**JOB_OF_TWO, "HOSTS": ""}, "needs HOSTS"),
         ("nodes lead", {**JOB_OF_TWO, "HOSTS": "a,b,a"}, "HOSTS names a more than once"),
@@ -273,34 +273,31 @@ def test_a_rank_is_bound_to_its_numa_node() -> None:
     refused(jobs.run(bound, RANK_NUMA="0,99", OMPI_COMM_WORLD_LOCAL_RANK="1"), "has no NUMA node")
 
 
-def check(value: Any, schema: Any, path: str = "") -> list[str]:
-    """Where a value departs from the schema."""
-    if isinstance(schema, str) and schema in SCHEMA:
-        return check(value, SCHEMA[schema], path)
-    if isinstance(schema, str):
-        return [] if type(value) is TYPES[schema] else [f"{path}: {value!r} is no {schema}"]
-    if isinstance(schema, list) and isinstance(value, list):
-        return [wrong for item in value for wrong in check(item, schema[0], f"{path}[]")]
-    if isinstance(schema, list):
-        return [] if value in schema else [f"{path}: {value!r} is none of {schema}"]
-    if not isinstance(value, dict):
-        return [f"{path}: must be an object"]
-    fields = {field: schema.get(field, schema.get("*")) for field in value}
-    wrong = [f"{path}.{field}: unknown field" for field, of_field in fields.items() if of_field is None]
-    known = {field: of_field for field, of_field in fields.items() if of_field is not None}
-    return wrong + [w for field, of_field in known.items() for w in check(value[field], of_field, f"{path}.{field}")]
+def json_schema(known: Any) -> dict[str, Any]:
+    """JSON Schema of what mpijob_schema.json says in fewer words."""
+    if isinstance(known, str):
+        return {"type": known} if known in TYPES else json_schema(SCHEMA[known])
+    if isinstance(known, list):
+        of_items = known[0] in TYPES or isinstance(known[0], dict)
+        return {"type": "array", "items": json_schema(known[0])} if of_items else {"enum": known}
+    fields = {name: json_schema(field) for name, field in known.items()}
+    return {"type": "object", "additionalProperties": fields.pop("*", False), "properties": fields}
+
+
+def wrong_fields(manifest: dict[str, Any]) -> list[str]:
+    return [error.message for error in Draft202012Validator(json_schema("schema")).iter_errors(manifest)]
 
 
 def manifest() -> dict[str, Any]:
-    return yaml.safe_load((jobs.REPOSITORY / "launch" / "mpijob.yaml").read_text())
+    return yaml.safe_load((LAUNCH / "mpijob.yaml").read_text())
 
 
 def test_the_manifest_has_only_fields_of_the_operator() -> None:
-    assert check(manifest(), "schema") == []
+    assert wrong_fields(manifest()) == []
     broken = manifest()
     broken["spec"]["slotPerWorker"] = 8
     broken["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = "1"
-    assert len(check(broken, "schema")) == 2
+    assert len(wrong_fields(broken)) == 2
 
 
 def test_the_manifests_parts_agree() -> None:
@@ -320,6 +317,25 @@ def test_the_manifests_parts_agree() -> None:
         assert any(name.startswith("rdma/") for name in devices), "NCCL goes by InfiniBand"
         assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert first["JOB_KEY"].startswith(spec["sshAuthMountPath"])
+
+
+def test_each_waits_longer_than_what_it_ends() -> None:
+    (slurm,) = re.findall(r"^#SBATCH --signal=B:TERM@(\d+)$", (LAUNCH / "slurm.sub").read_text(), re.M)
+    pods = [role["template"]["spec"] for role in manifest()["spec"]["mpiReplicaSpecs"].values()]
+    (grace_s,) = {pod["terminationGracePeriodSeconds"] for pod in pods}
+    by_name = [TIMES[f"{name}_END_S"] for name in ("JOB", "CONTAINER", "HOST")]
+    outwards = [TIMES["LAST_WINDOW_S"] + TIMES["MPIRUN_END_S"], *by_name, int(grace_s), int(slurm)]
+    assert outwards == sorted(set(outwards))
+    assert TIMES["ACCEPTANCE_LAST_START_S"] < TIMES["ACCEPTANCE_END_S"] == 15 * 60
+
+
+def test_no_script_but_common_sh_has_a_time_of_its_own() -> None:
+    """Fixed pauses of a poll aside; the manifest and the SLURM directive are told in the table."""
+    scripts = [path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".sub") and path.name != "common.sh"]
+    for path in [*scripts, jobs.REPOSITORY / "run_and_time.sh"]:
+        code = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+        own = re.findall(r'\b\w+_S=\d+|--time \d+|\bsleep "?(?:[2-9]|\d{2,})|Alive\w+=\d+', code)
+        assert own == [], f"{path.name}: {own}"
 
 
 @pytest.fixture
@@ -350,18 +366,3 @@ def test_a_fleet_ends_in_a_hostfile_and_its_spares(fleet: Callable[..., Any], tm
     assert (written.read_text(), written.with_name("hosts.spares").read_text()) == ("a\nc\nd\n", "")
     done = fleet(*writing, "--nodes", "4")
     assert done.returncode == 1 and "4 nodes are wanted, 3 are good" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--check --write-hosts {}/hosts", "--write-hosts, --nodes, --topology and --baseline go with --fleet"),
-        ("--fleet --nodes 0", "--nodes 0: must be a whole number from 1"),
-        ("--fleet --nodes 2", "--nodes goes with --write-hosts"),
-        ("--fleet --write-hosts {}/hosts --nodes 6", "--nodes 6: there are 5 hosts"),
-        ("--fleet --topology /none", "--topology /none: not a readable file"),
-        ("--fleet --write-hosts /none/hosts", "--write-hosts /none/hosts: cannot be written"),
-    ],
-)
-def test_what_a_fleet_cannot_do_is_refused(fleet: Callable[..., Any], tmp_path: Path, options: str, said: str) -> None:
-    refused(fleet(*options.format(tmp_path).split()), f"error: {said}\n")

@@ -36,10 +36,9 @@ class Pair:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.variables: dict[str, str] = {
-            **{"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost", "JOB_KEY": new_key(folder / "key")},
-            **{"SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1", "NODE_WAIT_S": "300"},
-        }
+        self.variables = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost", "NODE_WAIT_S": "300"}
+        self.variables |= {"JOB_KEY": new_key(folder / "key"), "SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1"}
+        self.folder = Path(f"/tmp/nodes-{os.getuid()}-{port}")
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
@@ -67,9 +66,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    folder = f"/tmp/nodes-{os.getuid()}-{made.variables['SSH_PORT']}/"
     for left in psutil.process_iter(["cmdline"]):  # the sshd of a node that the test killed
-        if any(folder in word for word in left.info["cmdline"] or ()):
+        if any(f"{made.folder}/" in word for word in left.info["cmdline"] or ()):
             left.kill()
 
 
@@ -86,7 +84,7 @@ def test_the_command_has_mpiruns_settings_and_both_nodes_end_as_it_ends(tmp_path
     assert settings["PRTE_MCA_oob_tcp_keepalive_time"] == "5"
     assert (tmp_path / "env.umask").read_text() == jobs.run(["bash", "-c", "umask"]).stdout
     assert (tmp_path / "env.hosts").read_text() == "first slots=1\nlocalhost slots=1\n"
-    assert not Path(f"/tmp/nodes-{os.getuid()}-{pair.variables['SSH_PORT']}").exists()
+    assert not pair.folder.exists()
 
 
 LOOP = 'trap "cat ${ABORT_REASON_FILE} >$0.reason; exit 0" TERM; touch "$0"; while :; do sleep 0.1; done'

@@ -1,12 +1,14 @@
-"""launch/setup.sh on machines that lack something, and on one that has all; the lock for each Python."""
+"""launch/setup.sh on machines that lack something, and on one that has all; the lock for each Python, and its SBOM."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import itertools
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.launch.commands import refused
+from tests.jobs import printed, refused
+from tests.needs import need
 
 TOOLS = (
     *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
@@ -52,14 +55,8 @@ def program(checkout: Path, name: str, script: str) -> None:
 
 
 def setup(checkout: Path, *locks: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "launch/setup.sh", *locks],
-        cwd=checkout,
-        env={"PATH": str(checkout / "bin")} | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = [f"{name}={value}" for name, value in {"PATH": f"{checkout}/bin", **variables}.items()]
+    return jobs.run(["env", "-i", *told, "bash", "launch/setup.sh", *locks], cwd=checkout)
 
 
 def python(checkout: Path, before: str = "") -> None:
@@ -85,68 +82,55 @@ def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -
     )
 
 
-def test_a_newer_python_trains_not_but_checks(checkout: Path) -> None:
-    program(checkout, "python3", "echo 3.13")
-    program(checkout, "dnf", "")
-    refused(setup(checkout), "found: 3.13. Install one (dnf install python3.11; where the system's packages have none:")
-    (checkout / "bin/dnf").unlink()
-    program(checkout, "apt-get", "")
-    refused(
-        setup(checkout), "(apt-get install python3.11 python3.11-venv; where the system's packages have none: `uv py"
-    )
-    program(checkout, "python3", "exit 127")
-    refused(setup(checkout), "found: none. Install one (apt-get install python3 python3-venv; where the system's pack")
+def lacking(module: str) -> str:
+    """Lines of a Python that cannot import it; what setup.sh asks first of a Python goes well."""
+    return f'[[ "$2" == *{module}* && "$2" != *version_info* && "$2" != *libc_ver* ]] && exit 1'
+
+
+def with_libc(found: str) -> str:
+    return f'[[ "$2" != *libc_ver* ]] || set -- -c "import platform; platform.libc_ver = lambda: {found}\n$2"'
+
+
+APT = {"apt-get": ""}
+NO_PYTHON = "exit 127"
+ARM = {"uname": '[[ "$1" == -m ]] && echo aarch64 || echo Linux'}
+OTHERS = "; where the system's packages have none: `uv py"
 
 
 @pytest.mark.parametrize(
-    ("without", "packager", "message"),
+    ("before", "programs", "message"),
     [
-        ("ensurepip", "apt-get", f"python3.11 has no venv module, and Paddle needs it: apt-get install {VENV}"),
-        ("libgomp", "apt-get", "libgomp.so.1 is not here, and Paddle needs it: apt-get install libgomp1"),
-        ("libgomp", "dnf", "libgomp.so.1 is not here, and Paddle needs it: dnf install libgomp"),
-        ("libgomp", "zypper", "libgomp.so.1 is not here, and Paddle needs it: zypper install libgomp1"),
-        ("libgomp", "pacman", "libgomp.so.1 is not here, and Paddle needs it: pacman -S gcc-libs"),
-        ("libgomp", "true", "your system's package manager (Debian's names: libgomp1)"),
-        ("import", "apt-get", f"apt-get install {VENV} libgomp1"),
+        (NO_PYTHON, {"python3": "echo 3.13", "dnf": ""}, f"found: 3.13. Install one (dnf install python3.11{OTHERS}"),
+        (NO_PYTHON, {"python3": "echo 3.13", **APT}, f"(apt-get install python3.11 python3.11-venv{OTHERS}"),
+        (NO_PYTHON, APT, f"found: none. Install one (apt-get install python3 python3-venv{OTHERS}"),
+        (lacking("ensurepip"), APT, f"python3.11 has no venv module, and Paddle needs it: apt-get install {VENV}"),
+        (lacking("libgomp"), APT, "libgomp.so.1 is not here, and Paddle needs it: apt-get install libgomp1"),
+        (lacking("libgomp"), {"dnf": ""}, "libgomp.so.1 is not here, and Paddle needs it: dnf install libgomp"),
+        (lacking("libgomp"), {"zypper": ""}, "libgomp.so.1 is not here, and Paddle needs it: zypper install libgomp1"),
+        (lacking("libgomp"), {"pacman": ""}, "libgomp.so.1 is not here, and Paddle needs it: pacman -S gcc-libs"),
+        (lacking("libgomp"), {}, "your system's package manager (Debian's names: libgomp1)"),
+        (lacking("import"), APT, f"apt-get install {VENV} libgomp1"),
+        (with_libc("('', '')"), APT, "Paddle and its packages need glibc 2.28 or newer"),
+        (with_libc("('glibc', '2.27')"), APT, "Paddle and its packages need glibc 2.28 or newer"),
+        ("", ARM, "Linux on aarch64: Paddle's wheel exists for Linux"),
+        ("", {"df": "echo Avail; echo 3000000"}, "3 GB free in"),
+        ("", {"flock": None, **APT}, "flock is not here, and set-up needs it: apt-get install util-linux"),
+        ("", {"setpriv": None, **APT}, "setpriv is not here, and set-up needs it: apt-get install util-linux"),
+        ("", {"xargs": None, **APT}, "xargs is not here, and set-up needs it: apt-get install findutils"),
     ],
 )
-def test_a_missing_package_is_named_before_the_download(
-    checkout: Path, without: str, packager: str, message: str
+def test_what_a_machine_lacks_is_said_before_the_download(
+    checkout: Path, before: str, programs: dict[str, str | None], message: str
 ) -> None:
-    python(checkout, f'[[ "$2" == *{without}* && "$2" != *version_info* && "$2" != *libc_ver* ]] && exit 1')
-    program(checkout, packager, "")
+    """`before` are lines of its Python; its `programs` are these, or missing."""
+    python(checkout, before)
+    for name, script in programs.items():
+        if script is None:
+            (checkout / "bin" / name).unlink()
+        else:
+            program(checkout, name, script)
     refused(setup(checkout), message)
     assert not list(checkout.glob(".venv/*"))
-
-
-@pytest.mark.parametrize(
-    ("name", "prints", "message"),
-    [
-        (
-            "uname",
-            '[[ "$1" == -m ]] && echo aarch64 || echo Linux',
-            "Linux on aarch64: Paddle's wheel exists for Linux",
-        ),
-        ("df", "echo Avail; echo 3000000", "3 GB free in"),
-        ("flock", "", "flock is not here, and set-up needs it: apt-get install util-linux"),
-        ("setpriv", "", "setpriv is not here, and set-up needs it: apt-get install util-linux"),
-        ("xargs", "", "xargs is not here, and set-up needs it: apt-get install findutils"),
-    ],
-)
-def test_another_machine(checkout: Path, name: str, prints: str, message: str) -> None:
-    """A tool says so, or is missing."""
-    python(checkout)
-    program(checkout, "apt-get", "")
-    program(checkout, name, prints)
-    if not prints:
-        (checkout / "bin" / name).unlink()
-    refused(setup(checkout), message)
-
-
-@pytest.mark.parametrize("libc", ["('', '')", "('glibc', '2.27')"])
-def test_another_c_library(checkout: Path, libc: str) -> None:
-    python(checkout, f'[[ "$2" != *libc_ver* ]] || set -- -c "import platform; platform.libc_ver = lambda: {libc}\n$2"')
-    refused(setup(checkout), "Paddle and its packages need glibc 2.28 or newer")
 
 
 # An environment with a pip that fails with the lines of the file `said`.
@@ -164,10 +148,7 @@ echo '[[ "$*" != *--version ]] || exit 0; cat said; exit 1' >>.venv.new/bin/pyth
         (f"{RETRYING}NewConnectionError(Connection refused)", "index of pip does not answer: set PIP_INDEX_URL"),
         (f"{RETRYING}ProxyError('Cannot connect to proxy.')", "the proxy p:1 does not answer: set HTTPS_PR"),
         (f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED)", "is not trusted here, as behind a proxy: set PIP_C"),
-        (
-            f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED: certificate is not yet valid)",
-            "is not valid today, which is ",
-        ),
+        (f"{RETRYING}SSLError(CERTIFICATE_VERIFY_FAILED: certificate has expired)", "is not valid today, which is "),
         (NO_WHEEL, "the package index of pip has no absl-py: set PIP_INDEX_URL to one that has"),
         ("ERROR: [Errno 28] No space left on device", "7 GB are needed for .venv: free some or clone elsewhere"),
     ],
@@ -179,6 +160,10 @@ def test_why_pip_failed_is_told_apart(checkout: Path, line: str, message: str) -
     assert not (checkout / ".venv.new").exists() and not (checkout / ".venv.tmp").exists()
 
 
+SMALL, PARTS = ("small0", "small1", "small2"), 20
+
+
+@pytest.fixture
 def own_wheels(checkout: Path) -> dict[str, str]:
     """A lock of three small packages, and the variables by which pip finds them.
 
@@ -210,9 +195,6 @@ def own_wheels(checkout: Path) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull, "HOME": str(checkout)}
 
 
-SMALL, PARTS = ("small0", "small1", "small2"), 20
-
-
 def works(checkout: Path) -> bool:
     """Whether each part of each package is there, and nothing else."""
     imports = "; ".join(f"import {name}.part{part}" for name in SMALL for part in range(PARTS))
@@ -220,12 +202,11 @@ def works(checkout: Path) -> bool:
     return done.returncode == 0 and not list(checkout.glob(".venv.[nt]*"))
 
 
-def test_the_next_start_mends_what_a_cut_one_left(checkout: Path) -> None:
-    variables = own_wheels(checkout)
+def test_the_next_start_mends_what_a_cut_one_left(checkout: Path, own_wheels: dict[str, str]) -> None:
     # An environment without pip, as a start that was cut left before it was made beside its place.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
     (checkout / ".venv.new/bin").mkdir(parents=True)
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout)
     assert f"{checkout}/.venv" in (checkout / ".venv/bin/activate").read_text()
     # A package that pip would take for installed.
@@ -234,32 +215,29 @@ def test_the_next_start_mends_what_a_cut_one_left(checkout: Path) -> None:
     (packages / "small1/part7.py").unlink()
     (packages / "~mall0").mkdir()
     (checkout / ".venv/run.sha256").unlink()
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout) and not (packages / "~mall0").exists()
 
 
-def test_a_start_that_is_killed_when_all_is_installed_leaves_nothing(checkout: Path) -> None:
+def test_a_start_that_is_killed_when_all_is_installed(checkout: Path, own_wheels: dict[str, str]) -> None:
     """The next one finds all installed, and cleans nothing up."""
-    variables = own_wheels(checkout)
     program(checkout, "rm", f'[[ -e .venv/run.sha256 ]] || exec {shutil.which("rm")} "$@"; kill -9 $PPID')
-    assert setup(checkout, **variables).returncode == -signal.SIGKILL
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == -signal.SIGKILL
+    assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout)
 
 
-@pytest.mark.parametrize("option", ["user = true", "target = {}/x", "prefix = {}/x", "root = {}/x"])
-def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path, option: str) -> None:
-    variables = own_wheels(checkout)
-    (checkout / "pip.conf").write_text(f"[install]\n{option.format(checkout)}\n[global]\nrequire-virtualenv = true\n")
-    done = setup(checkout, **variables | {"PIP_CONFIG_FILE": str(checkout / "pip.conf")})
+def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path, own_wheels: dict[str, str]) -> None:
+    elsewhere = "".join(f"{option} = {checkout}/x\n" for option in ("target", "prefix", "root"))
+    (checkout / "pip.conf").write_text(f"[install]\nuser = true\n{elsewhere}[global]\nrequire-virtualenv = true\n")
+    done = setup(checkout, **own_wheels | {"PIP_CONFIG_FILE": str(checkout / "pip.conf")})
     assert (done.returncode, done.stderr) == (0, "")
     assert works(checkout) and not (checkout / "x").exists()
 
 
-def test_of_two_first_starts_the_second_waits(checkout: Path) -> None:
-    variables = own_wheels(checkout)
+def test_of_two_first_starts_the_second_waits(checkout: Path, own_wheels: dict[str, str]) -> None:
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(lambda _: setup(checkout, **variables), range(2)))
+        done = list(pool.map(lambda _: setup(checkout, **own_wheels), range(2)))
     assert [one.returncode for one in done] == [0, 0], done
     assert "waiting for it" in "".join(one.stdout for one in done)
     assert "".join(one.stdout for one in done).count("installing locks/run.lock") == 1
@@ -271,18 +249,17 @@ CUTS = 20
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_a_start_that_is_cut_anywhere(checkout: Path) -> None:
+def test_a_start_that_is_cut_anywhere(checkout: Path, own_wheels: dict[str, str]) -> None:
     """At random moments, spread over the whole of an undisturbed start, by each signal in turn."""
-    variables = own_wheels(checkout)
     begin = time.monotonic()
-    assert setup(checkout, **variables).returncode == 0
+    assert setup(checkout, **own_wheels).returncode == 0
     whole_s = time.monotonic() - begin
     cut = 0
     numbers = itertools.cycle((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
     while cut < CUTS:
         shutil.rmtree(checkout / ".venv")
         command = ["env", "--default-signal=INT", "bash", "launch/setup.sh"]
-        environment = {"PATH": f"{checkout}/bin"} | variables
+        environment = {"PATH": f"{checkout}/bin"} | own_wheels
         child = subprocess.Popen(command, cwd=checkout, env=environment, start_new_session=True)
         time.sleep((cut + random.random()) / CUTS * whole_s)
         if child.poll() is None:  # Ctrl-C goes to all that it started, the others to it alone
@@ -292,7 +269,7 @@ def test_a_start_that_is_cut_anywhere(checkout: Path) -> None:
         else:
             whole_s *= 0.8  # the first start took longer
         child.wait()
-        again = setup(checkout, **variables)
+        again = setup(checkout, **own_wheels)
         assert again.returncode == 0, (cut, again.stderr)
         assert works(checkout), cut
 
@@ -320,3 +297,18 @@ def test_the_lock_has_a_wheel_of_everything_for(version: str, tmp_path: Path) ->
     done = jobs.run([*install, *where], PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     assert "paddlepaddle-gpu==2.6.2" in done.stderr
+
+
+def test_every_package_of_the_locks_and_each_hash_is_in_the_bill_of_materials(tmp_path: Path) -> None:
+    """Of the image, by cyclonedx-py."""
+    tool = jobs.REPOSITORY / ".venv/bin/cyclonedx-py"
+    need(tool.exists(), f"{tool}: launch/setup.sh run dev installs it")
+    printed("launch/sbom.sh", str(tmp_path / "sbom.json"))
+    found = json.loads((tmp_path / "sbom.json").read_text())
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    locks = "".join((jobs.REPOSITORY / f"locks/{name}.lock").read_text() for name in ("run", "cuda"))
+    purls = {f"pkg:pypi/{name}@{version}" for name, version in re.findall(r"^(\S+)==(\S+)", locks, re.M)}
+    assert {component["purl"] for component in found["components"]} == purls
+    references = [reference for component in found["components"] for reference in component["externalReferences"]]
+    hashes = {entry["content"] for reference in references for entry in reference.get("hashes", ())}
+    assert hashes == set(re.findall(r"--hash=sha256:(\w+)", locks))

@@ -22,29 +22,13 @@ def elsewhere(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def usual() -> str:
-    return jobs.run_and_time("--dry-run").stdout
-
-
-@pytest.mark.parametrize(
-    ("command", "variables"),
-    [
-        ("./go", {"PYTHONPATH": "{}"}),
-        ("./go", {"PYTHONHOME": "/usr/nowhere"}),
-        ("./go", {"PYTHONSAFEPATH": "1"}),
-        ("./go", {"PYTHONINSPECT": "1", "PYTHONPROFILEIMPORTTIME": "1"}),
-        ("./go", {"CDPATH": "{}"}),
-        ("./go", {"HOME": "/proc/nowhere"}),
-        ("sh ./go", {"CDPATH": "{}"}),
-        ("sh ./go", {"POSIXLY_CORRECT": "1"}),
-    ],
-)
-def test_a_job_is_the_same_from_any_shell(elsewhere: Path, usual: str, command: str, variables: dict[str, str]) -> None:
+@pytest.mark.parametrize("command", ["./go", "sh ./go"])
+def test_a_job_is_the_same_from_any_shell(elsewhere: Path, command: str) -> None:
     """Called through a link, from a folder that has a launch/ of its own."""
-    settings = {name: value.format(elsewhere) for name, value in variables.items()}
-    done = jobs.run([*command.split(), "--dry-run"], cwd=elsewhere, **settings)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", usual)
+    shell = {"PYTHONPATH": str(elsewhere), "PYTHONHOME": "/usr/nowhere", "PYTHONSAFEPATH": "1", "PYTHONINSPECT": "1"}
+    shell |= {"PYTHONPROFILEIMPORTTIME": "1", "CDPATH": str(elsewhere), "HOME": "/proc/nowhere", "POSIXLY_CORRECT": "1"}
+    done = jobs.run([*command.split(), "--dry-run"], cwd=elsewhere, **shell)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", jobs.run_and_time("--dry-run").stdout)
 
 
 def test_a_job_needs_nothing_of_its_shell(standing_in: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.launch.commands import printed, refused
+from tests.jobs import printed, refused
 
 NO_GPU = "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or DEVICE=cpu"
 RANKS = pytest.mark.xdist_group("ranks")
