@@ -15,6 +15,7 @@ import paddle
 from paddle import static
 
 from harness import env, loop
+from harness.workload import Workload
 from paddle_rn50 import config, model, train
 from program import build as building
 from program import precision, strategy
@@ -34,7 +35,8 @@ SCHEDULE = Schedule(kind="cosine", base=0.01, warmup_steps=2, total_steps=20)
 
 @dataclass(frozen=True, kw_only=True)
 class Built(building.TrainingProgram):
-    otherwise: frozenset[str] = frozenset()  # what lies otherwise in memory than in the plain network
+    model: Workload  # that built it
+    otherwise: frozenset[str]  # what lies otherwise in memory than in the plain network
 
     def copy(self) -> Built:
         """Programs of its own, to be changed and run."""
@@ -48,6 +50,11 @@ class Built(building.TrainingProgram):
             update=tuple(programs[id(program)] for program in self.update),
             schedule=copy.copy(self.schedule),
         )
+
+    def evaluation(self, image: Any = None, batch: int = BATCH) -> static.Program:
+        """The evaluation program on its state, of training images if none are given."""
+        totals = functools.partial(self.model.evaluation_totals, image or self.model.image, batch)
+        return building.evaluation(totals, self, self.model.plan)
 
     def kinds(self, *wanted: str) -> list[int]:
         return [sum(op.type == kind for op in self.main.global_block().ops) for kind in wanted]
@@ -86,8 +93,9 @@ def fresh(
     )
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():
-        built = workload(recipe, plan, batch=batch).training_program(schedule, seed=1)
-    return Built(**vars(built), otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
+        network = workload(recipe, plan, batch=batch)
+        built = network.training_program(schedule, seed=1)
+    return Built(**vars(built), model=network, otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
 
 
 _kept = functools.cache(fresh)
@@ -100,15 +108,19 @@ def proved(main: Any, text: str, *, name: str = "amp_o2", ranks: int = 8) -> lis
     return proof.check(main, on, asked=asked, ranks=ranks)
 
 
-def images(step: int, *, layout: str, channels: int, batch: int = BATCH) -> dict[str, Any]:
-    """The same images in every layout; a fourth channel is zero."""
+def taken(built: Built, image: np.ndarray) -> np.ndarray:
+    """Images [N, H, W, 3] in the layout that a program takes; a fourth channel is zero."""
+    shape = built.main.global_block().var("image").shape
+    is_last = shape[3] in (3, 4)
+    image = np.pad(image, ((0, 0), (0, 0), (0, 0), (0, shape[3 if is_last else 1] - 3)))
+    return image if is_last else np.ascontiguousarray(image.transpose(0, 3, 1, 2))
+
+
+def images(step: int, built: Built) -> dict[str, Any]:
+    """The same images for every program."""
     rng = np.random.default_rng(step)
-    image = rng.standard_normal((batch, SIDE, SIDE, 3)).astype(np.float32)
-    label = rng.integers(0, CLASSES, (batch, 1))
-    image = np.pad(image, ((0, 0), (0, 0), (0, 0), (0, channels - 3)))
-    if layout == "NCHW":
-        image = np.ascontiguousarray(image.transpose(0, 3, 1, 2))
-    return {"image": image, "label": label}
+    image = rng.standard_normal((BATCH, SIDE, SIDE, 3)).astype(np.float32)
+    return {"image": taken(built, image), "label": rng.integers(0, CLASSES, (BATCH, 1))}
 
 
 def set_weights(built: Built, scope: Any) -> None:
@@ -131,30 +143,39 @@ def set_weights(built: Built, scope: Any) -> None:
                 scope.find_var(name).get_tensor().set(value.astype(np.float32), paddle.CPUPlace())
 
 
+class Run:
+    """A training on a CPU, in a scope of its own."""
+
+    def __init__(self, built: building.TrainingProgram) -> None:
+        self.built, self.scope, self.executor = built, static.Scope(), static.Executor(paddle.CPUPlace())
+        self.executor.run(built.startup, scope=self.scope)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.array(self.scope.find_var(name).get_tensor())
+
+    def __setitem__(self, name: str, value: np.ndarray) -> None:
+        self.scope.var(name).get_tensor().set(value, self.executor.place)
+
+    def step(self, feed: dict[str, Any]) -> float:
+        """Mean loss of an update."""
+        update, out = self.built.update, []
+        with static.scope_guard(self.scope):
+            self.built.schedule.send(self.executor.place)
+            for main, part in zip(update, loop.parts(feed, len(update)), strict=True):
+                out += self.executor.run(main, feed=part, fetch_list=[self.built.loss.name])
+        self.built.schedule.step()
+        return float(np.mean(out))
+
+
 def losses(
     built: Built,
     steps: int,
     *,
     feed: Callable[[int], dict[str, Any]] | None = None,
-    layout: str = "NCHW",
-    channels: int = 3,
     fetch: list[str] | None = None,
 ) -> Any:
     """Loss of each step; with `fetch` also these variables after the last one."""
-    feed = feed or (lambda step: images(step, layout=layout, channels=channels))
-    scope = static.Scope()
-    executor = static.Executor(paddle.CPUPlace())
-    found = []
-    with static.scope_guard(scope):
-        executor.run(built.startup)
-        set_weights(built, scope)
-        for step in range(steps):
-            built.schedule.send(executor.place)
-            out = [
-                executor.run(main, feed=part, fetch_list=[built.loss.name])
-                for main, part in zip(built.update, loop.parts(feed(step), len(built.update)), strict=True)
-            ]
-            found.append(float(np.mean(out)))
-            built.schedule.step()
-        last = {name: np.array(scope.find_var(name).get_tensor()) for name in fetch or []}
-    return (found, last) if fetch else found
+    run = Run(built)
+    set_weights(built, run.scope)
+    found = [run.step(feed(step) if feed else images(step, built)) for step in range(steps)]
+    return (found, {name: run[name] for name in fetch}) if fetch else found

@@ -24,13 +24,6 @@ def test_a_dynamic_loss_scale_moves_by_paddles_defaults() -> None:
         assert (op.attr("incr_ratio"), op.attr("decr_ratio")) == (2.0, np.float32(0.8))
 
 
-def test_a_fixed_loss_scale_has_no_operator() -> None:
-    built = programs.build(name="amp_o2", device="gpu", loss_scale=128.0)
-    assert built.kinds("update_loss_scaling", "check_finite_and_unscale") == [0, 0]
-    updates = [op for op in built.main.global_block().ops if op.type == "merged_momentum"]
-    assert {op.attr("rescale_grad") for op in updates} == {1 / 128}
-
-
 def test_the_start_up_program_casts_parameters_after_their_masters_are_copied() -> None:
     built = programs.build(name="amp_o2", device="gpu")
     half = {p.name for p in built.main.all_parameters() if p.dtype == paddle.float16}
