@@ -10,8 +10,6 @@ from paddle import static
 from program import ops
 from program.passes.edit import Step, insert, insert_all, remove
 
-# ---- a fixed loss scale ----------------------------------------------------------------------------------------------
-
 
 def scale_loss(main: static.Program, scale: float) -> None:
     """Lets the gradients start at `scale` times their value, and the update take it off: attributes, no operator.
@@ -24,8 +22,6 @@ def scale_loss(main: static.Program, scale: float) -> None:
         elif op.type in ops.ALL_UPDATES:
             op.desc._set_float32_attr("rescale_grad", 1.0 / scale)
 
-
-# ---- update by LARS -----------------------------------------------------------------------------------------------
 
 MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
 _LARS_INPUTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam")
@@ -61,8 +57,6 @@ def merge_lars(main: static.Program) -> None:
             joined.update(together)
     remove(main, joined.__contains__)
 
-
-# ---- one update of several micro-steps -------------------------------------------------------------------------------
 
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
 

@@ -123,24 +123,35 @@ def images(step: int, built: Built) -> dict[str, Any]:
     return {"image": taken(built, image), "label": rng.integers(0, CLASSES, (BATCH, 1))}
 
 
-def set_weights(built: Built, scope: Any) -> None:
-    """Weights from a fixed seed by name, and the FP32 masters alike: programs of different operators start equal."""
-    for parameter in sorted(built.main.all_parameters(), key=lambda p: p.name):
+def drawn(built: Built) -> dict[str, np.ndarray]:
+    """First weights from a fixed seed by name, as the plain network on three channels has them."""
+    found = {}
+    for parameter in built.main.all_parameters():
         if not parameter.trainable:
             continue  # BN statistics start at 0 and 1
-        rng = np.random.default_rng(sum(map(ord, parameter.name)))
-        otherwise = parameter.name in built.otherwise
-        shape = list(resnet_unit.plain(np.empty(parameter.shape)).shape if otherwise else parameter.shape)
-        if parameter.name == "stem.conv.w":
-            value = rng.standard_normal((shape[0], 4, *shape[2:]))[:, : shape[1]] * 0.15
+        name, shape, rng = parameter.name, parameter.shape, np.random.default_rng(sum(map(ord, parameter.name)))
+        shape = resnet_unit.plain(np.empty(shape)).shape if name in built.otherwise else shape
+        if name == "stem.conv.w":
+            value = rng.standard_normal((shape[0], 4, *shape[2:]))[:, :3] * 0.15
         elif len(shape) > 1:
             value = rng.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[1:] if len(shape) == 4 else shape[:1]))
         else:
-            value = (parameter.name.endswith("w")) + 0.1 * rng.standard_normal(shape)
-        value = resnet_unit.stored(value) if otherwise else value
-        for name in built.main.global_block().vars:
-            if re.fullmatch(re.escape(parameter.name) + r"(_fp32_master_\d+)?", name):
-                scope.find_var(name).get_tensor().set(value.astype(np.float32), paddle.CPUPlace())
+            value = name.endswith("w") + 0.1 * rng.standard_normal(shape)
+        found[name] = value.astype(np.float32)
+    return found
+
+
+def set_weights(built: Built, scope: Any, weights: dict[str, np.ndarray] | None = None) -> None:
+    """The plain network's, drawn if none are given, and FP32 masters alike: programs of other operators start equal."""
+    weights = weights or drawn(built)
+    for name in built.main.global_block().vars:
+        of = re.sub(r"_fp32_master_\d+$", "", name)
+        if of not in weights:
+            continue
+        tensor, value = scope.find_var(name).get_tensor(), weights[of]
+        if value.ndim == 4 and tensor.shape()[1] == 4:
+            value = np.pad(value, ((0, 0), (0, 4 - value.shape[1]), (0, 0), (0, 0)))
+        tensor.set(resnet_unit.stored(value) if of in built.otherwise else value, paddle.CPUPlace())
 
 
 class Run:

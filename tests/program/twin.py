@@ -22,7 +22,6 @@ about that of published runs, below it, and where it knows the crops by heart.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,26 +214,6 @@ def weights_of(case: Case) -> tuple[dict[str, np.ndarray], str]:
     return values, f"{loss:.3g}"
 
 
-def _set(run: programs.Run, weights: dict[str, np.ndarray], loss_scale: float) -> None:
-    """Weights, FP32 masters, the rates of a captured step, and the dynamic loss scale where it stands."""
-    built, block = run.built, run.built.main.global_block()
-    for name in block.vars:
-        of = re.sub(r"_fp32_master_\d+$", "", name)
-        if of not in weights:
-            continue
-        value = weights[of]
-        if run[name].shape[1:2] == (4,) and value.ndim == 4:
-            value = np.pad(value, ((0, 0), (0, 4 - value.shape[1]), (0, 0), (0, 0)))
-        run[name] = resnet_unit.stored(value) if of in built.otherwise else value
-    for op in block.ops if loss_scale else ():
-        if op.type == "update_loss_scaling":
-            (name,) = op.input("PrevLossScaling")
-            run[name] = np.full(run[name].shape, loss_scale, np.float32)
-    if block.has_var(capture.STEP):
-        run[capture.RATES] = built.schedule.ahead(capture.RATES_AT_ONCE)
-        run[capture.STEP] = np.zeros((), np.int64)
-
-
 def _step(
     built: programs.Built,
     fed: dict[str, np.ndarray],
@@ -248,13 +227,19 @@ def _step(
     """
     # In the order of the program: no other shows that a bucket and the gradients that lie in it are one memory.
     paddle.set_flags({"FLAGS_new_executor_serial_run": True})
-    run, found = programs.Run(built), {}
-    _set(run, weights, loss_scale)
+    run, found, block = programs.Run(built), {}, built.main.global_block()
+    programs.set_weights(built, run.scope, weights)
+    if loss_scale:  # a dynamic one goes where the program keeps it
+        for name in (n for op in block.ops if op.type == "update_loss_scaling" for n in op.input("PrevLossScaling")):
+            run[name] = np.full(run[name].shape, loss_scale, np.float32)
+    if block.has_var(capture.STEP):
+        run[capture.RATES] = built.schedule.ahead(capture.RATES_AT_ONCE)
+        run[capture.STEP] = np.zeros((), np.int64)
     for name, value in (kept or {}).items():
         run[name] = value
     run.step(fed)
     ways = {name: run[name] for main in built.update for name in main.global_block().vars if lower.KEPT in name}
-    for op in built.main.global_block().ops:
+    for op in block.ops:
         for name in op.input("Velocity") if op.type in ("momentum", "merged_momentum") else ():
             of = name.partition("_fp32_master")[0].partition("_velocity")[0]
             value = resnet_unit.plain(run[name]) if of in built.otherwise else run[name]
