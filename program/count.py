@@ -90,8 +90,7 @@ class Work:
         return 2 * (x + 2 * z) - sum(self._in("Y") if has_shortcut else self._in("Y", "Z"))
 
     def _again(self) -> tuple[int, ...]:
-        """Image tensors that a normalization by the batch's statistics reads before it can begin, and again for its
-        output.
+        """Images that a normalization by the batch's statistics reads before it can begin, and again for its output.
 
         Forward that is the image; backward the image and the gradient, whose sums over the batch are in each output
         value.
@@ -141,7 +140,7 @@ class Work:
             return is_twice * sum(self._in("Output@GRAD")) + added
         if self.kind == "resnet_unit_grad":
             return sum(self._in("ConvX", "ConvZ"))
-        return sum(self._again()) if self.kind == "sync_batch_norm_grad" else 0
+        return sum(self.again_bytes) if self.kind == "sync_batch_norm_grad" else 0
 
 
 def _members(block: Any) -> dict[str, list[str]]:

@@ -41,15 +41,8 @@ class Built(building.TrainingProgram):
     def copy(self) -> Built:
         """Programs of its own, to be changed and run."""
         programs = {id(program): program.clone() for program in self.update}
-        main = programs[id(self.main)]
-        return replace(
-            self,
-            main=main,
-            startup=self.startup.clone(),
-            loss=main.global_block().var(self.loss.name),
-            update=tuple(programs[id(program)] for program in self.update),
-            schedule=copy.copy(self.schedule),
-        )
+        update = tuple(programs[id(program)] for program in self.update)
+        return replace(self, startup=self.startup.clone(), update=update, schedule=copy.copy(self.schedule))
 
     def evaluation(self, image: Any = None, batch: int = BATCH) -> static.Program:
         """The evaluation program on its state, of training images if none are given."""
