@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-import paddle
-from paddle.base.core import VarDesc
+from paddle.base import core
 
 from program.ops import CONVOLUTIONS, EMPTY, Refused, dtype_of, operands, prove, type_in, type_name
 
@@ -53,7 +52,6 @@ def check(main: Any, device: str) -> None:
     selects, or an operand is declared in another type than that kernel reads or writes: Paddle would cast it at each
     step, or stop there.
     """
-    core = paddle.base.core
     registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
     place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
     block = main.global_block()
@@ -73,7 +71,11 @@ def check(main: Any, device: str) -> None:
             for slot in (*op.input_names, *op.output_names)
             if slot != "XShape"
         }
-        selected = _selected(op, declared)
+        slots = op.output_names
+        if op.type not in _TYPED_BY_OUTPUT:
+            slots = [*(slot for slot in _SELECTORS if slot in op.input_names), *declared]
+        # Paddle runs the kernel of this type; an operator without tensors has none.
+        selected = next((dtype for slot in slots for dtype in declared.get(slot, {}).values()), "")
         has_kernel = _called(selected) in types if selected else bool(types)
         prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
         _agree(op, declared, selected)
@@ -84,14 +86,6 @@ def _called(dtype: str) -> str:
     return _CALLED.get(dtype, f"{dtype}_t")
 
 
-def _selected(op: Any, declared: dict[str, dict[str, str]]) -> str:
-    """The type of whose kernel Paddle runs; empty where an operator has no tensors."""
-    slots = op.output_names
-    if op.type not in _TYPED_BY_OUTPUT:
-        slots = [*(slot for slot in _SELECTORS if slot in op.input_names), *declared]
-    return next((dtype for slot in slots for dtype in declared.get(slot, {}).values()), "")
-
-
 def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
     """Each operand has the type in which its operator's kernel reads or writes it."""
     for slot, types in declared.items():
@@ -100,9 +94,9 @@ def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
             if slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ") in _FP32_SLOTS:
                 wanted = "float32"
             elif op.type == "cast":
-                wanted = type_name(VarDesc.VarType(op.attr("in_dtype" if slot == "X" else "out_dtype")))
+                wanted = type_name(core.VarDesc.VarType(op.attr("in_dtype" if slot == "X" else "out_dtype")))
             elif op.type == "fill_constant":
-                wanted = type_name(VarDesc.VarType(op.attr("dtype")))
+                wanted = type_name(core.VarDesc.VarType(op.attr("dtype")))
             elif not {dtype, wanted} <= _FLOATS:
                 continue  # indices, masks and counts
             elif op.type == "coalesce_tensor" and slot == "Input":

@@ -48,8 +48,15 @@ def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
 
 
 def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
-    said = []
-    made, left = _made(block), _left(block)
+    said, left, kinds = [], _left(block), Counter(op.type for op in block.ops)
+    added = [name for op in block.ops for name in added_to(op)]
+    # Addto makes two around each gradient that is added to; the others are enable_inplace's.
+    shares = [op for op in block.ops if op.type == "share_buffer"]
+    made = {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {  # operators that only its pass makes
+        "enable_addto": len(added),
+        "enable_inplace": sum(not {*op.input("X"), *op.output("Out")}.intersection(added) for op in shares),
+        "merged_lars": sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops),
+    }
     for knob, (result, pattern) in _FUSIONS.items():
         if not getattr(on, knob):
             prove(not made[knob], f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
@@ -58,23 +65,10 @@ def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
         is_missed = getattr(asked, knob) and not made[knob]
         prove(not is_missed, f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
         said.append(f"{knob} made {made[knob]} {result}" if made[knob] else f"{knob} found nothing to change")
-    sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
+    sums = kinds["sum"] + kinds["grad_add"]
     if on.enable_addto and sums:
         said.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
     return said
-
-
-def _made(block: Any) -> dict[str, int]:
-    """{knob: operators that only its pass makes}."""
-    kinds = Counter(op.type for op in block.ops)
-    added = [name for op in block.ops for name in added_to(op)]
-    # Addto makes two around each gradient that is added to; the others are enable_inplace's.
-    shares = [op for op in block.ops if op.type == "share_buffer"]
-    return {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {
-        "enable_addto": len(added),
-        "enable_inplace": sum(not {*op.input("X"), *op.output("Out")}.intersection(added) for op in shares),
-        "merged_lars": sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops),
-    }
 
 
 def _left(block: Any) -> Counter[str]:
