@@ -258,32 +258,29 @@ def _exact(plain: Case) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The worst of all parameters, and the median."""
+    """All parameters' gradients beside FP32's."""
 
-    cosine: float
-    of: str  # whose cosine it is
-    median: float  # of the cosines
+    cosines: dict[str, float]  # by parameter
+    norms: list[float]  # over FP32's
     loss: str  # with these weights
     scale: float  # of the loss
-    least_norm: float  # over FP32's
-    most_norm: float
     stored: float  # share of the values of all gradients that are stored in half precision, which becomes 0
-    flushed: float  # share of elements that are 0, and not in FP32
-    over: float  # share that is infinite or no number
+    flushed: float  # most of a parameter's elements that are 0, and not in FP32
+    over: float  # most that are infinite or no number
 
     @property
     def is_sound(self) -> bool:
         """Whether it keeps every bound."""
-        within = self.least_norm >= LEAST_NORM and self.most_norm <= MOST_NORM
+        within = min(self.norms) >= LEAST_NORM and max(self.norms) <= MOST_NORM
         flushed = max(self.stored, self.flushed)
-        return self.cosine >= LEAST_COSINE and within and flushed <= MOST_FLUSHED and not self.over
+        return min(self.cosines.values()) >= LEAST_COSINE and within and flushed <= MOST_FLUSHED and not self.over
 
     def __str__(self) -> str:
-        norms = f"{self.least_norm:.4f} to {self.most_norm:.4f}"
+        of = min(self.cosines, key=self.cosines.__getitem__)
+        cosines = f"{self.cosines[of]:.5f} (`{of}`) | {np.median(list(self.cosines.values())):.5f}"
+        norms = f"{min(self.norms):.4f} to {max(self.norms):.4f}"
         shares = f"{100 * self.stored:.2f} %, {100 * self.flushed:.2f} % | {100 * self.over:.0f} %"
-        return (
-            f"{self.loss} | {self.scale:g} | {self.cosine:.5f} (`{self.of}`) | {self.median:.5f} | {norms} | {shares}"
-        )
+        return f"{self.loss} | {self.scale:g} | {cosines} | {norms} | {shares}"
 
 
 def row(case: Case) -> Row:
@@ -323,16 +320,7 @@ def _compared(found: dict[str, np.ndarray], exact: dict[str, np.ndarray], **more
         flushed.append(float(((a == 0) & (b != 0)).mean()))
         norms.append(float(np.linalg.norm(a) / np.linalg.norm(b)))
         cosines[name] = float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-300))
-    return Row(
-        cosine=min(cosines.values()),
-        of=min(cosines, key=cosines.__getitem__),
-        median=float(np.median(list(cosines.values()))),
-        least_norm=min(norms),
-        most_norm=max(norms),
-        flushed=max(flushed),
-        over=max(over),
-        **more,
-    )
+    return Row(cosines=cosines, norms=norms, flushed=max(flushed), over=max(over), **more)
 
 
 def main() -> None:
