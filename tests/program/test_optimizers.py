@@ -101,6 +101,14 @@ def test_twenty_steps(config: OptimizerConfig, knobs: str) -> None:
         np.testing.assert_allclose(run[name], value, rtol=2e-5, atol=1e-6)
 
 
+def test_lars_of_resnet50_takes_at_most_four_operators() -> None:
+    recipe = replace(programs.RECIPE, optimizer=programs.LARS)
+    job = {"name": "amp_o2", "device": "gpu", "ranks": 8, "knobs": "merged_lars=1"}
+    built = programs.build(**job, recipe=recipe, stages=model.STAGES)
+    updates = [op for op in built.main.global_block().ops if op.type == "lars_momentum"]
+    assert sorted(len(op.input("Param")) for op in updates) == [53, 53, 55]  # their decays are proved as it is built
+
+
 # ---- learning rates
 
 BASE, WARMUP, TOTAL = 0.4, 7, 50
@@ -129,11 +137,3 @@ def test_each_step_has_the_rate_of_the_closed_form(kind: str) -> None:
 def test_a_warm_up_as_long_as_the_schedule_is_refused() -> None:
     with pytest.raises(ValueError, match="warm-up of 9 steps in a schedule of 9"):
         Schedule(kind="cosine", base=BASE, warmup_steps=9, total_steps=9)
-
-
-def test_lars_of_resnet50_takes_at_most_four_operators() -> None:
-    recipe = replace(programs.RECIPE, optimizer=programs.LARS)
-    job = {"name": "amp_o2", "device": "gpu", "ranks": 8, "knobs": "merged_lars=1"}
-    built = programs.build(**job, recipe=recipe, stages=model.STAGES)
-    updates = [op for op in built.main.global_block().ops if op.type == "lars_momentum"]
-    assert sorted(len(op.input("Param")) for op in updates) == [53, 53, 55]  # their decays are proved as it is built
