@@ -119,12 +119,20 @@ class Executor(static.Executor):
 class TrainingProgram:
     """A program that was built, proved and fitted to its transport."""
 
-    main: static.Program
     startup: static.Program
-    loss: static.Variable
     update: tuple[static.Program, ...]  # whose runs, in this order, make one update: `main`, or micro-steps and `main`
     verified: tuple[str, ...]  # what was proved, or what Paddle's automatic mode made of it
     schedule: StepSchedule  # `.send()` gives the program the learning rate, `.step()` moves it to the next step
+
+    @property
+    def main(self) -> static.Program:
+        """The last of the update."""
+        return self.update[-1]
+
+    @property
+    def loss(self) -> static.Variable:
+        """Of a run of any of the update's programs."""
+        return self.main.global_block().var(LOSS_VALUE)
 
 
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
@@ -160,14 +168,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
             edit.remove(program, lambda op: op.type in NCCL_ONLY)
     for program in programs:
         kernels.check(program, plan.device)
-    return TrainingProgram(
-        main=main,
-        startup=startup,
-        loss=main.global_block().var(LOSS_VALUE),
-        update=update,
-        verified=tuple(verified),
-        schedule=rates,
-    )
+    return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=rates)
 
 
 def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: Plan) -> None:

@@ -29,9 +29,20 @@ class Refused(ValueError):
     """The program is not what was asked for."""
 
 
+def prove(claim: bool, otherwise: str) -> None:
+    """Raises Refused, with what is there `otherwise`, where the claim does not hold."""
+    if not claim:
+        raise Refused(otherwise)
+
+
+def type_name(dtype: Any) -> str:
+    """Name of a type of Paddle, as `float16`."""
+    return str(dtype).rpartition(".")[2]
+
+
 def dtype_of(variable: Any) -> str:
-    """Name of a variable's type, as `float16`."""
-    return str(variable.dtype).rpartition(".")[2]
+    """Name of a variable's type."""
+    return type_name(variable.dtype)
 
 
 def element_bytes(variable: Any) -> int:

@@ -71,10 +71,7 @@ def fp32_statistics() -> Iterator[None]:
     def keep_output(op: Any, name: str) -> bool:
         return name != "Y" if op.type == "sync_batch_norm" else outputs(op, name)
 
-    with (
-        replaced(fp16_utils, "_keep_fp32_input", keep_input),
-        replaced(fp16_utils, "_keep_fp32_output", keep_output),
-    ):
+    with replaced(fp16_utils, "_keep_fp32_input", keep_input), replaced(fp16_utils, "_keep_fp32_output", keep_output):
         yield
 
 

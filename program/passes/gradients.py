@@ -13,9 +13,6 @@ from program.passes.edit import Step, insert_all, rewrite
 IMAGE_TO_CHANNELS = 1.5  # `convolve_gradients`: at 18 channels of 32 x 32 pixels it gains, at 72 of 8 x 8 it loses
 
 
-# ---- gradients of sums ---------------------------------------------------------------------------------------------
-
-
 def simplify_sums(main: static.Program) -> None:
     """Sums of tensors of one shape without what nobody needs: their gradients are one variable, not a copy each.
 
@@ -85,9 +82,6 @@ def _last(joined: dict[str, str], name: str) -> str:
     return name
 
 
-# ---- gradient of a mean over the image ----------------------------------------------------------------------------
-
-
 def spread_mean(main: static.Program) -> int:
     """The gradient of an average pooling over the whole image from the gradient alone; returns how many it changed.
 
@@ -108,9 +102,6 @@ def spread_mean(main: static.Program) -> int:
         return [spread] if mean == (1, 1) else None
 
     return rewrite(main, instead)
-
-
-# ---- convolutions of a CPU -------------------------------------------------------------------------------------------
 
 
 def convolve_gradients(main: static.Program) -> None:

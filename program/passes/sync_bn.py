@@ -115,9 +115,6 @@ class _Writer:
         self._to(both, "c_allreduce_sum", both, ring_id=0, use_calc_stream=True)
         return both
 
-    def _take_apart(self, both: str, first: str, second: str) -> None:
-        self.steps.append(("unstack", {"X": [both]}, {"Y": [first, second]}, {"axis": 0, "num": 2}))
-
     def forward(self, share: str) -> list[Step]:
         op, mean, variance = self.op, self.mean, self.variance
         scale, bias, out, reserve = operands(op, "Scale", "Bias", "Y", "ReserveSpace")
@@ -132,7 +129,7 @@ class _Writer:
         self._to(variance, "elementwise_add", variance, square, axis=-1)
         both = self._sum_over_ranks(mean, variance)
         self._to(both, "scale", both, scale=1 / self.ranks)
-        self._take_apart(both, mean, variance)
+        self.steps.append(("unstack", {"X": [both]}, {"Y": [mean, variance]}, {"axis": 0, "num": 2}))
         self._to(square, "square", mean)
         self._to(variance, "elementwise_sub", variance, square, axis=-1)
         self._normalize(scale, bias, out)
@@ -157,7 +154,7 @@ class _Writer:
         self._to(factor, "elementwise_mul", factor, scale, axis=-1)
         self._to(both, "elementwise_mul", both, factor, axis=-1)
         sum_scale, sum_bias = self._var("sum_scale", self.channels), self._var("sum_bias", self.channels)
-        self._take_apart(both, sum_scale, sum_bias)
+        self.steps.append(("unstack", {"X": [both]}, {"Y": [sum_scale, sum_bias]}, {"axis": 0, "num": 2}))
         self._normalize(sum_scale, sum_bias, correction)
         self._to(d_x, "elementwise_sub", straight, correction, axis=-1)
         return self.steps

@@ -7,22 +7,8 @@ from typing import Any
 
 from paddle import static
 
-from program.ops import (
-    ALL_UPDATES,
-    BACKWARD,
-    LOSS,
-    MERGED,
-    OPTIMIZE,
-    is_clear,
-    is_merge,
-    is_optimizer,
-    operands,
-    parameters_by_gradient,
-    writers,
-)
+from program import ops
 from program.passes.edit import Step, insert, insert_all, remove
-
-# ---- a fixed loss scale ----------------------------------------------------------------------------------------------
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
@@ -31,13 +17,11 @@ def scale_loss(main: static.Program, scale: float) -> None:
     Must run before updates are merged.
     """
     for op in main.global_block().ops:
-        if op.attr("op_role") == BACKWARD | LOSS and op.type == "fill_constant":
+        if op.attr("op_role") == ops.BACKWARD | ops.LOSS and op.type == "fill_constant":
             op.desc._set_float32_attr("value", scale)
-        elif op.type in ALL_UPDATES:
+        elif op.type in ops.ALL_UPDATES:
             op.desc._set_float32_attr("rescale_grad", 1.0 / scale)
 
-
-# ---- update by LARS -----------------------------------------------------------------------------------------------
 
 MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
 _LARS_INPUTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam")
@@ -63,18 +47,16 @@ def merge_lars(main: static.Program) -> None:
             if len(together) == 1:
                 continue
             slots = (
-                {slot: [name for op in together for name in operands(op, slot)] for slot in of}
+                {slot: [name for op in together for name in ops.operands(op, slot)] for slot in of}
                 for of in (_LARS_INPUTS, _LARS_OUTPUTS)
             )
             attrs: dict[str, Any] = {name: together[0].attr(name) for name in _LARS_SHARED}
             attrs["lars_weight_decay"] = [decay for op in together for decay in op.attr("lars_weight_decay")]
             last = block.ops.index(together[-1])
-            insert(block, last + 1, "lars_momentum", *slots, **attrs, op_role=OPTIMIZE)
+            insert(block, last + 1, "lars_momentum", *slots, **attrs, op_role=ops.OPTIMIZE)
             joined.update(together)
     remove(main, joined.__contains__)
 
-
-# ---- one update of several micro-steps -------------------------------------------------------------------------------
 
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
 
@@ -87,18 +69,18 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     without it. The loss's gradient is divided by `steps`. Must run before the buckets are made.
     """
     block = main.global_block()
-    gradients = parameters_by_gradient(block)
-    start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == BACKWARD | LOSS)
+    gradients = ops.parameters_by_gradient(block)
+    start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == ops.BACKWARD | ops.LOSS)
     loss = block.ops[start].output("Out")
-    insert(block, start + 1, "scale", {"X": loss}, {"Out": loss}, scale=1.0 / steps, op_role=BACKWARD)
+    insert(block, start + 1, "scale", {"X": loss}, {"Out": loss}, scale=1.0 / steps, op_role=ops.BACKWARD)
     made = {
-        name: max(i for i in places if not is_optimizer(block.ops[i]) and block.ops[i].type not in TRANSPORT)
-        for name, places in writers(block).items()
+        name: max(i for i in places if not ops.is_optimizer(block.ops[i]) and block.ops[i].type not in TRANSPORT)
+        for name, places in ops.writers(block).items()
         if name in gradients
     }
     for name, at in sorted(made.items(), key=lambda entry: -entry[1]):
         shape, dtype = block.var(gradients[name]).shape, block.var(name).dtype
-        total = f"{name}{MERGED}"
+        total = f"{name}{ops.MERGED}"
         for owner in (block, startup.global_block()):
             owner.create_var(name=total, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
         zero = {"shape": list(shape), "dtype": dtype, "value": 0.0}
@@ -107,13 +89,13 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
             ("elementwise_add", {"X": [name], "Y": [total]}, {"Out": [name]}, {"axis": -1}),
             ("fill_constant", {}, {"Out": [total]}, zero),
         ]
-        insert_all(block, at + 1, steps_of_one, op_role=BACKWARD)
+        insert_all(block, at + 1, steps_of_one, op_role=ops.BACKWARD)
     startup.global_block()._sync_with_cpp()
     block._sync_with_cpp()
     micro = main.clone()
-    remove(micro, lambda op: is_optimizer(op) or is_clear(op) or op.type in TRANSPORT)
+    remove(micro, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in TRANSPORT)
     for op in micro.global_block().ops:
-        if is_merge(op):
+        if ops.is_merge(op):
             op.desc.set_output("Out", op.input("Y"))
     micro.global_block()._sync_with_cpp()
     return micro

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-import paddle
+from paddle.base import core
 
-from program.ops import CONVOLUTIONS, EMPTY, Refused, dtype_of, operands, type_in
+from program.ops import CONVOLUTIONS, EMPTY, Refused, dtype_of, operands, prove, type_in, type_name
 
 # Operators that the executor runs without a kernel of their own, or whose one kernel looks at no data.
 NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
@@ -30,8 +30,6 @@ _FP32_SLOTS = {
 _SELECTORS = ("X", "Input", "Logits", "Param", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
 # Of these the attribute says it: the type of what they write. What `coalesce_tensor` is given, it only measures.
 _TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor"}
-
-
 # Of a tensor: "limited to 2 Giga-elements" (cuDNN's API reference, cudnnSetTensor4dDescriptor), whose sizes are int.
 MOST_ELEMENTS = 2**31 - 1
 
@@ -54,7 +52,6 @@ def check(main: Any, device: str) -> None:
     selects, or an operand is declared in another type than that kernel reads or writes: Paddle would cast it at each
     step, or stop there.
     """
-    core = paddle.base.core
     registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
     place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
     block = main.global_block()
@@ -69,32 +66,24 @@ def check(main: Any, device: str) -> None:
             for t in bare.get(op.type, [])  # the few operators that the first list leaves out, `cast` for one
             if t.startswith(f"({device.upper()},")
         }
-        declared = _declared(op, block)
-        selected = _selected(op, declared)
-        if not types or (selected and _called(selected) not in types):
-            raise Refused(f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
+        declared = {  # of each slot: its tensors and their types
+            slot: {n: type_in(block, n) for n in operands(op, slot) if n != EMPTY and block.has_var(n)}
+            for slot in (*op.input_names, *op.output_names)
+            if slot != "XShape"
+        }
+        slots = op.output_names
+        if op.type not in _TYPED_BY_OUTPUT:
+            slots = [*(slot for slot in _SELECTORS if slot in op.input_names), *declared]
+        # Paddle runs the kernel of this type; an operator without tensors has none.
+        selected = next((dtype for slot in slots for dtype in declared.get(slot, {}).values()), "")
+        has_kernel = _called(selected) in types if selected else bool(types)
+        prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
         _agree(op, declared, selected)
 
 
 def _called(dtype: str) -> str:
     """What C++ calls a type."""
     return _CALLED.get(dtype, f"{dtype}_t")
-
-
-def _declared(op: Any, block: Any) -> dict[str, dict[str, str]]:
-    """{slot: {variable: its type}} of the tensors that an operator reads and writes."""
-    return {
-        slot: {n: type_in(block, n) for n in operands(op, slot) if n != EMPTY and slot != "XShape" and block.has_var(n)}
-        for slot in (*op.input_names, *op.output_names)
-    }
-
-
-def _selected(op: Any, declared: dict[str, dict[str, str]]) -> str:
-    """The type of whose kernel Paddle runs; empty where an operator has no tensors."""
-    slots = [*op.output_names]
-    if op.type not in _TYPED_BY_OUTPUT:
-        slots = [*(slot for slot in _SELECTORS if slot in op.input_names), *op.input_names, *slots]
-    return next((dtype for slot in slots for dtype in declared[slot].values()), "")
 
 
 def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
@@ -105,15 +94,14 @@ def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
             if slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ") in _FP32_SLOTS:
                 wanted = "float32"
             elif op.type == "cast":
-                wanted = _type_name(op.attr("in_dtype" if slot == "X" else "out_dtype"))
+                wanted = type_name(core.VarDesc.VarType(op.attr("in_dtype" if slot == "X" else "out_dtype")))
             elif op.type == "fill_constant":
-                wanted = _type_name(op.attr("dtype"))
+                wanted = type_name(core.VarDesc.VarType(op.attr("dtype")))
             elif not {dtype, wanted} <= _FLOATS:
                 continue  # indices, masks and counts
             elif op.type == "coalesce_tensor" and slot == "Input":
                 continue
-            if dtype != wanted:
-                raise Refused(f"{op.type} reads or writes {name} in {wanted}, and it is declared {dtype}")
+            prove(dtype == wanted, f"{op.type} reads or writes {name} in {wanted}, and it is declared {dtype}")
 
 
 def evaluation(main: Any, training: Any, device: str) -> None:
@@ -126,8 +114,7 @@ def evaluation(main: Any, training: Any, device: str) -> None:
         other = theirs.get(variable.name)
         if variable.persistable and other is not None and other.persistable:
             ours, its = ((v.shape, dtype_of(v)) for v in (variable, other))
-            if ours != its:
-                raise Refused(f"the evaluation has {variable.name} as {ours}, the training as {its}")
+            prove(ours == its, f"the evaluation has {variable.name} as {ours}, the training as {its}")
     check(main, device)
 
 
@@ -147,9 +134,4 @@ def feed(main: Any, given: dict[str, Any]) -> None:
 def _shape_and_type(value: Any) -> tuple[list[int], str]:
     if isinstance(value, np.ndarray):
         return list(value.shape), str(value.dtype)
-    return list(value.shape()), str(value._dtype()).rpartition(".")[2]
-
-
-def _type_name(dtype: int) -> str:
-    """Name of a type that an attribute holds as a number."""
-    return str(paddle.base.core.VarDesc.VarType(dtype)).rpartition(".")[2]
+    return list(value.shape()), type_name(value._dtype())

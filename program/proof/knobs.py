@@ -9,7 +9,7 @@ from typing import Any
 
 import paddle
 
-from program.ops import ADDING, MIB, NORMALIZATIONS, Refused, added_to, dtype_of, element_bytes, readers, type_in
+from program.ops import ADDING, MIB, NORMALIZATIONS, Refused, added_to, dtype_of, element_bytes, prove, readers, type_in
 from program.passes.resnet_unit import fits
 from program.strategy import Strategy
 
@@ -37,8 +37,7 @@ def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     _flags(block, asked)
     if on.perturb_input:
         moved = [op.input("X")[0] for op in block.ops if any(name.endswith(".moved") for name in op.output_arg_names)]
-        if not moved:
-            raise Refused("STRATEGY: perturb_input is on and no input is moved")
+        prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
         said.append(f"perturb_input moved {', '.join(moved)} by one rounding")
     if ranks > 1:
         return said + _buckets(block, on.fuse_grad_size_in_MB)
@@ -49,37 +48,27 @@ def check(main: Any, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
 
 
 def _fusions(block: Any, on: Strategy, *, asked: Strategy) -> list[str]:
-    said = []
-    made, left = _made(block), _left(block)
-    for knob, (result, pattern) in _FUSIONS.items():
-        if not getattr(on, knob):
-            if made[knob]:
-                raise Refused(f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
-        elif left[knob]:
-            raise Refused(f"STRATEGY: {knob} is on and the program has {left[knob]} {pattern}: set {knob}=0")
-        elif made[knob]:
-            said.append(f"{knob} made {made[knob]} {result}")
-        elif getattr(asked, knob):
-            raise Refused(f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
-        else:
-            said.append(f"{knob} found nothing to change")
-    sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
-    if on.enable_addto and sums:
-        said.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
-    return said
-
-
-def _made(block: Any) -> dict[str, int]:
-    """{knob: operators that only its pass makes}."""
-    kinds = Counter(op.type for op in block.ops)
+    said, left, kinds = [], _left(block), Counter(op.type for op in block.ops)
     added = [name for op in block.ops for name in added_to(op)]
     # Addto makes two around each gradient that is added to; the others are enable_inplace's.
     shares = [op for op in block.ops if op.type == "share_buffer"]
-    return {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {
+    made = {knob: kinds[result] for knob, (result, _) in _FUSIONS.items()} | {  # operators that only its pass makes
         "enable_addto": len(added),
         "enable_inplace": sum(not {*op.input("X"), *op.output("Out")}.intersection(added) for op in shares),
         "merged_lars": sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops),
     }
+    for knob, (result, pattern) in _FUSIONS.items():
+        if not getattr(on, knob):
+            prove(not made[knob], f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
+            continue
+        prove(not left[knob], f"STRATEGY: {knob} is on and the program has {left[knob]} {pattern}: set {knob}=0")
+        is_missed = getattr(asked, knob) and not made[knob]
+        prove(not is_missed, f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
+        said.append(f"{knob} made {made[knob]} {result}" if made[knob] else f"{knob} found nothing to change")
+    sums = kinds["sum"] + kinds["grad_add"]
+    if on.enable_addto and sums:
+        said.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
+    return said
 
 
 def _left(block: Any) -> Counter[str]:

@@ -7,25 +7,13 @@ Every operator of the backward pass is linear in the gradient that it receives, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from program.ops import (
-    ALL_UPDATES,
-    BACKWARD,
-    EMPTY,
-    FACTORS,
-    LOSS,
-    MERGED,
-    OPTIMIZE,
-    Refused,
-    is_clear,
-    is_merge,
-    is_optimizer,
-    operands,
-    type_in,
-)
+from program import ops
+from program.ops import Refused, prove, type_in
 from program.optimizers import OptimizerConfig
 
 UPDATES = {"sgd": {"momentum", "merged_momentum"}, "lars": {"lars_momentum"}}
@@ -41,9 +29,9 @@ class Gradient:
     scaled: int = 0  # power of the dynamic loss scale on it
 
 
-def _differ(found: float, wanted: float, least: float = 0.0) -> bool:
-    """Whether two values are not one of C's floats; what is smaller than `least` is held to its size."""
-    return abs(found - wanted) > 1e-6 * max(abs(wanted), least)
+def _is(found: float, wanted: float, least: float = 0.0) -> bool:
+    """Whether two values are one of C's floats; what is smaller than `least` is held to its size."""
+    return abs(found - wanted) <= 1e-6 * max(abs(wanted), least)
 
 
 def gradients(update: Sequence[Any], *, ranks: int, scale: float = 1.0) -> dict[str, Gradient]:
@@ -59,15 +47,11 @@ def gradients(update: Sequence[Any], *, ranks: int, scale: float = 1.0) -> dict[
     if unused:
         raise Refused(f"no optimizer updates {unused[0]} and {len(unused) - 1} more")
     for parameter, value in used.items():
-        said = f"the gradient of {parameter}"
-        if value.parts != parts:
-            raise Refused(f"{said} is merged of {value.parts} micro-steps, not {parts}")
-        if value.sums != sums:
-            raise Refused(f"{said} is summed over the ranks {value.sums} times, not {sums}")
-        if _differ(value.factor, 1 / (ranks * parts)):
-            raise Refused(f"{said} is scaled by {value.factor:g}, not by 1/{ranks * parts}")
-        if value.scaled:
-            raise Refused(f"{said} still has the loss scale on it ({value.scaled:+d})")
+        said, factor = f"the gradient of {parameter}", 1 / (ranks * parts)
+        prove(value.parts == parts, f"{said} is merged of {value.parts} micro-steps, not {parts}")
+        prove(value.sums == sums, f"{said} is summed over the ranks {value.sums} times, not {sums}")
+        prove(_is(value.factor, factor), f"{said} is scaled by {value.factor:g}, not by 1/{ranks * parts}")
+        prove(not value.scaled, f"{said} still has the loss scale on it ({value.scaled:+d})")
     return used
 
 
@@ -80,9 +64,8 @@ class _Followed:
         self._slices: dict[str, list[str]] = {}  # buffer -> the gradients that lie in it
         self._summed: set[str] = set()
         self._ranks, self._scale = ranks, scale
-        ops = update[-1].global_block().ops
-        scaling = [op for op in ops if op.type == "elementwise_mul" and op.attr("op_role") == LOSS]
-        self._scales = {name for op in scaling for name in op.input("Y")}
+        of_loss = [op for op in update[-1].global_block().ops if op.attr("op_role") == ops.LOSS]
+        self._scales = {name for op in of_loss if op.type == "elementwise_mul" for name in op.input("Y")}
         for program in dict.fromkeys(update):
             self._runs = list(update).count(program)
             self._values = self._accumulators()
@@ -93,48 +76,46 @@ class _Followed:
 
     def _accumulators(self) -> dict[str, Gradient]:
         """What a run of a program leaves to the next one."""
-        return {name: value for name, value in self._values.items() if name.endswith(MERGED)}
+        return {name: value for name, value in self._values.items() if name.endswith(ops.MERGED)}
 
     def _follow(self, op: Any) -> None:
         role, kind = op.attr("op_role"), op.type
         if kind == "coalesce_tensor":
             self._slices[op.output("FusedOutput")[0]] = op.output("Output")
-        elif role == BACKWARD | LOSS:
-            if _differ(op.attr("value"), self._scale):
-                raise Refused(f"the gradients start at {op.attr('value'):g}, not at the loss scale {self._scale:g}")
-            self._values[op.output_arg_names[0]] = Gradient(factor=op.attr("value"), parts=self._runs)
-        elif is_merge(op):
-            self._merge(*operands(op, "X", "Y", "Out"))
-        elif is_clear(op):
+        elif role == ops.BACKWARD | ops.LOSS:
+            start = op.attr("value")
+            prove(_is(start, self._scale), f"the gradients start at {start:g}, not at the loss scale {self._scale:g}")
+            self._values[op.output_arg_names[0]] = Gradient(factor=start, parts=self._runs)
+        elif ops.is_merge(op):
+            self._merge(*ops.operands(op, "X", "Y", "Out"))
+        elif ops.is_clear(op):
             self._values.pop(op.output("Out")[0], None)
         elif kind == "c_allreduce_sum":
             self._sum(op.input("X")[0])
-        elif kind in ("c_reduce_sum", "c_broadcast") and role & BACKWARD:
+        elif kind in ("c_reduce_sum", "c_broadcast") and role & ops.BACKWARD:
             raise Refused(f"{op.input('X')[0]} goes through {kind}: this is not an all-reduce")
-        elif kind in ALL_UPDATES:
+        elif kind in ops.ALL_UPDATES:
             self._use(op)
         elif kind in ("check_finite_and_unscale", "update_loss_scaling"):
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 self._values[name] = self._values[source] if kind == "update_loss_scaling" else self._unscaled(source)
-        elif role & (BACKWARD | OPTIMIZE):
+        elif role & (ops.BACKWARD | ops.OPTIMIZE):
             self._pass_on(op)
 
     def _sum(self, name: str) -> None:
         """Of a buffer the gradients in it; of what is none the gradient itself, if it is one."""
         for member in self._slices.get(name, []):
-            if member not in self._values:
-                raise Refused(f"{member} is summed over the ranks before it is computed")
+            prove(member in self._values, f"{member} is summed over the ranks before it is computed")
         for member in self._slices.get(name, [name]):
             if value := self._values.get(member):
                 self._values[member] = replace(value, sums=value.sums + 1)
                 self._summed.add(member)
 
     def _unscaled(self, source: str) -> Gradient:
-        if source not in self._values:
-            raise Refused(f"{source} is unscaled but no gradient reaches it")
+        prove(source in self._values, f"{source} is unscaled but no gradient reaches it")
         value = self._values[source]
-        if self._ranks > 1 and value.sums != 1:
-            raise Refused(f"{source} is looked at for infinities before its sum over the ranks: they would differ")
+        said = f"{source} is looked at for infinities before its sum over the ranks: they would differ"
+        prove(self._ranks == 1 or value.sums == 1, said)
         return replace(value, scaled=value.scaled - 1)
 
     def _pass_on(self, op: Any) -> None:
@@ -144,19 +125,19 @@ class _Followed:
         if not sources:
             return
         met = {self._values[name] for name in sources}
-        if len(met) > 1:
-            raise Refused(f"{kind} joins gradients of different sums or scales: {sorted(sources)[:2]}")
+        prove(len(met) == 1, f"{kind} joins gradients of different sums or scales: {sorted(sources)[:2]}")
         value = met.pop()
         if kind == "scale":
-            if op.attr("bias") or len(op.input_arg_names) > 1:
-                raise Refused(f"scale of {sources[0]} is more than a constant factor: bias {op.attr('bias'):g}")
+            bias = op.attr("bias")
+            is_constant = not bias and len(op.input_arg_names) == 1
+            prove(is_constant, f"scale of {sources[0]} is more than a constant factor: bias {bias:g}")
             value = replace(value, factor=value.factor * op.attr("scale"))
         if kind == "elementwise_mul_grad" and self._scales.intersection(op.input_arg_names):
             value = replace(value, scaled=value.scaled + 1)
+        may_follow = kind in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
-            if name in self._summed and kind not in ("depend", "scale") and not is_optimizer(op):
-                raise Refused(f"{name} is written by {kind} after its sum over the ranks")
-            if name != EMPTY:
+            prove(may_follow or name not in self._summed, f"{name} is written by {kind} after its sum over the ranks")
+            if name != ops.EMPTY:
                 self._values[name] = value
 
     def _merge(self, name: str, total: str, out: str) -> None:
@@ -170,10 +151,8 @@ class _Followed:
     def _use(self, op: Any) -> None:
         rescaled = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
         for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
-            if gradient not in self._values:
-                raise Refused(f"the optimizer reads {gradient}, which no gradient of the loss reaches")
-            if parameter in self.used:
-                raise Refused(f"{parameter} is updated twice")
+            prove(gradient in self._values, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
+            prove(parameter not in self.used, f"{parameter} is updated twice")
             value = self._values[gradient]
             self.used[parameter] = replace(value, factor=value.factor * rescaled)
 
@@ -183,30 +162,28 @@ def optimizer(main: Any, config: OptimizerConfig) -> dict[str, int]:
 
     Raises Refused for another optimizer, momentum or decay, or a half-precision parameter without an FP32 master.
     """
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for op in main.global_block().ops:
-        if op.type not in ALL_UPDATES:
+        if op.type not in ops.ALL_UPDATES:
             continue
         names = op.input("Param")
-        found[op.type] = found.get(op.type, 0) + len(names)
-        if op.type not in UPDATES[config.kind]:
-            raise Refused(f"the recipe asks for {config.kind}, the program updates {names[0]} by {op.type}")
+        found[op.type] += len(names)
+        said = f"the recipe asks for {config.kind}, the program updates {names[0]} by {op.type}"
+        prove(op.type in UPDATES[config.kind], said)
         wanted = {"mu": config.momentum}
         if op.type == "lars_momentum":
             wanted |= {"lars_coeff": config.lars_coefficient, "epsilon": config.lars_epsilon}
             _check_lists(op)
         for attr, value in wanted.items():
-            if _differ(op.attr(attr), value, least=1e-3):
-                said = "momentum" if attr == "mu" else attr
-                raise Refused(f"{said} of {names[0]} is {op.attr(attr):g}, not {value:g}")
+            said = f"{'momentum' if attr == 'mu' else attr} of {names[0]} is {op.attr(attr):g}, not {value:g}"
+            prove(_is(op.attr(attr), value, least=1e-3), said)
         for number, name in enumerate(names):
             decay, value = _decay(op, number), config.weight_decay if config.decays(name) else 0.0
-            if _differ(decay, value, least=1e-3):
-                raise Refused(f"weight decay of {name} is {decay:g}, not {value:g}")
+            prove(_is(decay, value, least=1e-3), f"weight decay of {name} is {decay:g}, not {value:g}")
         is_half = any(type_in(main.global_block(), name) == "float16" for name in names)
-        if is_half and (len(op.input("MasterParam")) != len(names) or not op.attr("multi_precision")):
-            raise Refused(f"{names[0]} is in half precision and has no FP32 master")
-    return found
+        has_masters = len(ops.operands(op, "MasterParam")) == len(names) and op.attr("multi_precision")
+        prove(not is_half or has_masters, f"{names[0]} is in half precision and has no FP32 master")
+    return dict(found)
 
 
 def _check_lists(op: Any) -> None:
@@ -214,8 +191,7 @@ def _check_lists(op: Any) -> None:
     parameters = op.input("Param")
     for slot in ("Param", "Velocity", "MasterParam") if op.attr("multi_precision") else ("Param", "Velocity"):
         names = op.input(slot)
-        if op.output(f"{slot}Out") != names:
-            raise Refused(f"{op.type} of {parameters[0]} writes another {slot} than it reads")
+        prove(op.output(f"{slot}Out") == names, f"{op.type} of {parameters[0]} writes another {slot} than it reads")
         strangers = [p for p, n in zip(parameters, names, strict=True) if n != p and not n.startswith(f"{p}_")]
         if strangers:
             raise Refused(f"{op.type} updates {strangers[0]} by the {slot} of another parameter")
@@ -237,15 +213,13 @@ def arithmetic(main: Any, dtype: str) -> None:
     """
     block = main.global_block()
     for op in block.ops:
-        for weights in operands(op, *(by for _, by, _ in FACTORS.get(op.type.removesuffix("_grad"), ()))):
-            if type_in(block, weights) != dtype:
-                raise Refused(f"{op.type} of {weights} is not in {dtype}")
-        if op.type == "softmax_with_cross_entropy" and type_in(block, op.input("Logits")[0]) != "float32":
-            raise Refused("the loss is not computed in float32")
+        for weights in ops.operands(op, *(by for _, by, _ in ops.FACTORS.get(op.type.removesuffix("_grad"), ()))):
+            prove(type_in(block, weights) == dtype, f"{op.type} of {weights} is not in {dtype}")
+        if op.type == "softmax_with_cross_entropy":
+            prove(type_in(block, op.input("Logits")[0]) == "float32", "the loss is not computed in float32")
 
 
 def communicator(startup: Any, *, ranks: int) -> None:
     """The one communicator of the buckets joins all ranks. Raises Refused where it does not, or there is another."""
     sizes = [op.attr("nranks") for op in startup.global_block().ops if op.type == "c_comm_init"]
-    if sizes != [ranks]:
-        raise Refused(f"the communicators join {sizes or 'no'} ranks, not one all {ranks}")
+    prove(sizes == [ranks], f"the communicators join {sizes or 'no'} ranks, not one all {ranks}")

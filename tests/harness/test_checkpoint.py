@@ -168,7 +168,7 @@ def layer():
 
 def trained(main):
     """The same as building returns it."""
-    return build.TrainingProgram(main=main, startup=None, loss=None, update=(main,), verified=(), schedule=main.rate)
+    return build.TrainingProgram(startup=None, update=(main,), verified=(), schedule=main.rate)
 
 
 def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.Keeper:

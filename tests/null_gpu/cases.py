@@ -67,6 +67,24 @@ class Case:
         return kind, self.fed if kind == "half" else "NCHW"
 
     @property
+    def resnet50(self) -> expected.Network:
+        """Its layers where it trains ResNet-50; NHWC in FP16 has a fourth channel, of zeros."""
+        channels = 4 if self.between == ("half", "NHWC") else 3
+        return expected.resnet50(small=self.is_small, classes=self.hyperparameters.classes, input_channels=channels)
+
+    @property
+    def normalizations(self) -> int:
+        """Batch normalizations of its network, each behind a convolution."""
+        if self.workload == "rn50":
+            return len(self.resnet50.normalized)
+        return expected.hrnet_w18_convolutions(small=self.is_small)
+
+    @property
+    def convolutions(self) -> int:
+        """Of a forward pass; FCN-HRNetW18 has one more at its end."""
+        return self.normalizations + (self.workload == "hrnet")
+
+    @property
     def spans_ranks(self) -> bool:
         """Whether batch normalizations take their statistics over all ranks."""
         return self.workload == "hrnet" and self.ranks > 1 and self.hyperparameters.sync_bn

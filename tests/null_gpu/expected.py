@@ -21,11 +21,6 @@ class Network:
     dense: tuple[int, ...] = ()  # elements of matrices and biases outside convolutions
     products: int = 0  # matrix products of a step
 
-    @property
-    def convolutions(self) -> int:
-        """Convolutions of a forward pass."""
-        return len(self.filters)
-
 
 def resnet50(*, small: bool = False, classes: int = 1000, input_channels: int = 3) -> Network:
     """ResNet-50 v1.5 (He et al. 2015, table 1): stem, 16 bottlenecks of three, a projection a stage, dense layer.

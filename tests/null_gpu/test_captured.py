@@ -81,9 +81,3 @@ def test_synthetic_batches_take_two_copies_and_a_launch_a_step(precision: str, k
     captured_step(process)
     asked = dict(process.replayed[0].counts)
     assert asked == {("copy", "device to device"): 2, ("graph", "launch"): 1}, "host operations of a step: 3"
-
-
-@pytest.mark.slow
-def test_a_loss_scale_of_1_is_refused_in_a_line(tmp_path: Path) -> None:
-    job = door.start(tmp_path, LOSS_SCALE="1", **replace(CASE, mode="throughput", ranks=1).variables(tmp_path))
-    assert job.error.startswith("LOSS_SCALE=1: FP16 is shown to hold the gradients") and job.done.returncode == 2

@@ -73,13 +73,11 @@ def test_a_gpu_is_asked_for_what_the_network_needs(case: Case, tmp_path: Path) -
 
 def check_evaluation(case: Case, step: Step) -> None:
     """Convolutions of an evaluation's batch: the network's, once for each size and mirror image."""
+    count, recipe = case.convolutions, case.hyperparameters
     if case.workload == "hrnet":
-        recipe = case.hyperparameters
-        count = (hrnet_w18(case) + 1) * len(recipe.eval_scales) * (2 if recipe.eval_flip else 1)
-    else:
-        count = resnet50(case).convolutions
+        count *= len(recipe.eval_scales) * (2 if recipe.eval_flip else 1)
     if case.strategy == "resnet_unit=1":
-        assert named(step.work("cudnn"), "Fused") == units("Inference", count - 1, resnet50(case))
+        assert named(step.work("cudnn"), "Fused") == units("Inference", count - 1, case.resnet50)
         count = 1  # the stem's
     assert named(step.work("cudnn"), *GRADIENTS) == {("cudnnConvolutionForward", *case.between): count}
 
@@ -89,16 +87,6 @@ def named(work: Counter[tuple[str, ...]], *parts: str) -> dict[tuple[str, ...], 
     return {call: n for call, n in work.items() if any(part in call[0] for part in parts)}
 
 
-def resnet50(case: Case, **ends: int) -> expected.Network:
-    """The case's ResNet-50."""
-    return expected.resnet50(small=case.is_small, **ends)
-
-
-def hrnet_w18(case: Case) -> int:
-    """Normalized convolutions of the case's HRNet-W18."""
-    return expected.hrnet_w18_convolutions(small=case.is_small)
-
-
 def units(statistics: str, count: int, network: expected.Network) -> dict[tuple[str, ...], int]:
     """Forward calls of ResNet-50's units with `count` convolutions, three a bottleneck, with statistics each."""
     normalized = 3 * network.add_relu
@@ -106,8 +94,9 @@ def units(statistics: str, count: int, network: expected.Network) -> dict[tuple[
     return {**images, (f"cudnnFused{statistics}",): count}
 
 
-def updates(case: Case, network: expected.Network) -> int:
+def updates(case: Case) -> int:
     """Calls of LARS's kernel: one a parameter, or one for up to 59 of one type; normalizations stay in FP32."""
+    network = case.resnet50
     norms = 2 * len(network.normalized)
     others = len(network.filters) + len(network.dense)
     if case.strategy != "merged_lars=1":
@@ -118,20 +107,16 @@ def updates(case: Case, network: expected.Network) -> int:
 
 def check_layers(case: Case, step: Step) -> None:
     """Convolutions, normalizations, poolings and products of a training step, by type and layout."""
-    about, work = case.between, step.work("cudnn")
+    about, work, count = case.between, step.work("cudnn"), case.convolutions
     if case.strategy == "resnet_unit=1":
-        check_units(work, resnet50(case))
+        check_units(work, case)
         return
-    if case.workload == "hrnet":
-        normalized, count = hrnet_w18(case), hrnet_w18(case) + 1
-    else:
-        network = resnet50(case)
-        normalized, count = len(network.normalized), network.convolutions
+    if case.workload == "rn50":
         # The mean at the end is a pooling or a reduction, as the program has it.
         pooled = {key[1:]: n for key, n in work.items() if key[0] == "cudnnPoolingForward"}
         assert set(pooled) == {(about[0], case.fed)} and sum(pooled.values()) in (1, 2)
-        assert sum(step.of("cublas work").values()) == network.products
-        assert step.of("kernel")["lars_momentum"] == (case.recipe == "mlperf_lars") * updates(case, network)
+        assert sum(step.of("cublas work").values()) == case.resnet50.products
+        assert step.of("kernel")["lars_momentum"] == (case.recipe == "mlperf_lars") * updates(case)
     counts = zip(GRADIENTS, (count, count - 1, count), strict=True)
     assert named(work, *GRADIENTS) == {(name, *about): n for name, n in counts}
     norms = named(work, "Normalization")
@@ -140,19 +125,20 @@ def check_layers(case: Case, step: Step) -> None:
         return
     assert {key[1:] for key in norms} == {about}
     for way in ("cudnnBatchNormalizationForwardTrainingEx", "cudnnBatchNormalizationBackwardEx"):
-        assert sum(n for key, n in norms.items() if key[0].startswith(way)) == normalized
+        assert sum(n for key, n in norms.items() if key[0].startswith(way)) == case.normalizations
         if case.workload == "rn50" and about == ("half", "NHWC"):
+            network = case.resnet50
             fused = {f"{way}Relu": network.relu, f"{way}AddRelu": network.add_relu}
-            plain = normalized - network.relu - network.add_relu
+            plain = case.normalizations - network.relu - network.add_relu
             assert {name: norms[(name, *about)] for name in (*fused, way)} == {**fused, way: plain}
 
 
-def check_units(work: Counter[tuple[str, ...]], network: expected.Network) -> None:
+def check_units(work: Counter[tuple[str, ...]], case: Case) -> None:
     """A training step of ResNet-50 whose every convolution but the stem's is a unit's."""
     about = ("half", "NHWC")
-    inside = network.convolutions - 1
+    inside = case.convolutions - 1
     backward = {("cudnnFusedWgrad", *about): inside, ("cudnnFusedBackward", *about): inside}
-    assert named(work, "cudnnFused") == units("Statistics", inside, network) | backward
+    assert named(work, "cudnnFused") == units("Statistics", inside, case.resnet50) | backward
     found = {name: work[(name, *about)] for name in GRADIENTS}
     assert found == dict(zip(GRADIENTS, (1, inside, 1), strict=True))
     ways = ("cudnnBatchNormalizationForwardTrainingExRelu", "cudnnBatchNormalizationBackwardExRelu")
@@ -177,7 +163,7 @@ def check_collectives(case: Case, job: Job, process: Process) -> None:
         return
     assert {name for name, *_ in step.collectives} == {"AllReduce"}
     gradients = job.program["all_reduces"]
-    statistics = 2 * hrnet_w18(case) if case.spans_ranks else 0
+    statistics = 2 * case.normalizations if case.spans_ranks else 0
     assert len(step.collectives) == gradients + statistics
     assert all(place == "in place" for *_, place in step.collectives)
     # A normalization sums on the stream that it computes on, gradients on one of their own; there is no third.
@@ -186,12 +172,10 @@ def check_collectives(case: Case, job: Job, process: Process) -> None:
     (computes,) = process.computes_on
     assert streams.pop(computes, 0) == statistics and list(streams.values()) == [gradients]
     if case.workload == "rn50":
-        channels = 4 if case.between == ("half", "NHWC") else 3
-        network = resnet50(case, classes=case.hyperparameters.classes, input_channels=channels)
         elements: Counter[str] = Counter()
         for _, count, kind, *_ in step.collectives:
             elements[kind] += int(count)
-        assert elements == expected.summed(network, case.precision)
+        assert elements == expected.summed(case.resnet50, case.precision)
 
 
 SLOW_ON_CPU = [recipe for recipe in cases.RECIPES["hrnet"] if recipe != "scenes_small"] + ["mlperf_lars"]

@@ -18,12 +18,12 @@ from paddle import static
 from paddle.static.nn.common import PyFuncRegistry
 
 from program.build import NCCL_ONLY
-from program.ops import BACKWARD, CONVOLUTIONS, LOSS, OPTIMIZE, PRODUCTS, operands
+from program.ops import BACKWARD, CONVOLUTIONS, LOSS, OPTIMIZE, PRODUCTS, added_to, operands
 from program.passes import edit
 from program.passes.edit import Slots, Step, insert
 
 KEPT = ".kept"
-BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistics": False}
+BN_TRAINING = {"is_test": False, "use_global_stats": False, "trainable_statistics": False, "data_layout": "NHWC"}
 Rounding = Callable[[np.ndarray], np.ndarray]
 
 
@@ -158,8 +158,7 @@ def choices(main: static.Program, part: int, *, kept: bool) -> None:
 def _add_apart(block: Any) -> None:
     """Has each convolution's gradient that adds to another write its own, which an operator adds."""
     for index, op in reversed(list(enumerate(block.ops))):
-        if op.type == "conv2d_grad" and op.has_attr("use_addto") and op.attr("use_addto"):
-            (target,) = op.output("Input@GRAD")
+        for target in added_to(op) if op.type == "conv2d_grad" else ():
             part = block.create_var(name=f"{target}.{index}.part", shape=block.var(target).shape, dtype="float32").name
             op.desc._set_attr("use_addto", False)
             op.desc.set_output("Input@GRAD", [part])
@@ -193,14 +192,14 @@ class _Lowering:
 
     # ---- batch normalization and activation
 
-    def norm(self, op: Any, of: Slots, x: str, y: str, layout: str = "NHWC") -> None:
-        attrs = BN_TRAINING | {name: op.attr(name) for name in ("epsilon", "momentum")} | {"data_layout": layout}
+    def norm(self, op: Any, of: Slots, x: str, y: str) -> None:
+        attrs = BN_TRAINING | {name: op.attr(name) for name in ("epsilon", "momentum")}
         inputs = {slot: of[slot] for slot in ("Scale", "Bias", "Mean", "Variance")} | {"X": [x]}
         outputs = {slot: of[slot] for slot in ("SavedMean", "SavedVariance", "ReserveSpace")} | {"Y": [y]}
         self.add("batch_norm", inputs, outputs | {"MeanOut": of["Mean"], "VarianceOut": of["Variance"]}, **attrs)
 
-    def norm_grad(self, op: Any, of: Slots, dy: str, layout: str = "NHWC") -> None:
-        attrs = BN_TRAINING | {name: op.attr(name) for name in ("epsilon", "momentum")} | {"data_layout": layout}
+    def norm_grad(self, op: Any, of: Slots, dy: str) -> None:
+        attrs = BN_TRAINING | {name: op.attr(name) for name in ("epsilon", "momentum")}
         inputs = {slot: of[slot] for slot in ("X", "Scale", "Bias", "SavedMean", "SavedVariance")} | {"Y@GRAD": [dy]}
         self.add("batch_norm_grad", inputs, {s: of[s] for s in ("X@GRAD", "Scale@GRAD", "Bias@GRAD")}, **attrs)
 
@@ -222,12 +221,6 @@ class _Lowering:
 
     fused_bn_add_activation = fused_batch_norm_act
     fused_bn_add_activation_grad = fused_batch_norm_act_grad
-
-    def sync_batch_norm(self, op: Any) -> None:
-        self.norm(op, slots_of(op), *op.input("X"), *op.output("Y"), op.attr("data_layout"))
-
-    def sync_batch_norm_grad(self, op: Any) -> None:
-        self.norm_grad(op, slots_of(op), *op.input("Y@GRAD"), op.attr("data_layout"))
 
     # ---- units
 

@@ -15,6 +15,7 @@ import paddle
 from paddle import static
 
 from harness import env, loop
+from harness.workload import Workload
 from paddle_rn50 import config, model, train
 from program import build as building
 from program import precision, strategy
@@ -34,20 +35,19 @@ SCHEDULE = Schedule(kind="cosine", base=0.01, warmup_steps=2, total_steps=20)
 
 @dataclass(frozen=True, kw_only=True)
 class Built(building.TrainingProgram):
-    otherwise: frozenset[str] = frozenset()  # what lies otherwise in memory than in the plain network
+    model: Workload  # that built it
+    otherwise: frozenset[str]  # what lies otherwise in memory than in the plain network
 
     def copy(self) -> Built:
         """Programs of its own, to be changed and run."""
         programs = {id(program): program.clone() for program in self.update}
-        main = programs[id(self.main)]
-        return replace(
-            self,
-            main=main,
-            startup=self.startup.clone(),
-            loss=main.global_block().var(self.loss.name),
-            update=tuple(programs[id(program)] for program in self.update),
-            schedule=copy.copy(self.schedule),
-        )
+        update = tuple(programs[id(program)] for program in self.update)
+        return replace(self, startup=self.startup.clone(), update=update, schedule=copy.copy(self.schedule))
+
+    def evaluation(self, image: Any = None, batch: int = BATCH) -> static.Program:
+        """The evaluation program on its state, of training images if none are given."""
+        totals = functools.partial(self.model.evaluation_totals, image or self.model.image, batch)
+        return building.evaluation(totals, self, self.model.plan)
 
     def kinds(self, *wanted: str) -> list[int]:
         return [sum(op.type == kind for op in self.main.global_block().ops) for kind in wanted]
@@ -86,8 +86,9 @@ def fresh(
     )
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():
-        built = workload(recipe, plan, batch=batch).training_program(schedule, seed=1)
-    return Built(**vars(built), otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
+        network = workload(recipe, plan, batch=batch)
+        built = network.training_program(schedule, seed=1)
+    return Built(**vars(built), model=network, otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
 
 
 _kept = functools.cache(fresh)
@@ -100,35 +101,74 @@ def proved(main: Any, text: str, *, name: str = "amp_o2", ranks: int = 8) -> lis
     return proof.check(main, on, asked=asked, ranks=ranks)
 
 
-def images(step: int, *, layout: str, channels: int, batch: int = BATCH) -> dict[str, Any]:
-    """The same images in every layout; a fourth channel is zero."""
+def taken(built: Built, image: np.ndarray) -> np.ndarray:
+    """Images [N, H, W, 3] in the layout that a program takes; a fourth channel is zero."""
+    shape = built.main.global_block().var("image").shape
+    is_last = shape[3] in (3, 4)
+    image = np.pad(image, ((0, 0), (0, 0), (0, 0), (0, shape[3 if is_last else 1] - 3)))
+    return image if is_last else np.ascontiguousarray(image.transpose(0, 3, 1, 2))
+
+
+def images(step: int, built: Built) -> dict[str, Any]:
+    """The same images for every program."""
     rng = np.random.default_rng(step)
-    image = rng.standard_normal((batch, SIDE, SIDE, 3)).astype(np.float32)
-    label = rng.integers(0, CLASSES, (batch, 1))
-    image = np.pad(image, ((0, 0), (0, 0), (0, 0), (0, channels - 3)))
-    if layout == "NCHW":
-        image = np.ascontiguousarray(image.transpose(0, 3, 1, 2))
-    return {"image": image, "label": label}
+    image = rng.standard_normal((BATCH, SIDE, SIDE, 3)).astype(np.float32)
+    return {"image": taken(built, image), "label": rng.integers(0, CLASSES, (BATCH, 1))}
 
 
-def set_weights(built: Built, scope: Any) -> None:
-    """Weights from a fixed seed by name, and the FP32 masters alike: programs of different operators start equal."""
-    for parameter in sorted(built.main.all_parameters(), key=lambda p: p.name):
+def drawn(built: Built) -> dict[str, np.ndarray]:
+    """First weights from a fixed seed by name, as the plain network on three channels has them."""
+    found = {}
+    for parameter in built.main.all_parameters():
         if not parameter.trainable:
             continue  # BN statistics start at 0 and 1
-        rng = np.random.default_rng(sum(map(ord, parameter.name)))
-        otherwise = parameter.name in built.otherwise
-        shape = list(resnet_unit.plain(np.empty(parameter.shape)).shape if otherwise else parameter.shape)
-        if parameter.name == "stem.conv.w":
-            value = rng.standard_normal((shape[0], 4, *shape[2:]))[:, : shape[1]] * 0.15
+        name, shape, rng = parameter.name, parameter.shape, np.random.default_rng(sum(map(ord, parameter.name)))
+        shape = resnet_unit.plain(np.empty(shape)).shape if name in built.otherwise else shape
+        if name == "stem.conv.w":
+            value = rng.standard_normal((shape[0], 4, *shape[2:]))[:, :3] * 0.15
         elif len(shape) > 1:
             value = rng.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[1:] if len(shape) == 4 else shape[:1]))
         else:
-            value = (parameter.name.endswith("w")) + 0.1 * rng.standard_normal(shape)
-        value = resnet_unit.stored(value) if otherwise else value
-        for name in built.main.global_block().vars:
-            if re.fullmatch(re.escape(parameter.name) + r"(_fp32_master_\d+)?", name):
-                scope.find_var(name).get_tensor().set(value.astype(np.float32), paddle.CPUPlace())
+            value = name.endswith("w") + 0.1 * rng.standard_normal(shape)
+        found[name] = value.astype(np.float32)
+    return found
+
+
+def set_weights(built: Built, scope: Any, weights: dict[str, np.ndarray] | None = None) -> None:
+    """The plain network's, drawn if none are given, and FP32 masters alike: programs of other operators start equal."""
+    weights = weights or drawn(built)
+    for name in built.main.global_block().vars:
+        of = re.sub(r"_fp32_master_\d+$", "", name)
+        if of not in weights:
+            continue
+        tensor, value = scope.find_var(name).get_tensor(), weights[of]
+        if value.ndim == 4 and tensor.shape()[1] == 4:
+            value = np.pad(value, ((0, 0), (0, 4 - value.shape[1]), (0, 0), (0, 0)))
+        tensor.set(resnet_unit.stored(value) if of in built.otherwise else value, paddle.CPUPlace())
+
+
+class Run:
+    """A training on a CPU, in a scope of its own."""
+
+    def __init__(self, built: building.TrainingProgram) -> None:
+        self.built, self.scope, self.executor = built, static.Scope(), static.Executor(paddle.CPUPlace())
+        self.executor.run(built.startup, scope=self.scope)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.array(self.scope.find_var(name).get_tensor())
+
+    def __setitem__(self, name: str, value: np.ndarray) -> None:
+        self.scope.var(name).get_tensor().set(value, self.executor.place)
+
+    def step(self, feed: dict[str, Any]) -> float:
+        """Mean loss of an update."""
+        update, out = self.built.update, []
+        with static.scope_guard(self.scope):
+            self.built.schedule.send(self.executor.place)
+            for main, part in zip(update, loop.parts(feed, len(update)), strict=True):
+                out += self.executor.run(main, feed=part, fetch_list=[self.built.loss.name])
+        self.built.schedule.step()
+        return float(np.mean(out))
 
 
 def losses(
@@ -136,25 +176,10 @@ def losses(
     steps: int,
     *,
     feed: Callable[[int], dict[str, Any]] | None = None,
-    layout: str = "NCHW",
-    channels: int = 3,
     fetch: list[str] | None = None,
 ) -> Any:
     """Loss of each step; with `fetch` also these variables after the last one."""
-    feed = feed or (lambda step: images(step, layout=layout, channels=channels))
-    scope = static.Scope()
-    executor = static.Executor(paddle.CPUPlace())
-    found = []
-    with static.scope_guard(scope):
-        executor.run(built.startup)
-        set_weights(built, scope)
-        for step in range(steps):
-            built.schedule.send(executor.place)
-            out = [
-                executor.run(main, feed=part, fetch_list=[built.loss.name])
-                for main, part in zip(built.update, loop.parts(feed(step), len(built.update)), strict=True)
-            ]
-            found.append(float(np.mean(out)))
-            built.schedule.step()
-        last = {name: np.array(scope.find_var(name).get_tensor()) for name in fetch or []}
-    return (found, last) if fetch else found
+    run = Run(built)
+    set_weights(built, run.scope)
+    found = [run.step(feed(step) if feed else images(step, built)) for step in range(steps)]
+    return (found, {name: run[name] for name in fetch}) if fetch else found

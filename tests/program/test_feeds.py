@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -11,14 +12,12 @@ import paddle
 import pytest
 from paddle import static
 
-from harness import env
 from harness.loop import COUNTED
-from harness.workload import Workload
 from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import model as hrnet_model
 from paddle_hrnet import train as hrnet
-from paddle_rn50 import config, train
-from program import build, precision
+from paddle_rn50 import config
+from program import precision
 from program.ops import dtype_of
 from program.proof import kernels
 from tests.program import programs
@@ -49,8 +48,6 @@ CASES = [
 @pytest.fixture(autouse=True)
 def small() -> Any:
     """Networks of few layers, of the same operators."""
-    paddle.enable_static()
-    env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(RANKS)])
     with (
         paddle.utils.unique_name.guard(),
         mock.patch("paddle_rn50.model.STAGES", programs.STAGES),
@@ -60,48 +57,38 @@ def small() -> Any:
         yield
 
 
-def plan_of(name: str, layout: str) -> build.Plan:
-    return build.Plan(device="gpu", precision=precision.PRECISIONS[name], layout=layout, ranks_listen=False)
-
-
 def built(
-    plan: build.Plan, recipe_name: str = "nvidia_cosine", workload: str = "rn50"
-) -> tuple[build.TrainingProgram, static.Program, list[dict[str, Any]]]:
+    name: str, layout: str, recipe_name: str = "nvidia_cosine", workload: str = "rn50"
+) -> tuple[programs.Built, static.Program, list[dict[str, Any]]]:
     """The training and the evaluation program, and what a synthetic batch feeds each."""
-    model: Workload
+    job: dict[str, Any] = {"device": "gpu", "name": name, "layout": layout, "batch": BATCH, "ranks": RANKS}
     if workload == "rn50":
         recipe: Any = config.recipe(recipe_name, global_batch=4096, image_size=32)  # has a rate in every recipe
-        model = train.ResNet50(recipe, plan, batch=BATCH, ranks=RANKS)
-        image, batch = model.image, BATCH
+        training = programs.fresh(**job, recipe=recipe)
+        image, batch = training.model.image, BATCH
     else:
         recipe = hrnet_config.recipe(recipe_name, global_batch=BATCH * RANKS, image_size=64)
-        model = hrnet.HRNet(recipe, plan, batch=BATCH, ranks=RANKS)
-        image, batch = replace(model.image, height=64, width=96), recipe.eval_batch
-    training = model.training_program(programs.SCHEDULE, seed=1)
-    evaluation = build.evaluation(lambda: model.evaluation_totals(image, batch), training, plan)
-    made = [model.synthetic(of, batch=size, seed=1) for of, size in ((model.image, BATCH), (image, batch))]
-    return training, evaluation, [fed(batch) for batch in made]
-
-
-def fed(batch: Any) -> dict[str, Any]:
-    return {"image": batch.image, "label": batch.label, "valid": batch.valid}
+        training = programs.fresh(**job, recipe=recipe, workload=partial(hrnet.HRNet, ranks=RANKS))
+        image, batch = replace(training.model.image, height=64, width=96), recipe.eval_batch
+    formats = ((training.model.image, BATCH), (image, batch))
+    made = [training.model.synthetic(of, batch=size, seed=1) for of, size in formats]
+    fed = [{"image": one.image, "label": one.label, "valid": one.valid} for one in made]
+    return training, training.evaluation(image, batch), fed
 
 
 @pytest.mark.parametrize(("workload", "recipe", "name", "layout"), CASES)
 def test_a_synthetic_batch_is_what_both_programs_take(workload: str, recipe: str, name: str, layout: str) -> None:
     """Of every workload, recipe, precision and layout, as two GPUs have them; each is proved as it is built."""
-    plan = plan_of(name, layout)
-    training, evaluation, (batch, whole) = built(plan, recipe, workload)
+    training, evaluation, (batch, whole) = built(name, layout, recipe, workload)
     for program in training.update:
         kernels.feed(program, {"image": batch["image"], "label": batch["label"]})
     kernels.feed(evaluation, whole)
-    half = plan.precision.dtype == "float16"
-    assert dtype_of(evaluation.global_block().var("image")) == ("float16" if half else "float32")
+    assert dtype_of(evaluation.global_block().var("image")) == precision.PRECISIONS[name].dtype
     assert dtype_of(evaluation.global_block().var(COUNTED)) in ("float32", "int64")
 
 
 def test_a_batch_of_another_type_or_shape_is_refused_before_any_kernel() -> None:
-    training, _, (batch, _) = built(plan_of("amp_o2", "NHWC"))
+    training, _, (batch, _) = built("amp_o2", "NHWC")
     good = {"image": batch["image"], "label": batch["label"]}
     as_float = {"image": good["image"].astype(np.float32)}
     for wrong, said in (
@@ -115,9 +102,9 @@ def test_a_batch_of_another_type_or_shape_is_refused_before_any_kernel() -> None
 
 def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
     """What Paddle would cast at each step without a word, or stop at in the first one."""
-    training, evaluation, _ = built(plan_of("amp_o2", "NHWC"))
+    training, evaluation, _ = built("amp_o2", "NHWC")
     evaluation.global_block().var("image").desc.set_dtype(paddle.float32)
     with pytest.raises(ValueError, match=r"conv2d reads or writes stem.conv.w in float32, and it is declared float16"):
         kernels.check(evaluation, "gpu")
     with pytest.raises(ValueError, match=r"the evaluation has .* the training as"):
-        kernels.evaluation(built(plan_of("fp32", "NHWC"))[1], training.main, "gpu")
+        kernels.evaluation(built("fp32", "NHWC")[1], training.main, "gpu")

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-from unittest import mock
-
 import numpy as np
 import paddle
-from paddle import static
 
-from program import build
-from program.passes import sync_bn
 from tests.program import programs
 
 
@@ -24,13 +18,6 @@ def test_a_dynamic_loss_scale_moves_by_paddles_defaults() -> None:
         assert (op.attr("incr_ratio"), op.attr("decr_ratio")) == (2.0, np.float32(0.8))
 
 
-def test_a_fixed_loss_scale_has_no_operator() -> None:
-    built = programs.build(name="amp_o2", device="gpu", loss_scale=128.0)
-    assert built.kinds("update_loss_scaling", "check_finite_and_unscale") == [0, 0]
-    updates = [op for op in built.main.global_block().ops if op.type == "merged_momentum"]
-    assert {op.attr("rescale_grad") for op in updates} == {1 / 128}
-
-
 def test_the_start_up_program_casts_parameters_after_their_masters_are_copied() -> None:
     built = programs.build(name="amp_o2", device="gpu")
     half = {p.name for p in built.main.all_parameters() if p.dtype == paddle.float16}
@@ -40,16 +27,3 @@ def test_the_start_up_program_casts_parameters_after_their_masters_are_copied() 
         for name in half.intersection(op.input_arg_names):
             seen[name].append("master" if "_fp32_master_" in op.output_arg_names[0] else "cast")
     assert all(order == ["master", "cast"] for order in seen.values())
-
-
-def test_statistics_over_the_ranks_stay_in_fp32() -> None:
-    minimize = build.minimize
-
-    def spanning(loss: static.Variable, *arguments: Any, **settings: Any) -> Any:
-        sync_bn.span_ranks(loss.block.program)
-        return minimize(loss, *arguments, **settings)
-
-    with mock.patch.object(build, "minimize", spanning):
-        built = programs.fresh(name="amp_o2", device="gpu", ranks=2)  # verified as it is built
-    assert built.kinds("batch_norm", "fused_batch_norm_act", "sync_batch_norm") == [0, 0, 15]
-    assert built.main.global_block().var("stem.bn.w").dtype == paddle.float32

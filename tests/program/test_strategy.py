@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,6 @@ from paddle.distributed.fleet.base import distributed_strategy
 from harness import env, loop
 from harness import plan as plans
 from program import strategy
-from program.passes import of_paddle
-from program.proof import verify
 from tests.jobs import REPOSITORY
 from tests.program import programs
 
@@ -145,23 +143,6 @@ FP32_CPU: dict[str, Any] = {"name": "fp32", "device": "cpu", "ranks": 1}
 def test_a_knob_that_can_change_nothing_is_refused(knobs: str, more: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         programs.build(**({"name": "amp_o2", "device": "gpu", "ranks": 8, "knobs": knobs} | more))
-
-
-def test_a_default_that_finds_nothing_is_said() -> None:
-    lars = replace(programs.RECIPE, optimizer=programs.LARS)
-    built = programs.build(name="amp_o2", device="gpu", stages=(), recipe=lars)
-    said = list(built.verified)
-    for knob in ("fuse_bn_add_act_ops", "fuse_elewise_add_act_ops", "enable_addto", "merged_optimizer"):
-        assert f"{knob} found nothing to change" in said
-    assert "fuse_bn_act_ops made 1 fused_batch_norm_act" in said
-
-
-def test_a_pass_that_did_not_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    knob = "fuse_bn_act_ops"
-    monkeypatch.setattr(of_paddle, "FUSIONS", {name: of for name, of in of_paddle.FUSIONS.items() if name != knob})
-    reason = f"{knob} is on and the program has 9 batch_norm before a relu: set {knob}=0"
-    with pytest.raises(verify.Refused, match=reason):
-        programs.fresh(name="amp_o2", device="gpu", ranks=8)
 
 
 def test_what_auto_chose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

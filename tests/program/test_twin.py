@@ -45,4 +45,4 @@ def test_gradients_of_every_job_are_those_of_fp32(case: twin.Case) -> None:
 @pytest.mark.slow
 def test_without_a_scale_they_are_noise() -> None:
     """The door refuses LOSS_SCALE=1 (harness/env.py)."""
-    assert twin.row(twin.Case(precision="amp_o2", loss_scale=1, images=2)).cosine < 0.9
+    assert min(twin.row(twin.Case(precision="amp_o2", loss_scale=1, images=2)).cosines.values()) < 0.9

@@ -3,32 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import paddle
 import pytest
 
-from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, is_merge, operands
+from program import capture
+from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, Refused, is_merge, operands
 from program.passes import edit
 from program.proof import kernels, verify
 from tests.program import programs
 from tests.program.programs import proved
 
 RANKS = 8
-UPDATE, CHECK = "merged_momentum", "check_finite_and_unscale"
-LARS = programs.replace(programs.RECIPE, optimizer=programs.LARS)
-UNITS = {"stages": ((32, 2), (64, 2))}  # whole tiles of channels
-FP32, UNFUSED = {"name": "fp32"}, "fuse_bn_add_act_ops=0,fuse_elewise_add_act_ops=0"
+UPDATE, LARS, CHECK, CONV = "merged_momentum", "lars_momentum", "check_finite_and_unscale", "conv2d_grad"
+WIDE = "in float32, and it is declared float16"
+HALF: dict[str, Any] = {"name": "amp_o2", "device": "gpu", "ranks": RANKS}
+FULL = HALF | {"name": "fp32"}
+BY_LARS = HALF | {"recipe": programs.replace(programs.RECIPE, optimizer=programs.LARS)}
+UNITS = HALF | {"stages": ((32, 2), (64, 2))}  # whole tiles of channels
+PROGRAMS = {
+    "half": HALF,
+    "full": FULL,
+    "merged_lars": BY_LARS | {"knobs": "merged_lars=1"},
+    "units": UNITS | {"knobs": "resnet_unit=1"},
+    "captured": HALF | {"knobs": "resnet_unit=1,cuda_graph=1"},
+    **dict.fromkeys(("micro", "last", "both"), HALF | {"knobs": "gradient_merge=2"}),  # by where something is broken
+}
+UNFUSED = "fuse_bn_add_act_ops=0,fuse_elewise_add_act_ops=0"
 
 
-@pytest.fixture(scope="module")
-def half() -> programs.Built:
-    return programs.build(name="amp_o2", device="gpu", ranks=RANKS)
+def persistent(built: programs.Built) -> list[str]:
+    flag = "FLAGS_cudnn_batchnorm_spatial_persistent"
+    return proved(built.main, f"{flag.removeprefix('FLAGS_')}={paddle.get_flags(flag)[flag]:d}", name="fp32")
 
 
-@pytest.fixture(scope="module")
-def full() -> programs.Built:
-    return programs.build(device="gpu", ranks=RANKS)
+PROOFS: dict[str, Callable[[programs.Built], Any]] = {
+    "gradients": lambda built: verify.gradients(built.update, ranks=RANKS),
+    "sgd": lambda built: verify.optimizer(built.main, programs.SGD),
+    "lars": lambda built: verify.optimizer(built.main, programs.LARS),
+    "arithmetic": lambda built: verify.arithmetic(built.main, "float16"),
+    "kernels": lambda built: kernels.check(built.main, "gpu"),
+    "capture": lambda built: capture.check(built.main),
+    "knobs": lambda built: proved(built.main, "enable_addto=1,enable_inplace=1"),
+    "flags": persistent,
+}
+
+
+# ---- what is broken in it
 
 
 def ops(block: Any, kind: str) -> list[Any]:
@@ -44,12 +67,18 @@ def lose(block: Any, kind: str, slot: str) -> None:
     """Has the operators of a kind read or write what nobody else does."""
     for op in ops(block, kind):
         change = op.desc.set_input if slot in op.input_names else op.desc.set_output
-        change(slot, [f"{name}.lost" for name in (op.input if slot in op.input_names else op.output)(slot)])
+        change(slot, [f"{name}.lost" for name in operands(op, slot)])
 
 
 def in_place(block: Any, at: int, kind: str, name: list[str], **attrs: Any) -> None:
     """A new operator that changes a variable."""
     edit.insert(block, at, kind, {"X": name}, {"Out": name}, op_role=BACKWARD, **attrs)
+
+
+def change(block: Any, kind: str, method: str, *arguments: Any) -> None:
+    """Calls this of the descriptor of each operator of a kind."""
+    for op in ops(block, kind):
+        getattr(op.desc, method)(*arguments)
 
 
 def add_again(block: Any, at: int, x: list[str], y: list[str]) -> None:
@@ -94,44 +123,39 @@ def join_two_scales(block: Any) -> None:
     edit.insert(block, at, "scale", {"X": gradients}, {"Out": half}, scale=0.5, op_role=BACKWARD)
 
 
-@pytest.mark.parametrize(
-    ("reason", "broken"),
-    [
-        ("no optimizer updates", lambda b: remove(b, ops(b, UPDATE)[-1])),
-        ("is updated twice", lambda b: update(b, ops(b, UPDATE)[0].input("Grad")[:1])),
-        ("which no gradient of the loss reaches", lambda b: lose(b, UPDATE, "Grad")),
-        ("is unscaled but no gradient reaches it", lambda b: lose(b, CHECK, "X")),
-        ("is written by elementwise_add after its sum over the ranks", write_after_sum),
-        ("before it is computed", lambda b: sum_anew(b, "c_allreduce_sum", after="coalesce_tensor")),
-        ("goes through c_reduce_sum: this is not an all-reduce", lambda b: sum_anew(b, "c_reduce_sum", root_id=0)),
-        ("goes through c_broadcast: this is not an all-reduce", lambda b: sum_anew(b, "c_broadcast", root=0)),
-        ("start at 2, not at the loss scale 1", lambda b: start(b).desc._set_float32_attr("value", 2.0)),
-        (r"by 0\.0625, not by 1/8", lambda b: ops(b, UPDATE)[0].desc._set_float32_attr("rescale_grad", 0.5)),
-        ("constant factor: bias 1", lambda b: scale_of_ranks(b).desc._set_float32_attr("bias", 1.0)),
-        ("than a constant factor", lambda b: scale_of_ranks(b).desc.set_input("ScaleTensor", ["loss_scaling_0"])),
-        (r"still has the loss scale on it \(\+1\)", lambda b: lose(b, CHECK, "Out")),
-        (r"still has the loss scale on it \(\+1\)", lambda b: remove(b, *ops(b, CHECK))),
-        ("looked at for infinities before its sum", lambda b: remove(b, ops(b, "c_allreduce_sum")[0])),
-        ("before its sum|summed over the ranks 2 times|different sums", sum_twice),
-        (r"by 0\.0\d*, not by 1/8", lambda b: scale_of_ranks(b).desc._set_float32_attr("scale", 1 / 64)),
-        ("sum joins gradients of different sums or scales", join_two_scales),
-    ],
-)
-def test_a_gradient_that_does_not_reach_its_update_once_is_refused(
-    reason: str, broken: Callable[[Any], None], half: programs.Built
-) -> None:
-    main = half.main.clone()
-    verify.gradients([main], ranks=RANKS)
-    broken(main.global_block())
-    with pytest.raises(verify.Refused, match=reason):
-        verify.gradients([main], ranks=RANKS)
+def narrow(block: Any, kind: str, slot: str) -> None:
+    """Declares an operand in half precision."""
+    block.var(operands(ops(block, kind)[-1], slot)[0]).desc.set_dtype(paddle.float16)
 
 
-def test_ranks_that_train_apart_are_refused(full: programs.Built) -> None:
-    main = full.main.clone()
-    remove(main.global_block(), ops(main.global_block(), "c_allreduce_sum")[0])
-    with pytest.raises(verify.Refused, match="is summed over the ranks 0 times, not 1"):
-        verify.gradients([main], ranks=RANKS)
+def multiply_wide(block: Any, kind: str, end: str) -> None:
+    """A product in FP32."""
+    wide = [block.create_var(name="wide", dtype="float32").name]
+    for _, slot, _ in FACTORS[kind]:
+        edit.insert(block, len(block.ops), "assign", {slot: wide}, {}, op_role=0)
+        block.ops[-1].desc.set_type(f"{kind}{end}")
+
+
+def mix_up(block: Any, *, read: str = "", written: str = "") -> None:
+    """Turns lists of an update by LARS."""
+    op = next(op for op in ops(block, LARS) if op.attr("multi_precision"))
+    if read:
+        op.desc.set_input(read, op.input(read)[::-1])
+    op.desc.set_output(f"{written}Out", op.output(f"{written}Out")[::-1])
+
+
+def mix_up_decays(block: Any) -> None:
+    for op in ops(block, LARS):
+        op.desc._set_attr("lars_weight_decay", op.attr("lars_weight_decay")[::-1])
+
+
+def travel_alone(block: Any) -> None:
+    gradients = ops(block, "coalesce_tensor")[0].output("Output")
+    ops(block, "c_allreduce_sum")[0].desc.set_input("X", gradients[:1])
+
+
+def append(block: Any, kind: str, **attrs: Any) -> None:
+    block.append_op(type=kind, inputs={"X": ["train.loss"]}, outputs={"Out": ["train.loss"]}, attrs=attrs)
 
 
 def merge_of(block: Any) -> Any:
@@ -163,29 +187,104 @@ def not_divided(block: Any) -> None:
     divided.desc._set_float32_attr("scale", 1.0)
 
 
-@pytest.mark.parametrize(
-    ("reason", "where", "broken"),
-    [
-        ("is merged of 1 micro-steps, not 2", "micro", lambda b: remove(b, merge_of(b))),
-        ("is merged of 1 micro-steps, not 2", "main", lambda b: remove(b, merge_of(b))),
-        ("is merged of 1 micro-steps, not 2", "both", lambda b: remove(b, merge_of(b))),
-        ("is merged of 1 micro-steps", "micro", lambda b: merge_of(b).desc.set_output("Out", merge_of(b).input("X"))),
-        ("is merged of 3 micro-steps, not 2", "main", lambda b: merge_at(b, merge_of(b), move=False)),
-        ("is merged with an accumulator at another scale", "main", at_another_scale),
-        ("is merged after its sum over the ranks", "main", after_the_sum),
-        ("or before it is computed", "main", lambda b: merge_at(b, ops(b, "coalesce_tensor")[-1])),
-        ("is not cleared after the update", "main", never_cleared),
-        ("fc.b is updated twice", "micro", lambda b: update(b, merge_of(b).input("X"))),
-        (r"is scaled by 0\.125, not by 1/16", "both", not_divided),
+BROKEN: dict[tuple[str, str], list[tuple[str, Callable[[Any], Any]]]] = {
+    ("gradients", "half"): [
+        ("no optimizer updates", lambda b: remove(b, ops(b, UPDATE)[-1])),
+        ("is updated twice", lambda b: update(b, ops(b, UPDATE)[0].input("Grad")[:1])),
+        ("which no gradient of the loss reaches", lambda b: lose(b, UPDATE, "Grad")),
+        ("is unscaled but no gradient reaches it", lambda b: lose(b, CHECK, "X")),
+        ("is written by elementwise_add after its sum over the ranks", write_after_sum),
+        ("before it is computed", lambda b: sum_anew(b, "c_allreduce_sum", after="coalesce_tensor")),
+        ("goes through c_reduce_sum: this is not an all-reduce", lambda b: sum_anew(b, "c_reduce_sum", root_id=0)),
+        ("goes through c_broadcast: this is not an all-reduce", lambda b: sum_anew(b, "c_broadcast", root=0)),
+        ("start at 2, not at the loss scale 1", lambda b: start(b).desc._set_float32_attr("value", 2.0)),
+        (r"by 0\.0625, not by 1/8", lambda b: ops(b, UPDATE)[0].desc._set_float32_attr("rescale_grad", 0.5)),
+        ("constant factor: bias 1", lambda b: scale_of_ranks(b).desc._set_float32_attr("bias", 1.0)),
+        ("than a constant factor", lambda b: scale_of_ranks(b).desc.set_input("ScaleTensor", ["loss_scaling_0"])),
+        (r"still has the loss scale on it \(\+1\)", lambda b: lose(b, CHECK, "Out")),
+        (r"still has the loss scale on it \(\+1\)", lambda b: remove(b, *ops(b, CHECK))),
+        ("looked at for infinities before its sum", lambda b: remove(b, ops(b, "c_allreduce_sum")[0])),
+        ("before its sum|summed over the ranks 2 times|different sums", sum_twice),
+        (r"by 0\.0\d*, not by 1/8", lambda b: scale_of_ranks(b).desc._set_float32_attr("scale", 1 / 64)),
+        ("sum joins gradients of different sums or scales", join_two_scales),
     ],
+    ("gradients", "full"): [
+        ("is summed over the ranks 0 times, not 1", lambda b: remove(b, ops(b, "c_allreduce_sum")[0])),
+    ],
+    ("gradients", "micro"): [
+        ("is merged of 1 micro-steps, not 2", lambda b: remove(b, merge_of(b))),
+        ("is merged of 1 micro-steps", lambda b: merge_of(b).desc.set_output("Out", merge_of(b).input("X"))),
+        ("fc.b is updated twice", lambda b: update(b, merge_of(b).input("X"))),
+    ],
+    ("gradients", "last"): [
+        ("is merged of 1 micro-steps, not 2", lambda b: remove(b, merge_of(b))),
+        ("is merged of 3 micro-steps, not 2", lambda b: merge_at(b, merge_of(b), move=False)),
+        ("is merged with an accumulator at another scale", at_another_scale),
+        ("is merged after its sum over the ranks", after_the_sum),
+        ("or before it is computed", lambda b: merge_at(b, ops(b, "coalesce_tensor")[-1])),
+        ("is not cleared after the update", never_cleared),
+    ],
+    ("gradients", "both"): [
+        ("is merged of 1 micro-steps, not 2", lambda b: remove(b, merge_of(b))),
+        (r"is scaled by 0\.125, not by 1/16", not_divided),
+    ],
+    ("sgd", "half"): [
+        ("half precision and has no FP32 master", lambda b: change(b, UPDATE, "set_input", "MasterParam", [])),
+        ("has no FP32 master", lambda b: change(b, UPDATE, "_set_bool_attr", "multi_precision", False)),
+    ],
+    ("lars", "merged_lars"): [
+        ("by the Velocity of another parameter", partial(mix_up, read="Velocity", written="Velocity")),
+        ("by the MasterParam of another parameter", partial(mix_up, read="MasterParam", written="MasterParam")),
+        ("lars_momentum of .* writes another Param than it reads", partial(mix_up, written="Param")),
+        ("lars_coeff of .* is 0.5, not 0.001", lambda b: change(b, LARS, "_set_float32_attr", "lars_coeff", 0.5)),
+        ("epsilon of .* is 0.5, not 0", lambda b: change(b, LARS, "_set_float32_attr", "epsilon", 0.5)),
+        ("weight decay of .* is 0.01, not 0", mix_up_decays),
+    ],
+    ("arithmetic", "half"): [
+        ("the loss is not computed in float32", lambda b: narrow(b, "softmax_with_cross_entropy", "Logits")),
+        *(
+            (f"^{kind}{end} of wide is not in float16", partial(multiply_wide, kind=kind, end=end))
+            for kind in sorted(FACTORS)
+            for end in ("", "_grad")
+        ),
+    ],
+    ("kernels", "half"): [
+        *((WIDE, partial(narrow, kind="fused_batch_norm_act", slot=s)) for s in ("Scale", "Bias", "Mean", "Variance")),
+        *((WIDE, partial(narrow, kind=UPDATE, slot=s)) for s in ("Velocity", "MasterParam")),
+    ],
+    ("kernels", "units"): [
+        (WIDE, partial(narrow, kind="resnet_unit", slot=slot)) for slot in ("ScaleX", "SavedMeanX", "VarX")
+    ],
+    ("capture", "captured"): [
+        ("memcpy_d2h: nothing is known", lambda b: append(b, "memcpy_d2h", dst_place_type=0)),
+        ("c_sync_comm_stream: nothing is known", lambda b: append(b, "c_sync_comm_stream", ring_id=0)),
+        ("sums on a stream of its own", lambda b: append(b, "c_allreduce_sum", use_calc_stream=False)),
+        ("image is fed", lambda b: setattr(b.var("image"), "persistable", False)),
+        ("computes on the host", lambda b: change(b, "fill_constant", "_set_bool_attr", "force_cpu", True)),
+    ],
+    ("knobs", "half"): [
+        ("program has no gradient of a convolution", lambda b: change(b, CONV, "_set_bool_attr", "use_addto", False)),
+        ("fuse_grad_size_in_MB: .* travels by itself, in no bucket", travel_alone),
+    ],
+    ("flags", "full"): [
+        ("no normalization here is cuDNN's", lambda b: change(b, "batch_norm", "set_type", "sync_batch_norm")),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("proof", "of", "reason", "broken"), [(*key, *row) for key, rows in BROKEN.items() for row in rows]
 )
-def test_gradients_not_merged_once_are_refused(reason: str, where: str, broken: Callable[[Any], None]) -> None:
-    micro, main = update = programs.build(name="amp_o2", device="gpu", ranks=RANKS, knobs="gradient_merge=2").update
-    assert len(verify.gradients(update, ranks=RANKS)) == 47
-    for program in {"micro": (micro,), "main": (main,), "both": (micro, main)}[where]:
+def test_what_is_broken_is_refused(proof: str, of: str, reason: str, broken: Callable[[Any], Any]) -> None:
+    built = programs.build(**PROGRAMS[of])
+    PROOFS[proof](built)
+    for program in {"micro": built.update[:1], "both": built.update}.get(of, built.update[-1:]):
         broken(program.global_block())
-    with pytest.raises(verify.Refused, match=reason):
-        verify.gradients(update, ranks=RANKS)
+    with pytest.raises(Refused, match=reason):
+        PROOFS[proof](built)
+
+
+# ---- what was asked for is another program
 
 
 @pytest.mark.parametrize(
@@ -198,87 +297,23 @@ def test_gradients_not_merged_once_are_refused(reason: str, where: str, broken: 
     ],
 )
 def test_another_optimizer_momentum_or_decay_is_refused(change: dict[str, Any], reason: str) -> None:
-    main = programs.build().main
-    verify.optimizer(main, programs.SGD)
-    with pytest.raises(verify.Refused, match=reason):
-        verify.optimizer(main, programs.replace(programs.SGD, **change))
+    with pytest.raises(Refused, match=reason):
+        verify.optimizer(programs.build().main, programs.replace(programs.SGD, **change))
 
 
-@pytest.mark.parametrize("lost", ["masters", "setting"])
-def test_a_half_precision_parameter_without_a_master_is_refused(lost: str, half: programs.Built) -> None:
-    main = half.main.clone()
-    verify.optimizer(main, programs.SGD)
-    for update in ops(main.global_block(), UPDATE):
-        if lost == "masters":
-            update.desc.set_input("MasterParam", [])
-        else:
-            update.desc._set_bool_attr("multi_precision", False)
-    with pytest.raises(verify.Refused, match="is in half precision and has no FP32 master"):
-        verify.optimizer(main, programs.SGD)
-
-
-def test_half_precision_is_of_products_and_not_of_the_loss(half: programs.Built, full: programs.Built) -> None:
-    main = half.main.clone()
-    for sound in (main, programs.build(name="amp_o1", device="gpu", ranks=2).main):
-        verify.arithmetic(sound, "float16")
-    with pytest.raises(verify.Refused, match="is not in float16"):
-        verify.arithmetic(full.main, "float16")
-    (loss,) = ops(main.global_block(), "softmax_with_cross_entropy")
-    main.global_block().var(loss.input("Logits")[0]).desc.set_dtype(paddle.float16)
-    with pytest.raises(verify.Refused, match="the loss is not computed in float32"):
-        verify.arithmetic(main, "float16")
-
-
-@pytest.mark.parametrize(
-    ("kind", "slot"),
-    [
-        *(("fused_batch_norm_act", s) for s in ("Scale", "Bias", "Mean", "Variance")),
-        *((UPDATE, s) for s in ("Velocity", "MasterParam")),
-        *(("resnet_unit", s) for s in ("ScaleX", "SavedMeanX", "VarX")),
-    ],
-)
-def test_half_precision_where_it_loses_is_refused(kind: str, slot: str, half: programs.Built) -> None:
-    units = {"name": "amp_o2", "device": "gpu", "ranks": RANKS, "knobs": "resnet_unit=1", **UNITS}
-    main = (programs.build(**units) if kind == "resnet_unit" else half).main.clone()
-    kernels.check(main, "gpu")
-    block = main.global_block()
-    name = next(iter(operands(ops(block, kind)[-1], slot)))
-    block.var(name).desc.set_dtype(paddle.float16)
-    with pytest.raises(verify.Refused, match=f"{name} in float32, and it is declared float16"):
-        kernels.check(main, "gpu")
-
-
-def test_an_operator_without_a_kernel_on_the_device_is_refused(half: programs.Built) -> None:
-    with pytest.raises(verify.Refused, match="no cpu kernel of"):
+def test_another_device_or_communicator_is_refused() -> None:
+    half = programs.build(**HALF)
+    with pytest.raises(Refused, match="no cpu kernel of"):
         kernels.check(half.main, "cpu")
-
-
-@pytest.mark.parametrize("kind", sorted(FACTORS))
-@pytest.mark.parametrize("end", ["", "_grad"])
-def test_a_product_in_another_type_is_refused(kind: str, end: str, half: programs.Built) -> None:
-    main = half.main.clone()
-    block = main.global_block()
-    wide = [block.create_var(name="wide", dtype="float32").name]
-    for _, slot, _ in FACTORS[kind]:
-        edit.insert(block, len(block.ops), "assign", {slot: wide}, {}, op_role=0)
-        block.ops[-1].desc.set_type(f"{kind}{end}")
-    with pytest.raises(verify.Refused, match=f"^{kind}{end} of wide is not in float16"):
-        verify.arithmetic(main, "float16")
-
-
-def test_a_communicator_that_does_not_join_all_ranks_is_refused(half: programs.Built) -> None:
     verify.communicator(half.startup, ranks=RANKS)
-    with pytest.raises(verify.Refused, match=r"the communicators join \[8\] ranks, not one all 16"):
+    with pytest.raises(Refused, match=r"the communicators join \[8\] ranks, not one all 16"):
         verify.communicator(half.startup, ranks=16)
-    with pytest.raises(verify.Refused, match="the communicators join no ranks, not one all 8"):
+    with pytest.raises(Refused, match="the communicators join no ranks, not one all 8"):
         verify.communicator(half.main, ranks=RANKS)
 
 
-# ---- knobs
-
-
-def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
-    assert proved(half.main, "") == [
+def test_what_each_knob_changed_is_said() -> None:
+    assert proved(programs.build(**HALF).main, "") == [
         "fuse_bn_act_ops made 9 fused_batch_norm_act",
         "fuse_bn_add_act_ops made 4 fused_bn_add_activation",
         "fuse_elewise_add_act_ops found nothing to change",
@@ -288,96 +323,59 @@ def test_what_each_knob_changed_is_said(half: programs.Built) -> None:
         "fuse_grad_size_in_MB=16: buckets 2",
     ]
     knobs = "perturb_input=1"
-    said = proved(programs.build(name="amp_o2", device="gpu", ranks=RANKS, knobs=knobs).main, knobs)
+    said = proved(programs.build(**HALF, knobs=knobs).main, knobs)
     assert "perturb_input moved image by one rounding" in said
-
-
-@pytest.mark.parametrize(
-    ("knobs", "asked", "more", "reason"),
-    [
-        ("fuse_bn_act_ops=0", "", {}, "fuse_bn_act_ops is on and the program has 9 batch_norm before a relu"),
-        ("fuse_bn_add_act_ops=0", "", {}, "fuse_bn_add_act_ops is on and the program has 6 batch_norm before an add"),
-        (UNFUSED, "fuse_bn_add_act_ops=0", {}, "fuse_elewise_add_act_ops is on and the program has 4 elementwise_add"),
-        ("enable_addto=0", "", {}, "enable_addto is on and the program has 4 sum of the gradient of a convolution's"),
-        (
-            "enable_inplace=0",
-            "enable_inplace=1",
-            {},
-            "enable_inplace is on and the program has no share_buffer",
-        ),
-        ("merged_optimizer=0", "", {}, "merged_optimizer is on and the program has 47 momentum"),
-        ("", "fuse_bn_act_ops=0", {}, "fuse_bn_act_ops is off and the program has 9 fused_batch_norm_act"),
-        ("", "fuse_bn_add_act_ops=0", {}, "fuse_bn_add_act_ops is off and the program has 4 fused_bn_add_activation"),
-        ("", "enable_addto=0", {}, "enable_addto is off and the program has 4 gradient of a convolution that adds"),
-        ("", "enable_inplace=0", {}, "enable_inplace is off and the program has 6 share_buffer"),
-        ("", "merged_optimizer=0", {}, "merged_optimizer is off and the program has 2 merged_momentum"),
-        (
-            "",
-            "merged_lars=1",
-            {},
-            "merged_lars is on and the program has no lars_momentum of several",
-        ),
-        ("", "perturb_input=1", {}, "perturb_input is on and no input is moved"),
-        ("", "fuse_grad_size_in_MB=0.001", {}, r"a bucket has .* MiB, fuse_grad_size_in_MB is 0\.001"),
-        ("fuse_grad_size_in_MB=0.01", "", {}, r"a bucket is closed at 0\.\d\d MiB, .* fuse_grad_size_in_MB is 16"),
-        ("", "fuse_elewise_add_act_ops=0", FP32, "fuse_elewise_add_act_ops is off and the program has 4 fused"),
-        ("fuse_elewise_add_act_ops=0", "", FP32, "fuse_elewise_add_act_ops is on and the program has 4 elementwise"),
-        ("", "merged_lars=1", {"recipe": LARS}, "merged_lars is on and the program has 47 lars_momentum of one param"),
-        ("merged_lars=1", "", {"recipe": LARS}, "merged_lars is off and the program has 2 lars_momentum of several"),
-        ("", "resnet_unit=1", UNITS, "resnet_unit is on and the program has 14 convolution that a unit takes"),
-        ("resnet_unit=1", "", UNITS, "resnet_unit is off and the program has 12 resnet_unit"),
-    ],
-)
-def test_a_knob_without_its_effect_is_refused(knobs: str, asked: str, more: dict[str, Any], reason: str) -> None:
-    built = {"name": "amp_o2", "device": "gpu", "ranks": RANKS, "knobs": knobs} | more
-    with pytest.raises(verify.Refused, match=f"^STRATEGY: {reason}"):
-        proved(programs.build(**built).main, asked, name=built["name"])
-
-
-def test_a_sum_of_gradients_that_no_convolution_makes_is_said(full: programs.Built) -> None:
-    main = full.main.clone()
+    main = programs.build(**FULL).main
     block = main.global_block()
     gradient = ops(block, "relu_grad")[0].output("X@GRAD")
     edit.insert(block, len(block.ops), "grad_add", {"X": gradient, "Y": gradient}, {"Out": gradient}, op_role=1)
     assert "enable_addto left 1 sums of gradients that no convolution makes" in proved(main, "", name="fp32")
 
 
-def test_an_addto_that_no_convolution_does_is_refused(half: programs.Built) -> None:
-    main = half.main.clone()
-    for op in ops(main.global_block(), "conv2d_grad"):
-        op.desc._set_bool_attr("use_addto", False)
-    reason = "enable_addto is on and the program has no gradient of a convolution"
-    with pytest.raises(verify.Refused, match=reason):
-        proved(main, "enable_addto=1,enable_inplace=1")
+@pytest.mark.parametrize(
+    ("knobs", "asked", "of", "reason"),
+    [
+        ("fuse_bn_act_ops=0", "", HALF, "fuse_bn_act_ops is on and the program has 9 batch_norm before a relu: set "),
+        ("fuse_bn_add_act_ops=0", "", HALF, "fuse_bn_add_act_ops is on and the program has 6 batch_norm before an add"),
+        (
+            UNFUSED,
+            "fuse_bn_add_act_ops=0",
+            HALF,
+            "fuse_elewise_add_act_ops is on and the program has 4 elementwise_add",
+        ),
+        ("enable_addto=0", "", HALF, "enable_addto is on and the program has 4 sum of the gradient of a convolution's"),
+        ("enable_inplace=0", "enable_inplace=1", HALF, "enable_inplace is on and the program has no share_buffer"),
+        ("merged_optimizer=0", "", HALF, "merged_optimizer is on and the program has 47 momentum"),
+        ("", "fuse_bn_act_ops=0", HALF, "fuse_bn_act_ops is off and the program has 9 fused_batch_norm_act"),
+        ("", "fuse_bn_add_act_ops=0", HALF, "fuse_bn_add_act_ops is off and the program has 4 fused_bn_add_activation"),
+        ("", "enable_addto=0", HALF, "enable_addto is off and the program has 4 gradient of a convolution that adds"),
+        ("", "enable_inplace=0", HALF, "enable_inplace is off and the program has 6 share_buffer"),
+        ("", "merged_optimizer=0", HALF, "merged_optimizer is off and the program has 2 merged_momentum"),
+        ("", "merged_lars=1", HALF, "merged_lars is on and the program has no lars_momentum of several"),
+        ("", "perturb_input=1", HALF, "perturb_input is on and no input is moved"),
+        ("", "fuse_grad_size_in_MB=0.001", HALF, r"a bucket has .* MiB, fuse_grad_size_in_MB is 0\.001"),
+        ("fuse_grad_size_in_MB=0.01", "", HALF, r"a bucket is closed at 0\.\d\d MiB, .* fuse_grad_size_in_MB is 16"),
+        ("", "fuse_elewise_add_act_ops=0", FULL, "fuse_elewise_add_act_ops is off and the program has 4 fused"),
+        ("fuse_elewise_add_act_ops=0", "", FULL, "fuse_elewise_add_act_ops is on and the program has 4 elementwise"),
+        ("", "merged_lars=1", BY_LARS, "merged_lars is on and the program has 47 lars_momentum of one param"),
+        ("merged_lars=1", "", BY_LARS, "merged_lars is off and the program has 2 lars_momentum of several"),
+        ("", "resnet_unit=1", UNITS, "resnet_unit is on and the program has 14 convolution that a unit takes"),
+        ("resnet_unit=1", "", UNITS, "resnet_unit is off and the program has 12 resnet_unit"),
+    ],
+)
+def test_a_knob_without_its_effect_is_refused(knobs: str, asked: str, of: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refused, match=f"^STRATEGY: {reason}"):
+        proved(programs.build(**of, knobs=knobs).main, asked, name=of["name"])
 
 
-def test_a_gradient_outside_of_the_buckets_is_refused(half: programs.Built) -> None:
-    main = half.main.clone()
-    block = main.global_block()
-    ops(block, "c_allreduce_sum")[0].desc.set_input("X", ops(block, "coalesce_tensor")[0].output("Output")[:1])
-    with pytest.raises(verify.Refused, match=r"fuse_grad_size_in_MB: .* travels by itself, in no bucket"):
-        proved(main, "")
-
-
-def test_a_flag_that_is_not_as_asked_is_refused(full: programs.Built) -> None:
+def test_a_flag_that_is_not_as_asked_is_refused() -> None:
     before = paddle.get_flags(["FLAGS_conv_workspace_size_limit", "FLAGS_cudnn_exhaustive_search"])
-    knobs = "conv_workspace_size_limit=77,cudnn_exhaustive_search=1"
+    knobs, full = "conv_workspace_size_limit=77,cudnn_exhaustive_search=1", programs.build(**FULL)
     try:
         paddle.set_flags({"FLAGS_conv_workspace_size_limit": 77, "FLAGS_cudnn_exhaustive_search": True})
         proved(full.main, knobs, name="fp32")
         paddle.set_flags({"FLAGS_cudnn_exhaustive_search": False})
-        with pytest.raises(verify.Refused, match=r"cudnn_exhaustive_search=1: Paddle has .*_search=False"):
+        with pytest.raises(Refused, match=r"cudnn_exhaustive_search=1: Paddle has .*_search=False"):
             proved(full.main, knobs, name="fp32")
     finally:
         paddle.set_flags(before)
-
-
-def test_cudnns_batch_norm_where_there_is_none_is_refused(full: programs.Built) -> None:
-    main = full.main.clone()
-    value = paddle.get_flags("FLAGS_cudnn_batchnorm_spatial_persistent")["FLAGS_cudnn_batchnorm_spatial_persistent"]
-    knob = f"cudnn_batchnorm_spatial_persistent={value:d}"
-    proved(main, knob, name="fp32")
-    for op in ops(main.global_block(), "batch_norm"):
-        op.desc.set_type("sync_batch_norm")
-    with pytest.raises(verify.Refused, match="no normalization here is cuDNN's"):
-        proved(main, knob, name="fp32")

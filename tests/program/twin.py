@@ -22,7 +22,6 @@ about that of published runs, below it, and where it knows the crops by heart.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,11 +29,9 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle import static
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from harness import loop
 from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import train as hrnet_train
 from paddle_rn50 import config, data, model, train
@@ -193,57 +190,28 @@ def photographs(batch: int, width: int, height: int) -> np.ndarray:
 
 def feed(case: Case, built: programs.Built) -> dict[str, np.ndarray]:
     """What the program takes: photographs and a class each, or for HRNet one by the brightness of each pixel."""
-    block = built.main.global_block()
-    shape = block.var("image").shape
-    last = shape[3] in (3, 4)
-    height, width = shape[1:3] if last else shape[2:]
+    shape = built.main.global_block().var("image").shape
+    height, width = shape[1:3] if shape[3] in (3, 4) else shape[2:]
     image = photographs(case.images, width, height)
     if case.is_hrnet:
         levels = image.mean(axis=3)
         classes = np.argsort(np.argsort(levels, axis=None)).reshape(levels.shape) * 19 // levels.size
     else:
         classes = np.random.default_rng(1).integers(0, 1000, (case.images, 1))
-    image = np.pad(image, ((0, 0), (0, 0), (0, 0), (0, shape[3 if last else 1] - 3)))
-    image = image if last else np.ascontiguousarray(image.transpose(0, 3, 1, 2))
-    return {"image": image, "label": classes.astype("uint8" if case.is_hrnet else "int64")}
+    label = classes.astype("uint8" if case.is_hrnet else "int64")
+    return {"image": programs.taken(built, image), "label": label}
 
 
 @functools.cache
 def weights_of(case: Case) -> tuple[dict[str, np.ndarray], str]:
     """{parameter: its value} after WEIGHTS' steps of the plain program, and the loss with them."""
     paddle.set_flags({"FLAGS_new_executor_serial_run": True})
-    built, values = case.built(device="cpu", schedule=TRAINING), {}
-    executor, scope, fed = static.Executor(paddle.CPUPlace()), static.Scope(), feed(case, built)
-    names = [p.name for p in built.main.all_parameters() if p.trainable]
-    with static.scope_guard(scope):
-        executor.run(built.startup)
-        for _ in range(WEIGHTS[case.weights] + 1):
-            values = {name: np.array(scope.find_var(name).get_tensor()) for name in names}
-            built.schedule.send(executor.place)
-            (loss,) = executor.run(built.main, feed=fed, fetch_list=[built.loss.name])
-            built.schedule.step()
-    return values, f"{float(loss):.3g}"
-
-
-def _set(built: programs.Built, scope: Any, weights: dict[str, np.ndarray], loss_scale: float) -> None:
-    """Weights, FP32 masters, the rate, and the dynamic loss scale where it stands."""
-    block, place = built.main.global_block(), paddle.CPUPlace()
-    for name in block.vars:
-        of = re.sub(r"_fp32_master_\d+$", "", name)
-        if of not in weights:
-            continue
-        tensor, value = scope.find_var(name).get_tensor(), weights[of]
-        if tensor.shape()[1:2] == [4] and value.ndim == 4:
-            value = np.pad(value, ((0, 0), (0, 4 - value.shape[1]), (0, 0), (0, 0)))
-        tensor.set(resnet_unit.stored(value) if of in built.otherwise else value, place)
-    built.schedule.send(place)
-    for op in block.ops if loss_scale else ():
-        if op.type == "update_loss_scaling":
-            tensor = scope.find_var(op.input("PrevLossScaling")[0]).get_tensor()
-            tensor.set(np.full(tensor.shape(), loss_scale, np.float32), place)
-    if block.has_var(capture.STEP):
-        scope.var(capture.RATES).get_tensor().set(built.schedule.ahead(capture.RATES_AT_ONCE), place)
-        scope.var(capture.STEP).get_tensor().set(np.zeros((), np.int64), place)
+    built, values, loss = case.built(device="cpu", schedule=TRAINING), {}, 0.0
+    run, fed = programs.Run(built), feed(case, built)
+    for _ in range(WEIGHTS[case.weights] + 1):
+        values = {p.name: run[p.name] for p in built.main.all_parameters() if p.trainable}
+        loss = run.step(fed)
+    return values, f"{loss:.3g}"
 
 
 def _step(
@@ -259,22 +227,23 @@ def _step(
     """
     # In the order of the program: no other shows that a bucket and the gradients that lie in it are one memory.
     paddle.set_flags({"FLAGS_new_executor_serial_run": True})
-    executor, scope, found = static.Executor(paddle.CPUPlace()), static.Scope(), {}
-    with static.scope_guard(scope):
-        executor.run(built.startup)
-        _set(built, scope, weights, loss_scale)
-        for name, value in (kept or {}).items():
-            scope.var(name).get_tensor().set(value, executor.place)
-        for main, part in zip(built.update, loop.parts(fed, len(built.update)), strict=True):
-            executor.run(main, feed=part, fetch_list=[])
-        names = {name for main in built.update for name in main.global_block().vars if lower.KEPT in name}
-        ways = {name: np.array(scope.find_var(name).get_tensor()) for name in names}
-        for op in built.main.global_block().ops:
-            for name in op.input("Velocity") if op.type in ("momentum", "merged_momentum") else ():
-                of = name.partition("_fp32_master")[0].partition("_velocity")[0]
-                value = np.array(scope.find_var(name).get_tensor())
-                value = resnet_unit.plain(value) if of in built.otherwise else value
-                found[of] = value[:, :3] if of == "stem.conv.w" else value
+    run, found, block = programs.Run(built), {}, built.main.global_block()
+    programs.set_weights(built, run.scope, weights)
+    if loss_scale:  # a dynamic one goes where the program keeps it
+        for name in (n for op in block.ops if op.type == "update_loss_scaling" for n in op.input("PrevLossScaling")):
+            run[name] = np.full(run[name].shape, loss_scale, np.float32)
+    if block.has_var(capture.STEP):
+        run[capture.RATES] = built.schedule.ahead(capture.RATES_AT_ONCE)
+        run[capture.STEP] = np.zeros((), np.int64)
+    for name, value in (kept or {}).items():
+        run[name] = value
+    run.step(fed)
+    ways = {name: run[name] for main in built.update for name in main.global_block().vars if lower.KEPT in name}
+    for op in block.ops:
+        for name in op.input("Velocity") if op.type in ("momentum", "merged_momentum") else ():
+            of = name.partition("_fp32_master")[0].partition("_velocity")[0]
+            value = resnet_unit.plain(run[name]) if of in built.otherwise else run[name]
+            found[of] = value[:, :3] if of == "stem.conv.w" else value
     return found, ways
 
 
@@ -289,32 +258,29 @@ def _exact(plain: Case) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The worst of all parameters, and the median."""
+    """All parameters' gradients beside FP32's."""
 
-    cosine: float
-    of: str  # whose cosine it is
-    median: float  # of the cosines
+    cosines: dict[str, float]  # by parameter
+    norms: list[float]  # over FP32's
     loss: str  # with these weights
     scale: float  # of the loss
-    least_norm: float  # over FP32's
-    most_norm: float
     stored: float  # share of the values of all gradients that are stored in half precision, which becomes 0
-    flushed: float  # share of elements that are 0, and not in FP32
-    over: float  # share that is infinite or no number
+    flushed: float  # most of a parameter's elements that are 0, and not in FP32
+    over: float  # most that are infinite or no number
 
     @property
     def is_sound(self) -> bool:
         """Whether it keeps every bound."""
-        within = self.least_norm >= LEAST_NORM and self.most_norm <= MOST_NORM
+        within = min(self.norms) >= LEAST_NORM and max(self.norms) <= MOST_NORM
         flushed = max(self.stored, self.flushed)
-        return self.cosine >= LEAST_COSINE and within and flushed <= MOST_FLUSHED and not self.over
+        return min(self.cosines.values()) >= LEAST_COSINE and within and flushed <= MOST_FLUSHED and not self.over
 
     def __str__(self) -> str:
-        norms = f"{self.least_norm:.4f} to {self.most_norm:.4f}"
+        of = min(self.cosines, key=self.cosines.__getitem__)
+        cosines = f"{self.cosines[of]:.5f} (`{of}`) | {np.median(list(self.cosines.values())):.5f}"
+        norms = f"{min(self.norms):.4f} to {max(self.norms):.4f}"
         shares = f"{100 * self.stored:.2f} %, {100 * self.flushed:.2f} % | {100 * self.over:.0f} %"
-        return (
-            f"{self.loss} | {self.scale:g} | {self.cosine:.5f} (`{self.of}`) | {self.median:.5f} | {norms} | {shares}"
-        )
+        return f"{self.loss} | {self.scale:g} | {cosines} | {norms} | {shares}"
 
 
 def row(case: Case) -> Row:
@@ -354,16 +320,7 @@ def _compared(found: dict[str, np.ndarray], exact: dict[str, np.ndarray], **more
         flushed.append(float(((a == 0) & (b != 0)).mean()))
         norms.append(float(np.linalg.norm(a) / np.linalg.norm(b)))
         cosines[name] = float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-300))
-    return Row(
-        cosine=min(cosines.values()),
-        of=min(cosines, key=cosines.__getitem__),
-        median=float(np.median(list(cosines.values()))),
-        least_norm=min(norms),
-        most_norm=max(norms),
-        flushed=max(flushed),
-        over=max(over),
-        **more,
-    )
+    return Row(cosines=cosines, norms=norms, flushed=max(flushed), over=max(over), **more)
 
 
 def main() -> None:

@@ -18,10 +18,11 @@ import paddle  # noqa: E402 - reads the environment when it is loaded
 from paddle import static  # noqa: E402
 from paddle.nn.initializer import Assign  # noqa: E402
 
-from harness import loop, ranks, state  # noqa: E402
+from harness import ranks, state  # noqa: E402
 from program import build, strategy  # noqa: E402
 from program.optimizers import OptimizerConfig, Schedule  # noqa: E402
 from program.passes import sync_bn  # noqa: E402
+from tests.program import programs  # noqa: E402
 
 JOINED, STEPS, RATE, CLASSES = 4, 3, 1e-3, 16
 STATE = ("c.w", "d.w", "a.bn.w", "a.bn.b", "a.bn.mean", "a.bn.variance")
@@ -120,23 +121,14 @@ def losses(knobs: str, *, batch: int = 8) -> np.ndarray:
     """Mean loss over the ranks at each of ten steps, from rank 0's first weights."""
     main, startup = static.Program(), static.Program()
     startup.random_seed = 7
-    with static.program_guard(main, startup), static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        loss = unnormalized(batch // strategy.parse(knobs).gradient_merge)
-        training = minimize(loss, knobs, rate=0.05, decay=1e-4)
-        executor = static.Executor(paddle.CPUPlace())
-        executor.run(startup)
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        training = minimize(unnormalized(batch // strategy.parse(knobs).gradient_merge), knobs, rate=0.05, decay=1e-4)
+    run, rng, found = programs.Run(training), np.random.default_rng(me.rank), []
+    with static.scope_guard(run.scope):
         state.broadcast_parameters(main, me)
-        rng, found = np.random.default_rng(me.rank), []
-        for _ in range(10):
-            x = rng.standard_normal((batch, 3, 8, 8), dtype=np.float32)
-            feeds = loop.parts({"x": x, "y": rng.integers(0, CLASSES, (batch, 1))}, len(training.update))
-            training.schedule.send(executor.place)
-            out = [
-                executor.run(part, feed=feed, fetch_list=[training.loss.name])
-                for part, feed in zip(training.update, feeds, strict=True)
-            ]
-            found.append(me.mean(float(np.mean(out))))
-            training.schedule.step()
+    for _ in range(10):
+        x = rng.standard_normal((batch, 3, 8, 8), dtype=np.float32)
+        found.append(me.mean(run.step({"x": x, "y": rng.integers(0, CLASSES, (batch, 1))})))
     return np.array(found)
 
 

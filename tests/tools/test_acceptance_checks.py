@@ -227,7 +227,7 @@ def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list
         executor.run(built.startup)
         state.set_weights(built.main, weights)
         for step in range(3):
-            feed = programs.images(step, layout="NCHW", channels=3)
+            feed = programs.images(step, programs.build())
             feed["image"] = acceptance.as_fed(feed["image"], fed)
             built.schedule.send(executor.place)
             losses.append(float(executor.run(built.main, feed=feed, fetch_list=[built.loss])[0]))
