@@ -1,16 +1,15 @@
 """What a run measured: its step windows and throughputs must add up, to each other, their epoch and the log's clock."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from compliance.first_values import COUNT, FirstValues, has_type, is_number
+from compliance.logged_run import COUNT, EVENTS_KEPT, LoggedRun, has_type, is_number
 from compliance.rules import FINDINGS_PER_RULE, Collected
 from runlog import schema
-from runlog.reader import Event, settings_of, table_of
+from runlog.reader import Event, table_of
 from runlog.text import printable
 
-EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
 CLOCK_MS = 2  # two readings of a clock of 1 ms
 TIME_TOLERANCE = 0.01  # of a time by the log's own clock
 LOSSES_KEPT = 1000  # of a run, to compare it with others
@@ -23,14 +22,11 @@ class Measured:
     `faults` is what a log of ours would not hold. Where enough is found, no more is looked for.
     """
 
-    def __init__(self, values: FirstValues, headers: Mapping[str, Any], collected: Collected) -> None:
-        self._values, self._headers, self._collected = values, headers, collected
+    def __init__(self, run: LoggedRun, collected: Collected) -> None:
+        self._run, self._collected = run, collected
         self.faults: list[tuple[int, str]] = []  # line, what
-        self.losses: list[float | None] = []
-        self.times_s: list[float] = []
         self.fastest = (0.0, 0)  # images/s of a window, and its line
         self.all_images = 0
-        self._seen = 0
         self._step = 0  # of the last window
         self._images = self._time_s = self._wait_s = 0.0  # of the windows since epoch_start, or run_start
         self._count = 0  # since then
@@ -42,8 +38,7 @@ class Measured:
         self._last_epoch: int | None = None
         self._last_epoch_ms: float | None = None  # its time less evaluation
         self._of_open: list[tuple[Event, int, float]] = []  # throughputs, their epoch and seconds
-        self._measured = 0  # epoch_throughput, which only we log
-        self._measured_before = 0  # the last epoch_start
+        self._measured_before = 0  # epoch_throughput, which only we log, before the last epoch_start
         self._ended: tuple[int, int] | None = None  # the last epoch that ended, and the line of its start
         self._checkpoints: dict[int, float] = {}  # step, and what training waited for it in ms
         self._short: list[tuple[int, int, float, str]] = []  # line, epoch, ms no window has, words
@@ -65,7 +60,7 @@ class Measured:
 
     def epoch_starts(self, event: Event, number: int) -> None:
         self.was_measured()
-        self._epoch, self._measured_before = number, self._measured
+        self._epoch, self._measured_before = number, self._run.number(schema.EPOCH_THROUGHPUT)
         self.run_starts(event)
 
     def epoch_stops(self, number: int, start_line: int, trained_ms: float) -> None:
@@ -78,15 +73,15 @@ class Measured:
 
     def was_measured(self) -> None:
         """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
-        if self._ended and self._measured == self._measured_before:
+        if self._ended and self._run.number(schema.EPOCH_THROUGHPUT) == self._measured_before:
             number, line = self._ended
             self.fault(line, f"no epoch_throughput of epoch {number}")
         self._ended = None
 
     def succeeds(self, line: int) -> None:
         """The run ended at `line`, with success."""
-        if lost := self.losses.count(None):  # a run ends where its loss is no number
-            self.fault(line, f"{lost} of the losses of the first {len(self.losses)} step_windows are no numbers")
+        if lost := self._run.losses.count(None):  # a run ends where its loss is no number
+            self.fault(line, f"{lost} of the losses of the first {len(self._run.losses)} step_windows are no numbers")
         if self._ends and self._step != self._ends[1]:
             self.fault(line, f"the run ends with step {self._step}, not {self._ends[1]}")
 
@@ -99,16 +94,20 @@ class Measured:
 
     # --- step windows ---
 
+    def _samples_and_batch(self) -> tuple[int, int]:
+        """train_samples and global_batch_size; 0 and 0 where one is no count."""
+        said = [self._run.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
+        return (said[0], said[1]) if all(has_type(count, COUNT) for count in said) else (0, 0)
+
     def _begin(self, first_step: Any, steps: Any) -> None:
-        configured = settings_of(self._headers.get(schema.CONFIG.name))
-        samples, batch = (self._values.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
-        if has_type(samples, COUNT) and has_type(batch, COUNT):
+        configured, (samples, batch) = self._run.settings, self._samples_and_batch()
+        if batch:
             self._batch, self._epoch_steps = int(batch), int(samples) // int(batch)
         names = ("PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS")
         self._most_steps, *ends = (configured[name] if type(configured.get(name)) is int else 0 for name in names)
         if configured.get("MODE") == "throughput":
             self._ends = (ends[0], sum(ends))
-        summary = self._values.of(schema.RUN_SUMMARY).value
+        summary = self._run.first_value(schema.RUN_SUMMARY)
         if isinstance(summary, dict) and summary.get("resumed") and type(first_step) is type(steps) is int:
             self._step = first_step - steps
 
@@ -117,12 +116,11 @@ class Measured:
         where, get = event.metadata, value.get
         steps, images, time_s, wait_s = get("steps"), get("images"), get("time_s"), get("data_wait_s")
         step, loss = where.get("step"), get("loss")
-        if not self._seen:
+        if self._run.number(schema.STEP_WINDOW) == 1:
             self._begin(step, steps)
-        self._seen += 1
-        if len(self.losses) < LOSSES_KEPT:
-            self.losses.append(loss if is_number(loss) else None)
-            self.times_s.append(time_s if is_number(time_s) else 0.0)
+        if len(self._run.losses) < LOSSES_KEPT:
+            self._run.losses.append(loss if is_number(loss) else None)
+            self._run.took(event.key, time_s if is_number(time_s) else 0.0)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
         if (
@@ -160,8 +158,7 @@ class Measured:
 
     def rank_times(self, event: Event) -> None:
         """The ranks' own times in the window that comes next: least, median and most, and who took most."""
-        times = table_of(schema.RankTimes, event.value)
-        summary = table_of(schema.RunSummary, self._values.of(schema.RUN_SUMMARY).value)
+        times, summary = table_of(schema.RankTimes, event.value), self._run.summary
         if times and summary and max(times.data_wait_rank, times.compute_rank or 0) < summary.devices:
             waited = [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s]
             computed = [0.0, *(s or 0.0 for s in (times.compute_least_s, times.compute_median_s, times.compute_most_s))]
@@ -179,7 +176,6 @@ class Measured:
     # --- throughputs ---
 
     def epoch_throughput(self, event: Event) -> None:
-        self._measured += 1
         number = number_of_epochs("throughput-agrees", event, "epoch_num", self._collected)
         if number is None:
             return
@@ -196,8 +192,8 @@ class Measured:
             self._compare_time(event, number, said.time_s)
         elif len(self._of_open) < FINDINGS_PER_RULE:
             self._of_open.append((event, number, said.time_s))
-        samples, batch = (self._values.of(point).value for point in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
-        if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(said.images - samples) > batch:
+        samples, batch = self._samples_and_batch()
+        if batch and abs(said.images - samples) > batch:
             actual = f"{said.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collected.breach("epoch-images", event.line, actual)
 
@@ -230,7 +226,7 @@ class Measured:
         value = event.value
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
-        samples = self._values.of(schema.TRAIN_SAMPLES).value
+        samples = self._run.first_value(schema.TRAIN_SAMPLES)
         if not is_number(value) or not has_type(samples, COUNT) or self._epoch is not None or not self._last_epoch_ms:
             return
         rate, took_s = samples / self._last_epoch_ms * 1000, self._last_epoch_ms / 1000

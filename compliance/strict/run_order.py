@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from compliance.first_values import FirstValues, is_number, own_metadata
-from compliance.rules import FINDINGS_PER_RULE, Collected
-from compliance.strict.measured import EVENTS_KEPT, Measured, number_of_epochs
+from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
+from compliance.rules import Collected
+from compliance.strict import measured
+from compliance.strict.measured import Measured, number_of_epochs
 from runlog import schema
 from runlog.reader import Event
 from runlog.text import printable
@@ -15,7 +16,6 @@ SHORTEST_EPOCH = 1 / 150  # of the run's longest; the least is 1/34 in v2.1 and 
 # Of the upper quartile of 8 or more, where that is 1 s: of 944 published runs the least is 0.61. Shorter ones
 # overlap: their least is 0.27.
 FASTEST_EPOCH, LEAST_EPOCHS, LEAST_QUARTILE_MS = 1 / 4, 8, 1000
-_NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 _NUMBERED = {  # event: the numbers of epochs in its metadata
     "block_start": ("first_epoch_num", "epoch_count"),
     "block_stop": ("first_epoch_num",),
@@ -23,44 +23,28 @@ _NUMBERED = {  # event: the numbers of epochs in its metadata
 }
 
 
-class Evaluation(NamedTuple):
-    """An eval_accuracy, with the epoch that it says it is of, and how many were announced or started before it."""
-
-    epoch: int
-    value: float
-    line: int
-    trained: int = 0
-
-
 class _Open(NamedTuple):
     """An epoch, an evaluation, or a block of epochs that was started."""
 
+    start: Event
     number: int
-    start_ms: float
-    line: int
     epochs: int = 1
 
     @property
     def last(self) -> int:
         return self.number + self.epochs - 1
 
+    def __str__(self) -> str:
+        names = {"epoch_start": f"epoch {self.number}", "block_start": "the block", "eval_start": "the evaluation"}
+        return f"{names[self.start.key]} of line {self.start.line}"
 
-@dataclass(kw_only=True, eq=False, repr=False)  # each is made at every start, and not asked for
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class RunOrder:
     """Where a run is. Times are Unix milliseconds."""
 
-    values: FirstValues
+    run: LoggedRun
     collected: Collected
-    measured: Measured
-    first_init_ms: float | None = None
-    start_ms: float | None = None
-    start_line: int | None = None
-    stop_ms: float | None = None
-    stop_line: int | None = None
-    status: Any = None
-    seeds: list[tuple[Any, int, bool]] = field(default_factory=list)  # value, line, whether it has file and lineno
-    caches_kept: list[tuple[int, str]] = field(default_factory=list)  # line, why
-    caches_cleared: list[tuple[int, float]] = field(default_factory=list)  # line, when
     epoch: _Open | None = None
     epochs_seen: bool = False
     epochs_counted: int = 0  # that blocks announced, or epoch_start: whatever their numbers
@@ -70,22 +54,24 @@ class RunOrder:
     next_block: int | None = None  # where it must start
     evaluation: _Open | None = None
     unscored: _Open | None = None  # evaluation that still lacks its accuracy
-    intervals: dict[tuple[str, int], float] = field(default_factory=dict)  # kind and number of it, ms
     eval_in_epoch_ms: float = 0.0
-    evaluations: list[Evaluation] = field(default_factory=list)
     last_evaluated: int = -1  # epoch
     late: list[tuple[int, str]] = field(default_factory=list)  # evaluations of an epoch before the last trained
-    evaluation_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.measured = Measured(self.run, self.collected)
 
     def take(self, event: Event) -> None:
         """The next event, of any key."""
+        if measure := measured.HANDLERS.get(event.key):
+            measure(self.measured, event)
         handle = _HANDLERS.get(event.key)
         if handle is None:
             return
-        if event.key == schema.EVAL_ACCURACY.key:
-            self.evaluation_count += 1
-            if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps
-                self._keep_accuracy(event, self.evaluation_count)
+        if event.key == schema.EVAL_ACCURACY.key and "epoch_num" not in event.metadata:
+            self._keep_accuracy(
+                event, self.run.number(schema.EVAL_ACCURACY)
+            )  # of another benchmark, by samples or steps
         rule, names = f"{event.key.partition('_')[0]}-order", _NUMBERED.get(event.key, ())
         numbers = [number_of_epochs(rule, event, name, self.collected) for name in names]
         if None not in numbers:
@@ -96,40 +82,36 @@ class RunOrder:
 
     # --- the clock ---
 
-    def _init_start(self, event: Event) -> None:
-        self.first_init_ms = event.time_ms if self.first_init_ms is None else min(self.first_init_ms, event.time_ms)
-
     def _run_start(self, event: Event) -> None:
-        if self.start_ms is None:
-            self.start_ms, self.start_line = event.time_ms, event.line
+        first = self.run.of(schema.RUN_START)
+        if event is first:
             self.measured.run_starts(event)
-        elif event.time_ms != self.start_ms:
-            self._breach("run-time", event, f"another run_start, {event.time_ms - self.start_ms} ms after the first")
+        elif event.time_ms != first.time_ms:
+            self._breach("run-time", event, f"another run_start, {event.time_ms - first.time_ms} ms after the first")
 
     def _run_stop(self, event: Event) -> None:
-        if self.stop_line is not None:
-            if event.time_ms != self.stop_ms:
-                self._breach("run-time", event, f"another run_stop than that of line {self.stop_line}")
-            if (status := event.metadata.get("status")) != self.status:
-                actual = f"status {printable(status)}; that of line {self.stop_line} is {printable(self.status)}"
+        first, status, start_ms = self.run.of(schema.RUN_STOP), event.metadata.get("status"), self.run.start_ms
+        if event is not first:
+            if event.time_ms != first.time_ms:
+                self._breach("run-time", event, f"another run_stop than that of line {first.line}")
+            if status != self.run.status:
+                actual = f"status {printable(status)}; that of line {first.line} is {printable(self.run.status)}"
                 self._breach("run-status", event, actual)
             return
-        self.stop_line, self.stop_ms = event.line, event.time_ms
-        self.status = event.metadata.get("status")
         self.measured.was_measured()
         self._pace(event)
-        if self.start_ms is not None and event.time_ms <= self.start_ms:
-            self._breach("run-time", event, f"run_stop {self.start_ms - event.time_ms} ms before run_start")
-        if self.status == "success":
+        if start_ms is not None and event.time_ms <= start_ms:
+            self._breach("run-time", event, f"run_stop {start_ms - event.time_ms} ms before run_start")
+        if status == "success":
             self.measured.succeeds(event.line)
             if self.epoch:
-                self._breach("open-at-stop", event, f"epoch {self.epoch.number} of line {self.epoch.line} is open")
+                self._breach("open-at-stop", event, f"{self.epoch} is open")
             if self.block:
-                self._breach("block-order", event, f"the block of line {self.block.line} is open")
+                self._breach("block-order", event, f"{self.block} is open")
             if self.unscored:
-                self._breach("eval-order", event, f"the evaluation of line {self.unscored.line} has no accuracy")
+                self._breach("eval-order", event, f"{self.unscored} has no accuracy")
             elif self.evaluation:
-                self._breach("open-at-stop", event, f"the evaluation of line {self.evaluation.line} is open")
+                self._breach("open-at-stop", event, f"{self.evaluation} is open")
 
     def _pace(self, event: Event) -> None:
         """No epoch, or mean epoch of a block, is far shorter than the others."""
@@ -145,44 +127,31 @@ class RunOrder:
             actual = f"{fast} of {len(epochs)} epochs take under 1/4 of the upper quartile, {usual:.10g} ms"
             self._breach("epoch-time", event, actual)
 
-    def _seed(self, event: Event) -> None:
-        if len(self.seeds) < EVENTS_KEPT:
-            self.seeds.append((event.value, event.line, {"file", "lineno"} <= event.metadata.keys()))
-
-    def _cache_clear(self, event: Event) -> None:
-        kept = ""
-        if str(event.value or False).strip().lower() in _NO and event.value is not None:
-            kept = f"the value is {printable(event.value)}"
-        elif event.metadata.get("status", "done") != "done":
-            kept = printable(own_metadata(event.metadata))
-        if kept and len(self.caches_kept) < FINDINGS_PER_RULE:
-            self.caches_kept.append((event.line, kept))
-        elif not kept and len(self.caches_cleared) < EVENTS_KEPT:
-            self.caches_cleared.append((event.line, event.time_ms))
-
     # --- blocks and epochs ---
 
     def _not_before_run(self, event: Event) -> None:
-        if self.start_ms is None:
+        if self.run.start_ms is None:
             self._breach("before-run-start", event, f"{event.key} before run_start")
 
-    def _takes_time(self, event: Event, start_ms: float) -> None:
-        if len(self.intervals) < EVENTS_KEPT:
-            self.intervals[event.key, len(self.intervals)] = event.time_ms - start_ms
-        if event.time_ms <= start_ms:
-            self._breach("epoch-time", event, f"{event.key} {event.time_ms - start_ms} ms after its start")
+    def _takes_time(self, event: Event, started: _Open) -> float:
+        took_ms = event.time_ms - started.start.time_ms
+        self.run.took(event.key, took_ms)
+        if took_ms <= 0:
+            self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
+        return took_ms
 
-    def _trained(self, event: Event, trained: _Open) -> None:
-        self._takes_time(event, trained.start_ms)
+    def _trained(self, event: Event, trained: _Open) -> float:
+        took_ms = self._takes_time(event, trained)
         if len(self.trained_ms) < EVENTS_KEPT:
-            self.trained_ms.append(((event.time_ms - trained.start_ms) / max(trained.epochs, 1), event.line))
+            self.trained_ms.append((took_ms / max(trained.epochs, 1), event.line))
+        return took_ms
 
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
 
     def _block_start(self, event: Event, first: int, count: int) -> None:
         if self.block:
-            self._breach("block-order", event, f"the block of line {self.block.line} is still open")
+            self._breach("block-order", event, f"{self.block} is still open")
         if self.epoch:
             self._breach("block-order", event, f"a block starts inside epoch {self.epoch.number}")
         wanted = self.next_block if self.next_block is not None else self._next_epoch()
@@ -193,55 +162,53 @@ class RunOrder:
             self.epochs_counted += count
             if first > (self.last_epoch or 0):
                 self._trains_on()
-        self.block = _Open(first, event.time_ms, event.line, count)
+        self.block = _Open(event, first, count)
 
     def _block_stop(self, event: Event, first: int) -> None:
-        block = self.block
+        block, self.block = self.block, None
         if not block:
             self._breach("block-order", event, "block_stop, and no block is open")
             return
         if first != block.number:
-            self._breach("block-order", event, f"block_stop of epoch {first}; open is the block of line {block.line}")
+            self._breach("block-order", event, f"block_stop of epoch {first}; open is {block}")
         if not self.epochs_seen:
             self.last_epoch = block.last
             self._trained(event, block)
         elif self.epoch or self.last_epoch != block.last:
-            announced = f"the block of line {block.line} announces epochs {block.number} to {block.last}"
+            announced = f"{block} announces epochs {block.number} to {block.last}"
             done = "none" if self.last_epoch is None else self.last_epoch
             self._breach("block-order", event, f"{announced}; the last one done is {done}")
         self.next_block = block.last + 1
-        self.block = None
 
     def _epoch_start(self, event: Event, number: int) -> None:
         wanted, block = self._next_epoch(), self.block
         if self.epoch:
-            self._breach("epoch-order", event, f"epoch {self.epoch.number} of line {self.epoch.line} is still open")
+            self._breach("epoch-order", event, f"{self.epoch} is still open")
         elif not _follows(number, wanted):
             self._breach("epoch-order", event, f"epoch {number} starts; {_first(wanted)} is next")
         self._not_before_run(event)
         if block and not block.number <= number <= block.last:
-            holds = f"the block of line {block.line}, which holds epochs {block.number} to {block.last}"
+            holds = f"{block}, which holds epochs {block.number} to {block.last}"
             self._breach("block-order", event, f"epoch {number} in {holds}")
         elif self.next_block is not None and not block:
             self._breach("block-order", event, f"epoch {number} lies in no block")
         self._trains_on()
-        self.epoch = _Open(number, event.time_ms, event.line)
+        self.epoch = _Open(event, number)
         self.epochs_counted = self.epochs_counted + 1 if self.epochs_seen else 1
         self.epochs_seen = True
         self.eval_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
 
     def _epoch_stop(self, event: Event, number: int) -> None:
-        epoch = self.epoch
+        epoch, self.epoch = self.epoch, None
         if not epoch:
             self._breach("epoch-order", event, f"epoch {number} stops and none is open")
             return
         if number != epoch.number:
             self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {epoch.number}")
         self.last_epoch = epoch.number
-        self._trained(event, epoch)
-        self.measured.epoch_stops(epoch.number, epoch.line, event.time_ms - epoch.start_ms - self.eval_in_epoch_ms)
-        self.epoch = None
+        took_ms = self._trained(event, epoch)
+        self.measured.epoch_stops(epoch.number, epoch.start.line, took_ms - self.eval_in_epoch_ms)
 
     # --- evaluations ---
 
@@ -255,9 +222,9 @@ class RunOrder:
 
     def _eval_start(self, event: Event, number: int) -> None:
         if self.evaluation:
-            self._breach("eval-order", event, f"the evaluation of line {self.evaluation.line} is still open")
+            self._breach("eval-order", event, f"{self.evaluation} is still open")
         elif self.unscored:
-            self._breach("eval-order", event, f"the evaluation of line {self.unscored.line} has no accuracy")
+            self._breach("eval-order", event, f"{self.unscored} has no accuracy")
         self._not_before_run(event)
         trained = self._trained_epoch()
         if number != trained:
@@ -268,51 +235,46 @@ class RunOrder:
             else:
                 self._breach("eval-order", event, actual)
         self.last_evaluated = number
-        self.evaluation = self.unscored = _Open(number, event.time_ms, event.line)
+        self.evaluation = self.unscored = _Open(event, number)
 
     def _eval_stop(self, event: Event, number: int) -> None:
-        if not self.evaluation:
+        evaluation, self.evaluation = self.evaluation, None
+        if not evaluation:
             self._breach("eval-order", event, f"evaluation of epoch {number} stops and none is open")
             return
-        if number != self.evaluation.number:
-            actual = f"evaluation of epoch {number} stops; open is that of epoch {self.evaluation.number}"
+        if number != evaluation.number:
+            actual = f"evaluation of epoch {number} stops; open is that of epoch {evaluation.number}"
             self._breach("eval-order", event, actual)
-        self._takes_time(event, self.evaluation.start_ms)
+        took_ms = self._takes_time(event, evaluation)
         if self.epoch:
-            self.eval_in_epoch_ms += event.time_ms - self.evaluation.start_ms
-        self.evaluation = None
+            self.eval_in_epoch_ms += took_ms
 
     def _eval_accuracy(self, event: Event, number: int) -> None:
         self._keep_accuracy(event, number)
         if not self.unscored:
             # the official rules ask for AT_LEAST_ONE_OR(block_start); some number from 0, and their accuracies from 1
             trained = max(self._trained_epoch() or 0, self.epochs_counted)
-            if self.values.of(schema.EVAL_START).count or not self.last_evaluated < number <= trained + 1:
+            if self.run.number(schema.EVAL_START) or not self.last_evaluated < number <= trained + 1:
                 self._breach("eval-order", event, f"an accuracy of epoch {number} without an evaluation of its own")
         elif number != self.unscored.number:
-            actual = f"an accuracy of epoch {number}; the evaluation of line {self.unscored.line} is of another epoch"
-            self._breach("eval-order", event, actual)
+            self._breach("eval-order", event, f"an accuracy of epoch {number}; {self.unscored} is of another epoch")
         self.last_evaluated = number
         self.unscored = None
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
         if is_number(event.value):
-            counted = self.epochs_counted
-            evaluation = Evaluation(epoch=number, value=float(event.value), line=event.line, trained=counted)
-            if len(self.evaluations) >= EVENTS_KEPT:
-                self.evaluations[-1] = evaluation
-            else:
-                self.evaluations.append(evaluation)
+            kept = self.run.evaluations
+            del kept[EVENTS_KEPT - 1 :]  # the last one stays
+            kept.append(Evaluation(number, float(event.value), event.line, self.epochs_counted))
 
-    def _trains_on(self) -> None:
+    def _trains_on(self, rule: str = "eval-order") -> None:
         """Only checkpoints that are evaluated after all training may be of an epoch before the last one."""
         for line, actual in self.late:
-            self.collected.breach("eval-order", line, actual)
+            self.collected.breach(rule, line, actual)
         self.late.clear()
 
     def finish(self) -> None:
-        for line, actual in self.late:
-            self.collected.breach("eval-late", line, actual)
+        self._trains_on("eval-late")
         self.measured.finish()
 
 
