@@ -2,8 +2,9 @@
 
 import itertools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from compliance.logged_run import COUNT, EVENTS_KEPT, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
@@ -12,7 +13,6 @@ from compliance.rules import FINDINGS_PER_RULE, Benchmark, Collected, Finding, R
 from compliance.strict.project_log import ProjectLog
 from compliance.strict.run_order import RunOrder
 from runlog import schema
-from runlog.reader import Event
 from runlog.text import printable
 
 # Of 1,000 published closed runs the best top-1 is 0.765; of those with 5 evaluations to the target at least, the last
@@ -38,6 +38,9 @@ _OF_OUR_BENCHMARKS = (
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
 
 
+Broken = Iterator[tuple[Any, ...]]  # a rule, the line to blame, what breaks it; and what is expected, if not as ever
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """A run that has ended; `finish` collects what is against it."""
@@ -48,59 +51,59 @@ class Policy:
     collected: Collected
 
     def finish(self, benchmark_asked: str | None) -> None:
-        name, division = (self.run.text(of) for of in (schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION))
+        for found in self._broken(benchmark_asked):
+            self.collected.breach(*found)
+
+    def _broken(self, benchmark_asked: str | None) -> Broken:
+        run, named = self.run, self.run.of(schema.SUBMISSION_BENCHMARK)
+        name, division = run.text(schema.SUBMISSION_BENCHMARK), run.text(schema.SUBMISSION_DIVISION)
         benchmark, closed = self.ruleset.benchmarks.get(name), division == "closed"
         if benchmark_asked and name and name != benchmark_asked:
-            said = self.run.of(schema.SUBMISSION_BENCHMARK)
-            self.collected.breach("benchmark-asked", said.line, printable(name), f"benchmark {benchmark_asked}")
-        self._ending()
-        self._summary()
+            yield "benchmark-asked", named.line, printable(name), f"benchmark {benchmark_asked}"
+        if run.stop and run.status != "success":
+            aborted = run.of(schema.ABORT_REASON)
+            why = f": {printable(aborted.value)}" if aborted.line else ""
+            yield "run-status", run.stop.line, f"status {printable(run.status)}{why}"
+        yield from self._summary()
         if closed:
-            self._caches()
+            yield from self._caches()
         else:
             self._not_applied(["cache-cleared"], "not a closed run")
-        self._seeds(closed=closed)
+        yield from self._seeds(closed=closed)
         if benchmark is None:
             self.collected.drop(_OF_OUR_BENCHMARKS)
-            actual = f"checked by the rules of {self.ruleset.version}, for which this project has none such"
-            self._not_applied(_OF_OUR_BENCHMARKS, actual)
+            why = f"checked by the rules of {self.ruleset.version}, for which this project has none such"
+            self._not_applied(_OF_OUR_BENCHMARKS, why)
         else:
             self.order.finish()
-            self._evaluated(shares=name in _OF_SHARES)
+            yield from self._evaluated(shares=name in _OF_SHARES)
             if name == "resnet":
-                self._pace(benchmark)
-            self._target(benchmark, division)
-            self._closed_data(benchmark, closed=closed)
+                yield from self._pace(benchmark)
+            yield from self._target(benchmark, division)
+            yield from self._closed_data(benchmark, closed=closed)
             if closed and name == "resnet":
-                self._written()
-        if self.run.is_project_log:  # it is whole, and in the order in which our writer writes it
-            for line, actual in ProjectLog(run=self.run, order=self.order).faults():
-                self.collected.breach("own-log", line, actual)
+                self.collected.found += self._written()
+        if run.is_project_log:  # it is whole, and in the order in which our writer writes it
+            for fault in ProjectLog(run=run, order=self.order).faults():
+                yield "own-log", *fault
             for found in [f for f in self.collected.found if f.rule in _NEVER_OURS]:
-                self.collected.breach("own-log", found.line, f"{found.rule}: {found.actual}")
+                yield "own-log", found.line, f"{found.rule}: {found.actual}"
 
     def _not_applied(self, rules: Iterable[str], why: str) -> None:
         for rule in rules:
             self.collected.note(rule, f"not applied: {why}")
 
-    def _ending(self) -> None:
-        stop, aborted, status = self.run.stop, self.run.of(schema.ABORT_REASON), self.run.status
-        if stop and status != "success":
-            why = f": {printable(aborted.value)}" if aborted.line else ""
-            self.collected.breach("run-status", stop.line, f"status {printable(status)}{why}")
-
-    def _evaluated(self, *, shares: bool) -> None:
+    def _evaluated(self, *, shares: bool) -> Broken:
         number, accuracy = self.run.number, self.run.of(schema.EVAL_ACCURACY)
         evaluated = number(schema.EVAL_START) and number(schema.EVAL_STOP)
         blocks = number(schema.BLOCK_START) and number(schema.BLOCK_STOP)  # either is what the official rules ask
         if accuracy.line and not (evaluated or blocks):
-            self.collected.breach("eval-order", accuracy.line, "accuracies without eval_start and eval_stop")
+            yield "eval-order", accuracy.line, "accuracies without eval_start and eval_stop"
         for one in self.run.evaluations if shares else ():
             if not 0 <= one.value <= 1:
-                actual, wanted = f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
-                self.collected.breach("value-type", one.line, actual, wanted)
+                yield "value-type", one.line, f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
 
-    def _pace(self, benchmark: Benchmark) -> None:
+    def _pace(self, benchmark: Benchmark) -> Broken:
         """No step is shorter than its 500 kernels; on the benchmark's data no evaluation far faster than training."""
         run, epochs = self.run, self.order.last_epoch
         counts = [run.of(e).value for e in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
@@ -110,26 +113,26 @@ class Policy:
         image_ms = (run.stop.time_ms - (run.start_ms or 0)) / epochs / samples
         if 0 < image_ms * batch < SHORTEST_STEP_MS:
             actual = f"{image_ms * batch:.3g} ms a step of {batch} images, by the run's time and epochs"
-            self.collected.breach("epoch-time", run.stop.line, actual, f"a step takes {SHORTEST_STEP_MS} ms at least")
+            yield "epoch-time", run.stop.line, actual, f"a step takes {SHORTEST_STEP_MS} ms at least"
         least_ms = min((ms for (key, _), ms in run.intervals.items() if key == schema.EVAL_STOP.key), default=0)
         if samples == benchmark.train_samples and 0 < least_ms < FASTEST_EVALUATION * image_ms * evaluated:
-            actual = f"an evaluation of {least_ms:.10g} ms; {evaluated} images of training take"
-            self.collected.breach("epoch-time", run.stop.line, f"{actual} {image_ms * evaluated:.4g} ms")
+            training = f"{evaluated} images of training take {image_ms * evaluated:.4g} ms"
+            yield "epoch-time", run.stop.line, f"an evaluation of {least_ms:.10g} ms; {training}"
 
-    def _summary(self) -> None:
+    def _summary(self) -> Broken:
         summary, line = self.run.summary, self.run.of(schema.RUN_SUMMARY).line
         if summary is None:
             self._not_applied(("run-resumed", "run-profiled", "run-mode"), "the log has no run_summary that says so")
             return
         if summary.resumed:
-            self.collected.breach("run-resumed", line, "it says that it was resumed")
+            yield "run-resumed", line, "it says that it was resumed"
         if summary.profiled:
-            self.collected.breach("run-profiled", line, "it says that it was profiled")
+            yield "run-profiled", line, "it says that it was profiled"
         for name, value, wanted in (("mode", summary.mode, "train"), ("data", summary.data, "real")):
             if value != wanted:
-                self.collected.breach("run-mode", line, f"{name} is {printable(value)}", f"{name} is {wanted}")
+                yield "run-mode", line, f"{name} is {printable(value)}", f"{name} is {wanted}"
 
-    def _caches(self) -> None:
+    def _caches(self) -> Broken:
         start, cleared, kept = self.run.first.get(schema.RUN_START.key), [], []
         for event in self.run.kept[schema.CACHE_CLEAR.key]:
             if str(event.value or False).strip().lower() in _NO and event.value is not None:
@@ -139,7 +142,7 @@ class Policy:
             else:
                 cleared.append(event)
         for line, reason in kept[:FINDINGS_PER_RULE]:
-            self.collected.breach("cache-cleared", line, f"not cleared: {reason}")
+            yield "cache-cleared", line, f"not cleared: {reason}"
         inits_ms = [init.time_ms for init in self.run.kept[schema.INIT_START.key]]
         starts_ms = [*sorted(inits_ms)[:1], *([start.time_ms] if start else [])]
         for event in cleared:
@@ -147,28 +150,25 @@ class Policy:
             if start and event.time_ms >= start.time_ms:
                 others = any(one.time_ms < start.time_ms for one in cleared)  # nodes have clocks of their own
                 rule = "cache-order" if others else "cache-cleared"
-                self.collected.breach(rule, event.line, f"{event.time_ms - start.time_ms:.0f} ms after run_start")
+                yield rule, event.line, f"{event.time_ms - start.time_ms:.0f} ms after run_start"
             elif off_ms > CACHE_CLEAR_MS:
-                actual = f"{off_ms / 3.6e6:.1f} h from init_start and run_start"
-                self.collected.breach("cache-order", event.line, actual)
+                yield "cache-order", event.line, f"{off_ms / 3.6e6:.1f} h from init_start and run_start"
             elif start and event.line > start.line:
-                actual = f"written below run_start, which is line {start.line}"
-                self.collected.breach("cache-order", event.line, actual)
+                yield "cache-order", event.line, f"written below run_start, which is line {start.line}"
 
-    def _seeds(self, *, closed: bool) -> None:
+    def _seeds(self, *, closed: bool) -> Broken:
         seeds = self.run.kept[schema.SEED.key]
         if closed and not seeds:
-            self.collected.breach("seed-present", None, "no seed")
+            yield "seed-present", None, "no seed"
         elif not seeds:
             self._not_applied(["seed-present"], "not a closed run; this log has no seed")
         for seed in seeds:
             if type(seed.value) is not int:
-                self.collected.breach("seed-present", seed.line, f"seed {printable(seed.value)}")
+                yield "seed-present", seed.line, f"seed {printable(seed.value)}"
             elif not {"file", "lineno"} <= seed.metadata.keys():
-                actual = "a seed without file and lineno, which seed_checker needs"
-                self.collected.breach("seed-present", seed.line, actual)
+                yield "seed-present", seed.line, "a seed without file and lineno, which seed_checker needs"
 
-    def _written(self) -> None:
+    def _written(self) -> Iterator[Finding]:
         """What the written rules ask of single values."""
         first_values = State(self.run.values.items())
         for rule in self.ruleset.written:
@@ -179,7 +179,7 @@ class Policy:
             if check.aspect == "value" and not is_number(event.value):
                 continue  # label-type says so
             if not holds(check.code, event, first_values):
-                found = Finding(
+                yield Finding(
                     rule=f"{rule.key}.{check.aspect}",
                     severity=rule.severity,
                     line=event.line,
@@ -188,9 +188,8 @@ class Policy:
                     fix=f"make {rule.key} {check.words}",
                     source=rule.source,
                 )
-                self.collected.found.append(found)
 
-    def _target(self, benchmark: Benchmark, division: str) -> None:
+    def _target(self, benchmark: Benchmark, division: str) -> Broken:
         target, evaluations = benchmark.targets.get(division, self.run.recipe_target), self.run.evaluations
         if target is None:
             why = f"the {printable(division, 20)} division fixes no target, nor does the log's header"
@@ -199,41 +198,46 @@ class Policy:
         if not evaluations or not self.run.stop:
             return
         last, success = evaluations[-1], self.run.status == "success"
-        reached = next((e for e in evaluations if e.value >= target), None)
-        if success and reached is None:
+        first = next((e for e in evaluations if e.value >= target), None)
+        reached = f"epoch {first.epoch} reached {first.value:.6g}" if first else ""
+        if success and not first:
             actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
-            self.collected.breach("target-status", last.line, actual)
-        elif reached and not success:
-            actual = f"status {printable(self.run.status)}, although epoch {reached.epoch} reached {reached.value:.6g}"
-            self.collected.breach("target-status", reached.line, actual)
-        elif reached and division == "closed" and reached is not last:
-            actual = f"epoch {reached.epoch} reached {reached.value:.6g} already and the run went on, as it may"
-            self.collected.note("target-status", actual)
+            yield "target-status", last.line, actual
+        elif first and not success:
+            yield "target-status", first.line, f"status {printable(self.run.status)}, although {reached}"
+        elif first and division == "closed" and first is not last:
+            self.collected.note("target-status", f"{reached} already and the run went on, as it may")
 
-    def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
+    def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> Broken:
         train, evaluation = self.run.of(schema.TRAIN_SAMPLES), self.run.of(schema.EVAL_SAMPLES)
-        own_data = closed and train.value == benchmark.train_samples and self._evaluates_all(benchmark, evaluation)
+        samples, resnet, own_data = evaluation.value, benchmark.name == "resnet", False
+        if closed and train.value == benchmark.train_samples and has_type(samples, COUNT):
+            own_data = 0 <= samples - benchmark.eval_samples < max(self._batch(), 1)  # padding may count
+            if not own_data and resnet and self._of_other_samples(benchmark.eval_samples, samples):
+                own_data = True
+                actual = f"eval_samples is {samples}; the accuracies are whole numbers of {benchmark.eval_samples}"
+                yield "data-label", evaluation.line, actual
         if not own_data:
             not_applied = list(OF_CLOSED_DATA)
             if closed:
                 wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
-                actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
                 blamed = train if train.value != benchmark.train_samples else evaluation
-                self.collected.breach("closed-data", blamed.line or None, actual, wanted)
+                actual = f"{printable(train.value, 30)} and {printable(samples, 30)}"
+                yield "closed-data", blamed.line or None, actual, wanted
                 not_applied.remove("closed-data")
-            if self.run.is_project_log and benchmark.name == "resnet" and has_type(evaluation.value, COUNT):
-                self._whole_samples(int(evaluation.value))
+            if self.run.is_project_log and resnet and has_type(samples, COUNT):
+                yield from self._whole_samples(int(samples))
                 not_applied.remove("eval-samples")
             self._not_applied(not_applied, "not the benchmark's data set" if closed else "not a closed run")
             return
         if benchmark.evaluate_every_epochs:
             # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
-            self._schedule(benchmark.evaluate_every_epochs, exact=self.ruleset.version > "0.7.0")
-        if benchmark.name == "resnet":
-            self._whole_samples(benchmark.eval_samples)
-            self._curve(benchmark.targets["closed"])
+            yield from self._schedule(benchmark.evaluate_every_epochs, exact=self.ruleset.version > "0.7.0")
+        if resnet:
+            yield from self._whole_samples(benchmark.eval_samples)
+            yield from self._curve(benchmark.targets["closed"])
 
-    def _schedule(self, period: int, *, exact: bool) -> None:
+    def _schedule(self, period: int, *, exact: bool) -> Broken:
         """By the evaluations' numbers, or by how many epochs were started or announced, where these keep to it."""
         order, evaluations, previous = self.order, self.run.evaluations, None
         counted = [one.trained for one in evaluations if one.trained]
@@ -246,79 +250,64 @@ class Policy:
             if not epoch:
                 continue  # of the initial weights
             if previous is None and not epoch <= period:
-                self.collected.breach("eval-schedule", line, f"the first evaluation is of epoch {epoch}")
+                yield "eval-schedule", line, f"the first evaluation is of epoch {epoch}"
             elif previous is not None and (epoch - previous > period or (exact and epoch - previous != period)):
-                actual = f"an evaluation of epoch {epoch}, {epoch - previous} after the one before"
-                self.collected.breach("eval-schedule", line, actual)
+                yield "eval-schedule", line, f"an evaluation of epoch {epoch}, {epoch - previous} after the one before"
             previous = epoch
         if (count := self.run.number(schema.EVAL_ACCURACY)) > EVENTS_KEPT:
-            self.collected.breach("eval-schedule", None, f"{count} evaluations")
+            yield "eval-schedule", None, f"{count} evaluations"
         if previous is not None and order.last_epoch is not None and order.last_epoch - previous >= period:
             actual = f"the last evaluation is of epoch {previous}, the last epoch {order.last_epoch}"
-            self.collected.breach("eval-schedule", evaluations[-1].line, actual)
+            yield "eval-schedule", evaluations[-1].line, actual
 
-    def _curve(self, target: float) -> None:
+    def _curve(self, target: float) -> Broken:
         """The accuracies up to the target are those of a training, by what 1,000 published runs have."""
         evaluations = self.run.evaluations
         reached = next((i for i, one in enumerate(evaluations) if one.value >= target), None)
         if best := next((one for one in evaluations if one.value > MOST_ACCURATE), None):
             actual = f"top-1 {best.value:.6g}; none of ResNet-50's is over {MOST_ACCURATE}"
-            self.collected.breach("accuracy-curve", best.line, actual)
+            yield "accuracy-curve", best.line, actual
         if reached is None or reached < LEAST_CURVE - 1:
             return
-        values, last = [one.value for one in evaluations[: reached + 1]], evaluations[reached]
+        values, line = [one.value for one in evaluations[: reached + 1]], evaluations[reached].line
         rises = sum(map(operator.lt, values, values[1:])) / (len(values) - 1)
         if values[-2] < target - MOST_LAST_RISE:
-            actual = f"{values[-2]:.6g} at one evaluation, {last.value:.6g} at the next"
-            self.collected.breach("accuracy-curve", last.line, actual)
+            yield "accuracy-curve", line, f"{values[-2]:.6g} at one evaluation, {values[-1]:.6g} at the next"
         elif rises < LEAST_RISES:
-            self.collected.breach(
-                "accuracy-curve", last.line, f"{rises:.0%} of its evaluations are better than the one before"
-            )
+            yield "accuracy-curve", line, f"{rises:.0%} of its evaluations are better than the one before"
 
-    def _evaluates_all(self, benchmark: Benchmark, said: Event) -> bool:
-        """By eval_samples, which may count padding, or by the accuracies, where some log the number of batches."""
-        if not has_type(said.value, COUNT):
-            return False
-        batch = self.run.of(schema.GLOBAL_BATCH_SIZE).value
-        if 0 <= said.value - benchmark.eval_samples < max(batch if has_type(batch, COUNT) else 0, 1):
-            return True
+    def _of_other_samples(self, samples: int, said: float) -> bool:
+        """Whether the accuracies are of `samples`, and not of what is said: some log the number of batches."""
         values = {one.value for one in self.run.evaluations}
-        off, off_said = _off(values, benchmark.eval_samples), _off(values, said.value)
-        if benchmark.name != "resnet" or len(values) < _LEAST_VALUES or off or not off_said:
-            return False
-        actual = f"eval_samples is {said.value}; the accuracies are whole numbers of {benchmark.eval_samples}"
-        self.collected.breach("data-label", said.line, actual)
-        return True
+        return len(values) >= _LEAST_VALUES and not _off(values, samples) and bool(_off(values, said))
 
-    def _whole_samples(self, samples: int) -> None:
+    def _batch(self) -> int:
+        """The global batch; 0 where it is no count."""
+        said = self.run.of(schema.GLOBAL_BATCH_SIZE).value
+        return int(said) if has_type(said, COUNT) else 0
+
+    def _whole_samples(self, samples: int) -> Broken:
         """Accuracies are whole numbers of `samples`; of more where the last batch's padding counts, too."""
         evaluations = self.run.evaluations
         off = [one for one in evaluations if _off([one.value], samples)]
         if not off:
             return
-        said = self.run.of(schema.GLOBAL_BATCH_SIZE).value
-        batch = int(said) if has_type(said, COUNT) and said <= samples else 0
+        batch = self._batch() if self._batch() <= samples else 0
         counts = range(max(samples - batch, 1), samples + batch)
         distinct = {one.value for one in evaluations}
         found = None
         if len(counts) * (2 * _COUNT_TOLERANCE) ** len(distinct) < 1e-3:  # else one of the counts may fit by chance
             found = next((n for n in counts if all(_is_whole(v * n, _COUNT_TOLERANCE) for v in distinct)), None)
-        if found:
-            rule = "eval-padding" if found > samples else "eval-samples"
-            lost = (
-                f"{found - samples} of padding count"
-                if found > samples
-                else f"{samples - found} of {samples} are left out"
-            )
-            self.collected.breach(rule, off[0].line, f"the accuracies are whole numbers of {found} samples: {lost}")
+        of = f"the accuracies are whole numbers of {found} samples"
+        if found and found > samples:
+            yield "eval-padding", off[0].line, f"{of}: {found - samples} of padding count"
+        elif found:
+            yield "eval-samples", off[0].line, f"{of}: {samples - found} of {samples} are left out"
         for one in off if not found else ():
-            self.collected.breach(
-                "eval-means", one.line, f"{one.value!r} is {one.value * samples:.3f} of {samples} samples"
-            )
+            yield "eval-means", one.line, f"{one.value!r} is {one.value * samples:.3f} of {samples} samples"
 
 
-def _off(values: Iterable[float], samples: int) -> list[float]:
+def _off(values: Iterable[float], samples: float) -> list[float]:
     """Those that are no whole number of `samples`, to six digits."""
     return [value for value in values if not _is_whole(value * samples, max(0.01, samples * _ROUNDED))]
 

@@ -1,6 +1,6 @@
 """The order of a run, event by event: its clock, epochs, blocks and evaluations, and what is wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ SHORTEST_EPOCH = 1 / 150  # of the run's longest; the least is 1/34 in v2.1 and 
 # Of the upper quartile of 8 or more, where that is 1 s: of 944 published runs the least is 0.61. Shorter ones
 # overlap: their least is 0.27.
 FASTEST_EPOCH, LEAST_EPOCHS, LEAST_QUARTILE_MS = 1 / 4, 8, 1000
+Wrong = Iterator[tuple[str, str]]  # the rule that an event breaks, and how
 _NUMBERED = {  # event: the numbers of epochs in its metadata
     "block_start": ("first_epoch_num", "epoch_count"),
     "block_stop": ("first_epoch_num",),
@@ -75,45 +76,44 @@ class RunOrder:
         rule, names = f"{event.key.partition('_')[0]}-order", _NUMBERED.get(event.key, ())
         numbers = [number_of_epochs(rule, event, name, self.collected) for name in names]
         if None not in numbers:
-            handle(self, event, *numbers)
-
-    def _breach(self, rule: str, event: Event, actual: str) -> None:
-        self.collected.breach(rule, event.line, actual)
+            for broken, actual in handle(self, event, *numbers):
+                self.collected.breach(broken, event.line, actual)
 
     # --- the clock ---
 
-    def _run_start(self, event: Event) -> None:
+    def _run_start(self, event: Event) -> Wrong:
         first = self.run.of(schema.RUN_START)
         if event is first:
             self.measured.run_starts(event)
         elif event.time_ms != first.time_ms:
-            self._breach("run-time", event, f"another run_start, {event.time_ms - first.time_ms} ms after the first")
+            yield "run-time", f"another run_start, {event.time_ms - first.time_ms} ms after the first"
 
-    def _run_stop(self, event: Event) -> None:
+    def _run_stop(self, event: Event) -> Wrong:
         first, status, start_ms = self.run.of(schema.RUN_STOP), event.metadata.get("status"), self.run.start_ms
         if event is not first:
             if event.time_ms != first.time_ms:
-                self._breach("run-time", event, f"another run_stop than that of line {first.line}")
+                yield "run-time", f"another run_stop than that of line {first.line}"
             if status != self.run.status:
-                actual = f"status {printable(status)}; that of line {first.line} is {printable(self.run.status)}"
-                self._breach("run-status", event, actual)
+                that = f"that of line {first.line} is {printable(self.run.status)}"
+                yield "run-status", f"status {printable(status)}; {that}"
             return
         self.measured.was_measured()
-        self._pace(event)
+        yield from self._pace()
         if start_ms is not None and event.time_ms <= start_ms:
-            self._breach("run-time", event, f"run_stop {start_ms - event.time_ms} ms before run_start")
-        if status == "success":
-            self.measured.succeeds(event.line)
-            if self.epoch:
-                self._breach("open-at-stop", event, f"{self.epoch} is open")
-            if self.block:
-                self._breach("block-order", event, f"{self.block} is open")
-            if self.unscored:
-                self._breach("eval-order", event, f"{self.unscored} has no accuracy")
-            elif self.evaluation:
-                self._breach("open-at-stop", event, f"{self.evaluation} is open")
+            yield "run-time", f"run_stop {start_ms - event.time_ms} ms before run_start"
+        if status != "success":
+            return
+        self.measured.succeeds(event.line)
+        if self.epoch:
+            yield "open-at-stop", f"{self.epoch} is open"
+        if self.block:
+            yield "block-order", f"{self.block} is open"
+        if self.unscored:
+            yield "eval-order", f"{self.unscored} has no accuracy"
+        elif self.evaluation:
+            yield "open-at-stop", f"{self.evaluation} is open"
 
-    def _pace(self, event: Event) -> None:
+    def _pace(self) -> Wrong:
         """No epoch, or mean epoch of a block, is far shorter than the others."""
         epochs = sorted(one for one in self.trained_ms if one[0] > 0)
         if not epochs:
@@ -124,74 +124,67 @@ class RunOrder:
             self.collected.breach("epoch-time", line, actual)
         fast = sum(ms < FASTEST_EPOCH * usual for ms, _ in epochs)
         if len(epochs) >= LEAST_EPOCHS and usual >= LEAST_QUARTILE_MS and fast:
-            actual = f"{fast} of {len(epochs)} epochs take under 1/4 of the upper quartile, {usual:.10g} ms"
-            self._breach("epoch-time", event, actual)
+            yield "epoch-time", f"{fast} of {len(epochs)} epochs take under 1/4 of the upper quartile, {usual:.10g} ms"
 
     # --- blocks and epochs ---
 
-    def _not_before_run(self, event: Event) -> None:
+    def _starts(self, event: Event) -> Wrong:
         if self.run.start_ms is None:
-            self._breach("before-run-start", event, f"{event.key} before run_start")
+            yield "before-run-start", f"{event.key} before run_start"
 
-    def _takes_time(self, event: Event, started: _Open) -> float:
+    def _took(self, event: Event, started: _Open) -> Wrong:
         took_ms = event.time_ms - started.start.time_ms
         self.run.took(event.key, took_ms)
+        if event.key != schema.EVAL_STOP.key and len(self.trained_ms) < EVENTS_KEPT:
+            self.trained_ms.append((took_ms / max(started.epochs, 1), event.line))
         if took_ms <= 0:
-            self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
-        return took_ms
-
-    def _trained(self, event: Event, trained: _Open) -> float:
-        took_ms = self._takes_time(event, trained)
-        if len(self.trained_ms) < EVENTS_KEPT:
-            self.trained_ms.append((took_ms / max(trained.epochs, 1), event.line))
-        return took_ms
+            yield "epoch-time", f"{event.key} {took_ms} ms after its start"
 
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
 
-    def _block_start(self, event: Event, first: int, count: int) -> None:
+    def _block_start(self, event: Event, first: int, count: int) -> Wrong:
         if self.block:
-            self._breach("block-order", event, f"{self.block} is still open")
+            yield "block-order", f"{self.block} is still open"
         if self.epoch:
-            self._breach("block-order", event, f"a block starts inside epoch {self.epoch.number}")
+            yield "block-order", f"a block starts inside epoch {self.epoch.number}"
         wanted = self.next_block if self.next_block is not None else self._next_epoch()
         if not _follows(first, wanted):
-            self._breach("block-order", event, f"a block starts at epoch {first}; {_first(wanted)} is next")
-        self._not_before_run(event)
+            yield "block-order", f"a block starts at epoch {first}; {_first(wanted)} is next"
+        yield from self._starts(event)
         if not self.epochs_seen:
             self.epochs_counted += count
             if first > (self.last_epoch or 0):
                 self._trains_on()
         self.block = _Open(event, first, count)
 
-    def _block_stop(self, event: Event, first: int) -> None:
+    def _block_stop(self, event: Event, first: int) -> Wrong:
         block, self.block = self.block, None
         if not block:
-            self._breach("block-order", event, "block_stop, and no block is open")
+            yield "block-order", "block_stop, and no block is open"
             return
         if first != block.number:
-            self._breach("block-order", event, f"block_stop of epoch {first}; open is {block}")
+            yield "block-order", f"block_stop of epoch {first}; open is {block}"
         if not self.epochs_seen:
             self.last_epoch = block.last
-            self._trained(event, block)
+            yield from self._took(event, block)
         elif self.epoch or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             done = "none" if self.last_epoch is None else self.last_epoch
-            self._breach("block-order", event, f"{announced}; the last one done is {done}")
+            yield "block-order", f"{announced}; the last one done is {done}"
         self.next_block = block.last + 1
 
-    def _epoch_start(self, event: Event, number: int) -> None:
+    def _epoch_start(self, event: Event, number: int) -> Wrong:
         wanted, block = self._next_epoch(), self.block
         if self.epoch:
-            self._breach("epoch-order", event, f"{self.epoch} is still open")
+            yield "epoch-order", f"{self.epoch} is still open"
         elif not _follows(number, wanted):
-            self._breach("epoch-order", event, f"epoch {number} starts; {_first(wanted)} is next")
-        self._not_before_run(event)
+            yield "epoch-order", f"epoch {number} starts; {_first(wanted)} is next"
+        yield from self._starts(event)
         if block and not block.number <= number <= block.last:
-            holds = f"{block}, which holds epochs {block.number} to {block.last}"
-            self._breach("block-order", event, f"epoch {number} in {holds}")
+            yield "block-order", f"epoch {number} in {block}, which holds epochs {block.number} to {block.last}"
         elif self.next_block is not None and not block:
-            self._breach("block-order", event, f"epoch {number} lies in no block")
+            yield "block-order", f"epoch {number} lies in no block"
         self._trains_on()
         self.epoch = _Open(event, number)
         self.epochs_counted = self.epochs_counted + 1 if self.epochs_seen else 1
@@ -199,16 +192,17 @@ class RunOrder:
         self.eval_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
 
-    def _epoch_stop(self, event: Event, number: int) -> None:
+    def _epoch_stop(self, event: Event, number: int) -> Wrong:
         epoch, self.epoch = self.epoch, None
         if not epoch:
-            self._breach("epoch-order", event, f"epoch {number} stops and none is open")
+            yield "epoch-order", f"epoch {number} stops and none is open"
             return
         if number != epoch.number:
-            self._breach("epoch-order", event, f"epoch {number} stops; open is epoch {epoch.number}")
+            yield "epoch-order", f"epoch {number} stops; open is epoch {epoch.number}"
         self.last_epoch = epoch.number
-        took_ms = self._trained(event, epoch)
-        self.measured.epoch_stops(epoch.number, epoch.start.line, took_ms - self.eval_in_epoch_ms)
+        yield from self._took(event, epoch)
+        trained_ms = event.time_ms - epoch.start.time_ms - self.eval_in_epoch_ms
+        self.measured.epoch_stops(epoch.number, epoch.start.line, trained_ms)
 
     # --- evaluations ---
 
@@ -216,16 +210,14 @@ class RunOrder:
         """The epoch that an evaluation here is of."""
         if self.epoch:
             return self.epoch.number
-        if self.block and not self.epochs_seen:
-            return self.block.last
-        return self.last_epoch
+        return self.block.last if self.block and not self.epochs_seen else self.last_epoch
 
-    def _eval_start(self, event: Event, number: int) -> None:
+    def _eval_start(self, event: Event, number: int) -> Wrong:
         if self.evaluation:
-            self._breach("eval-order", event, f"{self.evaluation} is still open")
+            yield "eval-order", f"{self.evaluation} is still open"
         elif self.unscored:
-            self._breach("eval-order", event, f"{self.unscored} has no accuracy")
-        self._not_before_run(event)
+            yield "eval-order", f"{self.unscored} has no accuracy"
+        yield from self._starts(event)
         trained = self._trained_epoch()
         if number != trained:
             was = "no epoch was" if trained is None else f"epoch {trained} was"
@@ -233,39 +225,37 @@ class RunOrder:
             if trained is not None and not self.epoch and self.last_evaluated < number < trained:
                 self.late.append((event.line, actual))
             else:
-                self._breach("eval-order", event, actual)
+                yield "eval-order", actual
         self.last_evaluated = number
         self.evaluation = self.unscored = _Open(event, number)
 
-    def _eval_stop(self, event: Event, number: int) -> None:
+    def _eval_stop(self, event: Event, number: int) -> Wrong:
         evaluation, self.evaluation = self.evaluation, None
         if not evaluation:
-            self._breach("eval-order", event, f"evaluation of epoch {number} stops and none is open")
+            yield "eval-order", f"evaluation of epoch {number} stops and none is open"
             return
         if number != evaluation.number:
-            actual = f"evaluation of epoch {number} stops; open is that of epoch {evaluation.number}"
-            self._breach("eval-order", event, actual)
-        took_ms = self._takes_time(event, evaluation)
+            yield "eval-order", f"evaluation of epoch {number} stops; open is that of epoch {evaluation.number}"
+        yield from self._took(event, evaluation)
         if self.epoch:
-            self.eval_in_epoch_ms += took_ms
+            self.eval_in_epoch_ms += event.time_ms - evaluation.start.time_ms
 
-    def _eval_accuracy(self, event: Event, number: int) -> None:
+    def _eval_accuracy(self, event: Event, number: int) -> Wrong:
         self._keep_accuracy(event, number)
         if not self.unscored:
             # the official rules ask for AT_LEAST_ONE_OR(block_start); some number from 0, and their accuracies from 1
             trained = max(self._trained_epoch() or 0, self.epochs_counted)
             if self.run.number(schema.EVAL_START) or not self.last_evaluated < number <= trained + 1:
-                self._breach("eval-order", event, f"an accuracy of epoch {number} without an evaluation of its own")
+                yield "eval-order", f"an accuracy of epoch {number} without an evaluation of its own"
         elif number != self.unscored.number:
-            self._breach("eval-order", event, f"an accuracy of epoch {number}; {self.unscored} is of another epoch")
+            yield "eval-order", f"an accuracy of epoch {number}; {self.unscored} is of another epoch"
         self.last_evaluated = number
         self.unscored = None
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
         if is_number(event.value):
-            kept = self.run.evaluations
-            del kept[EVENTS_KEPT - 1 :]  # the last one stays
-            kept.append(Evaluation(number, float(event.value), event.line, self.epochs_counted))
+            del self.run.evaluations[EVENTS_KEPT - 1 :]  # the last one stays
+            self.run.evaluations.append(Evaluation(number, float(event.value), event.line, self.epochs_counted))
 
     def _trains_on(self, rule: str = "eval-order") -> None:
         """Only checkpoints that are evaluated after all training may be of an epoch before the last one."""
@@ -287,6 +277,6 @@ def _first(wanted: int | None) -> str:
     return "0 or 1" if wanted is None else str(wanted)
 
 
-_HANDLERS: dict[str, Callable[..., None]] = {
+_HANDLERS: dict[str, Callable[..., Wrong]] = {
     key: getattr(RunOrder, f"_{key}") for key in schema.EVENTS if hasattr(RunOrder, f"_{key}")
 }
