@@ -124,7 +124,8 @@ class Measured:
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
         if (
-            not (type(steps) is type(images) is type(step) is int and is_number(time_s) and is_number(wait_s))
+            not (type(steps) is type(images) is type(step) is int)
+            or not all(map(is_number, (steps, images, step, time_s, wait_s)))
             or not (loss is None or (is_number(loss) and loss >= 0))
             or table_of(schema.InWindow, where) is None
         ):
@@ -235,6 +236,8 @@ class Measured:
         if self._last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self._last_epoch_ms + tick_ms:
             self._disagrees(event, f"{value:.6g} images/s; {samples} images in {took_s:.3f} s are {rate:.6g}")
 
+    tracked_stats = throughput
+
 
 def number_of_epochs(rule: str, event: Event, name: str, collected: Collected) -> int | None:
     """A number of epochs in the metadata of `event`; None, and a breach of `rule`, where it is none."""
@@ -246,11 +249,5 @@ def number_of_epochs(rule: str, event: Event, name: str, collected: Collected) -
     return None
 
 
-HANDLERS: dict[str, Callable[[Measured, Event], None]] = {
-    schema.STEP_WINDOW.key: Measured.step_window,
-    schema.RANK_TIMES.key: Measured.rank_times,
-    schema.CHECKPOINT.key: Measured.checkpoint,
-    schema.EPOCH_THROUGHPUT.key: Measured.epoch_throughput,
-    "throughput": Measured.throughput,
-    "tracked_stats": Measured.throughput,
-}
+_TAKEN = ("step_window", "rank_times", "checkpoint", "epoch_throughput", "throughput", "tracked_stats")
+HANDLERS: dict[str, Callable[[Measured, Event], None]] = {key: getattr(Measured, key) for key in _TAKEN}

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Any
 
-from compliance.logged_run import LoggedRun, is_number
+from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
 from compliance.strict.machine import most_images_per_s
 from compliance.strict.measured import TIME_TOLERANCE
 from compliance.strict.run_order import RunOrder
@@ -108,7 +108,12 @@ class ProjectLog:
     def _too_fast(self, pixels: Any) -> Iterator[Fault]:
         """A rate over the peak of the header's cards, or of its cores where it has none."""
         (rate, line), nodes = self.order.measured.fastest, self._nodes()
-        if self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet" and type(pixels) is int and pixels > 0 and nodes:
+        if (
+            self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
+            and type(pixels) is int
+            and has_type(pixels, COUNT)
+            and nodes
+        ):
             on_gpus = self.run.section(schema.HARDWARE)["device"] == "gpu"
             cards = [str(gpu["name"]) for node in nodes for gpu in node["gpus"]] if on_gpus else []
             cores = sum(node["cores"] for node in nodes)
@@ -123,14 +128,15 @@ class ProjectLog:
     def _too_short(self) -> Iterator[Fault]:
         """An end before the recipe's, or fewer samples of telemetry than half of those due."""
         run, configured, last = self.run, self.run.settings, self.order.last_epoch
-        epochs, target, every_s = configured.get("RECIPE.epochs"), run.recipe_target, configured.get("TELEMETRY_S")
+        every_s: Any = configured.get("TELEMETRY_S")
+        epochs, target = configured.get("RECIPE.epochs"), run.recipe_target
         reached = target is None or any(one.value >= target for one in run.evaluations)
         short = is_number(epochs) and (last or 0) < float(str(epochs)) and not configured.get("MAX_EPOCHS")
         if run.stop and run.status == "success" and short and not reached:
             yield run.stop.line, f"it ends in epoch {last} of {epochs}, and did not reach its target"
         summary = run.of(schema.TELEMETRY_SUMMARY)
         samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
-        if not is_number(samples) or not isinstance(every_s, int | float) or every_s <= 0:
+        if not is_number(samples) or not is_number(every_s) or every_s <= 0:
             return
         if run.start_ms is not None and run.stop_ms is not None:
             due = (run.stop_ms - run.start_ms) / 1000 / every_s * max(len(self._nodes()), 1)
@@ -154,7 +160,7 @@ class ProjectLog:
             ranks = f"{devices} devices of {summary.batch_per_device} images"
             yield at_line, f"{ranks}, {summary.nodes} nodes, {len(nodes)} hosts"
         for node in nodes if configured["DEVICE"] == "gpu" else []:
-            if len(node["gpus"]) < devices / summary.nodes:
+            if len(node["gpus"]) * summary.nodes < devices:
                 yield None, f"{devices} ranks on {summary.nodes} nodes, and {len(node['gpus'])} GPUs in one of them"
         said_twice = [(at_line, *one) for one in self._of_header(summary)]
         for point, by, wanted in self._of_events(summary):
@@ -233,4 +239,6 @@ def fits(kind: Any, value: Any) -> bool:
             fits(hints[field.name], value[field.name]) if field.name in value else field.default is not MISSING
             for field in fields(kind)
         )
-    return type(value) is kind or (kind is float and type(value) is int)
+    if type(value) is int:  # JSON's has no bound
+        return kind in (int, float) and abs(value) < 2**63
+    return type(value) is kind

@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import jobs, make_log
+from tests.compliance import forging as by
 from tests.compliance import fuzz
+from tests.compliance.altered import Altered
 
 HERE = Path(__file__).parent
 STEADY = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": [*HealthCheck]}
@@ -60,6 +62,24 @@ def test_a_good_log_with_bytes_replaced(data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(text) - 1))
         text[at : at + data.draw(st.integers(0, 5))] = data.draw(st.binary(max_size=6))
     fuzz.run_one(bytes(text))
+
+
+HUGE, GPU = 10**400, '{"name": "A100", "memory_gib": 40.0, "driver": "1"}'
+FORGED = {
+    "images": lambda log: log.inside("step_window", images=HUGE),
+    "energy": lambda log: log.inside("telemetry_summary", energy_j=HUGE),
+    "cores": lambda log: by.replaced(log, ('"cores": 2', f'"cores": {HUGE}')),
+    "TELEMETRY_S": lambda log: by.settings(log, TELEMETRY_S=HUGE),
+    "image_size": lambda log: by.settings(log, RECIPE_image_size=HUGE),
+    "batch": lambda log: by.settings(log.inside("run_summary", batch_per_device=HUGE), RECIPE_base_batch=256),
+    "no nodes": lambda log: by.settings(by.replaced(log, ('"gpus": []', f'"gpus": [{GPU}]')), DEVICE="gpu").inside(
+        "run_summary", nodes=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_our_own_log_with_a_number_that_nothing_can_be_computed_with(name: str) -> None:
+    fuzz.run_one(FORGED[name](Altered(make_log.run())).text.encode())
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
