@@ -129,12 +129,10 @@ def copied(change: Callable[[Altered], Altered]) -> Callable[[Altered, Altered],
 
 
 def replaced(log: Altered, *changes: tuple[str, str]) -> Altered:
-    """Texts of the log replaced; each stands in it."""
-    text = log.text
+    """Texts of the header replaced; each stands in it."""
     for old, new in changes:
-        assert old in text, old
-        text = text.replace(old, new)
-    log.lines = text.splitlines()
+        assert any(line.startswith("# {") and old in line for line in log.lines), old
+        log.lines = [line.replace(old, new) if line.startswith("# {") else line for line in log.lines]
     return log
 
 
