@@ -10,11 +10,9 @@ import pytest
 
 from compliance import rules
 from compliance.__main__ import main
-from compliance.check import check_file
-from compliance.submission.copies import alike
 from tests import make_log
 from tests.compliance.altered import Altered, foreign, write
-from tests.compliance.forging import clock, each, intervals
+from tests.compliance.forging import clock, intervals
 from tests.compliance.test_check import check, rules_broken
 
 # --- the two verdicts ---
@@ -88,33 +86,12 @@ def test_training_cut_from_a_log_is_found(tmp_path: Path, capsys) -> None:
         path.write_text(log.text)
         _, [file] = check(capsys, path, "--verdict", "strict")
         assert (file["official"], rules_broken(file)) == ("pass", broken)
-    evaluated = Altered(others)
-    started = evaluated.fields(evaluated.at("eval_start", 1))["time_ms"]
-    path.write_text(evaluated.change("eval_stop", lambda fields: fields.update(time_ms=started), 1).text)
-    _, [file] = check(capsys, path, "--verdict", "strict")
-    assert [f["line"] for f in file["findings"] if f["rule"] == "epoch-time"] == [evaluated.at("eval_stop", 1) + 1]
 
 
-def test_the_same_accuracies_at_another_start_are_found(tmp_path: Path, capsys) -> None:
-    texts = [make_log.run(seed=seed, accuracies=(0.5, 0.6, 0.95)) for seed in (1, 2)]
-    _, files = check(capsys, *write(tmp_path, *texts))
-    assert rules_broken(files[1]) == {"runs-differ"}
-
-
-def _later(text: str, seed: int) -> Altered:
-    """The run at another hour with another seed, and another accuracy at one evaluation."""
-    log = each(Altered(text).seed(seed), "", lambda fields: fields.update(time_ms=fields["time_ms"] + seed * 3_600_000))
-    return log.value("eval_accuracy", 0.4 + seed * 0.05, 1)
-
-
-@pytest.mark.parametrize("make", [lambda: foreign(make_log.closed_run()), make_log.run])
-def test_a_copy_with_other_times_and_another_accuracy_is_found(make, tmp_path: Path, capsys) -> None:
-    write(tmp_path, make(), *(_later(make(), seed).text for seed in range(2, 6)))
-    status, files = check(capsys, tmp_path, "--verdict", "strict")
-    assert (status, [rules_broken(file) for file in files]) == (1, [set(), *[{"runs-differ"}] * 4])
-    diverged = [foreign(make_log.closed_run(seed=seed, accuracies=(0.001,) * 9)) for seed in (1, 2)]
-    found = [check_file(path, rules.load("4.0.0")).run for path in write(tmp_path, *diverged)]
-    assert alike(*found) == ""
+def test_two_runs_that_diverged_are_not_one(tmp_path: Path, capsys) -> None:
+    diverged = [make_log.closed_run(seed=seed, accuracies=(*(0.001,) * 8, seed * 0.001)) for seed in (1, 2)]
+    _, files = check(capsys, *write(tmp_path, *map(foreign, diverged)))
+    assert not any(f["rule"] == "runs-differ" for file in files for f in file["findings"])
 
 
 @pytest.mark.parametrize(("equal", "found"), [(36, True), (20, True), (4, False)])
@@ -132,24 +109,6 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
     if found:
         [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
         assert "intervals, to the clock's tick (by chance in 1 of 10^" in one["actual"]
-
-
-def test_runs_of_one_host_at_one_time_are_found(tmp_path: Path, capsys) -> None:
-    later = _later(make_log.run(seed=7), 0)  # an hour apart by their seeds; now a minute after the first
-    each(later, "", lambda fields: fields.update(time_ms=fields["time_ms"] - 6 * 3_600_000 + 60_000))
-    write(tmp_path, make_log.run(seed=1), later.seed(7).text)
-    _, files = check(capsys, tmp_path)
-    [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
-    assert one["actual"] == "it ran on node0 while that trained: result_0.txt"
-
-
-def test_all_seeds_are_compared(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.run(seed=50))
-    for seed in range(20):
-        log.repeat("seed", -1).value("seed", 100 + seed, -1)
-    write(tmp_path, log.text, make_log.run(seed=119))
-    _, files = check(capsys, tmp_path)
-    assert "seeds-differ" in rules_broken(files[1])
 
 
 def _closed_run_of_4_epochs(epochs: int) -> str:
