@@ -69,7 +69,7 @@ OWN: dict[str, Forgery] = {
         "run_summary", precision="amp_o2", math_mode="amp_o2"), PRECISION="amp_o2"), "own-log"),
     "a section's key twice": (lambda log, _: by.replaced(
         log, ('"dirty": false', '"dirty": true, "dirty": false')), "own-log"),
-    "an epoch cut out": (lambda log, _: by.without(log, 2, 3), "own-log"),
+    "an epoch cut out": (lambda log, _: by.without_block(log, 1), "own-log"),
     "aborted in the third of 9 epochs, without what says so": (lambda log, _: by.settings(by.curve(
         lambda v: [round(x * 180) / 360 for x in v])(log, log), RECIPE_epochs=9), "own-log"),
     "another momentum than the recipe's": (lambda log, _: log.value("sgd_opt_momentum", 0.5), "own-log"),

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compliance import rules
+from compliance.check import check_file
 from tests import jobs, make_log
 from tests.compliance import forging as by
 from tests.compliance import fuzz
@@ -42,26 +44,23 @@ event = st.fixed_dictionaries(
 line = event.map(lambda fields: f":::MLLOG {json.dumps(fields)}".encode()) | st.binary(max_size=40)
 
 
-@given(st.binary(max_size=2000))
-@settings(max_examples=50, **STEADY)
-def test_any_bytes(data: bytes) -> None:
-    fuzz.run_one(data)
+events = st.tuples(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
 
 
-@given(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
-@settings(max_examples=80, **STEADY)
-def test_any_events_in_any_order(lines: list[bytes], end: bytes) -> None:
-    fuzz.run_one(end.join(lines))
-
-
-@given(st.data())
-@settings(max_examples=30, **STEADY)
-def test_a_good_log_with_bytes_replaced(data: st.DataObject) -> None:
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A good log with bytes replaced."""
     text = bytearray(make_log.run(epochs=1).encode())
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(text) - 1))
-        text[at : at + data.draw(st.integers(0, 5))] = data.draw(st.binary(max_size=6))
-    fuzz.run_one(bytes(text))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(text) - 1))
+        text[at : at + draw(st.integers(0, 5))] = draw(st.binary(max_size=6))
+    return bytes(text)
+
+
+@given(st.binary(max_size=2000) | events.map(lambda drawn: drawn[1].join(drawn[0])) | damaged())
+@settings(max_examples=160, **STEADY)
+def test_any_bytes_and_any_events_in_any_order(data: bytes) -> None:
+    fuzz.run_one(data)
 
 
 HUGE, GPU = 10**400, '{"name": "A100", "memory_gib": 40.0, "driver": "1"}'
@@ -89,9 +88,6 @@ def test_inputs_that_the_fuzzer_found(path: Path) -> None:
 
 def test_the_corpus_reaches_a_pass_and_many_rules(tmp_path: Path) -> None:
     """A corpus of inputs that all fail in the first line would prove nothing."""
-    from compliance import rules
-    from compliance.check import check_file
-
     assert len(CORPUS) > 50
     broken: set[str] = set()
     passed = 0
