@@ -24,10 +24,7 @@ _ROUNDED = 5e-7  # an accuracy of six digits; single precision is finer
 _LEAST_VALUES = 3  # each is a whole number of 50,000 by a chance of 5 %
 _COUNT_TOLERANCE = 0.012  # of a count of images, by an accuracy in single precision
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start, or run_start, at most
-_NEVER_OURS = (  # others may write so
-    *("exactly-once", "block-order", "label-time", "label-type", "open-at-stop", "line-order", "cache-order"),
-    *("eval-late", "eval-padding", "eval-means", "data-label", "rank-zero"),
-)
+_ALSO_OURS = ("line-encoding", "event-type")  # of the rules of form; the others a log of ours never breaks
 _NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})  # of a cleared cache
 _OF_SHARES = ("resnet", "hrnet")  # their quality is one: others' may be a distance
 _OF_OUR_BENCHMARKS = (
@@ -86,7 +83,7 @@ class Policy:
         if run.is_project_log:  # it is whole, and in the order in which our writer writes it
             for fault in ProjectLog(run=run, order=self.order).faults():
                 yield "own-log", *fault
-            for found in [f for f in self.collected.found if f.rule in _NEVER_OURS]:
+            for found in [f for f in self.collected.found if f.kind == "form" and f.rule not in _ALSO_OURS]:
                 yield "own-log", found.line, f"{found.rule}: {found.actual}"
 
     def _not_applied(self, rules: Iterable[str], why: str) -> None:

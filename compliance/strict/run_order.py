@@ -1,13 +1,11 @@
 """The order of a run, event by event: its clock, epochs, blocks and evaluations, and what is wrong."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import Collected
-from compliance.strict import measured
-from compliance.strict.measured import Measured, number_of_epochs
+from compliance.strict.measured import OWN, Measured, Wrong
 from runlog import schema
 from runlog.reader import Event
 from runlog.text import printable
@@ -16,11 +14,12 @@ SHORTEST_EPOCH = 1 / 150  # of the run's longest; the least is 1/34 in v2.1 and 
 # Of the upper quartile of 8 or more, where that is 1 s: of 944 published runs the least is 0.61. Shorter ones
 # overlap: their least is 0.27.
 FASTEST_EPOCH, LEAST_EPOCHS, LEAST_QUARTILE_MS = 1 / 4, 8, 1000
-Wrong = Iterator[tuple[str, str]]  # the rule that an event breaks, and how
-_NUMBERED = {  # event: the numbers of epochs in its metadata
-    "block_start": ("first_epoch_num", "epoch_count"),
-    "block_stop": ("first_epoch_num",),
-    **dict.fromkeys(("epoch_start", "epoch_stop", "eval_start", "eval_stop", "eval_accuracy"), ("epoch_num",)),
+_NUMBERED = {  # event: the rule that it has numbers of epochs, and their names in its metadata
+    "block_start": ("block-order", "first_epoch_num", "epoch_count"),
+    "block_stop": ("block-order", "first_epoch_num"),
+    **dict.fromkeys(("epoch_start", "epoch_stop"), ("epoch-order", "epoch_num")),
+    **dict.fromkeys(("eval_start", "eval_stop", "eval_accuracy"), ("eval-order", "epoch_num")),
+    "epoch_throughput": ("throughput-agrees", "epoch_num"),
 }
 
 
@@ -61,23 +60,35 @@ class RunOrder:
 
     def __post_init__(self) -> None:
         self.measured = Measured(self.run, self.collected)
+        keys = (*schema.EVENTS, "throughput", "tracked_stats")
+        handlers = {key: getattr(self, f"_{key}", getattr(self.measured, key, None)) for key in keys}
+        self._handlers = {key: handle for key, handle in handlers.items() if handle}
 
     def take(self, event: Event) -> None:
         """The next event, of any key."""
-        if measure := measured.HANDLERS.get(event.key):
-            measure(self.measured, event)
-        handle = _HANDLERS.get(event.key)
+        handle = self._handlers.get(event.key)
         if handle is None:
             return
         if event.key == schema.EVAL_ACCURACY.key and "epoch_num" not in event.metadata:
             self._keep_accuracy(
                 event, self.run.number(schema.EVAL_ACCURACY)
             )  # of another benchmark, by samples or steps
-        rule, names = f"{event.key.partition('_')[0]}-order", _NUMBERED.get(event.key, ())
-        numbers = [number_of_epochs(rule, event, name, self.collected) for name in names]
-        if None not in numbers:
-            for broken, actual in handle(self, event, *numbers):
-                self.collected.breach(broken, event.line, actual)
+        rule, *names = _NUMBERED.get(event.key, ("",))
+        numbers = [self._number(rule, event, name) for name in names]
+        for broken, *how in handle(event, *numbers) if None not in numbers else ():
+            if broken == OWN:
+                self.measured.fault(event.line, *how)
+            else:
+                self.collected.breach(broken, event.line, *how)
+
+    def _number(self, rule: str, event: Event, name: str) -> int | None:
+        """A number of epochs in the metadata of `event`; None, and a breach of `rule`, where it is none."""
+        value: Any = event.metadata.get(name)
+        if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
+            return int(value)
+        wanted = f"{event.key} has {name}, a whole number"
+        self.collected.breach(rule, event.line, f"{event.key} has {name} {printable(value)}", wanted)
+        return None
 
     # --- the clock ---
 
@@ -275,8 +286,3 @@ def _follows(number: int, wanted: int | None) -> bool:
 
 def _first(wanted: int | None) -> str:
     return "0 or 1" if wanted is None else str(wanted)
-
-
-_HANDLERS: dict[str, Callable[..., Wrong]] = {
-    key: getattr(RunOrder, f"_{key}") for key in schema.EVENTS if hasattr(RunOrder, f"_{key}")
-}
