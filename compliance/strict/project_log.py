@@ -162,45 +162,41 @@ class ProjectLog:
         for node in nodes if configured["DEVICE"] == "gpu" else []:
             if len(node["gpus"]) * summary.nodes < devices:
                 yield None, f"{devices} ranks on {summary.nodes} nodes, and {len(node['gpus'])} GPUs in one of them"
-        said_twice = [(at_line, *one) for one in self._of_header(summary)]
-        for point, by, wanted in self._of_events(summary):
-            event = self.run.of(point)
-            said_twice.append((event.line, point.key, event.value, by, wanted))
-        for line, name, found, by, wanted in said_twice:
+        for line, name, found, by, wanted in self._said_twice(summary):
             if found != wanted:
                 yield line, f"{name} is {printable(found)}; by {by} it is {printable(wanted)}"
 
-    def _of_header(self, summary: schema.RunSummary) -> Iterator[tuple[str, Any, str, Any]]:
-        """Name and value of what a setting says, too: which one, and what."""
-        configured, hardware = self.run.settings, self.run.section(schema.HARDWARE)
-        for name, by in _OF_SUMMARY.items():
-            yield f"run_summary's {name}", getattr(summary, name), by, configured[by]
-        _, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
-        ranks, resumes = configured["DGXNGPU"], configured["RESUME"] == "auto"
-        yield "run_summary's model", summary.model, "WORKLOAD", model
-        yield "run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes
-        yield "run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""
-        yield "run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed
-        yield "hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]
-        if configured["DEVICE"] == "cpu":
-            yield "PRECISION", configured["PRECISION"], "DEVICE", "fp32"
-        yield "hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]
-        synthetic = self.run.section(schema.DATASET)["synthetic"]
-        yield "dataset's synthetic", synthetic, "DATA", configured["DATA"] == "synthetic"
+    def _said_twice(self, summary: schema.RunSummary) -> Iterator[tuple[int, str, Any, str, Any]]:
+        """Line, name and value of what is said in two places; the other place, and what it says."""
 
-    def _of_events(self, summary: schema.RunSummary) -> Iterator[tuple[schema.Point[Any], str, Any]]:
-        """Events whose value the header or the summary says, too: which part of them, and what."""
-        configured, dataset = self.run.settings, self.run.section(schema.DATASET)
-        batch = summary.devices * summary.batch_per_device
-        benchmark, _ = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
+        def event(point: schema.Point[Any]) -> tuple[int, str, Any]:
+            first = self.run.of(point)
+            return first.line, point.key, first.value
+
+        configured = self.run.settings
+        dataset, hardware = (self.run.section(of) for of in (schema.DATASET, schema.HARDWARE))
+        line, batch = self.run.of(schema.RUN_SUMMARY).line, summary.devices * summary.batch_per_device
+        benchmark, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
+        ranks, resumes = configured["DGXNGPU"], configured["RESUME"] == "auto"
+        for name, by in _OF_SUMMARY.items():
+            yield line, f"run_summary's {name}", getattr(summary, name), by, configured[by]
+        yield line, "run_summary's model", summary.model, "WORKLOAD", model
+        yield line, "run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes
+        yield line, "run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""
+        yield line, "run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed
+        yield line, "hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]
+        if configured["DEVICE"] == "cpu":
+            yield line, "PRECISION", configured["PRECISION"], "DEVICE", "fp32"
+        yield line, "hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]
+        yield line, "dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"
         for point in _OF_SUBMISSION:
-            yield point, point.key.upper(), configured[point.key.upper()]
-        yield schema.SUBMISSION_BENCHMARK, "WORKLOAD", benchmark
+            yield *event(point), point.key.upper(), configured[point.key.upper()]
+        yield *event(schema.SUBMISSION_BENCHMARK), "WORKLOAD", benchmark
         platform = configured["SUBMISSION_PLATFORM"] or configured["DGXSYSTEM"]
-        yield schema.SUBMISSION_PLATFORM, "SUBMISSION_PLATFORM", platform
-        yield schema.GLOBAL_BATCH_SIZE, "run_summary", batch
-        yield schema.TRAIN_SAMPLES, "dataset", dataset["train_samples"]
-        yield schema.EVAL_SAMPLES, "dataset", dataset["eval_samples"]
+        yield *event(schema.SUBMISSION_PLATFORM), "SUBMISSION_PLATFORM", platform
+        yield *event(schema.GLOBAL_BATCH_SIZE), "run_summary", batch
+        yield *event(schema.TRAIN_SAMPLES), "dataset", dataset["train_samples"]
+        yield *event(schema.EVAL_SAMPLES), "dataset", dataset["eval_samples"]
         kind = self.run.text(schema.OPT_NAME)
         if optimizer := schema.OPTIMIZER.get(kind):
             repeated: dict[str, schema.Point[Any]] = {
@@ -210,14 +206,15 @@ class ProjectLog:
                 "RECIPE.optimizer.momentum": optimizer["momentum"],
                 "RECIPE.optimizer.weight_decay": optimizer["weight_decay"],
             }
-            yield from ((repeated[name], name, configured[name]) for name in repeated if name in configured)
+            for name in (name for name in repeated if name in configured):
+                yield *event(repeated[name]), name, configured[name]
             rate: Any = configured.get("RECIPE.base_learning_rate")
             of_batch: Any = configured.get("RECIPE.base_batch")
             if is_number(rate) and (of_batch is None or (is_number(of_batch) and of_batch > 0)):
                 rate = float(rate) * (batch / of_batch if of_batch else 1.0)
-                yield optimizer["base_learning_rate"], "the recipe and the batch", rate
+                yield *event(optimizer["base_learning_rate"]), "the recipe and the batch", rate
         if not summary.resumed and configured["SEED"] != -1:
-            yield schema.SEED, "SEED", configured["SEED"]
+            yield *event(schema.SEED), "SEED", configured["SEED"]
 
 
 def fits(kind: Any, value: Any) -> bool:
