@@ -137,46 +137,40 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> 
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "key", "value", "severity"),
+    ("optimizer", "key", "value", "severity", "batch"),
     [
-        ("lars", "lars_opt_base_learning_rate", 0, "error"),
-        ("lars", "lars_opt_learning_rate_warmup_epochs", -1, "error"),
-        ("lars", "model_bn_span", 0, "error"),
-        ("sgd", "sgd_opt_base_learning_rate", -0.1, "error"),
-        ("sgd", "opt_learning_rate_warmup_epochs", -1, "error"),
+        ("lars", "lars_opt_base_learning_rate", 0, "error", 408),
+        ("lars", "lars_opt_learning_rate_warmup_epochs", -1, "error", 408),
+        ("lars", "model_bn_span", 0, "error", 408),
+        ("sgd", "sgd_opt_base_learning_rate", -0.1, "error", 408),
+        ("sgd", "opt_learning_rate_warmup_epochs", -1, "error", 408),
         # where verifier and table differ, the verifier is "the source of truth"
-        ("lars", "lars_opt_momentum", 0.95, "warning"),
-        ("sgd", "sgd_opt_momentum", 0.8, "warning"),
-        ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1, "warning"),
-        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5, "warning"),
+        ("lars", "lars_opt_momentum", 0.95, "warning", 408),
+        ("lars", "lars_opt_momentum", 0.95, None, 4096),  # of 8 devices: from 32k on it may be another one
+        ("sgd", "sgd_opt_momentum", 0.8, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5, "warning", 408),
     ],
 )
-def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity: str, tmp_path, capsys) -> None:
+def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity, batch, tmp_path, capsys) -> None:
     recipe = (make_log.LARS if optimizer == "lars" else make_log.SGD) | {key: value}
     of_closed, of_open = write(
-        tmp_path, make_log.closed_run(hyperparameters=recipe), make_log.run(hyperparameters=recipe)
+        tmp_path, make_log.closed_run(hyperparameters=recipe, batch=batch), make_log.run(hyperparameters=recipe)
     )
     status, [file] = check(capsys, of_closed)
-    [found] = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
-    assert (file["official"], found["class"], found["severity"]) == ("pass", "rule", severity)
+    found = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
+    assert [(f["class"], f["severity"]) for f in found] == ([("rule", severity)] if severity else [])
     if severity == "error":
-        assert status == 1
-        assert f"|resnet |{optimizer if key != 'model_bn_span' else 'sgd'} |{key}" in found["source"]
+        assert (status, file["official"]) == (1, "pass")
+        assert f"|resnet |{optimizer if key != 'model_bn_span' else 'sgd'} |{key}" in found[0]["source"]
         assert check(capsys, of_open)[0] == 0  # the open division may
-    else:
-        assert "read in: training_rules.adoc of version 0.7" in found["source"]
-
-
-def test_another_momentum_is_allowed_from_a_batch_of_32k(tmp_path: Path, capsys) -> None:
-    recipe = make_log.LARS | {"lars_opt_momentum": 0.95}
-    _, [file] = check(capsys, *write(tmp_path, make_log.closed_run(batch=4096, hyperparameters=recipe)))
-    assert "lars_opt_momentum.value" not in {f["rule"] for f in file["findings"]}
+    elif severity:
+        assert "read in: training_rules.adoc of version 0.7" in found[0]["source"]
 
 
 def test_a_closed_run_numbers_its_epochs_from_1(tmp_path: Path, capsys) -> None:
     text = re.sub(r'(epoch_num": )(\d+)', lambda match: f"{match[1]}{int(match[2]) - 1}", make_log.closed_run())
-    (tmp_path / "log").write_text(text)
-    _, [file] = check(capsys, tmp_path / "log", "--verdict", "strict")
+    _, [file] = check(capsys, *write(tmp_path, text), "--verdict", "strict")
     assert {f["severity"] for f in file["findings"] if f["rule"] == "epoch_start.metadata"} == {"warning"}  # "should"
 
 
