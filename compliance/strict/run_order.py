@@ -51,7 +51,7 @@ class RunOrder:
     last_epoch: int | None = None
     trained_ms: list[tuple[float, int]] = field(default_factory=list)  # of an epoch, and the line where it ended
     block: _Open | None = None
-    next_block: int | None = None  # where it must start
+    last_block: int | None = None  # the last epoch of the one that ended
     evaluation: _Open | None = None
     unscored: _Open | None = None  # evaluation that still lacks its accuracy
     eval_in_epoch_ms: float = 0.0
@@ -70,9 +70,8 @@ class RunOrder:
         if handle is None:
             return
         if event.key == schema.EVAL_ACCURACY.key and "epoch_num" not in event.metadata:
-            self._keep_accuracy(
-                event, self.run.number(schema.EVAL_ACCURACY)
-            )  # of another benchmark, by samples or steps
+            # of another benchmark, by samples or steps
+            self._keep_accuracy(event, self.run.number(schema.EVAL_ACCURACY))
         rule, *names = _NUMBERED.get(event.key, ("",))
         numbers = [self._number(rule, event, name) for name in names]
         for broken, *how in handle(event, *numbers) if None not in numbers else ():
@@ -151,17 +150,14 @@ class RunOrder:
         if took_ms <= 0:
             yield "epoch-time", f"{event.key} {took_ms} ms after its start"
 
-    def _next_epoch(self) -> int | None:
-        return None if self.last_epoch is None else self.last_epoch + 1
-
     def _block_start(self, event: Event, first: int, count: int) -> Wrong:
         if self.block:
             yield "block-order", f"{self.block} is still open"
         if self.epoch:
             yield "block-order", f"a block starts inside epoch {self.epoch.number}"
-        wanted = self.next_block if self.next_block is not None else self._next_epoch()
-        if not _follows(first, wanted):
-            yield "block-order", f"a block starts at epoch {first}; {_first(wanted)} is next"
+        wanted = _after(self.last_epoch if self.last_block is None else self.last_block)
+        if first not in wanted:
+            yield "block-order", f"a block starts at epoch {first}; {' or '.join(map(str, wanted))} is next"
         yield from self._starts(event)
         if not self.epochs_seen:
             self.epochs_counted += count
@@ -183,18 +179,18 @@ class RunOrder:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             done = "none" if self.last_epoch is None else self.last_epoch
             yield "block-order", f"{announced}; the last one done is {done}"
-        self.next_block = block.last + 1
+        self.last_block = block.last
 
     def _epoch_start(self, event: Event, number: int) -> Wrong:
-        wanted, block = self._next_epoch(), self.block
+        wanted, block = _after(self.last_epoch), self.block
         if self.epoch:
             yield "epoch-order", f"{self.epoch} is still open"
-        elif not _follows(number, wanted):
-            yield "epoch-order", f"epoch {number} starts; {_first(wanted)} is next"
+        elif number not in wanted:
+            yield "epoch-order", f"epoch {number} starts; {' or '.join(map(str, wanted))} is next"
         yield from self._starts(event)
         if block and not block.number <= number <= block.last:
             yield "block-order", f"epoch {number} in {block}, which holds epochs {block.number} to {block.last}"
-        elif self.next_block is not None and not block:
+        elif self.last_block is not None and not block:
             yield "block-order", f"epoch {number} lies in no block"
         self._trains_on()
         self.epoch = _Open(event, number)
@@ -279,10 +275,6 @@ class RunOrder:
         self.measured.finish()
 
 
-def _follows(number: int, wanted: int | None) -> bool:
-    """Whether `number` is the wanted one; the first of a run is 0 or 1."""
-    return number == wanted or (wanted is None and number in (0, 1))
-
-
-def _first(wanted: int | None) -> str:
-    return "0 or 1" if wanted is None else str(wanted)
+def _after(last: int | None) -> tuple[int, ...]:
+    """What the next epoch may be; the first of a run is 0 or 1."""
+    return (0, 1) if last is None else (last + 1,)
