@@ -64,28 +64,16 @@ def test_annotations_of_github(tmp_path: Path, capsys) -> None:
 # --- what must not pass ---
 
 
-def _cut(text: str, kept_ms: float) -> Altered:
-    """The log with the time between the first block's end and run_stop squeezed into `kept_ms`."""
-    log = Altered(text)
+@pytest.mark.parametrize("without", [(), ("epoch_start", "epoch_stop")])
+@pytest.mark.parametrize(("shorter", "broken"), [(120, set()), (180, {"epoch-time"})])
+def test_training_cut_from_a_log_is_found(without, shorter: int, broken: set[str], tmp_path: Path, capsys) -> None:
+    """The time between the first block's end and run_stop is squeezed."""
+    log = Altered(foreign(make_log.closed_run())).drop_all(*without)
     first, last = (log.fields(log.at(key))["time_ms"] for key in ("block_stop", "run_stop"))
-    return clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
-
-
-def test_training_cut_from_a_log_is_found(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "result_0.txt"
-    others = foreign(make_log.closed_run())
-    of_the_rest_ms = 32 * 36_000 + 8 * 2_000
-    without_epochs = Altered(others).drop_all("epoch_start", "epoch_stop").text
-    for text, shorter, broken in (
-        (others, 120, set()),
-        (others, 180, {"epoch-time"}),
-        (without_epochs, 120, set()),
-        (without_epochs, 180, {"epoch-time"}),
-    ):
-        log = _cut(text, of_the_rest_ms / shorter)
-        path.write_text(log.text)
-        _, [file] = check(capsys, path, "--verdict", "strict")
-        assert (file["official"], rules_broken(file)) == ("pass", broken)
+    kept_ms = (32 * 36_000 + 8 * 2_000) / shorter
+    clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
+    _, [file] = check(capsys, *write(tmp_path, log.text), "--verdict", "strict")
+    assert (file["official"], rules_broken(file)) == ("pass", broken)
 
 
 def test_two_runs_that_diverged_are_not_one(tmp_path: Path, capsys) -> None:
