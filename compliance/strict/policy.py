@@ -26,7 +26,6 @@ _COUNT_TOLERANCE = 0.012  # of a count of images, by an accuracy in single preci
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start, or run_start, at most
 _ALSO_OURS = ("line-encoding", "event-type")  # of the rules of form; the others a log of ours never breaks
 _NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})  # of a cleared cache
-_OF_SHARES = ("resnet", "hrnet")  # their quality is one: others' may be a distance
 _OF_OUR_BENCHMARKS = (
     *("target-status", "closed-data", "epoch-order", "block-order", "eval-order", "epoch-time", "throughput-agrees"),
     *("eval-schedule", "eval-samples", "eval-means", "eval-padding", "eval-late", "accuracy-curve", "data-label"),
@@ -73,7 +72,7 @@ class Policy:
             self._not_applied(_OF_OUR_BENCHMARKS, why)
         else:
             self.order.finish()
-            yield from self._evaluated(shares=name in _OF_SHARES)
+            yield from self._evaluated()
             if name == "resnet":
                 yield from self._pace(benchmark)
             yield from self._target(benchmark, division)
@@ -90,13 +89,13 @@ class Policy:
         for rule in rules:
             self.collected.note(rule, f"not applied: {why}")
 
-    def _evaluated(self, *, shares: bool) -> Broken:
+    def _evaluated(self) -> Broken:
         number, accuracy = self.run.number, self.run.of(schema.EVAL_ACCURACY)
         evaluated = number(schema.EVAL_START) and number(schema.EVAL_STOP)
         blocks = number(schema.BLOCK_START) and number(schema.BLOCK_STOP)  # either is what the official rules ask
         if accuracy.line and not (evaluated or blocks):
             yield "eval-order", accuracy.line, "accuracies without eval_start and eval_stop"
-        for one in self.run.evaluations if shares else ():
+        for one in self.run.evaluations:  # of both benchmarks it is a share; others' may be a distance
             if not 0 <= one.value <= 1:
                 yield "value-type", one.line, f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
 

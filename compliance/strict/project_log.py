@@ -108,22 +108,15 @@ class ProjectLog:
     def _too_fast(self, pixels: Any) -> Iterator[Fault]:
         """A rate over the peak of the header's cards, or of its cores where it has none."""
         (rate, line), nodes = self.order.measured.fastest, self._nodes()
-        if (
-            self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
-            and type(pixels) is int
-            and has_type(pixels, COUNT)
-            and nodes
-        ):
-            on_gpus = self.run.section(schema.HARDWARE)["device"] == "gpu"
-            cards = [str(gpu["name"]) for node in nodes for gpu in node["gpus"]] if on_gpus else []
-            cores = sum(node["cores"] for node in nodes)
-            most = most_images_per_s(cards, cores, pixels)
-            if most is not None and rate > most:
-                what = f"{len(cards)} cards" if cards else f"{cores} cores"
-                yield (
-                    line,
-                    f"a window of {rate:.6g} images/s; the peak of its {what} is below {most:.6g} at {pixels} px",
-                )
+        resnet = self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
+        if not nodes or not resnet or type(pixels) is not int or not has_type(pixels, COUNT):
+            return
+        on_gpus, cores = self.run.section(schema.HARDWARE)["device"] == "gpu", sum(node["cores"] for node in nodes)
+        cards = [str(gpu["name"]) for node in nodes for gpu in node["gpus"]] if on_gpus else []
+        most = most_images_per_s(cards, cores, pixels)
+        if most is not None and rate > most:
+            bound = f"the peak of its {f'{len(cards)} cards' if cards else f'{cores} cores'} is below {most:.6g}"
+            yield line, f"a window of {rate:.6g} images/s; {bound} at {pixels} px"
 
     def _too_short(self) -> Iterator[Fault]:
         """An end before the recipe's, or fewer samples of telemetry than half of those due."""
