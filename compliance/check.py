@@ -6,21 +6,20 @@ rest counted, of each key the first event.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compliance.first_values import FirstValues
+from compliance.logged_run import COUNT, NOTHING, NUMBER, TEXT, LoggedRun, has_type
 from compliance.official.checker import Judge, official_findings
 from compliance.official.rule_files import VERSION, keys
 from compliance.rules import Collected, Finding, Ruleset, breach, verdict
-from compliance.strict import measured, project_log
 from compliance.strict.policy import Policy
-from compliance.strict.run_order import Evaluation, RunOrder
+from compliance.strict.run_order import RunOrder
 from runlog import schema
-from runlog.reader import Entry, Event, Header, Problem, read_log, table_of
-from runlog.text import printable
+from runlog.reader import Entry, Event, Header, Problem, read_log
+from runlog.text import as_json, printable, visible
 
 SECTIONS_KEPT = 100
 REFUSED_READ = 10_000  # damaged lines; a log with more is judged by these alone
@@ -47,46 +46,21 @@ LINE_ORDER_MS = 100  # of threads or hosts that write side by side
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedRun:
-    """What a log says of its run; None where it does not say. Times are Unix milliseconds."""
-
-    values: Mapping[str, Any] = field(default_factory=dict)  # first value of each key that a row or this checker names
-    lines: Mapping[str, int] = field(default_factory=dict)  # and its line
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    seeds: tuple[tuple[Any, int], ...] = ()  # value, line
-    evaluations: tuple[Evaluation, ...] = ()
-    start_ms: float | None = None
-    stop_ms: float | None = None
-    status: str | None = None
-    is_project_log: bool = False  # it has something that only this project writes
-    losses: tuple[Any, ...] = ()  # of its first windows
-    # by kind and place: epochs, blocks, evaluations, windows
-    intervals: Mapping[tuple[str, int], float] = field(default_factory=dict)
-
-    def first_value(self, event: schema.Point[Any]) -> Any:
-        """The first value of an event of our schema; None without one."""
-        return self.values.get(event.key)
-
-    def section(self, section: schema.Section[Any]) -> dict[str, Any]:
-        """A section of the header that is a table; empty without one."""
-        found = self.headers.get(section.name)
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def minutes(self) -> float | None:
-        """Time to train, as mlperf-logging's result_summarizer computes it."""
-        if self.start_ms is None or self.stop_ms is None:
-            return None
-        return (float(self.stop_ms) - float(self.start_ms)) / 60 / 1000
-
-    @property
-    def summary(self) -> schema.RunSummary | None:
-        """The run_summary event; None without a whole one."""
-        return table_of(schema.RunSummary, self.first_value(schema.RUN_SUMMARY))
+_OF_FIGURES = (  # what a score or a rate is computed from; other names and numbers are labels
+    _keys(schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.GLOBAL_BATCH_SIZE, schema.EVAL_ACCURACY)
+    | _keys(schema.GRADIENT_ACCUMULATION_STEPS)
+)
 
 
-NOTHING = LoggedRun()  # what no log says
+def _value_type(event: schema.Point[Any] | schema.Mark) -> str | None:
+    """The type of an event's value by its meaning; None where it may be anything."""
+    if not isinstance(event, schema.Point) or event.key.endswith("learning_rate_decay_steps"):
+        return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
+    return {str: TEXT, float: NUMBER}.get(event.value) or (COUNT if event.least == 1 else None)
+
+
+_TYPES = {key: (event.event_type, _value_type(event)) for key, event in schema.EVENTS.items()}
+_OTHER = ("POINT_IN_TIME", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +115,12 @@ class Checker:
 
     def __init__(self, ruleset: Ruleset, benchmark: str | None = None) -> None:
         self._ruleset, self._benchmark_asked = ruleset, benchmark
+        self._known = dict.fromkeys([*sorted(keys(ruleset.version)), *schema.EVENTS])
         self._collected = Collected(ruleset.strict)
-        self._values = FirstValues(keys(ruleset.version), self._collected)
-        self._headers: dict[str, Any] = {}
-        figures = measured.Measured(self._values, self._headers, self._collected)
-        self._order = RunOrder(values=self._values, collected=self._collected, measured=figures)
+        self._run = LoggedRun()
+        self._order = RunOrder(run=self._run, collected=self._collected)
         self._judge = Judge(ruleset.version, self._collected)
-        self._events = 0
+        self._empty = True
         self._last_ms = -math.inf
         self._refused = 0  # lines that the official parser refuses
         self.misread = False  # whether the official parser may read a line in another way
@@ -157,29 +130,33 @@ class Checker:
         for entry in entries:
             if type(entry) is Event:
                 self._event(entry)
-            elif self._refused < REFUSED_READ:
-                self._other(entry)
-            else:
+            elif self._refused >= REFUSED_READ:
                 return
+            elif type(entry) is Problem:
+                self._problem(entry)
+            elif type(entry) is Header:
+                self._header(entry)
 
-    def _other(self, entry: Entry) -> None:
-        if type(entry) is Problem:
-            is_type = entry.kind == "event-type"
-            self.misread = self.misread or not is_type
-            self._refused += entry.kind in ("json", "fields", "trailing-text")
-            rule = "event-type" if is_type else f"line-{entry.kind}"
-            text = f": {printable(entry.text)}" if entry.text else ""
-            self._collected.breach(rule, entry.line, f"{printable(entry.message)}{text}")
-        elif type(entry) is Header and len(self._headers) < SECTIONS_KEPT:
-            if self._headers.setdefault(entry.section, entry.value) is not entry.value:
-                self._order.measured.fault(entry.line, f"a second header section {printable(entry.section)}")
-            if entry.section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(entry.value)):
-                self._collected.breach("null-gpu", entry.line, f"{entry.section} names a null GPU")
+    def _problem(self, problem: Problem) -> None:
+        is_type = problem.kind == "event-type"
+        self.misread = self.misread or not is_type
+        self._refused += problem.kind in ("json", "fields", "trailing-text")
+        rule = "event-type" if is_type else f"line-{problem.kind}"
+        text = f": {printable(problem.text)}" if problem.text else ""
+        self._collected.breach(rule, problem.line, f"{printable(problem.message)}{text}")
+
+    def _header(self, header: Header) -> None:
+        section, value, line = header
+        if len(self._run.headers) >= SECTIONS_KEPT:
+            return
+        if self._run.headers.setdefault(section, value) is not value:
+            self._order.measured.fault(line, f"a second header section {printable(section)}")
+        if section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(value)):
+            self._collected.breach("null-gpu", line, f"{section} names a null GPU")
 
     def _event(self, event: Event) -> None:
         key, _, metadata, time_ms, _, line, _, rank = event
-        order = self._order
-        self._events += 1
+        self._empty = False
         if key not in _OF_OTHER_RANKS:
             if time_ms < self._last_ms:
                 actual = f"{printable(key)} at {time_ms} ms, {self._last_ms - time_ms} ms before an event above it"
@@ -188,26 +165,36 @@ class Checker:
                 self._last_ms = time_ms
             if rank := rank or metadata.get("rank"):
                 self._collected.breach("rank-zero", line, f"{printable(key)} of rank {printable(rank, 20)}")
-        if order.stop_line is not None and key in _OF_TRAINING:
+        if key in _OF_TRAINING and (stop := self._run.stop):
             rule = "open-at-stop" if key in _CLOSING else "after-run-stop"
-            self._collected.breach(rule, line, f"{key} after the run_stop of line {order.stop_line}")
-        self._values.take(event)
+            self._collected.breach(rule, line, f"{key} after the run_stop of line {stop.line}")
+        if key in self._known:
+            self._run.take(event)
+            self._types(event)
         self._judge.take(event)
-        order.take(event)
-        if measure := measured.HANDLERS.get(key):
-            measure(order.measured, event)
+        self._order.take(event)
+
+    def _types(self, event: Event) -> None:
+        key, line = event.key, event.line
+        kind, wanted = _TYPES.get(key, _OTHER)
+        if wanted is not None and not has_type(event.value, wanted):
+            rule, actual = "value-type" if key in _OF_FIGURES else "label-type", visible(as_json(event.value), 160)
+            self._collected.breach(rule, line, f"{key} is {actual}", f"{key} is {wanted}")
+        if event.event_type not in ("", kind):  # the reader told of an unknown one
+            self._collected.breach("event-type", line, f"{key} is of type {event.event_type}", f"{key}: {kind}")
 
     def _out_of_order(self, key: str, time_ms: float) -> str:
         """The rule that an event earlier than one above it breaks."""
         if key not in _OF_THE_CLOCK:
             return "label-time"
-        before_run = self._order.start_ms is not None and time_ms < self._order.start_ms
+        start_ms = self._run.start_ms
+        before_run = start_ms is not None and time_ms < start_ms
         return "time-order" if before_run or self._last_ms - time_ms > LINE_ORDER_MS else "line-order"
 
     def finish(self) -> tuple[tuple[Finding, ...], LoggedRun]:
         """The findings, errors first, then by line; and the run."""
-        values, order, collected = self._values, self._order, self._collected
-        if not self._events:
+        run, collected = self._run, self._collected
+        if self._empty:
             why = f"none can be read; line {found[0].line}: {found[0].actual}" if (found := collected.found) else "none"
             source, fix = f"mlperf-logging {VERSION}, mlp_compliance.py", "give the log of a run"
             none = Finding(
@@ -215,22 +202,8 @@ class Checker:
             )
             return (none,), NOTHING
         self._judge.finish()
-        policy = Policy(ruleset=self._ruleset, values=values, order=order, headers=self._headers, collected=collected)
-        policy.finish(self._benchmark_asked)
-        named = {key: state for key, state in values.keys.items() if state.count}
-        run = LoggedRun(
-            values={key: state.value for key, state in named.items()},
-            lines={key: state.line for key, state in named.items()},
-            headers=self._headers,
-            seeds=tuple((value, line) for value, line, _ in order.seeds),
-            evaluations=tuple(order.evaluations),
-            start_ms=order.start_ms,
-            stop_ms=order.stop_ms,
-            status=order.status if isinstance(order.status, str) else None,
-            is_project_log=project_log.is_project_log(self._headers, values),
-            losses=tuple(order.measured.losses),
-            intervals=order.intervals | {("step_window", i): s for i, s in enumerate(order.measured.times_s)},
-        )
+        run.first = {key: run.first[key] for key in self._known if key in run.first}
+        Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).finish(self._benchmark_asked)
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
         findings = collected.finish()

@@ -127,13 +127,8 @@ class Finding:
 
 
 def breach(rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None) -> Finding:
-    text: dict[str, Any] = {
-        "expected": expected or rule.expected,
-        "actual": actual,
-        "fix": rule.fix,
-        "source": rule.source,
-    }
-    return Finding(rule=rule.name, severity=rule.severity, line=line, kind=rule.kind, **text)
+    said = {name: getattr(rule, name) for name in ("severity", "kind", "fix", "source")}
+    return Finding(rule=rule.name, line=line, expected=expected or rule.expected, actual=actual, **said)
 
 
 def note(rule: StrictRule, actual: str) -> Finding:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compliance.first_values import is_number, own_metadata
+from compliance.logged_run import is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
 from compliance.rules import FINDINGS_PER_RULE, Collected, Finding, Ruleset

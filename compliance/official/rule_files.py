@@ -137,8 +137,7 @@ def rules_in_words(version: str, key: str) -> list[tuple[str, str]]:
 
 def reference_points(file: str, version: str) -> dict[str, Any]:
     """The reference convergence points of a benchmark, as mlperf-logging's rcp_checker has them."""
-    found: dict[str, Any] = json.loads(_archive().read(f"rcp_checker/training_{version}/{file}"))
-    return found
+    return dict(json.loads(_archive().read(f"rcp_checker/training_{version}/{file}")))
 
 
 def text_of(name: str) -> str:

@@ -15,8 +15,7 @@ _SHARE = 0.6  # of the cards' peak: twice what any of 84 published submissions t
 @functools.cache
 def peaks() -> dict[str, float]:
     """Dense peak in FP16 of each card that is known, in TFLOP/s."""
-    found: dict[str, float] = read_rules("peaks.yaml")
-    return found
+    return dict(read_rules("peaks.yaml"))
 
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:

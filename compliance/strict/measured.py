@@ -1,19 +1,20 @@
 """What a run measured: its step windows and throughputs must add up, to each other, their epoch and the log's clock."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from compliance.first_values import COUNT, FirstValues, has_type, is_number
+from compliance.logged_run import COUNT, EVENTS_KEPT, LoggedRun, has_type, is_number
 from compliance.rules import FINDINGS_PER_RULE, Collected
 from runlog import schema
-from runlog.reader import Event, settings_of, table_of
+from runlog.reader import Event, table_of
 from runlog.text import printable
 
-EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
 CLOCK_MS = 2  # two readings of a clock of 1 ms
 TIME_TOLERANCE = 0.01  # of a time by the log's own clock
 LOSSES_KEPT = 1000  # of a run, to compare it with others
+OWN = "own-log"  # broken only where the log has what only this project writes
+Wrong = Iterator[tuple[str, ...]]  # the rule that an event breaks, and how; and what is expected, if not as ever
 _ROUNDED_S = 1e-6  # times are written with six digits
 
 
@@ -23,14 +24,11 @@ class Measured:
     `faults` is what a log of ours would not hold. Where enough is found, no more is looked for.
     """
 
-    def __init__(self, values: FirstValues, headers: Mapping[str, Any], collected: Collected) -> None:
-        self._values, self._headers, self._collected = values, headers, collected
+    def __init__(self, run: LoggedRun, collected: Collected) -> None:
+        self._run, self._collected = run, collected
         self.faults: list[tuple[int, str]] = []  # line, what
-        self.losses: list[float | None] = []
-        self.times_s: list[float] = []
         self.fastest = (0.0, 0)  # images/s of a window, and its line
         self.all_images = 0
-        self._seen = 0
         self._step = 0  # of the last window
         self._images = self._time_s = self._wait_s = 0.0  # of the windows since epoch_start, or run_start
         self._count = 0  # since then
@@ -41,9 +39,8 @@ class Measured:
         self._epoch: int | None = None  # the open one
         self._last_epoch: int | None = None
         self._last_epoch_ms: float | None = None  # its time less evaluation
-        self._of_open: list[tuple[Event, int, float]] = []  # throughputs, their epoch and seconds
-        self._measured = 0  # epoch_throughput, which only we log
-        self._measured_before = 0  # the last epoch_start
+        self._of_open: list[tuple[int, int, float]] = []  # line, epoch and seconds of throughputs
+        self._measured_before = 0  # epoch_throughput, which only we log, before the last epoch_start
         self._ended: tuple[int, int] | None = None  # the last epoch that ended, and the line of its start
         self._checkpoints: dict[int, float] = {}  # step, and what training waited for it in ms
         self._short: list[tuple[int, int, float, str]] = []  # line, epoch, ms no window has, words
@@ -52,9 +49,6 @@ class Measured:
         """Keeps what would be wrong if this is a log of ours."""
         if len(self.faults) < FINDINGS_PER_RULE:
             self.faults.append((line, what))
-
-    def _disagrees(self, event: Event, actual: str, expected: str | None = None) -> None:
-        self._collected.breach("throughput-agrees", event.line, actual, expected)
 
     # --- the run and its epochs ---
 
@@ -65,7 +59,7 @@ class Measured:
 
     def epoch_starts(self, event: Event, number: int) -> None:
         self.was_measured()
-        self._epoch, self._measured_before = number, self._measured
+        self._epoch, self._measured_before = number, self._run.number(schema.EPOCH_THROUGHPUT)
         self.run_starts(event)
 
     def epoch_stops(self, number: int, start_line: int, trained_ms: float) -> None:
@@ -78,15 +72,15 @@ class Measured:
 
     def was_measured(self) -> None:
         """The epoch that ended has its epoch_throughput, before or after its epoch_stop."""
-        if self._ended and self._measured == self._measured_before:
+        if self._ended and self._run.number(schema.EPOCH_THROUGHPUT) == self._measured_before:
             number, line = self._ended
             self.fault(line, f"no epoch_throughput of epoch {number}")
         self._ended = None
 
     def succeeds(self, line: int) -> None:
         """The run ended at `line`, with success."""
-        if lost := self.losses.count(None):  # a run ends where its loss is no number
-            self.fault(line, f"{lost} of the losses of the first {len(self.losses)} step_windows are no numbers")
+        if lost := self._run.losses.count(None):  # a run ends where its loss is no number
+            self.fault(line, f"{lost} of the losses of the first {len(self._run.losses)} step_windows are no numbers")
         if self._ends and self._step != self._ends[1]:
             self.fault(line, f"the run ends with step {self._step}, not {self._ends[1]}")
 
@@ -99,38 +93,42 @@ class Measured:
 
     # --- step windows ---
 
+    def _samples_and_batch(self) -> tuple[int, int]:
+        """train_samples and global_batch_size; 0 and 0 where one is no count."""
+        said = [self._run.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
+        return (said[0], said[1]) if all(has_type(count, COUNT) for count in said) else (0, 0)
+
     def _begin(self, first_step: Any, steps: Any) -> None:
-        configured = settings_of(self._headers.get(schema.CONFIG.name))
-        samples, batch = (self._values.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
-        if has_type(samples, COUNT) and has_type(batch, COUNT):
+        configured, (samples, batch) = self._run.settings, self._samples_and_batch()
+        if batch:
             self._batch, self._epoch_steps = int(batch), int(samples) // int(batch)
         names = ("PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS")
         self._most_steps, *ends = (configured[name] if type(configured.get(name)) is int else 0 for name in names)
         if configured.get("MODE") == "throughput":
             self._ends = (ends[0], sum(ends))
-        summary = self._values.of(schema.RUN_SUMMARY).value
+        summary = self._run.first_value(schema.RUN_SUMMARY)
         if isinstance(summary, dict) and summary.get("resumed") and type(first_step) is type(steps) is int:
             self._step = first_step - steps
 
-    def step_window(self, event: Event) -> None:
+    def step_window(self, event: Event) -> Wrong:
         value: Any = event.value if type(event.value) is dict else {}
         where, get = event.metadata, value.get
         steps, images, time_s, wait_s = get("steps"), get("images"), get("time_s"), get("data_wait_s")
         step, loss = where.get("step"), get("loss")
-        if not self._seen:
+        if self._run.number(schema.STEP_WINDOW) == 1:
             self._begin(step, steps)
-        self._seen += 1
-        if len(self.losses) < LOSSES_KEPT:
-            self.losses.append(loss if is_number(loss) else None)
-            self.times_s.append(time_s if is_number(time_s) else 0.0)
+        if len(self._run.losses) < LOSSES_KEPT:
+            self._run.losses.append(loss if is_number(loss) else None)
+            self._run.took(event.key, time_s if is_number(time_s) else 0.0)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
         if (
-            not (type(steps) is type(images) is type(step) is int and is_number(time_s) and is_number(wait_s))
+            not (type(steps) is type(images) is type(step) is int)
+            or not all(map(is_number, (steps, images, step, time_s, wait_s)))
             or not (loss is None or (is_number(loss) and loss >= 0))
             or table_of(schema.InWindow, where) is None
         ):
-            self.fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
+            yield OWN, f"a step_window is not as the schema has it: {printable(event.value)}"
             return
         start, self._step = self._step, step
         self._count += 1
@@ -140,16 +138,16 @@ class Measured:
         self._wait_s += wait_s
         wanted, phase = self._wanted(start, where["epoch_num"])
         if steps != wanted or step != start + steps or images != steps * self._batch:
-            self.fault(event.line, f"a window of {steps} steps, {images} images, to step {step}; {start} was the last")
+            yield OWN, f"a window of {steps} steps, {images} images, to step {step}; {start} was the last"
         elif where["phase"] != phase or where["epoch_num"] != (1 if self._ends else self._epoch):
-            self.fault(event.line, f"a window of phase {printable(where['phase'])} and epoch {where['epoch_num']} here")
+            yield OWN, f"a window of phase {printable(where['phase'])} and epoch {where['epoch_num']} here"
         elif not 0 <= wait_s <= time_s + _ROUNDED_S or not time_s > 0:
-            self.fault(event.line, f"a window of {time_s} s, of which {wait_s} s waited for data")
+            yield OWN, f"a window of {time_s} s, of which {wait_s} s waited for data"
         passed_ms = event.time_ms - self._since_ms
         if time_s > 0:
             self.fastest = max(self.fastest, (images / time_s, event.line))
         if self._time_s * 1000 > passed_ms * (1 + TIME_TOLERANCE) + CLOCK_MS:
-            self.fault(event.line, f"windows of {self._time_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
+            yield OWN, f"windows of {self._time_s:.6g} s in the {passed_ms / 1000:.6g} s up to here"
 
     def _wanted(self, start: int, epoch: int) -> tuple[int, str]:
         """Steps and phase of the window that begins after step `start`."""
@@ -158,103 +156,79 @@ class Measured:
             phase, end = ("warmup", self._ends[0]) if start < self._ends[0] else ("measured", self._ends[1])
         return min(self._most_steps or end, end - start), phase
 
-    def rank_times(self, event: Event) -> None:
+    def rank_times(self, event: Event) -> Wrong:
         """The ranks' own times in the window that comes next: least, median and most, and who took most."""
-        times = table_of(schema.RankTimes, event.value)
-        summary = table_of(schema.RunSummary, self._values.of(schema.RUN_SUMMARY).value)
+        times, summary = table_of(schema.RankTimes, event.value), self._run.summary
         if times and summary and max(times.data_wait_rank, times.compute_rank or 0) < summary.devices:
             waited = [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s]
             computed = [0.0, *(s or 0.0 for s in (times.compute_least_s, times.compute_median_s, times.compute_most_s))]
             if waited == sorted(waited) and computed == sorted(computed):
                 return
-        self.fault(event.line, f"no rank_times of this run: {printable(event.value)}")
+        yield OWN, f"no rank_times of this run: {printable(event.value)}"
 
-    def checkpoint(self, event: Event) -> None:
+    def checkpoint(self, event: Event) -> Wrong:
         checkpoint = table_of(schema.Checkpoint, event.value)
         if checkpoint is None or not 0 < checkpoint.step <= self._step:
-            self.fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
+            yield OWN, f"no checkpoint of a step that was done: {printable(event.value)}"
         elif len(self._checkpoints) < EVENTS_KEPT:
             self._checkpoints[checkpoint.step] = checkpoint.blocked_s * 1000
 
     # --- throughputs ---
 
-    def epoch_throughput(self, event: Event) -> None:
-        self._measured += 1
-        number = number_of_epochs("throughput-agrees", event, "epoch_num", self._collected)
-        if number is None:
-            return
+    def epoch_throughput(self, event: Event, number: int) -> Wrong:
         said = table_of(schema.EpochThroughput, event.value)
         if said is None or not all(is_number(n) and n > 0 for n in (said.images, said.time_s, said.images_per_s)):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self._disagrees(event, f"epoch_throughput is {printable(event.value)}", wanted)
+            yield "throughput-agrees", f"epoch_throughput is {printable(event.value)}", wanted
             return
         rate = said.images / said.time_s
         if abs(said.images_per_s - rate) > TIME_TOLERANCE * rate:
-            self._disagrees(event, f"{said.images_per_s:.6g} images/s; its images over its time are {rate:.6g}")
-        self._compare_windows(event, number, said)
-        if self._epoch != number:
-            self._compare_time(event, number, said.time_s)
-        elif len(self._of_open) < FINDINGS_PER_RULE:
-            self._of_open.append((event, number, said.time_s))
-        samples, batch = (self._values.of(point).value for point in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
-        if has_type(samples, COUNT) and has_type(batch, COUNT) and abs(said.images - samples) > batch:
-            actual = f"{said.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
-            self._collected.breach("epoch-images", event.line, actual)
-
-    def _compare_windows(self, event: Event, epoch: int, said: schema.EpochThroughput) -> None:
+            actual = f"{said.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
+            yield "throughput-agrees", actual
         for name, one, windows, digits in (
             ("images", said.images, self._images, 0.0),
             ("s", said.time_s, self._time_s, _ROUNDED_S),
             ("s of waiting for data", said.data_wait_s, self._wait_s, _ROUNDED_S),
         ):
             if abs(one - windows) > digits * (self._count + 1):
-                self.fault(event.line, f"{one:.10g} {name} in epoch {epoch}, {windows:.10g} in its step_windows")
-        if self._epoch_steps and self._step != epoch * self._epoch_steps:
-            self.fault(event.line, f"epoch {epoch} ends with step {self._step}, not {epoch * self._epoch_steps}")
+                yield OWN, f"{one:.10g} {name} in epoch {number}, {windows:.10g} in its step_windows"
+        if self._epoch_steps and self._step != number * self._epoch_steps:
+            yield OWN, f"epoch {number} ends with step {self._step}, not {number * self._epoch_steps}"
+        if self._epoch != number:
+            self._compare_time(event.line, number, said.time_s)
+        elif len(self._of_open) < FINDINGS_PER_RULE:
+            self._of_open.append((event.line, number, said.time_s))
+        samples, batch = self._samples_and_batch()
+        if batch and abs(said.images - samples) > batch:
+            actual = f"{said.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
+            yield "epoch-images", actual
 
-    def _compare_time(self, event: Event, number: int, time_s: float) -> None:
+    def _compare_time(self, line: int, number: int, time_s: float) -> None:
         if number != self._last_epoch or self._last_epoch_ms is None:
-            self._disagrees(event, f"a throughput of epoch {number}, which is not the last one trained")
+            actual = f"a throughput of epoch {number}, which is not the last one trained"
+            self._collected.breach("throughput-agrees", line, actual)
             return
         missing_ms = self._last_epoch_ms - time_s * 1000
         if abs(missing_ms) > (allowed_ms := TIME_TOLERANCE * self._last_epoch_ms + CLOCK_MS):
             between = f"{self._last_epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
             actual = f"{time_s:.3f} s for epoch {number}; {between}"
             if missing_ms < 0:
-                self._disagrees(event, actual)
+                self._collected.breach("throughput-agrees", line, actual)
             elif len(self._short) < EVENTS_KEPT:
-                self._short.append((event.line, number, missing_ms - allowed_ms, actual))
+                self._short.append((line, number, missing_ms - allowed_ms, actual))
 
-    def throughput(self, event: Event) -> None:
+    def throughput(self, event: Event) -> Wrong:
         """Other submitters' throughput of the epoch that just ended: images/s over the whole data set."""
         value = event.value
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
-        samples = self._values.of(schema.TRAIN_SAMPLES).value
+        samples = self._run.first_value(schema.TRAIN_SAMPLES)
         if not is_number(value) or not has_type(samples, COUNT) or self._epoch is not None or not self._last_epoch_ms:
             return
         rate, took_s = samples / self._last_epoch_ms * 1000, self._last_epoch_ms / 1000
         off_ms = abs(samples / value * 1000 - self._last_epoch_ms) if value > 0 else math.inf
         tick_ms = CLOCK_MS if self._last_epoch_ms % 1000 else 1000  # some log whole seconds
         if self._last_epoch_ms > 0 and off_ms > TIME_TOLERANCE * self._last_epoch_ms + tick_ms:
-            self._disagrees(event, f"{value:.6g} images/s; {samples} images in {took_s:.3f} s are {rate:.6g}")
+            yield "throughput-agrees", f"{value:.6g} images/s; {samples} images in {took_s:.3f} s are {rate:.6g}"
 
-
-def number_of_epochs(rule: str, event: Event, name: str, collected: Collected) -> int | None:
-    """A number of epochs in the metadata of `event`; None, and a breach of `rule`, where it is none."""
-    value: Any = event.metadata.get(name)
-    if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
-        return int(value)
-    wanted = f"{event.key} has {name}, a whole number"
-    collected.breach(rule, event.line, f"{event.key} has {name} {printable(value)}", wanted)
-    return None
-
-
-HANDLERS: dict[str, Callable[[Measured, Event], None]] = {
-    schema.STEP_WINDOW.key: Measured.step_window,
-    schema.RANK_TIMES.key: Measured.rank_times,
-    schema.CHECKPOINT.key: Measured.checkpoint,
-    schema.EPOCH_THROUGHPUT.key: Measured.epoch_throughput,
-    "throughput": Measured.throughput,
-    "tracked_stats": Measured.throughput,
-}
+    tracked_stats = throughput

@@ -2,19 +2,17 @@
 
 import itertools
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.first_values import COUNT, FirstValues, KeyState, has_type, is_number, own_metadata
+from compliance.logged_run import COUNT, EVENTS_KEPT, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import Benchmark, Collected, Finding, Ruleset
-from compliance.strict.measured import EVENTS_KEPT
-from compliance.strict.project_log import ProjectLog, is_project_log, recipe_target
+from compliance.rules import FINDINGS_PER_RULE, Benchmark, Collected, Finding, Ruleset
+from compliance.strict.project_log import ProjectLog
 from compliance.strict.run_order import RunOrder
 from runlog import schema
-from runlog.reader import Event, table_of
 from runlog.text import printable
 
 # Of 1,000 published closed runs the best top-1 is 0.765; of those with 5 evaluations to the target at least, the last
@@ -26,11 +24,8 @@ _ROUNDED = 5e-7  # an accuracy of six digits; single precision is finer
 _LEAST_VALUES = 3  # each is a whole number of 50,000 by a chance of 5 %
 _COUNT_TOLERANCE = 0.012  # of a count of images, by an accuracy in single precision
 CACHE_CLEAR_MS = 3_600_000  # between cache_clear and init_start, or run_start, at most
-_NEVER_OURS = (  # others may write so
-    *("exactly-once", "block-order", "label-time", "label-type", "open-at-stop", "line-order", "cache-order"),
-    *("eval-late", "eval-padding", "eval-means", "data-label", "rank-zero"),
-)
-_OF_SHARES = ("resnet", "hrnet")  # their quality is one: others' may be a distance
+_ALSO_OURS = ("line-encoding", "event-type")  # of the rules of form; the others a log of ours never breaks
+_NO = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})  # of a cleared cache
 _OF_OUR_BENCHMARKS = (
     *("target-status", "closed-data", "epoch-order", "block-order", "eval-order", "epoch-time", "throughput-agrees"),
     *("eval-schedule", "eval-samples", "eval-means", "eval-padding", "eval-late", "accuracy-curve", "data-label"),
@@ -39,285 +34,276 @@ _OF_OUR_BENCHMARKS = (
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
 
 
+Broken = Iterator[tuple[Any, ...]]  # a rule, the line to blame, what breaks it; and what is expected, if not as ever
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """A run that has ended; `finish` collects what is against it."""
 
     ruleset: Ruleset
-    values: FirstValues
+    run: LoggedRun
     order: RunOrder
-    headers: Mapping[str, Any]
     collected: Collected
 
     def finish(self, benchmark_asked: str | None) -> None:
-        name, division = (self.values.text(of) for of in (schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION))
+        for found in self._broken(benchmark_asked):
+            self.collected.breach(*found)
+
+    def _broken(self, benchmark_asked: str | None) -> Broken:
+        run, named = self.run, self.run.of(schema.SUBMISSION_BENCHMARK)
+        name, division = run.text(schema.SUBMISSION_BENCHMARK), run.text(schema.SUBMISSION_DIVISION)
         benchmark, closed = self.ruleset.benchmarks.get(name), division == "closed"
         if benchmark_asked and name and name != benchmark_asked:
-            line = self.values.of(schema.SUBMISSION_BENCHMARK).line
-            self._breach("benchmark-asked", line, printable(name), f"benchmark {benchmark_asked}")
-        self._ending()
-        self._summary()
-        self._closed_run(closed=closed)
+            yield "benchmark-asked", named.line, printable(name), f"benchmark {benchmark_asked}"
+        if run.stop and run.status != "success":
+            aborted = run.of(schema.ABORT_REASON)
+            why = f": {printable(aborted.value)}" if aborted.line else ""
+            yield "run-status", run.stop.line, f"status {printable(run.status)}{why}"
+        yield from self._summary()
+        if closed:
+            yield from self._caches()
+        else:
+            self._not_applied(["cache-cleared"], "not a closed run")
+        yield from self._seeds(closed=closed)
         if benchmark is None:
             self.collected.drop(_OF_OUR_BENCHMARKS)
-            actual = f"checked by the rules of {self.ruleset.version}, for which this project has none such"
-            self._not_applied(_OF_OUR_BENCHMARKS, actual)
+            why = f"checked by the rules of {self.ruleset.version}, for which this project has none such"
+            self._not_applied(_OF_OUR_BENCHMARKS, why)
         else:
             self.order.finish()
-            self._evaluated(shares=name in _OF_SHARES)
+            yield from self._evaluated()
             if name == "resnet":
-                self._pace(benchmark)
-            self._target(benchmark, division)
-            self._closed_data(benchmark, closed=closed)
+                yield from self._pace(benchmark)
+            yield from self._target(benchmark, division)
+            yield from self._closed_data(benchmark, closed=closed)
             if closed and name == "resnet":
-                self._written()
-        self._own()
+                self.collected.found += self._written()
+        if run.is_project_log:  # it is whole, and in the order in which our writer writes it
+            for fault in ProjectLog(run=run, order=self.order).faults():
+                yield "own-log", *fault
+            for found in [f for f in self.collected.found if f.kind == "form" and f.rule not in _ALSO_OURS]:
+                yield "own-log", found.line, f"{found.rule}: {found.actual}"
 
     def _not_applied(self, rules: Iterable[str], why: str) -> None:
         for rule in rules:
             self.collected.note(rule, f"not applied: {why}")
 
-    def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
-        self.collected.breach(rule, line, actual, expected=expected)
-
-    def _ending(self) -> None:
-        aborted, order = self.values.of(schema.ABORT_REASON), self.order
-        if self.values.of(schema.RUN_STOP).count and order.status != "success":
-            why = f": {printable(aborted.value)}" if aborted.count else ""
-            self._breach("run-status", order.stop_line, f"status {printable(order.status)}{why}")
-
-    def _evaluated(self, *, shares: bool) -> None:
-        of, accuracy = self.values.of, self.values.of(schema.EVAL_ACCURACY)
-        evaluated = of(schema.EVAL_START).count and of(schema.EVAL_STOP).count
-        blocks = of(schema.BLOCK_START).count and of(schema.BLOCK_STOP).count  # either is what the official rules ask
-        if accuracy.count and not (evaluated or blocks):
-            self._breach("eval-order", accuracy.line, "accuracies without eval_start and eval_stop")
-        for one in self.order.evaluations if shares else ():
+    def _evaluated(self) -> Broken:
+        number, accuracy = self.run.number, self.run.of(schema.EVAL_ACCURACY)
+        evaluated = number(schema.EVAL_START) and number(schema.EVAL_STOP)
+        blocks = number(schema.BLOCK_START) and number(schema.BLOCK_STOP)  # either is what the official rules ask
+        if accuracy.line and not (evaluated or blocks):
+            yield "eval-order", accuracy.line, "accuracies without eval_start and eval_stop"
+        for one in self.run.evaluations:  # of both benchmarks it is a share; others' may be a distance
             if not 0 <= one.value <= 1:
-                actual, wanted = f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
-                self._breach("value-type", one.line, actual, wanted)
+                yield "value-type", one.line, f"eval_accuracy is {one.value!r}", "eval_accuracy is a share, 0 to 1"
 
-    def _pace(self, benchmark: Benchmark) -> None:
+    def _pace(self, benchmark: Benchmark) -> Broken:
         """No step is shorter than its 500 kernels; on the benchmark's data no evaluation far faster than training."""
-        order, values = self.order, self.values
-        counts = [values.of(e).value for e in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
-        if not order.last_epoch or order.stop_ms is None or not all(has_type(count, COUNT) for count in counts):
+        run, epochs = self.run, self.order.last_epoch
+        counts = [run.of(e).value for e in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
+        if not epochs or run.stop is None or not all(has_type(count, COUNT) for count in counts):
             return
         samples, evaluated, batch = counts
-        image_ms = (order.stop_ms - (order.start_ms or 0)) / order.last_epoch / samples
+        image_ms = (run.stop.time_ms - (run.start_ms or 0)) / epochs / samples
         if 0 < image_ms * batch < SHORTEST_STEP_MS:
             actual = f"{image_ms * batch:.3g} ms a step of {batch} images, by the run's time and epochs"
-            self._breach("epoch-time", order.stop_line, actual, f"a step takes {SHORTEST_STEP_MS} ms at least")
-        least_ms = min((ms for (key, _), ms in order.intervals.items() if key == schema.EVAL_STOP.key), default=0)
+            yield "epoch-time", run.stop.line, actual, f"a step takes {SHORTEST_STEP_MS} ms at least"
+        least_ms = min((ms for (key, _), ms in run.intervals.items() if key == schema.EVAL_STOP.key), default=0)
         if samples == benchmark.train_samples and 0 < least_ms < FASTEST_EVALUATION * image_ms * evaluated:
-            actual = f"an evaluation of {least_ms:.10g} ms; {evaluated} images of training take"
-            self._breach("epoch-time", order.stop_line, f"{actual} {image_ms * evaluated:.4g} ms")
+            training = f"{evaluated} images of training take {image_ms * evaluated:.4g} ms"
+            yield "epoch-time", run.stop.line, f"an evaluation of {least_ms:.10g} ms; {training}"
 
-    def _summary(self) -> None:
-        state = self.values.of(schema.RUN_SUMMARY)
-        summary, line = table_of(schema.RunSummary, state.value), state.line
+    def _summary(self) -> Broken:
+        summary, line = self.run.summary, self.run.of(schema.RUN_SUMMARY).line
         if summary is None:
             self._not_applied(("run-resumed", "run-profiled", "run-mode"), "the log has no run_summary that says so")
             return
         if summary.resumed:
-            self._breach("run-resumed", line, "it says that it was resumed")
+            yield "run-resumed", line, "it says that it was resumed"
         if summary.profiled:
-            self._breach("run-profiled", line, "it says that it was profiled")
+            yield "run-profiled", line, "it says that it was profiled"
         for name, value, wanted in (("mode", summary.mode, "train"), ("data", summary.data, "real")):
             if value != wanted:
-                self._breach("run-mode", line, f"{name} is {printable(value)}", f"{name} is {wanted}")
+                yield "run-mode", line, f"{name} is {printable(value)}", f"{name} is {wanted}"
 
-    def _own(self) -> None:
-        """A log of ours is whole, and in the order in which our writer writes it."""
-        if not is_project_log(self.headers, self.values):
-            return
-        for line, actual in ProjectLog(headers=self.headers, values=self.values, order=self.order).faults():
-            self._breach("own-log", line, actual)
-        for found in [f for f in self.collected.found if f.rule in _NEVER_OURS]:
-            self._breach("own-log", found.line, f"{found.rule}: {found.actual}")
+    def _caches(self) -> Broken:
+        start, cleared, kept = self.run.first.get(schema.RUN_START.key), [], []
+        for event in self.run.kept[schema.CACHE_CLEAR.key]:
+            if str(event.value or False).strip().lower() in _NO and event.value is not None:
+                kept.append((event.line, f"the value is {printable(event.value)}"))
+            elif event.metadata.get("status", "done") != "done":
+                kept.append((event.line, printable(own_metadata(event.metadata))))
+            else:
+                cleared.append(event)
+        for line, reason in kept[:FINDINGS_PER_RULE]:
+            yield "cache-cleared", line, f"not cleared: {reason}"
+        inits_ms = [init.time_ms for init in self.run.kept[schema.INIT_START.key]]
+        starts_ms = [*sorted(inits_ms)[:1], *([start.time_ms] if start else [])]
+        for event in cleared:
+            off_ms = min((abs(event.time_ms - start_ms) for start_ms in starts_ms), default=0)
+            if start and event.time_ms >= start.time_ms:
+                others = any(one.time_ms < start.time_ms for one in cleared)  # nodes have clocks of their own
+                rule = "cache-order" if others else "cache-cleared"
+                yield rule, event.line, f"{event.time_ms - start.time_ms:.0f} ms after run_start"
+            elif off_ms > CACHE_CLEAR_MS:
+                yield "cache-order", event.line, f"{off_ms / 3.6e6:.1f} h from init_start and run_start"
+            elif start and event.line > start.line:
+                yield "cache-order", event.line, f"written below run_start, which is line {start.line}"
 
-    def _closed_run(self, *, closed: bool) -> None:
-        seeds = self.order.seeds
-        if closed:
-            for line, reason in self.order.caches_kept:
-                self._breach("cache-cleared", line, f"not cleared: {reason}")
-            self._caches_cleared()
-            if not seeds:
-                self._breach("seed-present", None, "no seed")
-        else:
-            self._not_applied(["cache-cleared"], "not a closed run")
-            if not seeds:
-                self._not_applied(["seed-present"], "not a closed run; this log has no seed")
-        for value, line, placed in seeds:
-            if type(value) is not int:
-                self._breach("seed-present", line, f"seed {printable(value)}")
-            elif not placed:
-                self._breach("seed-present", line, "a seed without file and lineno, which seed_checker needs")
+    def _seeds(self, *, closed: bool) -> Broken:
+        seeds = self.run.kept[schema.SEED.key]
+        if closed and not seeds:
+            yield "seed-present", None, "no seed"
+        elif not seeds:
+            self._not_applied(["seed-present"], "not a closed run; this log has no seed")
+        for seed in seeds:
+            if type(seed.value) is not int:
+                yield "seed-present", seed.line, f"seed {printable(seed.value)}"
+            elif not {"file", "lineno"} <= seed.metadata.keys():
+                yield "seed-present", seed.line, "a seed without file and lineno, which seed_checker needs"
 
-    def _written(self) -> None:
+    def _written(self) -> Iterator[Finding]:
         """What the written rules ask of single values."""
-        first_values = State((key, state.value) for key, state in self.values.keys.items() if state.count)
+        first_values = State(self.run.values.items())
         for rule in self.ruleset.written:
-            state = self.values.keys[rule.key]
-            if not state.count or rule.opt_name not in (None, self.values.text(schema.OPT_NAME)):
+            event = self.run.first.get(rule.key)
+            if not event or rule.opt_name not in (None, self.run.text(schema.OPT_NAME)):
                 continue
-            event = Event(rule.key, state.value, dict(state.metadata), 0, "", state.line, 0)
             check = read_check("written.yaml", rule.key, rule.check)
-            if check.aspect == "value" and not is_number(state.value):
+            if check.aspect == "value" and not is_number(event.value):
                 continue  # label-type says so
             if not holds(check.code, event, first_values):
-                shown = printable(state.value if check.aspect == "value" else own_metadata(state.metadata))
-                found = Finding(
+                yield Finding(
                     rule=f"{rule.key}.{check.aspect}",
                     severity=rule.severity,
-                    line=state.line,
+                    line=event.line,
                     expected=f"{rule.key}: {check.words}",
-                    actual=shown,
+                    actual=printable(event.value if check.aspect == "value" else own_metadata(event.metadata)),
                     fix=f"make {rule.key} {check.words}",
                     source=rule.source,
                 )
-                self.collected.found.append(found)
 
-    def _caches_cleared(self) -> None:
-        order = self.order
-        starts_ms = [ms for ms in (order.first_init_ms, order.start_ms) if ms is not None]
-        for line, time_ms in order.caches_cleared:
-            off_ms = min((abs(time_ms - start_ms) for start_ms in starts_ms), default=0)
-            if order.start_ms is not None and time_ms >= order.start_ms:
-                others = any(ms < order.start_ms for _, ms in order.caches_cleared)  # nodes have clocks of their own
-                rule = "cache-order" if others else "cache-cleared"
-                self._breach(rule, line, f"{time_ms - order.start_ms:.0f} ms after run_start")
-            elif off_ms > CACHE_CLEAR_MS:
-                self._breach("cache-order", line, f"{off_ms / 3.6e6:.1f} h from init_start and run_start")
-            elif order.start_line is not None and line > order.start_line:
-                self._breach("cache-order", line, f"written below run_start, which is line {order.start_line}")
-
-    def _target(self, benchmark: Benchmark, division: str) -> None:
-        target, order = benchmark.targets.get(division, recipe_target(self.headers)), self.order
+    def _target(self, benchmark: Benchmark, division: str) -> Broken:
+        target, evaluations = benchmark.targets.get(division, self.run.recipe_target), self.run.evaluations
         if target is None:
             why = f"the {printable(division, 20)} division fixes no target, nor does the log's header"
             self._not_applied(["target-status"], why)
             return
-        if not order.evaluations or order.stop_line is None:
+        if not evaluations or not self.run.stop:
             return
-        last, success = order.evaluations[-1], order.status == "success"
-        reached = next((e for e in order.evaluations if e.value >= target), None)
-        if success and reached is None:
+        last, success = evaluations[-1], self.run.status == "success"
+        first = next((e for e in evaluations if e.value >= target), None)
+        reached = f"epoch {first.epoch} reached {first.value:.6g}" if first else ""
+        if success and not first:
             actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
-            self._breach("target-status", last.line, actual)
-        elif reached and not success:
-            actual = f"status {printable(order.status)}, although epoch {reached.epoch} reached {reached.value:.6g}"
-            self._breach("target-status", reached.line, actual)
-        elif reached and division == "closed" and reached is not last:
-            actual = f"epoch {reached.epoch} reached {reached.value:.6g} already and the run went on, as it may"
-            self.collected.note("target-status", actual)
+            yield "target-status", last.line, actual
+        elif first and not success:
+            yield "target-status", first.line, f"status {printable(self.run.status)}, although {reached}"
+        elif first and division == "closed" and first is not last:
+            self.collected.note("target-status", f"{reached} already and the run went on, as it may")
 
-    def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> None:
-        train, evaluation = self.values.of(schema.TRAIN_SAMPLES), self.values.of(schema.EVAL_SAMPLES)
-        own_data = closed and train.value == benchmark.train_samples and self._evaluates_all(benchmark, evaluation)
+    def _closed_data(self, benchmark: Benchmark, *, closed: bool) -> Broken:
+        train, evaluation = self.run.of(schema.TRAIN_SAMPLES), self.run.of(schema.EVAL_SAMPLES)
+        samples, resnet, own_data = evaluation.value, benchmark.name == "resnet", False
+        if closed and train.value == benchmark.train_samples and has_type(samples, COUNT):
+            own_data = 0 <= samples - benchmark.eval_samples < max(self._batch(), 1)  # padding may count
+            if not own_data and resnet and self._of_other_samples(benchmark.eval_samples, samples):
+                own_data = True
+                actual = f"eval_samples is {samples}; the accuracies are whole numbers of {benchmark.eval_samples}"
+                yield "data-label", evaluation.line, actual
         if not own_data:
             not_applied = list(OF_CLOSED_DATA)
             if closed:
                 wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
-                actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
                 blamed = train if train.value != benchmark.train_samples else evaluation
-                self._breach("closed-data", blamed.line or None, actual, wanted)
+                actual = f"{printable(train.value, 30)} and {printable(samples, 30)}"
+                yield "closed-data", blamed.line or None, actual, wanted
                 not_applied.remove("closed-data")
-            ours = is_project_log(self.headers, self.values)
-            if ours and benchmark.name == "resnet" and has_type(evaluation.value, COUNT):
-                self._whole_samples(int(evaluation.value))
+            if self.run.is_project_log and resnet and has_type(samples, COUNT):
+                yield from self._whole_samples(int(samples))
                 not_applied.remove("eval-samples")
             self._not_applied(not_applied, "not the benchmark's data set" if closed else "not a closed run")
             return
         if benchmark.evaluate_every_epochs:
             # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
-            self._schedule(benchmark.evaluate_every_epochs, exact=self.ruleset.version > "0.7.0")
-        if benchmark.name == "resnet":
-            self._whole_samples(benchmark.eval_samples)
-            self._curve(benchmark.targets["closed"])
+            yield from self._schedule(benchmark.evaluate_every_epochs, exact=self.ruleset.version > "0.7.0")
+        if resnet:
+            yield from self._whole_samples(benchmark.eval_samples)
+            yield from self._curve(benchmark.targets["closed"])
 
-    def _schedule(self, period: int, *, exact: bool) -> None:
+    def _schedule(self, period: int, *, exact: bool) -> Broken:
         """By the evaluations' numbers, or by how many epochs were started or announced, where these keep to it."""
-        order, previous = self.order, None
-        counted = [one.trained for one in order.evaluations if one.trained]
+        order, evaluations, previous = self.order, self.run.evaluations, None
+        counted = [one.trained for one in evaluations if one.trained]
         steps = {after - before for before, after in itertools.pairwise(counted)}
-        gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(order.evaluations)]
+        gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(evaluations)]
         whole = steps == {period} and counted[0] <= period and order.epochs_counted - counted[-1] < period
         if whole and max(gaps) <= period:
             return
-        for epoch, _, line, _ in order.evaluations:
+        for epoch, _, line, _ in evaluations:
             if not epoch:
                 continue  # of the initial weights
             if previous is None and not epoch <= period:
-                self._breach("eval-schedule", line, f"the first evaluation is of epoch {epoch}")
+                yield "eval-schedule", line, f"the first evaluation is of epoch {epoch}"
             elif previous is not None and (epoch - previous > period or (exact and epoch - previous != period)):
-                actual = f"an evaluation of epoch {epoch}, {epoch - previous} after the one before"
-                self._breach("eval-schedule", line, actual)
+                yield "eval-schedule", line, f"an evaluation of epoch {epoch}, {epoch - previous} after the one before"
             previous = epoch
-        if order.evaluation_count > EVENTS_KEPT:
-            self._breach("eval-schedule", None, f"{order.evaluation_count} evaluations")
+        if (count := self.run.number(schema.EVAL_ACCURACY)) > EVENTS_KEPT:
+            yield "eval-schedule", None, f"{count} evaluations"
         if previous is not None and order.last_epoch is not None and order.last_epoch - previous >= period:
             actual = f"the last evaluation is of epoch {previous}, the last epoch {order.last_epoch}"
-            self._breach("eval-schedule", order.evaluations[-1].line, actual)
+            yield "eval-schedule", evaluations[-1].line, actual
 
-    def _curve(self, target: float) -> None:
+    def _curve(self, target: float) -> Broken:
         """The accuracies up to the target are those of a training, by what 1,000 published runs have."""
-        evaluations = self.order.evaluations
+        evaluations = self.run.evaluations
         reached = next((i for i, one in enumerate(evaluations) if one.value >= target), None)
         if best := next((one for one in evaluations if one.value > MOST_ACCURATE), None):
             actual = f"top-1 {best.value:.6g}; none of ResNet-50's is over {MOST_ACCURATE}"
-            self._breach("accuracy-curve", best.line, actual)
+            yield "accuracy-curve", best.line, actual
         if reached is None or reached < LEAST_CURVE - 1:
             return
-        values, last = [one.value for one in evaluations[: reached + 1]], evaluations[reached]
+        values, line = [one.value for one in evaluations[: reached + 1]], evaluations[reached].line
         rises = sum(map(operator.lt, values, values[1:])) / (len(values) - 1)
         if values[-2] < target - MOST_LAST_RISE:
-            actual = f"{values[-2]:.6g} at one evaluation, {last.value:.6g} at the next"
-            self._breach("accuracy-curve", last.line, actual)
+            yield "accuracy-curve", line, f"{values[-2]:.6g} at one evaluation, {values[-1]:.6g} at the next"
         elif rises < LEAST_RISES:
-            self._breach("accuracy-curve", last.line, f"{rises:.0%} of its evaluations are better than the one before")
+            yield "accuracy-curve", line, f"{rises:.0%} of its evaluations are better than the one before"
 
-    def _evaluates_all(self, benchmark: Benchmark, said: KeyState) -> bool:
-        """By eval_samples, which may count padding, or by the accuracies, where some log the number of batches."""
-        if not has_type(said.value, COUNT):
-            return False
-        batch = self.values.of(schema.GLOBAL_BATCH_SIZE).value
-        if 0 <= said.value - benchmark.eval_samples < max(batch if has_type(batch, COUNT) else 0, 1):
-            return True
-        values = {one.value for one in self.order.evaluations}
-        off, off_said = _off(values, benchmark.eval_samples), _off(values, said.value)
-        if benchmark.name != "resnet" or len(values) < _LEAST_VALUES or off or not off_said:
-            return False
-        actual = f"eval_samples is {said.value}; the accuracies are whole numbers of {benchmark.eval_samples}"
-        self._breach("data-label", said.line, actual)
-        return True
+    def _of_other_samples(self, samples: int, said: float) -> bool:
+        """Whether the accuracies are of `samples`, and not of what is said: some log the number of batches."""
+        values = {one.value for one in self.run.evaluations}
+        return len(values) >= _LEAST_VALUES and not _off(values, samples) and bool(_off(values, said))
 
-    def _whole_samples(self, samples: int) -> None:
+    def _batch(self) -> int:
+        """The global batch; 0 where it is no count."""
+        said = self.run.of(schema.GLOBAL_BATCH_SIZE).value
+        return int(said) if has_type(said, COUNT) else 0
+
+    def _whole_samples(self, samples: int) -> Broken:
         """Accuracies are whole numbers of `samples`; of more where the last batch's padding counts, too."""
-        evaluations = self.order.evaluations
+        evaluations = self.run.evaluations
         off = [one for one in evaluations if _off([one.value], samples)]
         if not off:
             return
-        said = self.values.of(schema.GLOBAL_BATCH_SIZE).value
-        batch = int(said) if has_type(said, COUNT) and said <= samples else 0
+        batch = self._batch() if self._batch() <= samples else 0
         counts = range(max(samples - batch, 1), samples + batch)
         distinct = {one.value for one in evaluations}
         found = None
         if len(counts) * (2 * _COUNT_TOLERANCE) ** len(distinct) < 1e-3:  # else one of the counts may fit by chance
             found = next((n for n in counts if all(_is_whole(v * n, _COUNT_TOLERANCE) for v in distinct)), None)
-        if found:
-            rule = "eval-padding" if found > samples else "eval-samples"
-            lost = (
-                f"{found - samples} of padding count"
-                if found > samples
-                else f"{samples - found} of {samples} are left out"
-            )
-            self._breach(rule, off[0].line, f"the accuracies are whole numbers of {found} samples: {lost}")
+        of = f"the accuracies are whole numbers of {found} samples"
+        if found and found > samples:
+            yield "eval-padding", off[0].line, f"{of}: {found - samples} of padding count"
+        elif found:
+            yield "eval-samples", off[0].line, f"{of}: {samples - found} of {samples} are left out"
         for one in off if not found else ():
-            self._breach("eval-means", one.line, f"{one.value!r} is {one.value * samples:.3f} of {samples} samples")
+            yield "eval-means", one.line, f"{one.value!r} is {one.value * samples:.3f} of {samples} samples"
 
 
-def _off(values: Iterable[float], samples: int) -> list[float]:
+def _off(values: Iterable[float], samples: float) -> list[float]:
     """Those that are no whole number of `samples`, to six digits."""
     return [value for value in values if not _is_whole(value * samples, max(0.01, samples * _ROUNDED))]
 

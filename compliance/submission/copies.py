@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from compliance.check import LoggedRun
-from compliance.first_values import COUNT, has_type
+from compliance.logged_run import COUNT, has_type
 from runlog import schema
 
 LEAST_POWER = 9  # of ten: equal intervals of a lower chance are no accident

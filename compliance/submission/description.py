@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun
-from compliance.first_values import COUNT, NUMBER, has_type
+from compliance.logged_run import COUNT, NUMBER, has_type
 from compliance.rules import Finding, StrictRule, breach
 from compliance.strict.machine import most_images_per_s
 from runlog import schema

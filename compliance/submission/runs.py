@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import NOTHING, LoggedRun, Report, check_file
-from compliance.first_values import COUNT, has_type
+from compliance.logged_run import COUNT, has_type
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from tests import make_log
+from tests.compliance import forging as by
 from tests.compliance.altered import TOKEN, Altered
 
 Alter = Callable[[Altered], Altered]
@@ -73,10 +73,13 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("eval-means", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
     ("eval-means", make_log.run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
     ("eval-samples", make_log.run, lambda log: log.value("eval_samples", 361.0), "eval_accuracy"),
-    ("eval-samples", make_log.closed_run, lambda log: _of_samples(log, 49_500), "eval_accuracy"),
+    ("eval-samples", make_log.closed_run, lambda log: by.curve(
+        lambda v: [(round(x * 49_500) + 1) / 49_500 for x in v])(log, log), "eval_accuracy"),
     ("value-type", make_log.hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
     ("value-type", make_log.run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
-    ("eval-late", make_log.closed_run, lambda log: _of_epoch(log, 34), "eval_start"),
+    ("eval-late", make_log.closed_run, lambda log: log.metadata(
+        "eval_start", -1, epoch_num=34).metadata("eval_stop", -1, epoch_num=34).metadata(
+        "eval_accuracy", -1, epoch_num=34), "eval_start"),
     ("accuracy-curve", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.4, 7), "eval_accuracy"),
     ("eval-padding", make_log.closed_run, lambda log: padded(log), "eval_accuracy"),
     ("closed-data", lambda: make_log.closed_run(samples=(1281000, 50_000)), lambda log: log, "train_samples"),
@@ -89,11 +92,13 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("rank-zero", make_log.run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
     ("cache-cleared", make_log.closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
     ("cache-cleared", make_log.closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
-    ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _faster), "*"),
-    ("throughput-agrees", make_log.run, lambda log: log.change("epoch_throughput", _both_faster), "*"),
-    ("epoch-images", make_log.run, lambda log: log.change("epoch_throughput", _fewer_images), "*"),
+    ("throughput-agrees", make_log.run, lambda log: log.inside("epoch_throughput", images_per_s=40.0), "*"),
+    ("throughput-agrees", make_log.run, lambda log: log.inside(
+        "epoch_throughput", time_s=35.2, images_per_s=40.0), "*"),
+    ("epoch-images", make_log.run, lambda log: log.inside(
+        "epoch_throughput", images=1344, images_per_s=37.333), "*"),
     ("before-run-start", make_log.run, lambda log: log.move_after("run_start", "epoch_start"), "*"),
-    ("epoch-time", make_log.run, lambda log: _in_no_time(log), "*"),
+    ("epoch-time", make_log.run, lambda log: by.intervals(log, lambda took: [0, *took[1:]]), "*"),
     ("run-status", make_log.run, lambda log: log.repeat("run_stop").metadata(
         "run_stop", -1, status="aborted"), "run_stop"),
     ("own-log", make_log.run, lambda log: log.repeat("seed").value("seed", 7, -1), "seed"),
@@ -110,7 +115,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
         )
     ),
     *(
-        ("own-log", make_log.run, lambda log, old=old, new=new: _header(log, old, new), key)
+        ("own-log", make_log.run, lambda log, old=old, new=new: by.replaced(log, (old, new)), key)
         for old, new, key in (
             ('"WORKLOAD": {"value": "rn50"', '"WORKLOAD": {"value": "hrnet"', "submission_benchmark"),
             ('"DATA": {"value": "real"', '"DATA": {"value": "synthetic"', "run_summary"),
@@ -153,7 +158,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("cache-order", make_log.closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
     ("run-resumed", lambda: make_log.run(summary={"resumed": True}), lambda log: log, "run_summary"),
     ("run-profiled", lambda: make_log.run(summary={"profiled": True}), lambda log: log, "run_summary"),
-    ("null-gpu", make_log.run, lambda log: _of_null_gpus(log), "*"),
+    ("null-gpu", make_log.run, lambda log: by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]')), "*"),
     ("run-mode", lambda: make_log.run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
     ("run-mode", lambda: make_log.run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
 ]  # fmt: skip
@@ -164,31 +169,9 @@ def _with_two_sources(log: Altered) -> Altered:
     return log
 
 
-def _of_epoch(log: Altered, epoch: int) -> Altered:
-    """The last evaluation is of this epoch."""
-    for key in ("eval_start", "eval_stop", "eval_accuracy"):
-        log.metadata(key, -1, epoch_num=epoch)
-    return log
-
-
-def _of_samples(log: Altered, samples: int) -> Altered:
-    """The accuracies are of fewer samples than the set has."""
-    for number in range(9):
-        log.change("eval_accuracy", lambda f: f.update(value=(round(f["value"] * samples) + 1) / samples), number)
-    return log
-
-
 def padded(log: Altered) -> Altered:
     """1,200 images of padding count as right in each evaluation."""
-    for number in range(9):
-        log.change("eval_accuracy", lambda f: f.update(value=(round(f["value"] * 50_000) + 1200) / 51_200), number)
-    return log
-
-
-def _header(log: Altered, old: str, new: str) -> Altered:
-    [index] = [index for index, line in enumerate(log.lines) if line.startswith("# {") and old in line]
-    log.lines[index] = log.lines[index].replace(old, new)
-    return log
+    return by.curve(lambda v: [(round(x * 50_000) + 1200) / 51_200 for x in v])(log, log)
 
 
 def checkpoint(log: Altered, *, step: int, number: int = 0) -> str:
@@ -196,32 +179,3 @@ def checkpoint(log: Altered, *, step: int, number: int = 0) -> str:
     value = {"step": step, "file": "x", "mib": 97.5, "blocked_s": 1.0, "write_s": 2.5}
     fields = log.fields(log.at("step_window", number))
     return TOKEN + json.dumps(fields | {"key": "checkpoint", "value": value})
-
-
-def _in_no_time(log: Altered) -> Altered:
-    """The first epoch ends when it starts; nothing else moves."""
-    start_ms = log.fields(log.at("epoch_start"))["time_ms"]
-    for index in log.events()[log.events().index(log.at("epoch_start")) : log.events().index(log.at("epoch_stop")) + 1]:
-        log.write(index, log.fields(index) | {"time_ms": start_ms})
-    return log
-
-
-def _of_null_gpus(log: Altered) -> Altered:
-    gpus = json.dumps([{"name": "Null GPU (nothing is computed)", "memory_gib": 40.0, "driver": "520.61.05"}])
-    log.lines = [line.replace('"gpus": []', f'"gpus": {gpus}') for line in log.lines]
-    return log
-
-
-def _faster(fields: dict[str, Any]) -> None:
-    fields["value"]["images_per_s"] *= 1.02
-
-
-def _both_faster(fields: dict[str, Any]) -> None:
-    """A rate that agrees with its own time, which the clock of the log does not bear out."""
-    fields["value"]["time_s"] /= 1.02
-    fields["value"]["images_per_s"] *= 1.02
-
-
-def _fewer_images(fields: dict[str, Any]) -> None:
-    fields["value"]["images"] -= 64
-    fields["value"]["images_per_s"] = fields["value"]["images"] / fields["value"]["time_s"]

@@ -101,19 +101,12 @@ def more_images(added: Callable[[int], int]) -> Callable[[Altered, Altered], Alt
     )(log, other)
 
 
-def block_at(log: Altered, first: int) -> int:
-    """Line of the block_start of an epoch."""
-    return next(
-        i for i in log.events() if '"block_start"' in log.lines[i] and f'"first_epoch_num": {first},' in log.lines[i]
-    )
-
-
-def without(log: Altered, start: int, stop: int) -> Altered:
-    """The run without the blocks from one to another; what follows moves up in time."""
-    lines = block_at(log, start), block_at(log, stop)
-    first_ms, after_ms = (log.fields(line)["time_ms"] for line in lines)
-    del log.lines[lines[0] : lines[1]]
-    return clock(log, lambda ms: ms - after_ms + first_ms if ms >= after_ms else ms)
+def without_block(log: Altered, number: int) -> Altered:
+    """The run without a block; what follows moves up in time."""
+    start, stop = log.at("block_start", number), log.at("block_start", number + 1)
+    start_ms, stop_ms = (log.fields(line)["time_ms"] for line in (start, stop))
+    del log.lines[start:stop]
+    return clock(log, lambda ms: ms - stop_ms + start_ms, "block_start", number)
 
 
 def copied(change: Callable[[Altered], Altered]) -> Callable[[Altered, Altered], Altered]:
@@ -129,12 +122,10 @@ def copied(change: Callable[[Altered], Altered]) -> Callable[[Altered, Altered],
 
 
 def replaced(log: Altered, *changes: tuple[str, str]) -> Altered:
-    """Texts of the log replaced; each stands in it."""
-    text = log.text
+    """Texts of the header replaced; each stands in it."""
     for old, new in changes:
-        assert old in text, old
-        text = text.replace(old, new)
-    log.lines = text.splitlines()
+        assert any(line.startswith("# {") and old in line for line in log.lines), old
+        log.lines = [line.replace(old, new) if line.startswith("# {") else line for line in log.lines]
     return log
 
 

@@ -15,9 +15,10 @@ from compliance import rules
 from compliance.__main__ import main
 from compliance.official import tools as official
 from tests import jobs, make_log
-from tests.compliance.altered import Altered, write
+from tests.compliance.altered import Altered, foreign, write
 from tests.compliance.breaches import OFFICIAL, ONLY_WARNS, OURS, checkpoint
 from tests.compliance.forging import clock
+from tests.compliance.test_package import description
 
 STRICT = rules.load("4.0.0").strict
 
@@ -97,29 +98,6 @@ def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
     assert {rule for rule, *_ in OURS} == in_force - between_runs_or_tools
 
 
-def test_blanks_in_its_texts_make_no_other_submission_of_a_copied_run(tmp_path: Path, capsys) -> None:
-    text = make_log.run()
-    paths = write(tmp_path, *(text.replace('"Example"', f'"Example{" " * blanks}"') for blanks in range(3)))
-    status, files = check(capsys, *paths)
-    assert (status, rules_broken(files[0])) == (1, set())
-    assert all(rules_broken(file) == {"seeds-differ", "runs-differ"} for file in files[1:])
-    assert any(f["rule"] == "same-configuration" for f in files[1]["findings"])
-
-
-def test_throughputs_of_other_submitters_are_compared_with_their_epochs(published_logs: Path, tmp_path, capsys) -> None:
-    log = Altered((published_logs / "mlperf_v2.1_dgxa100_resnet" / "result_0.txt").read_text())
-    path = tmp_path / "result_0.txt"
-    path.write_text(log.text)
-    assert check(capsys, path)[0] == 0
-    for key, change in (
-        ("throughput", lambda fields: fields.update(value=fields["value"] * 1.02)),
-        ("tracked_stats", lambda fields: fields["value"].update(imgs_sec=fields["value"]["imgs_sec"] * 0.98)),
-    ):
-        altered = Altered(log.text).change(key, change, 5)
-        path.write_text(altered.text)
-        assert errors(check(capsys, path)[1][0]) == [("throughput-agrees", altered.at(key, 5) + 1)]
-
-
 def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
     texts = make_log.run(target=None), make_log.closed_run(samples=(13_056, 50_000))
     files = [check(capsys, path)[1][0] for path in write(tmp_path, *texts)]
@@ -131,12 +109,8 @@ def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
 
 
 def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.run(status="aborted"))
-    log.add_after("run_start", ':::MLLOG {"namespace": "", "time_ms": 1700000020018, "event_type": "POINT_IN_TIME", '
-                  '"key": "abort_reason", "value": "loss is nan\\u001b[2J", "metadata": {}}')  # fmt: skip
-    del log.lines[log.at("epoch_start") : log.at("run_stop")]
-    (tmp_path / "log").write_text(log.text)
-    _, [file] = check(capsys, tmp_path / "log")
+    log = Altered(make_log.run(status="aborted")).value("abort_reason", "loss is nan\x1b[2J")
+    _, [file] = check(capsys, *write(tmp_path, log.text))
     [finding] = [f for f in file["findings"] if f["rule"] == "run-status"]
     assert finding["actual"] == "status aborted: loss is nan\\x1b[2J"
 
@@ -144,22 +118,21 @@ def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, ca
 def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, capsys) -> None:
     log = clock(Altered(make_log.run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
     path = tmp_path / "result_0.txt"
-    path.write_text(log.text)
-    assert rules_broken(check(capsys, path)[1][0]) == {"throughput-agrees"}
-    path.write_text(log.add_after("step_window", checkpoint(log, step=44, number=2), 2).text)  # of the end of epoch 1
-    assert rules_broken(check(capsys, path)[1][0]) == {"throughput-agrees"}
-    path.write_text(log.add_after("step_window", checkpoint(log, step=66, number=3), 3).text)  # it is told when written
-    assert errors(check(capsys, path)[1][0]) == []
+    for step, number, broken in (
+        (22, 0, {"throughput-agrees"}),  # of epoch 1
+        (44, 2, {"throughput-agrees"}),  # of its end
+        (66, 3, set()),  # it is told when written
+    ):
+        path.write_text(log.add_after("step_window", checkpoint(log, step=step, number=number), number).text)
+        assert rules_broken(check(capsys, path)[1][0]) == broken
 
 
 def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path, capsys) -> None:
     log = Altered(make_log.run())
-    for _ in range(200):
-        log.repeat("epoch_stop")
-    (tmp_path / "log").write_text(log.text)
-    _, [file] = check(capsys, tmp_path / "log")
-    assert sum(f["rule"] == "epoch-order" for f in file["findings"]) == 11
-    assert any(f["actual"] == "190 more breaches of epoch-order, not listed" for f in file["findings"])
+    log.add_after("epoch_stop", "\n".join([log.lines[log.at("epoch_stop")]] * 200))
+    _, [file] = check(capsys, *write(tmp_path, log.text))
+    flood = [f["actual"] for f in file["findings"] if f["rule"] == "epoch-order"]
+    assert len(flood) == 11 and "190 more breaches of epoch-order, not listed" in flood
 
 
 # --- the official checker beside ours ---
@@ -206,6 +179,116 @@ def test_the_official_tools_are_asked_only_in_the_release_whose_rules_we_have(
     assert "pip install --no-deps mlperf-logging==4.1.68" in error and error.count("\n") == 1
 
 
+# --- several logs, and logs beside their system description ---
+
+
+def test_another_configuration_is_warned_of_by_name(tmp_path: Path, capsys) -> None:
+    other = make_log.run(seed=2, hyperparameters=make_log.SGD | {"sgd_opt_base_learning_rate": 0.2})
+    write(tmp_path, make_log.run(seed=1), other)
+    status, [_, file] = check(capsys, tmp_path)
+    [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
+    assert (status, warning["rule"]) == (0, "same-configuration")
+    assert warning["actual"] == "; ".join(
+        f"{name} is 0.2, in result_0.txt 0.1"
+        for name in ("sgd_opt_base_learning_rate", "config RECIPE.base_learning_rate")
+    )
+
+
+def _closed(folder: Path, *last_epochs: int, **changes: Any) -> None:
+    texts = []
+    for seed, epochs in enumerate(last_epochs):
+        rising = [round(2.8 * (i + 1) / epochs, 4) + seed / 1000 for i in range(epochs // 4)]
+        text = make_log.closed_run(seed=seed, epochs=epochs, accuracies=(*rising[:-1], 0.7604), **changes)
+        texts.append(text)
+    write(folder, *texts)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batch", "broken"),
+    [
+        ((36, 36, 36, 36, 36), 408, False),
+        ((32, 36, 36, 36, 36), 408, False),  # the best is dropped
+        ((32, 32, 36, 36, 36), 408, False),  # 34.67 of 34.31
+        ((32, 32, 32, 36, 36), 408, True),  # 33.33
+        ((36, 36, 36, 36, 36), 4, False),  # below the least point: as long as the reference
+        ((32, 32, 32, 32, 36), 4, True),
+        ((36, 36, 36, 36, 36), 9000, True),  # above the largest point
+        ((36, 36, 36, 36, 36), 2000, True),  # between two points
+        ((48, 48, 48, 48, 48), 2000, False),
+    ],
+)
+def test_convergence_against_the_reference_points(epochs, batch: int, broken: bool, tmp_path: Path, capsys) -> None:
+    _closed(tmp_path, *epochs, batch=batch, epoch_ms=72_000)  # no step of a batch of 32 in 1 ms
+    status, files = check(capsys, tmp_path)
+    assert status == broken
+    assert [rules_broken(file) for file in files] == [{"rcp-convergence"} if broken else set()] * 5
+
+
+def test_four_runs_get_no_convergence_test_and_say_so(tmp_path: Path, capsys) -> None:
+    _closed(tmp_path, 32, 32, 32, 32)
+    status, files = check(capsys, tmp_path)
+    assert status == 0
+    for file in files:
+        [note] = [f for f in file["findings"] if f["rule"] == "rcp-convergence"]
+        assert note["actual"] == "not applied: it takes 5 runs of one submission, 4 given"
+
+
+def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_path: Path, capsys) -> None:
+    log = Altered(make_log.closed_run(hyperparameters=make_log.LARS | {"lars_opt_base_learning_rate": 11}))
+    write(tmp_path, log.text)
+    status, [file] = check(capsys, tmp_path)
+    [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
+    assert (status, warning["rule"], warning["line"]) == (
+        *(0, "rcp-hyperparameters", log.at("lars_opt_base_learning_rate") + 1),
+    )
+    assert warning["actual"] == "lars_opt_base_learning_rate is 11; the reference point has 10.5"
+
+
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"submitter": "Other"}, False),
+        ({"division": "closed"}, False),
+        ({"status": "research"}, True),  # the log's own word
+        ({"status": "research, development, or internal (RDI)"}, True),
+        ({"status": "Preview"}, False),
+        ({"status": "Available cloud"}, False),
+        ({"number_of_nodes": "2"}, False),
+        ({"accelerators_per_node": "8"}, False),
+        ({"framework": "PaddlePaddle 3.0"}, False),
+        ({"host_processor_core_count": "999"}, False),
+        ({"host_processor_core_count": "1"}, True),  # 2 threads
+        ({"host_memory_capacity": "9 TB"}, False),
+        ({"host_memory_capacity": "25 GB"}, True),
+        ({"operating_system": "Windows 3.1"}, False),
+        ({"operating_system": "Debian 12, Linux 6.1"}, True),
+        ({"host_processor_model_name": "Other CPU 80"}, False),
+        ({"host_processor_model_name": "Example(R) 9000 @ 3 GHz"}, True),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB (400 W)", "accelerators_per_node": "2"}, True),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-40GB", "accelerators_per_node": "2"}, False),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB", "accelerators_per_node": "8"}, False),
+    ],
+)
+def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Path, capsys) -> None:
+    gpus = json.dumps([{"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "driver": "520.61.05"}] * 2)
+    text = make_log.run()
+    [path] = write(tmp_path, text.replace('"gpus": []', f'"gpus": {gpus}') if len(changes) > 1 else text)
+    status, [file] = check(capsys, path, "--system", description(tmp_path, **changes))
+    assert (status, rules_broken(file)) == ((0, set()) if good else (1, {"system-description"}))
+
+
+@pytest.mark.parametrize(("faster", "found"), [(1, False), (10, True)])
+def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool, tmp_path: Path, capsys) -> None:
+    """A published rate of 8 A100, 26,500 images/s, and ten times that; of a log without epochs, too."""
+    log = Altered(foreign(make_log.closed_run(epoch_ms=48_300 // faster))).drop_all("epoch_start", "epoch_stop")
+    [path] = write(tmp_path, log.text)
+    for card, known in (("NVIDIA A100-SXM4-80GB", True), ("Other 9", False)):
+        cards = {"accelerators_per_node": "8", "accelerator_model_name": card}
+        _, [file] = check(capsys, path, "--system", description(tmp_path, division="closed", **cards))
+        assert ("system-description" in rules_broken(file)) == (found and known)
+
+
 # --- the command ---
 
 
@@ -243,8 +326,7 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_use_is_one_line_and_status_2(arguments: list[str], says: str, tmp_path, monkeypatch, capsys) -> None:
-    text = make_log.run()
-    (tmp_path / "log").write_text(text)
+    (tmp_path / "log").write_text(text := make_log.run())
     (tmp_path / "other.xml").write_text("<testsuites>of another tool</testsuites>")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")

@@ -28,6 +28,12 @@ PUBLISHED: dict[str, Forgery] = {
     "top-1 of 0.99": (by.curve(lambda v: [*v[:-1], 0.99]), "accuracy-curve"),
     "the other's curve and 30 images": (by.more_images(lambda _: 30), "runs-differ"),
     "the other's curve, an image more or less": (by.more_images(lambda i: (-1) ** i), "runs-differ"),
+    "the other's curve but for one evaluation": (by.more_images(lambda i: 900 * (i == 1)), "runs-differ"),
+    "a throughput 2 % higher": (lambda log, _: log.change(
+        "throughput", lambda fields: fields.update(value=fields["value"] * 1.02), 5), "throughput-agrees"),
+    "tracked_stats 2 % lower": (lambda log, _: log.change(
+        "tracked_stats", lambda fields: fields["value"].update(imgs_sec=fields["value"]["imgs_sec"] * 0.98), 5),
+        "throughput-agrees"),
     "a batch that the ranks do not divide": (lambda log, _: log.value("global_batch_size", 3265),
                                              "model_bn_span.value"),
     "the other's seed, as a text": (lambda log, other: log.value(
@@ -63,12 +69,21 @@ OWN: dict[str, Forgery] = {
         "run_summary", precision="amp_o2", math_mode="amp_o2"), PRECISION="amp_o2"), "own-log"),
     "a section's key twice": (lambda log, _: by.replaced(
         log, ('"dirty": false', '"dirty": true, "dirty": false')), "own-log"),
-    "an epoch cut out": (lambda log, _: by.without(log, 2, 3), "own-log"),
+    "an epoch cut out": (lambda log, _: by.without_block(log, 1), "own-log"),
     "aborted in the third of 9 epochs, without what says so": (lambda log, _: by.settings(by.curve(
         lambda v: [round(x * 180) / 360 for x in v])(log, log), RECIPE_epochs=9), "own-log"),
     "another momentum than the recipe's": (lambda log, _: log.value("sgd_opt_momentum", 0.5), "own-log"),
     "another rate than the recipe's": (lambda log, _: log.value("sgd_opt_base_learning_rate", 9.0), "own-log"),
     "the other's losses at another hour": (by.copied(lambda log: log), "runs-differ"),
+    "the other's accuracies": (lambda log, other: by.curve(
+        lambda _: by.accuracies(other))(log, other), "runs-differ"),
+    "the other's seed among twenty": (lambda log, _: log.add_after("seed", "\n".join(
+        log.lines[log.at("seed")].replace('"value": 2', f'"value": {seed}') for seed in (*range(100, 120), 1))),
+        "seeds-differ"),
+    "the other, a blank behind its organisation": (lambda _, other: Altered(
+        other.text.replace('"Example"', '"Example "')), "runs-differ"),
+    "while the other ran, on its host": (lambda log, _: by.each(
+        log, "", lambda fields: fields.update(time_ms=fields["time_ms"] - 3_540_000)), "runs-differ"),
     "as another system's log, but for its telemetry": (lambda log, _: Altered(
         foreign(log.text) + log.lines[log.at("telemetry_summary")]), "own-log"),
 }  # fmt: skip

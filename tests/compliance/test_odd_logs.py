@@ -12,7 +12,7 @@ from compliance.check import check_file
 from tests import make_log
 from tests.compliance.altered import TOKEN, Altered, foreign
 from tests.compliance.breaches import padded
-from tests.compliance.forging import accuracies, by_clock, clock, each
+from tests.compliance.forging import by_clock, clock, curve, each
 
 Odd = Callable[[Altered], Altered]
 SGD = make_log.SGD | {"opt_learning_rate_warmup_epochs": 2.5, "sgd_opt_learning_rate_decay_steps": 41.5}
@@ -20,21 +20,11 @@ SGD = make_log.SGD | {"opt_learning_rate_warmup_epochs": 2.5, "sgd_opt_learning_
 
 def _text(change: Callable[[str], str]) -> Odd:
     """The log with another text of each event's line."""
-
-    def odd(log: Altered) -> Altered:
-        log.lines = [change(line) if line.startswith(TOKEN) else line for line in log.lines]
-        return log
-
-    return odd
+    return lambda log: Altered("\n".join(change(line) if line.startswith(TOKEN) else line for line in log.lines))
 
 
 def _values(change: Callable[[float], float]) -> Odd:
-    def odd(log: Altered) -> Altered:
-        for number, value in enumerate(accuracies(log)):
-            log.value("eval_accuracy", change(value), number)
-        return log
-
-    return odd
+    return lambda log: curve(lambda values: [*map(change, values)])(log, log)
 
 
 def _numbers(change: Callable[[int], Any]) -> Odd:

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compliance import rules
+from compliance.check import check_file
 from tests import jobs, make_log
+from tests.compliance import forging as by
 from tests.compliance import fuzz
+from tests.compliance.altered import Altered
 
 HERE = Path(__file__).parent
 STEADY = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": [*HealthCheck]}
@@ -40,26 +44,41 @@ event = st.fixed_dictionaries(
 line = event.map(lambda fields: f":::MLLOG {json.dumps(fields)}".encode()) | st.binary(max_size=40)
 
 
-@given(st.binary(max_size=2000))
-@settings(max_examples=50, **STEADY)
-def test_any_bytes(data: bytes) -> None:
+events = st.tuples(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A good log with bytes replaced."""
+    text = bytearray(make_log.run(epochs=1).encode())
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(text) - 1))
+        text[at : at + draw(st.integers(0, 5))] = draw(st.binary(max_size=6))
+    return bytes(text)
+
+
+@given(st.binary(max_size=2000) | events.map(lambda drawn: drawn[1].join(drawn[0])) | damaged())
+@settings(max_examples=160, **STEADY)
+def test_any_bytes_and_any_events_in_any_order(data: bytes) -> None:
     fuzz.run_one(data)
 
 
-@given(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
-@settings(max_examples=80, **STEADY)
-def test_any_events_in_any_order(lines: list[bytes], end: bytes) -> None:
-    fuzz.run_one(end.join(lines))
+HUGE, GPU = 10**400, '{"name": "A100", "memory_gib": 40.0, "driver": "1"}'
+FORGED = {
+    "images": lambda log: log.inside("step_window", images=HUGE),
+    "energy": lambda log: log.inside("telemetry_summary", energy_j=HUGE),
+    "cores": lambda log: by.replaced(log, ('"cores": 2', f'"cores": {HUGE}')),
+    "TELEMETRY_S": lambda log: by.settings(log, TELEMETRY_S=HUGE),
+    "image_size": lambda log: by.settings(log, RECIPE_image_size=HUGE),
+    "batch": lambda log: by.settings(log.inside("run_summary", batch_per_device=HUGE), RECIPE_base_batch=256),
+    "no nodes": lambda log: by.settings(by.replaced(log, ('"gpus": []', f'"gpus": [{GPU}]')), DEVICE="gpu").inside(
+        "run_summary", nodes=0),
+}  # fmt: skip
 
 
-@given(st.data())
-@settings(max_examples=30, **STEADY)
-def test_a_good_log_with_bytes_replaced(data: st.DataObject) -> None:
-    text = bytearray(make_log.run(epochs=1).encode())
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(text) - 1))
-        text[at : at + data.draw(st.integers(0, 5))] = data.draw(st.binary(max_size=6))
-    fuzz.run_one(bytes(text))
+@pytest.mark.parametrize("name", FORGED)
+def test_our_own_log_with_a_number_that_nothing_can_be_computed_with(name: str) -> None:
+    fuzz.run_one(FORGED[name](Altered(make_log.run())).text.encode())
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
@@ -69,9 +88,6 @@ def test_inputs_that_the_fuzzer_found(path: Path) -> None:
 
 def test_the_corpus_reaches_a_pass_and_many_rules(tmp_path: Path) -> None:
     """A corpus of inputs that all fail in the first line would prove nothing."""
-    from compliance import rules
-    from compliance.check import check_file
-
     assert len(CORPUS) > 50
     broken: set[str] = set()
     passed = 0

@@ -10,11 +10,9 @@ import pytest
 
 from compliance import rules
 from compliance.__main__ import main
-from compliance.check import check_file
-from compliance.submission.copies import alike
 from tests import make_log
 from tests.compliance.altered import Altered, foreign, write
-from tests.compliance.forging import clock, each, intervals
+from tests.compliance.forging import clock, intervals
 from tests.compliance.test_check import check, rules_broken
 
 # --- the two verdicts ---
@@ -66,55 +64,22 @@ def test_annotations_of_github(tmp_path: Path, capsys) -> None:
 # --- what must not pass ---
 
 
-def _cut(text: str, kept_ms: float) -> Altered:
-    """The log with the time between the first block's end and run_stop squeezed into `kept_ms`."""
-    log = Altered(text)
+@pytest.mark.parametrize("without", [(), ("epoch_start", "epoch_stop")])
+@pytest.mark.parametrize(("shorter", "broken"), [(120, set()), (180, {"epoch-time"})])
+def test_training_cut_from_a_log_is_found(without, shorter: int, broken: set[str], tmp_path: Path, capsys) -> None:
+    """The time between the first block's end and run_stop is squeezed."""
+    log = Altered(foreign(make_log.closed_run())).drop_all(*without)
     first, last = (log.fields(log.at(key))["time_ms"] for key in ("block_stop", "run_stop"))
-    return clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
+    kept_ms = (32 * 36_000 + 8 * 2_000) / shorter
+    clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
+    _, [file] = check(capsys, *write(tmp_path, log.text), "--verdict", "strict")
+    assert (file["official"], rules_broken(file)) == ("pass", broken)
 
 
-def test_training_cut_from_a_log_is_found(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "result_0.txt"
-    others = foreign(make_log.closed_run())
-    of_the_rest_ms = 32 * 36_000 + 8 * 2_000
-    without_epochs = Altered(others).drop_all("epoch_start", "epoch_stop").text
-    for text, shorter, broken in (
-        (others, 120, set()),
-        (others, 180, {"epoch-time"}),
-        (without_epochs, 120, set()),
-        (without_epochs, 180, {"epoch-time"}),
-    ):
-        log = _cut(text, of_the_rest_ms / shorter)
-        path.write_text(log.text)
-        _, [file] = check(capsys, path, "--verdict", "strict")
-        assert (file["official"], rules_broken(file)) == ("pass", broken)
-    evaluated = Altered(others)
-    started = evaluated.fields(evaluated.at("eval_start", 1))["time_ms"]
-    path.write_text(evaluated.change("eval_stop", lambda fields: fields.update(time_ms=started), 1).text)
-    _, [file] = check(capsys, path, "--verdict", "strict")
-    assert [f["line"] for f in file["findings"] if f["rule"] == "epoch-time"] == [evaluated.at("eval_stop", 1) + 1]
-
-
-def test_the_same_accuracies_at_another_start_are_found(tmp_path: Path, capsys) -> None:
-    texts = [make_log.run(seed=seed, accuracies=(0.5, 0.6, 0.95)) for seed in (1, 2)]
-    _, files = check(capsys, *write(tmp_path, *texts))
-    assert rules_broken(files[1]) == {"runs-differ"}
-
-
-def _later(text: str, seed: int) -> Altered:
-    """The run at another hour with another seed, and another accuracy at one evaluation."""
-    log = each(Altered(text).seed(seed), "", lambda fields: fields.update(time_ms=fields["time_ms"] + seed * 3_600_000))
-    return log.value("eval_accuracy", 0.4 + seed * 0.05, 1)
-
-
-@pytest.mark.parametrize("make", [lambda: foreign(make_log.closed_run()), make_log.run])
-def test_a_copy_with_other_times_and_another_accuracy_is_found(make, tmp_path: Path, capsys) -> None:
-    write(tmp_path, make(), *(_later(make(), seed).text for seed in range(2, 6)))
-    status, files = check(capsys, tmp_path, "--verdict", "strict")
-    assert (status, [rules_broken(file) for file in files]) == (1, [set(), *[{"runs-differ"}] * 4])
-    diverged = [foreign(make_log.closed_run(seed=seed, accuracies=(0.001,) * 9)) for seed in (1, 2)]
-    found = [check_file(path, rules.load("4.0.0")).run for path in write(tmp_path, *diverged)]
-    assert alike(*found) == ""
+def test_two_runs_that_diverged_are_not_one(tmp_path: Path, capsys) -> None:
+    diverged = [make_log.closed_run(seed=seed, accuracies=(*(0.001,) * 8, seed * 0.001)) for seed in (1, 2)]
+    _, files = check(capsys, *write(tmp_path, *map(foreign, diverged)))
+    assert not any(f["rule"] == "runs-differ" for file in files for f in file["findings"])
 
 
 @pytest.mark.parametrize(("equal", "found"), [(36, True), (20, True), (4, False)])
@@ -132,24 +97,6 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
     if found:
         [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
         assert "intervals, to the clock's tick (by chance in 1 of 10^" in one["actual"]
-
-
-def test_runs_of_one_host_at_one_time_are_found(tmp_path: Path, capsys) -> None:
-    later = _later(make_log.run(seed=7), 0)  # an hour apart by their seeds; now a minute after the first
-    each(later, "", lambda fields: fields.update(time_ms=fields["time_ms"] - 6 * 3_600_000 + 60_000))
-    write(tmp_path, make_log.run(seed=1), later.seed(7).text)
-    _, files = check(capsys, tmp_path)
-    [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
-    assert one["actual"] == "it ran on node0 while that trained: result_0.txt"
-
-
-def test_all_seeds_are_compared(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.run(seed=50))
-    for seed in range(20):
-        log.repeat("seed", -1).value("seed", 100 + seed, -1)
-    write(tmp_path, log.text, make_log.run(seed=119))
-    _, files = check(capsys, tmp_path)
-    assert "seeds-differ" in rules_broken(files[1])
 
 
 def _closed_run_of_4_epochs(epochs: int) -> str:
@@ -178,46 +125,40 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> 
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "key", "value", "severity"),
+    ("optimizer", "key", "value", "severity", "batch"),
     [
-        ("lars", "lars_opt_base_learning_rate", 0, "error"),
-        ("lars", "lars_opt_learning_rate_warmup_epochs", -1, "error"),
-        ("lars", "model_bn_span", 0, "error"),
-        ("sgd", "sgd_opt_base_learning_rate", -0.1, "error"),
-        ("sgd", "opt_learning_rate_warmup_epochs", -1, "error"),
+        ("lars", "lars_opt_base_learning_rate", 0, "error", 408),
+        ("lars", "lars_opt_learning_rate_warmup_epochs", -1, "error", 408),
+        ("lars", "model_bn_span", 0, "error", 408),
+        ("sgd", "sgd_opt_base_learning_rate", -0.1, "error", 408),
+        ("sgd", "opt_learning_rate_warmup_epochs", -1, "error", 408),
         # where verifier and table differ, the verifier is "the source of truth"
-        ("lars", "lars_opt_momentum", 0.95, "warning"),
-        ("sgd", "sgd_opt_momentum", 0.8, "warning"),
-        ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1, "warning"),
-        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5, "warning"),
+        ("lars", "lars_opt_momentum", 0.95, "warning", 408),
+        ("lars", "lars_opt_momentum", 0.95, None, 4096),  # of 8 devices: from 32k on it may be another one
+        ("sgd", "sgd_opt_momentum", 0.8, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5, "warning", 408),
     ],
 )
-def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity: str, tmp_path, capsys) -> None:
+def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity, batch, tmp_path, capsys) -> None:
     recipe = (make_log.LARS if optimizer == "lars" else make_log.SGD) | {key: value}
     of_closed, of_open = write(
-        tmp_path, make_log.closed_run(hyperparameters=recipe), make_log.run(hyperparameters=recipe)
+        tmp_path, make_log.closed_run(hyperparameters=recipe, batch=batch), make_log.run(hyperparameters=recipe)
     )
     status, [file] = check(capsys, of_closed)
-    [found] = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
-    assert (file["official"], found["class"], found["severity"]) == ("pass", "rule", severity)
+    found = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
+    assert [(f["class"], f["severity"]) for f in found] == ([("rule", severity)] if severity else [])
     if severity == "error":
-        assert status == 1
-        assert f"|resnet |{optimizer if key != 'model_bn_span' else 'sgd'} |{key}" in found["source"]
+        assert (status, file["official"]) == (1, "pass")
+        assert f"|resnet |{optimizer if key != 'model_bn_span' else 'sgd'} |{key}" in found[0]["source"]
         assert check(capsys, of_open)[0] == 0  # the open division may
-    else:
-        assert "read in: training_rules.adoc of version 0.7" in found["source"]
-
-
-def test_another_momentum_is_allowed_from_a_batch_of_32k(tmp_path: Path, capsys) -> None:
-    recipe = make_log.LARS | {"lars_opt_momentum": 0.95}
-    _, [file] = check(capsys, *write(tmp_path, make_log.closed_run(batch=4096, hyperparameters=recipe)))
-    assert "lars_opt_momentum.value" not in {f["rule"] for f in file["findings"]}
+    elif severity:
+        assert "read in: training_rules.adoc of version 0.7" in found[0]["source"]
 
 
 def test_a_closed_run_numbers_its_epochs_from_1(tmp_path: Path, capsys) -> None:
     text = re.sub(r'(epoch_num": )(\d+)', lambda match: f"{match[1]}{int(match[2]) - 1}", make_log.closed_run())
-    (tmp_path / "log").write_text(text)
-    _, [file] = check(capsys, tmp_path / "log", "--verdict", "strict")
+    _, [file] = check(capsys, *write(tmp_path, text), "--verdict", "strict")
     assert {f["severity"] for f in file["findings"] if f["rule"] == "epoch_start.metadata"} == {"warning"}  # "should"
 
 

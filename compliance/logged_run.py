@@ -1,0 +1,158 @@
+"""What a log says of its run: of each key its first event and their number, the header, and what happened when."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from runlog import schema
+from runlog.reader import Event, settings_of, table_of
+
+EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
+TEXT = "a name"
+COUNT = "a whole number above 0"
+NUMBER = "a number"
+_ALL_KEPT = (schema.INIT_START.key, schema.CACHE_CLEAR.key, schema.SEED.key)
+_OURS = (  # only this project writes them
+    *(schema.RUN_SUMMARY, schema.STEP_WINDOW, schema.RANK_TIMES, schema.EPOCH_THROUGHPUT, schema.TELEMETRY_SUMMARY),
+    schema.CLOCK_SET,
+)
+_NO_EVENT = Event("", None, {}, 0, "", 0, 0)
+
+
+def is_number(value: Any) -> bool:
+    """A number that can be computed with: a JSON integer may have thousands of digits."""
+    return type(value) in (int, float) and -1e300 < value < 1e300
+
+
+def has_type(value: Any, wanted: str) -> bool:
+    """Whether `value` is TEXT, COUNT or NUMBER."""
+    if wanted is TEXT:
+        return isinstance(value, str) and bool(value.strip()) and value.isprintable()
+    return is_number(value) and (wanted is NUMBER or (value == int(value) and 0 < value < 2**63))
+
+
+def own_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata but for the place in the code that mllog adds."""
+    return {name: value for name, value in metadata.items() if name not in ("file", "lineno")}
+
+
+class Evaluation(NamedTuple):
+    """An eval_accuracy, with the epoch that it says it is of, and how many were announced or started before it."""
+
+    epoch: int
+    value: float
+    line: int
+    trained: int = 0
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LoggedRun:
+    """What a log says of its run, as far as it was read; None where it does not say. Times are Unix milliseconds."""
+
+    first: dict[str, Event] = field(default_factory=dict)  # of each key that a rule or this checker names
+    counts: Counter[str] = field(default_factory=Counter)  # of the same events
+    kept: dict[str, list[Event]] = field(default_factory=lambda: {key: [] for key in _ALL_KEPT})
+    headers: dict[str, Any] = field(default_factory=dict)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)  # of its first windows
+    # by kind and place: epochs, blocks, evaluations, windows
+    intervals: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def take(self, event: Event) -> None:
+        """The next event of a key that is named."""
+        self.counts[event.key] += 1
+        self.first.setdefault(event.key, event)
+        kept = self.kept.get(event.key)
+        if kept is not None and len(kept) < EVENTS_KEPT:
+            kept.append(event)
+
+    def took(self, kind: str, time: float) -> None:
+        """An interval of a kind took so much: ms, of a step window s."""
+        if len(self.intervals) < EVENTS_KEPT:
+            self.intervals[kind, len(self.intervals)] = time
+
+    def of(self, event: schema.Point[Any] | schema.Mark) -> Event:
+        """The first event of its key; without one, an event of line 0 and no value."""
+        return self.first.get(event.key, _NO_EVENT)
+
+    def number(self, event: schema.Point[Any] | schema.Mark) -> int:
+        """How many events of its key there are."""
+        return self.counts[event.key]
+
+    def first_value(self, event: schema.Point[Any]) -> Any:
+        """The first value of an event of our schema; None without one."""
+        return self.of(event).value
+
+    def text(self, event: schema.Point[str]) -> str:
+        """The first value of an event; empty if it is no text."""
+        value = self.of(event).value
+        return value if isinstance(value, str) else ""
+
+    def section(self, section: schema.Section[Any]) -> dict[str, Any]:
+        """A section of the header that is a table; empty without one."""
+        found = self.headers.get(section.name)
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The first value of each key."""
+        return {key: event.value for key, event in self.first.items()}
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """The line of the first event of each key."""
+        return {key: event.line for key, event in self.first.items()}
+
+    @property
+    def seeds(self) -> list[tuple[Any, int]]:
+        """Value and line of each."""
+        return [(event.value, event.line) for event in self.kept[schema.SEED.key]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values of the header's configuration."""
+        return settings_of(self.headers.get(schema.CONFIG.name))
+
+    @property
+    def recipe_target(self) -> float | None:
+        """The target of the recipe that the header's `config` names; an open run may choose it."""
+        named = (value for name, value in self.settings.items() if name.startswith("RECIPE.target_"))
+        return next((float(value) for value in named if is_number(value)), None)
+
+    @property
+    def is_project_log(self) -> bool:
+        """Whether the log has anything that only this project writes."""
+        return not self.headers.keys().isdisjoint(schema.SECTIONS) or any(self.number(event) for event in _OURS)
+
+    @property
+    def start_ms(self) -> float | None:
+        start = self.first.get(schema.RUN_START.key)
+        return start and start.time_ms
+
+    @property
+    def stop(self) -> Event | None:
+        return self.first.get(schema.RUN_STOP.key)
+
+    @property
+    def stop_ms(self) -> float | None:
+        return self.stop and self.stop.time_ms
+
+    @property
+    def status(self) -> Any:
+        return self.stop and self.stop.metadata.get("status")
+
+    @property
+    def minutes(self) -> float | None:
+        """Time to train, as mlperf-logging's result_summarizer computes it."""
+        if self.start_ms is None or self.stop_ms is None:
+            return None
+        return (float(self.stop_ms) - float(self.start_ms)) / 60 / 1000
+
+    @property
+    def summary(self) -> schema.RunSummary | None:
+        """The run_summary event; None without a whole one."""
+        return table_of(schema.RunSummary, self.first_value(schema.RUN_SUMMARY))
+
+
+NOTHING = LoggedRun()  # what no log says
