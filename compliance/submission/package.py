@@ -178,12 +178,12 @@ def contents_of(
     rule = ruleset.strict["system-description"]
     lost = []
     runs: list[dict[str, Any]] = []
-    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
+    for one, compared in zip(checked, check_between(checked, ruleset), strict=True):
         errors = [f for f in one.findings if f.severity == "error"]
         if errors and all(f.rule in NOT_CONVERGED for f in errors):
             lost.append(one.path.name)
             errors = []
-        beside = (*others, *compare_description(one.run, description, rule))
+        beside = (*compared.findings[len(one.findings) :], *compare_description(one.run, description, rule))
         errors += [f for f in beside if f.severity == "error" or f.rule == "same-configuration"]
         for found in errors:
             where = f" line {found.line}" if found.line else ""

@@ -128,7 +128,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
         environment["WARMUP_STEPS"] = str(protocol.skip * of_a_skip)
         if shrink:
             environment |= dict(export.split("=") for export in SHRUNK_EXPORTS.split())
-            protocol = replace(protocol, skip=1, take_steps=protocol.take_steps and 3, runs=1)
+            protocol = replace(protocol, skip=1, take_steps=protocol.take_steps and 3, runs=1)  # as those exports say
         published = select(read_published(), table=name)
         ours = raw["frameworks"][0]
         cells = [row for row in select(published, metric="throughput") if row.framework.startswith(ours)]
