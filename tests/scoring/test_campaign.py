@@ -92,8 +92,8 @@ NODES = "nodes needed, HOSTS or HOSTFILE names"
 @pytest.mark.parametrize(
     "name, gpus, capability, hosts, run, reason",
     [
-        ("perf_rn50", 8, "7.0", "a,b,c,d", "4n8g_b256_amp_o2", ""),
-        ("perf_rn50", 8, "7.0", "a b c d", "1n8g_b256_tf32", "tf32 needs compute capability 8.0, V100 has 7.0"),
+        ("perf_rn50", 8, "7.0", "a,b c d", "4n8g_b256_amp_o2", ""),
+        ("perf_rn50", 8, "7.0", "a,b,c,d", "1n8g_b256_tf32", "tf32 needs compute capability 8.0, V100 has 7.0"),
         ("perf_rn50", 8, "", "", "1n8g_b256_tf32", ""),
         ("fleetx", 8, "7.0", "a,b,c", "4n8g_b32_amp_o1", f"4 {NODES} 3"),
         ("dlperf", 4, "7.0", "", "1n4g_b128_fp32", ""),
