@@ -40,13 +40,12 @@ def pages_of(root: Path) -> dict[str, str]:
         description = read_description(package / "systems" / f"{manifest['system']}.json")
         runs = manifest["runs"]
         row = {
-            **{"package": package.relative_to(root).as_posix(), "id": sha256(package / HASHES)},
+            "package": package.relative_to(root).as_posix(),
+            "id": sha256(package / HASHES),
             **{name: manifest[name] for name in _OF_MANIFEST},
-            **{
-                "status": UNVERIFIED,
-                "runs": len(runs),
-                "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
-            },
+            "status": UNVERIFIED,
+            "runs": len(runs),
+            "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
             **{column: description[field] for column, field in _OF_SYSTEM.items()},
         }
         each = [run | {"lines": _lines(package / run["file"])} for run in runs]
