@@ -7,7 +7,7 @@
 #   --shrink    run the whole grid tiny on CPU ranks, to see that every cell goes through
 #
 # Environment: DGXSYSTEM (of one node), DATADIR, CONT, HOSTS or HOSTFILE as for the launchers; LOGDIR, the results (default:
-# results), to be seen from here and from the first host; REPEATS instead of the campaign's own number. A job of one node is
+# results), to be seen from here and from the first host; REPEATS instead of the protocol's number. A job of one node is
 # one call of ./run_and_time.sh (of launch/container_node.sh where CONT is set), one of several nodes of launch/mpirun.sh over
 # the first of the hosts; RUNNER is a command to call instead of these.
 # Exit status: 0 every run that this machine can do is done, 1 one failed, 2 wrong use.

@@ -325,10 +325,8 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submissi
     parts = folder.name.parts
     at = parts.index("results") if "results" in parts[1:] else 0
     names = (parts[at - 1], *parts[at + 1 :], "", "") if at else ("", "", folder.name.name)
-    reports = [
-        replace(one, findings=(*one.findings, *others, *asked[one.path.name]))
-        for one, others in zip(checked, check_between(checked, ruleset), strict=True)
-    ]
+    compared = check_between(checked, ruleset)
+    reports = [replace(one, findings=(*one.findings, *asked[one.path.name])) for one in compared]
     first = next((one.run for one in checked if one.run is not NOTHING), NOTHING)
     minutes: dict[str, float | None] = {"strict": None, "official": None}
     problem, scored = "", None

@@ -35,11 +35,7 @@ _LARGEST_BYTES = 50 * 2**20  # mlperf-logging's repo_checker
 
 
 class RefusedError(Exception):
-    """The logs may not be published as they are; `reasons` says why, a line each."""
-
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = list(reasons)
+    """The logs may not be published as they are; its arguments say why, a line each."""
 
 
 class UnknownCommitError(ValueError):
@@ -62,8 +58,8 @@ def command(options: argparse.Namespace) -> int:
             expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
         )
     except RefusedError as error:
-        refused = "\n".join(f"refused: {printable(reason, 5000)}" for reason in error.reasons)
-        print(json.dumps({"package": None, "refused": error.reasons}, indent=2) if options.json else refused)
+        refused = "\n".join(f"refused: {printable(reason, 5000)}" for reason in error.args)
+        print(json.dumps({"package": None, "refused": error.args}, indent=2) if options.json else refused)
         return 1
     if options.json:
         built = {"package": str(folder), "refused": [], "chosen": content.chosen, **content.manifest}
@@ -101,7 +97,7 @@ def build(
         content = _fill(stage, logs, description_path, ruleset)
         answers = official_answers(stage, content.manifest)
         if refused := [f"{answer.check}: {answer.found}" for answer in answers if answer.status == FATAL]:
-            raise RefusedError(refused)
+            raise RefusedError(*refused)
         stage.rename(target)
     return target, content, answers
 
@@ -112,7 +108,7 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     try:
         benchmark = one_submission(checked, ruleset, log_of.__getitem__)
     except ValueError as error:
-        raise RefusedError([str(error)]) from None
+        raise RefusedError(str(error)) from None
     if len(checked) < benchmark.runs:
         raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has {benchmark.runs}")
     scored, chosen = nearest_the_median(checked, ruleset)
@@ -126,7 +122,7 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     content, against = contents_of(stage, renamed, system, benchmark, ruleset)
     reasons += [f"{log_of[names[file].path] if file in names else file}: {reason}" for file, reason in against]
     if reasons:
-        raise RefusedError(reasons)
+        raise RefusedError(*reasons)
     for name, (code, executable) in code_of(str(content.manifest["commit"])).items():
         path = stage / code_folder(benchmark.name) / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,22 +141,19 @@ def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> tuple[list[
     """
     folder.mkdir()
     log_of = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
+    reasons = []
     for copy, log in log_of.items():
         if log.is_symlink() or not log.is_file():
             raise ValueError(f"{log}: not a regular file; copy the log itself there")
         shutil.copyfile(log, copy)
-    reasons = [changed for copy, log in log_of.items() if (changed := _changed(log, copy))]
+        receipt = receipt_path(log)
+        hashed = f'"sha256": "{sha256(copy)}"'
+        if receipt.is_file() and hashed not in receipt.read_text(encoding="utf-8", errors="replace"):
+            changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
+            reasons.append(f"{log}: {changed}")
     checked = [check_file(copy, ruleset) for copy in log_of]
     checked.sort(key=lambda one: (one.run.start_ms or 0, log_of[one.path].name))
     return checked, log_of, reasons
-
-
-def _changed(log: Path, copy: Path) -> str:
-    """Why the log is not the one that was checked; empty if it is, or if no receipt says."""
-    path = receipt_path(log)
-    if not path.is_file() or f'"sha256": "{sha256(copy)}"' in path.read_text(encoding="utf-8", errors="replace"):
-        return ""
-    return f"{log}: differs from what was checked ({path.name}): find out what changed it, or run again"
 
 
 def as_bytes(manifest: dict[str, Any]) -> bytes:
@@ -185,12 +178,12 @@ def contents_of(
     rule = ruleset.strict["system-description"]
     lost = []
     runs: list[dict[str, Any]] = []
-    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
+    for one, compared in zip(checked, check_between(checked, ruleset), strict=True):
         errors = [f for f in one.findings if f.severity == "error"]
         if errors and all(f.rule in NOT_CONVERGED for f in errors):
             lost.append(one.path.name)
             errors = []
-        beside = (*others, *compare_description(one.run, description, rule))
+        beside = (*compared.findings[len(one.findings) :], *compare_description(one.run, description, rule))
         errors += [f for f in beside if f.severity == "error" or f.rule == "same-configuration"]
         for found in errors:
             where = f" line {found.line}" if found.line else ""

@@ -8,11 +8,10 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from compliance.submission.package import HASHES, hashes
 from compliance.submission.runs import sha256
-from compliance.submission.site import NAMESPACE, PACKAGES, PAGE, TABLE, as_table, page_of, row_of, ssh_keygen
+from compliance.submission.site import NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen
 from compliance.submission.verify import verify
 from runlog.text import printable
 from runlog.verdict import FATAL
@@ -33,13 +32,14 @@ def command(options: argparse.Namespace) -> int:
         print(f"refused: {printable(line, 5000)}")
     if refused:
         return 1
-    rows = publish(options.folders, options.out, key=options.key)
-    print(as_table(rows) if options.json else f"{options.out / PAGE}: {len(rows)} unverified results\n", end="")
+    publish(options.folders, options.out, key=options.key)
+    said = f"{options.out / PAGE}: {len(options.folders)} unverified results\n"
+    print((options.out / TABLE).read_text(encoding="utf-8") if options.json else said, end="")
     return 0
 
 
-def publish(folders: Sequence[Path], out: Path, *, key: Path | None = None) -> list[dict[str, Any]]:
-    """Writes `out` from packages that verify, and returns its table.
+def publish(folders: Sequence[Path], out: Path, *, key: Path | None = None) -> None:
+    """Writes `out` from packages that verify.
 
     Raises ValueError if `out` exists, a package is given twice or the key cannot sign.
     """
@@ -48,19 +48,15 @@ def publish(folders: Sequence[Path], out: Path, *, key: Path | None = None) -> l
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
         stage = Path(scratch) / "site"
-        rows = []
         for folder in folders:
             package = folder.resolve()
             place = Path(PACKAGES) / sha256(package / HASHES)[:16] / package.name
             if (stage / place).exists():
                 raise ValueError(f"{folder}: the same package as another one that was given")
             shutil.copytree(package, stage / place)
-            rows.append(row_of(stage, place))
-        rows.sort(key=lambda row: (row["benchmark"], row["division"], row["minutes"]))
-        (stage / TABLE).write_text(as_table(rows), encoding="utf-8")
-        (stage / PAGE).write_text(page_of(stage, rows), encoding="utf-8")
+        for name, text in pages_of(stage).items():
+            (stage / name).write_text(text, encoding="utf-8")
         (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
         if key:
             ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, str(stage / HASHES))
         stage.rename(out)
-    return rows

@@ -75,15 +75,14 @@ def check_logs(
     description = read_description(system) if system else None
     checked = [replace(check_file(log, ruleset, benchmark), asked=verdict) for log in logs]
     reports = []
-    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
-        report = replace(one, findings=(*one.findings, *others))
+    for report in check_between(checked, ruleset):
         if description is not None:
-            differs = compare_description(one.run, description, ruleset.strict["system-description"])
+            differs = compare_description(report.run, description, ruleset.strict["system-description"])
             report = replace(report, findings=(*report.findings, *differs))
         if official:
             report = _beside(report, ruleset, official)
         if receipt or hashed:
-            report = replace(report, sha256=sha256(one.path))
+            report = replace(report, sha256=sha256(report.path))
         if receipt:
             write_receipt(report, ruleset)
         reports.append(report)
@@ -99,8 +98,8 @@ def submission_of(run: LoggedRun) -> tuple[str, ...]:
     return tuple(str(run.first_value(event)) for event in _SUBMISSION)
 
 
-def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Finding]]:
-    """Findings of the rules that compare runs, for each log.
+def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
+    """The reports with the findings of the rules that compare runs, after their own.
 
     Compared are runs of one benchmark that lie in one folder or say the same of their submission, blanks and case left
     out: a text that differs makes no other submission of a run.
@@ -118,7 +117,7 @@ def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Find
         for compare in (_copies, _configurations, _convergence):
             for one, finding in compare(members, ruleset):
                 found[id(one)].append(finding)
-    return [found[id(one)] for one in checked]
+    return [replace(one, findings=(*one.findings, *found[id(one)])) for one in checked]
 
 
 def _copies(members: Sequence[Report], ruleset: Ruleset) -> Found:

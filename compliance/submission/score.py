@@ -91,8 +91,9 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     Raises ValueError if the logs are not of one submission of a benchmark that is scored.
     """
     first, benchmark = checked[0], one_submission(checked, ruleset)
-    by = by or first.by
-    batches, batch = _batches(checked), global_batch(first.run)
+    by, batch = by or first.by, global_batch(first.run)
+    # what is no global batch, as the log says it
+    batches = {json.dumps(global_batch(one.run) or one.run.first_value(schema.GLOBAL_BATCH_SIZE)) for one in checked}
     if by == "strict" and len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
         raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
@@ -148,19 +149,14 @@ def _runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[list[Sc
     """Each run with what drops it, and the rules that leave no strict score."""
     faults: set[str] = set()
     runs = []
-    for one, others in zip(checked, check_between(checked, ruleset), strict=True):
-        errors = [f for f in (*one.findings, *others) if f.severity == "error" and f.rule != "rcp-convergence"]
+    for one in check_between(checked, ruleset):
+        errors = [f for f in one.findings if f.severity == "error" and f.rule != "rcp-convergence"]
         faults |= {f.rule for f in errors} - NOT_CONVERGED
         rules = sorted({f.rule for f in errors if by == "strict" or f.official})
         dropped = f"fails {', '.join(rules)}" if rules else ""
         epochs = None if (counted := epochs_to_target(one.run)) == convergence.NOT_CONVERGED else counted
         runs.append(ScoredRun(file=one.file, minutes=one.run.minutes, epochs=epochs, dropped=dropped))
     return runs, faults
-
-
-def _batches(checked: Sequence[Report]) -> set[str]:
-    """The global batches of the runs; what is none, as the log says it."""
-    return {json.dumps(global_batch(one.run) or one.run.first_value(schema.GLOBAL_BATCH_SIZE)) for one in checked}
 
 
 def _reduce(minutes: Sequence[float], dropped: int) -> tuple[float | None, str]:

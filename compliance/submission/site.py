@@ -2,9 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from compliance.submission.description import read_description
@@ -22,16 +20,6 @@ NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
 _QUOTED = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
 
 
-def as_table(rows: Sequence[dict[str, Any]]) -> str:
-    return json.dumps({"results": rows}, indent=2) + "\n"
-
-
-def _manifest_of(package: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """And the description of its system."""
-    manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
-    return manifest, read_description(package / "systems" / f"{manifest['system']}.json")
-
-
 _OF_MANIFEST = (
     *("organisation", "system", "benchmark", "division", "ruleset", "minutes"),
     *("scaling", "convergence", "commit"),
@@ -42,34 +30,35 @@ _OF_SYSTEM = {  # column: field of the description
 }
 
 
-def row_of(root: Path, place: Path) -> dict[str, Any]:
-    manifest, description = _manifest_of(root / place)
-    runs = manifest["runs"]
-    return {
-        **{"package": place.as_posix(), "id": sha256(root / place / HASHES)},
-        **{name: manifest[name] for name in _OF_MANIFEST},
-        **{"status": UNVERIFIED, "runs": len(runs), "runs_that_count": sum(run["verdict"] == "pass" for run in runs)},
-        **{column: description[field] for column, field in _OF_SYSTEM.items()},
-    }
-
-
-def page_of(root: Path, rows: Sequence[dict[str, Any]]) -> str:
-    """The page: self-contained, and readable without its script, which only sorts."""
+def pages_of(root: Path) -> dict[str, str]:
+    """The table of the packages in a published folder, and its page: self-contained, its script only sorts."""
     import jinja2
 
-    results = []
-    for row in rows:
-        package = root / row["package"]
-        manifest, description = _manifest_of(package)
-        runs = [run | {"lines": _lines(package / run["file"])} for run in manifest["runs"]]
-        stated = {name: value for name, value in description.items() if value}
-        results.append(row | {"each": runs, "description": stated})
+    rows, results = [], []
+    for package in sorted(path.parent for path in (root / PACKAGES).glob(f"*/*/{MANIFEST}")):
+        manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
+        description = read_description(package / "systems" / f"{manifest['system']}.json")
+        runs = manifest["runs"]
+        row = {
+            "package": package.relative_to(root).as_posix(),
+            "id": sha256(package / HASHES),
+            **{name: manifest[name] for name in _OF_MANIFEST},
+            "status": UNVERIFIED,
+            "runs": len(runs),
+            "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
+            **{column: description[field] for column, field in _OF_SYSTEM.items()},
+        }
+        each = [run | {"lines": _lines(package / run["file"])} for run in runs]
+        rows.append(row)
+        results.append(row | {"each": each, "description": {name: said for name, said in description.items() if said}})
+    for found in (rows, results):
+        found.sort(key=lambda row: (row["benchmark"], row["division"], row["minutes"]))
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["shown"] = lambda value: printable(value, 1000)
     # The JSON beside the page has all digits.
     environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"
     template, style = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("site.html", "page.css"))
-    return environment.from_string(template).render(
+    page = environment.from_string(template).render(
         style=style,
         results=results,
         form_of=form_of,
@@ -77,6 +66,7 @@ def page_of(root: Path, rows: Sequence[dict[str, Any]]) -> str:
         trademark=TRADEMARK,
         mlperf=any(row["benchmark"] == "resnet" for row in rows),
     )
+    return {TABLE: json.dumps({"results": rows}, indent=2) + "\n", PAGE: page}
 
 
 def _lines(log: Path) -> list[tuple[int, str]]:

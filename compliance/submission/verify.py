@@ -13,7 +13,7 @@ from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.runs import sha256
-from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, as_table, page_of, row_of, signed
+from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, pages_of, signed
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
 
@@ -103,11 +103,8 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
         answers += [replace(answer, where=str(place)) for answer in verify(folder / place, ask_official=ask_official)]
     if worst(answers) == FATAL:
         return answers
-    rows = {str(place): row_of(folder, place) for place in places}
-    order = [str(row.get("package")) for row in read_description(folder / TABLE).get("results", [])]
-    wanted = [rows[name] for name in order if name in rows]
-    for file, text in ((TABLE, as_table(wanted)), (PAGE, page_of(folder, wanted))):
-        same = sorted(order) == sorted(rows) and _read(folder / file) == text.encode()
+    for file, text in pages_of(folder).items():
+        same = _read(folder / file) == text.encode()
         answers.append(judged(file, same, f"{'equal to' if same else 'differs from'} what the packages say"))
     beside = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
     return [*answers, *(judged("contents", False, f"{name} is nothing that was published") for name in sorted(beside))]

@@ -75,8 +75,12 @@ def predict(
     images_per_s = min(free, nodes * input_limit)
     step_s = global_batch / images_per_s
     low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
-    seconds, epochs, why_not = time_to_train_s(training, devices=devices, global_batch=global_batch, step_time_s=step_s)
-    minutes = None if seconds is None else seconds / 60
+    epochs = epochs_to_target(training, global_batch)
+    minutes, why_not = None, epochs if isinstance(epochs, str) else ""
+    if not isinstance(epochs, str):
+        steps = math.ceil(training.train_samples / global_batch) * epochs
+        evaluated = math.ceil(epochs / EPOCHS_PER_EVAL) * math.ceil(training.eval_samples / devices)  # by one device
+        minutes = (steps * step_s + evaluated / training.eval_images_per_s_device) / 60
     known = nodes == base.nodes and high > low
     return {
         "nodes": nodes,
@@ -86,7 +90,7 @@ def predict(
         "interval_95": [images_per_s * low, images_per_s * high] if high > low else None,
         "step_time_s": step_s,
         "input_wait_s": step_s - global_batch / free,
-        "epochs": epochs,
+        "epochs": None if why_not else epochs,
         "time_to_train_min": minutes,
         "time_to_train_95_min": [minutes / high, minutes / low] if minutes and known else None,
         "time_to_train_note": why_not,
@@ -188,18 +192,11 @@ def reference_epochs(global_batch: int) -> float | None:
     return found[0].mean_epochs if found else None
 
 
-def time_to_train_s(
-    training: Training, *, devices: int, global_batch: int, step_time_s: float
-) -> tuple[float | None, float | None, str]:
-    """(seconds, epochs, why not): steps of all epochs and the evaluations between them."""
-    epochs = training.epochs
-    if epochs is None and not training.imagenet:
-        return None, None, "epochs to the target are not known for this model and data set: give --epochs"
-    if epochs is None:
-        epochs = reference_epochs(global_batch)
-    if epochs is None:
-        return None, None, f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
-    steps = math.ceil(training.train_samples / global_batch) * epochs
-    evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
-    per_device = math.ceil(training.eval_samples / devices)
-    return steps * step_time_s + evaluations * per_device / training.eval_images_per_s_device, epochs, ""
+def epochs_to_target(training: Training, global_batch: int) -> float | str:
+    """Epochs at a global batch, or why they are not known."""
+    if training.epochs is not None:
+        return training.epochs
+    if not training.imagenet:
+        return "epochs to the target are not known for this model and data set: give --epochs"
+    past = f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
+    return reference_epochs(global_batch) or past

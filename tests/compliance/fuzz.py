@@ -80,17 +80,16 @@ def run_one(data: bytes) -> None:
         log = reader.HeldLog("log")
         log.data = text
         one = replace(check_file(log, ruleset), asked="strict")
-        found, run = one.findings, one.run
-        between = [finding for part in check_between([one, one], ruleset) for finding in part]
-        described = compare_description(run, {"status": "x"}, ruleset.strict["system-description"])
-        report = replace(one, findings=(*found, *between, *described))
+        [compared, _] = check_between([one, one], ruleset)
+        described = compare_description(one.run, {"status": "x"}, ruleset.strict["system-description"])
+        report = replace(compared, findings=(*compared.findings, *described))
         shown = forms.as_text([report])
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\ud800-\udfff]", shown), "raw control characters"
         assert json.loads(forms.as_json([report]))["files"][0]["verdict"] in ("pass", "fail")
         assert all(line.startswith(("::", "log: ")) for line in forms.as_github([report]).splitlines())
         ElementTree.fromstring(forms.as_junit([report]))
         assert len(report.findings) < 3000
-        for rule in {finding.rule for finding in found if finding.severity != "info"}:
+        for rule in {finding.rule for finding in one.findings if finding.severity != "info"}:
             if (rule, ruleset.version) not in EXPLAINED:
                 assert explain(rule, ruleset)
                 EXPLAINED.add((rule, ruleset.version))

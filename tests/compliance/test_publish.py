@@ -13,7 +13,7 @@ import pytest
 from compliance.__main__ import main
 from compliance.submission import package
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
-from tests.compliance.test_package import build, built, commit, description, five  # noqa: F401
+from tests.compliance.test_package import built, commit, in_text  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +60,6 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path, capsys: py
         "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
     )
     assert main(["verify", str(site), "--signers", str(other)]) == 1
-
-
-def in_text(pattern: str, old: str, new: str) -> Callable[[Path], object]:
-    def alter(site: Path) -> None:
-        [file] = site.glob(pattern)
-        assert old in file.read_text()
-        file.write_text(file.read_text().replace(old, new))
-
-    return alter
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_campaign_runs_what_is_missing_and_nothing_twice(own: dict[str, str], 
     assert [round(row["ours"], 3) for row in rows] == [20.0, *[40.0] * 5]
     # perf_rn50 shrinks to the same jobs: none is left to do.
     other = campaign_sh(own, "perf_rn50", "--shrink")
-    assert other.returncode == 0 and calls(own) == RUNS and "A100-AMP" in other.stdout
+    assert other.returncode == 0 and calls(own) == RUNS and "A100 amp_o2" in other.stdout
 
 
 def test_a_failed_run_is_said_and_repeated(own: dict[str, str], tmp_path: Path) -> None:

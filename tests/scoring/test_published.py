@@ -2,143 +2,127 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from scoring.figure import protocols
-from scoring.published.table import read_published, select
+from scoring.published.table import Published, read_published, select
 
 ROWS = read_published()
 
 
-def _text(published_reports: Path, number: str) -> str:
-    """Text of the report whose file name begins with `number`."""
-    (path,) = published_reports.glob(f"{number}_*.txt")
-    return path.read_text(encoding="utf-8")
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def _held(table: str, *names: str) -> dict[tuple, str]:
-    """The rows of a table as {conditions: printed digits}; two rows with the same conditions fail."""
-    rows = select(ROWS, table=table)
-    held = {tuple(getattr(row, name) for name in names): row.printed for row in rows}
-    assert len(held) == len(rows)
-    return held
-
-
-def test_dlperf_rows_are_those_of_the_report(published_reports: Path) -> None:
-    text = _text(published_reports, "000")
+def dlperf(text: str) -> dict[tuple, str]:
     printed: dict[tuple, str] = {}
-    for nodes, gpus, run, last in re.findall(r"/(\d)n(\d)g/r50_b128_fp32_(\d)\.log \{.*?(\d+): [\d.]+\}", text):
-        line = re.search(rf"/{nodes}n{gpus}g/r50_b128_fp32_{run}\.log \{{(.*)\}}", text)
-        assert line and run == last
-        value = dict(pair.split(": ") for pair in line[1].split(", "))[run]
-        printed[int(nodes), int(nodes) * int(gpus), "throughput_run", int(run), "paddle"] = value
+    for nodes, gpus, runs in re.findall(r"/(\d)n(\d)g/r50_b128_fp32_\d\.log \{(.*)\}", text):
+        run, value = runs.split(", ")[-1].split(": ")  # each line has the runs up to its own
+        printed[int(nodes), int(nodes) * int(gpus), "throughput_run", int(run), "Paddle"] = value
     assert len(printed) == 36
     for nodes, gpus, speed, speedup in re.findall(
         r"'(\d)n(\d)g': \{'average_speed': ([\d.]+),\s+'batch_size_per_device': 128,\s+'speedup': ([\d.]+)\}", text
     ):
-        printed[int(nodes), int(nodes) * int(gpus), "throughput", None, "paddle"] = speed
-        printed[int(nodes), int(nodes) * int(gpus), "speedup", None, "paddle"] = speedup
-    for line in text.split("### FP32 & Without XLA")[1].splitlines():
-        cells = _cells(line)
-        if len(cells) == 6 and cells[0].isdigit():
-            nodes, devices = int(cells[0]), int(cells[1])
-            printed[nodes, devices, "throughput", None, "oneflow"] = cells[2]
-            printed[nodes, devices, "speedup", None, "oneflow"] = cells[3]
+        for metric, value in (("throughput", speed), ("speedup", speedup)):
+            printed[int(nodes), int(nodes) * int(gpus), metric, None, "Paddle"] = value
+    for nodes, devices, speed, speedup, *own in _tables(text.split("### FP32 & Without XLA")[1], 6):
+        for metric, value, second in (("throughput", speed, own[0]), ("speedup", speedup, own[1])):
+            printed[int(nodes), int(devices), metric, None, "OneFlow"] = value
             # The second printing of Paddle's own figures must not differ from the first.
-            assert printed[nodes, devices, "throughput", None, "paddle"] == cells[4]
-            assert float(printed[nodes, devices, "speedup", None, "paddle"]) == float(cells[5])
-    assert len(printed) == 36 + 12 + 10
-    held = {
-        (*key[:4], key[4].split()[0].lower()): value
-        for key, value in _held("dlperf", "nodes", "devices", "metric", "run", "framework").items()
-    }
-    assert held == printed
+            assert float(printed[int(nodes), int(devices), metric, None, "Paddle"]) == float(second)
+    return printed
 
 
-def test_perf_rn50_rows_are_those_of_the_report(published_reports: Path) -> None:
-    text = _text(published_reports, "001")
+def perf_rn50(text: str) -> dict[tuple, str]:
     printed: dict[tuple, str] = {}
-    frameworks = ["Paddle", "TensorFlow", "PyTorch", "MXNet"]
     parts = re.split(r"(V100|A100)-(FP32|AMP)测试", text)[1:]
     for card, precision, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         for gpus, cells in re.findall(r"GPU=(\d+),BS=256 ((?:(?!GPU=)\S+ ?)+)", body):
-            values = cells.removesuffix("-").split()[:4]
-            for framework, value in zip(frameworks, values, strict=True):
-                number = re.match(r"[\d.]+", value)
-                if number:
+            frameworks = ("Paddle", "NGC TensorFlow", "NGC PyTorch", "NGC MXNet")
+            for framework, value in zip(frameworks, cells.removesuffix("-").split()[:4], strict=True):
+                if number := re.match(r"[\d.]+", value):
                     printed[card, precision == "FP32", int(gpus), framework] = number[0]
-    assert len(printed) == 11 + 11 + 7 + 7
     for card, body in re.findall(r"(V100|A100)上训练吞吐率\(images/sec\)如下:(.*?)(?=\n- |\n以上)", text, re.DOTALL):
-        for gpus, fp32, fp16 in re.findall(r"^(\d+) \| ([\d.]+) \| ([\d.]+) \|$", body, re.MULTILINE):
-            assert printed[card, True, int(gpus), "Paddle"] == fp32
-            assert printed[card, False, int(gpus), "Paddle"] == fp16
-    held = {
-        (card, not precision.startswith("amp"), devices, next(name for name in frameworks if name in framework)): value
-        for (card, precision, devices, framework), value in _held(
-            "perf_rn50", "accelerator", "precision", "devices", "framework"
-        ).items()
-    }
-    assert held == printed
+        for gpus, *values in re.findall(r"^(\d+) \| ([\d.]+) \| ([\d.]+) \|$", body, re.MULTILINE):
+            assert [printed[card, fp32, int(gpus), "Paddle"] for fp32 in (True, False)] == values
+    return printed
 
 
-def test_fleetx_rows_are_those_of_the_report(published_reports: Path) -> None:
-    text = _text(published_reports, "002")
+def fleetx(text: str) -> dict[tuple, str]:
     printed: dict[tuple, str] = {}
-    columns = [1, 1, 2, 4, 8]
     for heading, body in re.findall(r"- 单位：(.*?)如下：(.*?)(?=- 单位|\Z)", text, re.DOTALL):
         mode = "auto" if "自动" in heading else re.search(r"FP32|AMP", heading)[0].lower()  # type: ignore[index]
-        for line in body.splitlines():
-            cells = _cells(line)
-            if line.startswith("| ") and cells[0].isdigit():
-                values = (cells[1:] + [""] * 5)[:5]
-                for position, (nodes, value) in enumerate(zip(columns, values, strict=True)):
-                    if re.fullmatch(r"[\d.]+", value):
-                        printed[mode, int(cells[0]), nodes, 1 if position == 0 else 8 * nodes] = value
-    assert len(printed) == 6 + 12 + 8
-    held = {
-        ("auto" if strategy == "auto" else "amp" if precision == "amp_o1" else precision, batch, nodes, devices): value
-        for (strategy, precision, batch, nodes, devices), value in _held(
-            "fleetx", "strategy", "precision", "batch_per_device", "nodes", "devices"
-        ).items()
-    }
-    assert held == printed
+        for batch, *values in _tables(body):
+            for (nodes, devices), value in zip(((1, 1), (1, 8), (2, 16), (4, 32), (8, 64)), values, strict=False):
+                if re.fullmatch(r"[\d.]+", value):
+                    printed[mode, int(batch), nodes, devices] = value
+    return printed
 
 
-def test_perf_hrnet_rows_are_those_of_the_report(published_reports: Path) -> None:
-    text = _text(published_reports, "003")
+def perf_hrnet(text: str) -> dict[tuple, str]:
     printed: dict[tuple, str] = {}
     for precision, body in re.findall(r"- (FP32|AMP)测试\n(.*?)(?=\n- |\n## )", text, re.DOTALL):
-        for gpus, paddle, torch in re.findall(r"GPU=(\d+),BS=8 \|\s*([\d.]+)\s*\|\s*([\d.]+)\s*\|", body):
-            printed[precision == "FP32", int(gpus), "Paddle"] = paddle
-            printed[precision == "FP32", int(gpus), "NGC"] = torch
-    assert len(printed) == 12
-    for gpus, fp32, amp in re.findall(r"^\s+\|(\d+) \| ([\d.]+) \| ([\d.]+) \|", text, re.MULTILINE):
-        assert (printed[True, int(gpus), "Paddle"], printed[False, int(gpus), "Paddle"]) == (fp32, amp)
-    held = {
-        (precision == "fp32", devices, framework.split()[0]): value
-        for (precision, devices, framework), value in _held("perf_hrnet", "precision", "devices", "framework").items()
-    }
-    assert held == printed
+        for gpus, *values in re.findall(r"GPU=(\d+),BS=8 \|\s*([\d.]+)\s*\|\s*([\d.]+)\s*\|", body):
+            for framework, value in zip(("Paddle", "NGC PyTorch"), values, strict=True):
+                printed[precision == "FP32", int(gpus), framework] = value
+    for gpus, *values in re.findall(r"^\s+\|(\d+) \| ([\d.]+) \| ([\d.]+) \|", text, re.MULTILINE):
+        assert [printed[fp32, int(gpus), "Paddle"] for fp32 in (True, False)] == values
+    return printed
 
 
-def test_oneflow_rows_are_those_of_the_report(published_reports: Path) -> None:
-    text = _text(published_reports, "004")
+def oneflow(text: str) -> dict[tuple, str]:
     printed: dict[tuple, str] = {}
-    for line in text.split("## Test Results")[1].splitlines():
-        cells = _cells(line)
-        if len(cells) == 7 and cells[0].isdigit():
-            nodes, gpus, devices, batch = (int(cell) for cell in cells[:4])
-            assert nodes * gpus == devices
-            for metric, value in zip(("gpu_memory", "throughput", "speedup"), cells[4:], strict=True):
-                printed[nodes, devices, batch, metric] = value
-    assert len(printed) == 36
-    assert _held("oneflow", "nodes", "devices", "batch_per_device", "metric") == printed
+    for cells in _tables(text.split("## Test Results")[1], 7):
+        nodes, gpus, devices, batch = map(int, cells[:4])
+        assert nodes * gpus == devices
+        for metric, value in zip(("gpu_memory", "throughput", "speedup"), cells[4:], strict=True):
+            printed[nodes, devices, batch, metric] = value
+    return printed
+
+
+def _tables(text: str, columns: int | None = None) -> Iterator[list[str]]:
+    """The rows of its tables that begin with a number."""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and cells[0].isdigit() and columns in (None, len(cells)):
+            yield cells
+
+
+def _framework(row: Published) -> str:
+    words = row.framework.split()
+    return " ".join(words[:2]) if words[0] == "NGC" else words[0]
+
+
+def _fp32(row: Published) -> bool:
+    return not (row.precision or "").startswith("amp")
+
+
+@pytest.mark.parametrize(
+    "parse, number, rows, key",
+    [
+        (dlperf, "000", 58, lambda row: (row.nodes, row.devices, row.metric, row.run, _framework(row))),
+        (perf_rn50, "001", 36, lambda row: (row.accelerator, _fp32(row), row.devices, _framework(row))),
+        (
+            fleetx,
+            "002",
+            26,
+            lambda row: (row.strategy or row.precision.split("_")[0], row.batch_per_device, row.nodes, row.devices),
+        ),
+        (perf_hrnet, "003", 12, lambda row: (_fp32(row), row.devices, _framework(row))),
+        (oneflow, "004", 36, lambda row: (row.nodes, row.devices, row.batch_per_device, row.metric)),
+    ],
+)
+def test_the_rows_are_those_of_the_report(
+    published_reports: Path,
+    parse: Callable[[str], dict[tuple, str]],
+    number: str,
+    rows: int,
+    key: Callable[[Published], tuple],
+) -> None:
+    (path,) = published_reports.glob(f"{number}_*.txt")
+    printed = parse(path.read_text(encoding="utf-8"))
+    held = select(ROWS, table=parse.__name__)
+    assert len(printed) == len(held) == rows
+    assert {key(row): row.printed for row in held} == printed
 
 
 # What the collection of other published results says, as a sentence with each figure at its place.
