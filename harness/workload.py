@@ -24,7 +24,7 @@ from program.optimizers import Schedule
 class Workload(ABC):
     """A model as a run trains it, by a recipe and a plan."""
 
-    EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `prepare(folder)`
+    EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `write(folder)`
     DATA: ClassVar[Any]  # module that reads a data set: `find(root, part, classes)`, `Loader` and `synthetic`
     QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
 

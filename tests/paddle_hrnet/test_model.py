@@ -12,7 +12,7 @@ import pytest
 from paddle import static
 
 from paddle_hrnet import model, train
-from paddle_hrnet.config import Recipe, cityscapes_80k, cityscapes_80k_flip, cityscapes_80k_multiscale
+from paddle_hrnet.config import CITYSCAPES_80K, FLIP, MULTISCALE, Recipe
 from paddle_hrnet.model import fcn_hrnet_w18, paddleseg_name, pretrained_weights
 from tests import jobs
 
@@ -22,11 +22,8 @@ def _static() -> None:
     paddle.enable_static()
 
 
-CITYSCAPES = cityscapes_80k(8)
-
-
 @functools.cache
-def build(recipe: Recipe = CITYSCAPES) -> static.Program:
+def build(recipe: Recipe = CITYSCAPES_80K) -> static.Program:
     main = static.Program()
     with static.program_guard(main, static.Program()):
         logits = fcn_hrnet_w18(static.data("image", [1, 3, 512, 1024], "float32"), recipe, training=False)
@@ -43,7 +40,7 @@ def parameters(main: static.Program) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("bias", "trainable", "whole"), [(True, 9_641_119, 9_675_595), (False, 9_640_830, 9_675_306)])
 def test_parameters(bias: bool, trainable: int, whole: int) -> None:
-    assert parameters(build(replace(CITYSCAPES, head_bias=bias))) == (trainable, whole)
+    assert parameters(build(replace(CITYSCAPES_80K, head_bias=bias))) == (trainable, whole)
 
 
 def test_building_twice_shares_the_weights() -> None:
@@ -52,7 +49,7 @@ def test_building_twice_shares_the_weights() -> None:
     with small, static.program_guard(main, startup):
         image = static.data("image", [1, 3, 32, 32], "float32")
         for _ in range(2):
-            fcn_hrnet_w18(image, replace(CITYSCAPES, classes=3), training=False)
+            fcn_hrnet_w18(image, replace(CITYSCAPES_80K, classes=3), training=False)
             found.append(parameters(main))
     assert found[0] == found[1]
 
@@ -73,9 +70,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_outputs_agree_with_paddleseg(peer: Path, mode: str) -> None:
     """Of the network, and of an evaluation that sums up logits of several sizes and mirror images."""
     outputs = np.load(peer / "outputs.npz")
-    recipe, views = {"flip": (cityscapes_80k_flip(1), 2), "multiscale": (cityscapes_80k_multiscale(1), 6)}.get(
-        mode, (CITYSCAPES, 1)
-    )
+    recipe, views = {"flip": (FLIP, 2), "multiscale": (MULTISCALE, 6)}.get(mode, (CITYSCAPES_80K, 1))
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         image = static.data("image", list(outputs["image"].shape), "float32")
@@ -95,7 +90,7 @@ def test_outputs_agree_with_paddleseg(peer: Path, mode: str) -> None:
 
 @pytest.mark.slow
 def test_backbone_weights_leave_the_head_as_it_is(peer: Path) -> None:
-    main = build(replace(CITYSCAPES, classes=5))
+    main = build(replace(CITYSCAPES_80K, classes=5))
     values = pretrained_weights(peer / "backbone.pdparams", main)
     model = {v.name for v in main.list_vars() if v.persistable and paddleseg_name(v.name)}
     assert set(values) == {name for name in model if name.startswith("backbone.")}

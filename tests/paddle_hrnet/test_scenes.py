@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from harness.embedded import make
 from paddle_hrnet import data, scenes
 from paddle_hrnet.config import SCENES_CLASSES
 
 
 def test_layout_and_labels(tmp_path: Path) -> None:
-    root = scenes.prepare(tmp_path / scenes.NAME)
+    root = make(tmp_path / scenes.NAME, scenes.write)
     train, val = (data.find(root, part, SCENES_CLASSES) for part in ("train", "val"))
     assert (len(train), len(val)) == (scenes.TRAIN, scenes.EVAL)
     pixels = np.zeros(SCENES_CLASSES, dtype=np.int64)
@@ -27,7 +28,7 @@ def test_layout_and_labels(tmp_path: Path) -> None:
     assert len(pixels) == SCENES_CLASSES and (pixels > 0).all()
     assert 0.5 < pixels[scenes.GROUND] / pixels.sum() < 0.9
     made = (root / "val.txt").stat().st_mtime_ns
-    assert scenes.prepare(root) == root
+    assert make(root, scenes.write) == root
     assert (root / "val.txt").stat().st_mtime_ns == made
 
 

@@ -105,7 +105,7 @@ def test_crops_scales_and_colours_are_the_configurations(name: str, iterations: 
     assert (recipe.image_width, recipe.image_height, recipe.eval_batch, recipe.eval_flip) == (1024, 512, 1, False)
     assert (data.MEAN, data.STD) == (0.5 * 255, 0.5 * 255)
     assert (recipe.iterations, recipe.head_bias, recipe.target_miou) == (iterations, bias, 0.7897)
-    assert (recipe.image_size, recipe.optimizer) == ("1024x512", config.cityscapes_80k(16).optimizer)
+    assert (recipe.image_size, recipe.optimizer) == ("1024x512", config.CITYSCAPES_80K.optimizer)
     assert (recipe.base_learning_rate, recipe.warmup_epochs, recipe.end_learning_rate) == (0.01, 0, 0)
 
 

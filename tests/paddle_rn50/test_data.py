@@ -12,6 +12,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 
 from harness import ranks, sampling, train
+from harness.embedded import make
 from harness.env import Job
 from harness.loader import ReaderConfig
 from paddle_rn50 import data, digits
@@ -26,7 +27,7 @@ WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0,
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return digits.prepare(tmp_path_factory.mktemp("data") / digits.NAME)
+    return make(tmp_path_factory.mktemp("data") / digits.NAME, digits.write)
 
 
 def reader(batch: int, size: int = 64, **options: object) -> ReaderConfig:

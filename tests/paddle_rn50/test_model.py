@@ -19,7 +19,7 @@ def _static() -> None:
 
 def build(*, layout: str = "NCHW", channels: int = 3, **changed: Any) -> tuple[static.Program, static.Program, str]:
     """The evaluation's, by a recipe with these fields changed."""
-    recipe = dataclasses.replace(config.nvidia_cosine(256), **changed)
+    recipe = dataclasses.replace(config.NVIDIA_COSINE, **changed)
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         shape = [2, channels, 64, 64] if layout == "NCHW" else [2, 64, 64, channels]
