@@ -59,8 +59,8 @@ class Batch:
 class Loader(ABC):
     """Iterates over the batches of a plan; nothing is read before the first `next`."""
 
-    def __init__(self, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig) -> None:
-        """`pipeline` is a DALI pipeline function with parameters `source` and `device`."""
+    def __init__(self, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any) -> None:
+        """`pipeline` is a DALI pipeline function with parameters `source`, `device`, `image` and these."""
         self._plan, self._reader = plan, reader
         self._device_id = reader.device_id if reader.device == "gpu" else None
         self._ahead: deque[Any] = deque()  # batches being read
@@ -70,6 +70,8 @@ class Loader(ABC):
         self._pipeline = pipeline(
             source=self._feed,
             device=reader.device,
+            image=reader.image,
+            **settings,
             batch_size=reader.batch,
             num_threads=reader.threads,
             device_id=self._device_id,

@@ -13,8 +13,7 @@ import numpy as np
 from PIL import Image
 
 from harness import embedded
-from paddle_hrnet.config import SCENES_EVAL as EVAL
-from paddle_hrnet.config import SCENES_TRAIN as TRAIN
+from paddle_hrnet.config import SCENES_EVAL, SCENES_TRAIN
 
 NAME = "uci-digit-scenes-128x64"
 GROUND = 10
@@ -28,7 +27,7 @@ INK = 0.25  # from this share of full ink on a pixel is the digit's
 def write(folder: Path) -> None:
     """Writes the images, their labels and both lists."""
     digits, train, evaluation = embedded.digits()
-    for part, ids, scenes in (("train", train, TRAIN), ("val", evaluation, EVAL)):
+    for part, ids, scenes in (("train", train, SCENES_TRAIN), ("val", evaluation, SCENES_EVAL)):
         rng, lines = np.random.default_rng(scenes), []
         order = np.concatenate([rng.permutation(ids) for _ in range(-(-scenes * DIGITS // len(ids)))])
         for number in range(scenes):

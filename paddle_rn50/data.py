@@ -7,7 +7,6 @@ Images leave the pipeline as [N, C, H, W] or [N, H, W, C], float32 or float16, n
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -126,8 +125,7 @@ def _pipeline(
     `augment` is None for evaluation.
     """
     decoder = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB, **_hints(largest)}
-    drawn = [] if augment is None else [types.FLOAT, types.FLOAT, types.INT32]
-    inputs = [types.UINT8, types.INT64, types.FLOAT, *drawn]
+    inputs = [types.UINT8, types.INT64, types.FLOAT] + [types.FLOAT, types.FLOAT, types.INT32] * (augment is not None)
     encoded, labels, *data = fn.external_source(
         source=source,
         num_outputs=len(inputs),
@@ -234,10 +232,7 @@ class Loader(loader.Loader):
         resize: int = 0,
     ) -> None:
         self._images, self._augment = images, augment
-        pipeline = functools.partial(
-            _pipeline, image=reader.image, augment=augment, resize=resize, largest=images.largest
-        )
-        super().__init__(plan, pipeline, reader)
+        super().__init__(plan, _pipeline, reader, augment=augment, resize=resize, largest=images.largest)
 
     def _files(self, ids: np.ndarray) -> Iterator[tuple[str, loader.File]]:
         return self._images.named(ids)

@@ -7,15 +7,15 @@ from PIL import Image
 
 from harness.embedded import make
 from paddle_hrnet import data, scenes
-from paddle_hrnet.config import SCENES_CLASSES
+from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN
 
 
 def test_layout_and_labels(tmp_path: Path) -> None:
     root = make(tmp_path / scenes.NAME, scenes.write)
     train, val = (data.find(root, part, SCENES_CLASSES) for part in ("train", "val"))
-    assert (len(train), len(val)) == (scenes.TRAIN, scenes.EVAL)
+    assert (len(train), len(val)) == (SCENES_TRAIN, SCENES_EVAL)
     pixels = np.zeros(SCENES_CLASSES, dtype=np.int64)
-    for image, label in zip(val.images, val.labels, strict=True):
+    for image, label in val.pairs:
         with Image.open(root / image) as opened:
             assert (opened.mode, opened.size) == ("RGB", (scenes.WIDTH, scenes.HEIGHT))
         with Image.open(root / label) as opened:

@@ -17,12 +17,12 @@ from sklearn.metrics import jaccard_score
 from compliance import rules
 from compliance.check import check_file
 from compliance.official import tools as official
-from harness import env, workload
 from harness.layers import Layers
 from paddle_hrnet import config, data, model, train
 from scoring.__main__ import main as scoring
 from tests import jobs
 from tests.harness import small
+from tests.paddle_hrnet.test_data import write
 from tests.program import lower, programs
 
 SIDE = 32
@@ -88,36 +88,27 @@ def test_an_ignored_pixel_counts_neither_in_the_loss_nor_in_the_gradients() -> N
 def data_set(tmp_path: Path) -> Path:
     """Eight training and three evaluation scenes of two colours, labelled 0 and 1."""
     rng = np.random.default_rng(0)
-    root = tmp_path / "town"
     for part, count in (("train", 8), ("val", 3)):
         for i in range(count):
             label = np.zeros((SIDE, SIDE), dtype=np.uint8)
             label[:, rng.integers(8, 24) :] = 1
             image = (label[:, :, None] * 150 + rng.integers(0, 50, (SIDE, SIDE, 3))).astype(np.uint8)
-            for kind, end, array in (("leftImg8bit", "leftImg8bit", image), ("gtFine", "gtFine_labelTrainIds", label)):
-                path = root / kind / part / "a" / f"a_{i}_{end}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(array).save(path)
-    return root
-
-
-@pytest.fixture(scope="module")
-def good_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Log of the default job, which ends when the embedded scenes' target is reached: minutes."""
-    folder = tmp_path_factory.mktemp("default")
-    done = jobs.run_and_time(LOGDIR=folder, WORKLOAD="hrnet", SEED=1, CLEAR_CACHES=0, PROGRESS="plain", timeout_s=1200)
-    assert done.returncode == 0, done.stderr
-    return folder / "CPU/hrnet/result_0.txt"
+            write(tmp_path / "town", part, f"{i}", Image.fromarray(image), Image.fromarray(label))
+    return tmp_path / "town"
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
-def test_the_log_of_the_default_job_passes_both_checkers(good_log: Path) -> None:
-    """The official one by its command, with our rules."""
-    assert jobs.values(good_log, "eval_accuracy")[-1] >= 0.70
-    findings = check_file(good_log, rules.load("4.0.0")).findings
+def test_the_log_of_the_default_job_passes_both_checkers(tmp_path: Path) -> None:
+    """It ends when the embedded scenes' target is reached: minutes. The official checker by its command."""
+    job = {"WORKLOAD": "hrnet", "SEED": 1, "CLEAR_CACHES": 0, "PROGRESS": "plain"}
+    done = jobs.run_and_time(LOGDIR=tmp_path, timeout_s=1200, **job)
+    assert done.returncode == 0, done.stderr
+    log = tmp_path / "CPU/hrnet/result_0.txt"
+    assert jobs.values(log, "eval_accuracy")[-1] >= 0.70
+    findings = check_file(log, rules.load("4.0.0")).findings
     assert [finding for finding in findings if finding.severity == "error"] == []
-    assert official.check_log(good_log, "4.0.0", "hrnet") == (True, [])
+    assert official.check_log(log, "4.0.0", "hrnet") == (True, [])
 
 
 @pytest.mark.slow
@@ -127,9 +118,7 @@ def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -
     paddle.enable_static()
     whole = static.Program()
     with static.program_guard(whole, static.Program()):
-        model.hrnet_w18(
-            static.data("image", [1, 3, 64, 64], "float32"), Layers(training=True, bn_momentum=0.9), gamma=1.0
-        )
+        model.hrnet_w18(static.data("image", [1, 3, 64, 64], "float32"), Layers(training=True, bn_momentum=0.9))
     names = {model.paddleseg_name(v.name).removeprefix("backbone."): v.shape for v in whole.list_vars()}
     weights = tmp_path / "hrnet_w18.pdparams"
     paddle.save({name: np.zeros(shape, np.float32) for name, shape in names.items() if name}, str(weights))
@@ -185,18 +174,6 @@ def test_the_reports_benchmark_as_a_user_starts_it(
         report = capsys.readouterr().out
         for devices, published in zip((1, 8, 32), table, strict=True):
             assert f"| {devices} | {published} |" in report
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"recipe": "none"}, "RECIPE='none': must be one of scenes_small, cityscapes_80k"),
-        ({"layout": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
-    ],
-)
-def test_what_the_workload_does_not_have_is_refused(changed: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        workload.of_job(env.Job(workload="hrnet", **changed))  # type: ignore[arg-type]
 
 
 # ---- mIoU against scikit-learn's confusion matrix and PaddleSeg's rule

@@ -1,30 +1,22 @@
 """Recipes against the figures of their sources."""
 
 import json
-import math
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import mlperf_logging
 import pytest
 
+from harness import env, workload
 from paddle_rn50 import config
+
+RCPS = Path(mlperf_logging.__file__).parent / "rcp_checker" / "training_4.0.0" / "rcps_resnet.json"
+POINTS = {point["BS"]: point for point in json.loads(RCPS.read_text()).values()}
+NAMES = ("base_learning_rate", "learning_rate_warmup_epochs", "weight_decay", "momentum", "learning_rate_decay_steps")
 
 
 def test_mlperf_points_are_the_official_ones() -> None:
-    folder = Path(mlperf_logging.__file__).parent / "rcp_checker" / "training_4.0.0"
-    points = json.loads((folder / "rcps_resnet.json").read_text()).values()
-    official = {
-        point["BS"]: (
-            h["opt_base_learning_rate"],
-            h["opt_learning_rate_warmup_epochs"],
-            h["opt_weight_decay"],
-            h["opt_momentum"],
-            h["opt_learning_rate_decay_steps"],
-        )
-        for point in points
-        for h in [point["Hyperparams"]]
-    }
+    official = {batch: tuple(p["Hyperparams"][f"opt_{name}"] for name in NAMES) for batch, p in POINTS.items()}
     assert official == config.MLPERF_POINTS
 
 
@@ -56,7 +48,7 @@ def reference_rate(step: int, *, base: float, warmup_steps: int, train_steps: in
 def test_every_step_of_a_reference_point_has_the_references_rate(batch: int) -> None:
     recipe, per_epoch = config.recipe("mlperf_lars", global_batch=batch), config.IMAGENET_TRAIN // batch
     schedule = recipe.make_schedule(samples=config.IMAGENET_TRAIN, global_batch=batch, epochs=recipe.epochs)
-    steps = math.ceil(recipe.epochs) * per_epoch
+    steps = recipe.epochs * per_epoch
     base, warmup = config.MLPERF_POINTS[batch][:2]
     wanted = {"base": base, "warmup_steps": warmup * per_epoch, "train_steps": TRAINED[batch]}
     found, rates = [schedule(s) for s in range(steps)], [reference_rate(s, **wanted) for s in range(steps)]
@@ -65,49 +57,26 @@ def test_every_step_of_a_reference_point_has_the_references_rate(batch: int) -> 
 
 
 def test_the_last_epoch_of_a_point_is_an_evaluations_and_later_than_its_slowest_run() -> None:
-    folder = Path(mlperf_logging.__file__).parent / "rcp_checker" / "training_4.0.0"
-    for point in json.loads((folder / "rcps_resnet.json").read_text()).values():
-        recipe = config.recipe("mlperf_lars", global_batch=point["BS"])
-        assert recipe.epochs > max(point["Epochs to converge"]), point["BS"]
-        assert recipe.epochs % 4 == 3 and recipe.is_eval_epoch(int(recipe.epochs), 1000)
+    for batch, point in POINTS.items():
+        recipe = config.recipe("mlperf_lars", global_batch=batch)
+        assert recipe.epochs > max(point["Epochs to converge"]), batch
+        evaluated = [e for e in range(1, recipe.epochs + 1) if recipe.is_eval_epoch(e, last=1000)]
+        assert evaluated == [*range(3, recipe.epochs, 4), recipe.epochs]
+    assert recipe.is_eval_epoch(4, last=4)
 
 
 @pytest.mark.parametrize(
-    ("name", "area_min", "aspects"),
+    ("job", "said"),
     [
-        ("mlperf_lars", 0.05, (0.75, 1.33)),  # imagenet_preprocessing.py and resnet_runnable.py of MLPerf's reference
-        ("nvidia_cosine", 0.08, (3 / 4, 4 / 3)),  # utils/config.py and dali.py
-        ("paddleclas_piecewise", 0.08, (3 / 4, 4 / 3)),  # ResNet50.yaml and RandCropImage
+        ({"recipe": "mlperf_lars", "batchsize": 2048}, "no reference convergence point for global batch 2048"),
+        ({"recipe": "adam"}, "RECIPE='adam': must be one of digits_small, mlperf_lars"),
+        ({"workload": "hrnet", "recipe": "none"}, "RECIPE='none': must be one of scenes_small, cityscapes_80k"),
+        ({"workload": "hrnet", "layout": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
     ],
 )
-def test_crops_are_the_sources(name: str, area_min: float, aspects: tuple[float, float]) -> None:
-    recipe = config.recipe(name, global_batch=3264)
-    crop = recipe.augmentation
-    assert (crop.area_min, crop.area_max, crop.aspect_min, crop.aspect_max) == (area_min, 1.0, *aspects)
-    assert (recipe.image_size, recipe.eval_resize, crop.flip) == (224, 256, 0.5)
-
-
-def test_the_recorded_losses_are_nvidias_from_other_first_weights() -> None:
-    found, source = config.recipe("recorded", global_batch=32), config.recipe("nvidia_cosine", global_batch=32)
-    changed = {f.name for f in fields(config.Recipe) if getattr(found, f.name) != getattr(source, f.name)}
-    assert changed == {"name", "source", "zero_gamma", "uniform_classifier"}
-
-
-def test_mlperf_evaluates_every_four_epochs() -> None:
-    recipe = config.recipe("mlperf_lars", global_batch=1632)
-    assert [e for e in range(1, 36) if recipe.is_eval_epoch(e, 35)] == [3, 7, 11, 15, 19, 23, 27, 31, 35]
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("mlperf_lars", "no reference convergence point for global batch 2048"),
-        ("adam", "RECIPE='adam'.*digits_small, mlperf_lars"),
-    ],
-)
-def test_what_there_is_no_recipe_for_is_refused(name: str, said: str) -> None:
+def test_what_a_workload_does_not_have_is_refused(job: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        config.recipe(name, global_batch=2048)
+        workload.of_job(env.Job(**{"dgxngpu": 1, **job}))
 
 
 def test_another_image_size_scales_the_evaluation_too() -> None:

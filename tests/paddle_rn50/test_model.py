@@ -1,6 +1,7 @@
 """ResNet-50 v1.5 against Paddle's own."""
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -47,23 +48,17 @@ def test_zero_gamma_is_in_the_last_bn_of_each_block_only() -> None:
         assert zero == (last if zero_gamma else [])
 
 
+VALUES = {"weight": "w", "bias": "b", "_mean": "mean", "_variance": "variance"}
+LAYERS = {r"^(conv|bn)1": r"stem.\1", r"\.(conv|bn)(\d)": r".\2.\1", "^layer": "stage"}
+LAYERS |= {r"downsample\.0": "shortcut.conv", r"downsample\.1": "shortcut.bn"}
+
+
 def _ours(theirs: str) -> str:
     """Our name of a variable of paddle.vision's ResNet-50."""
-    if theirs.startswith("fc."):
-        return "fc.w" if theirs.endswith("weight") else "fc.b"
-    name = theirs.replace("downsample.0", "shortcut.conv").replace("downsample.1", "shortcut.bn")
-    for n in "123":
-        name = name.replace(f".conv{n}.", f".{n}.conv.").replace(f".bn{n}.", f".{n}.bn.")
-    name = name.replace("conv1.", "stem.conv.").replace("bn1.", "stem.bn.").replace("layer", "stage")
-    for theirs_end, ours_end in (
-        ("conv.weight", "conv.w"),
-        ("bn.weight", "bn.w"),
-        ("bn.bias", "bn.b"),
-        ("bn._mean", "bn.mean"),
-        ("bn._variance", "bn.variance"),
-    ):
-        name = name.replace(theirs_end, ours_end)
-    return name
+    layer, _, value = theirs.rpartition(".")
+    for pattern, name in LAYERS.items():
+        layer = re.sub(pattern, name, layer)
+    return f"{layer}.{VALUES[value]}"
 
 
 def test_outputs_agree_with_paddle_vision() -> None:
