@@ -74,6 +74,10 @@ class PairList:
         image, label = self.pairs[number]
         return self.root / image, self.root / label
 
+    def named(self, ids: np.ndarray) -> Iterator[tuple[str, Path]]:
+        """Name and file of these samples."""
+        return ((os.fspath(path), path) for i in ids for path in self.paths(i))
+
 
 def find(root: Path, part: str, classes: int) -> PairList:
     """Pairs of `part` (train or val): those of its list file, or without one all in Cityscapes' folders.
@@ -194,17 +198,9 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
     Of the labels also the highest number but IGNORED, plus 1, on the CPU: the host sees whether all are classes without
     waiting for a GPU. Not `augmented`, the last output is what is valid.
     """
-    drawn = [types.FLOAT] * 3 + [types.INT32] + [types.FLOAT] * 4
-    inputs = [(types.UINT8, 1)] * 2 + [(types.UINT16, 0)] * renumbered
-    inputs += list(zip(drawn, [1, 1, 1, 0, 0, 0, 0, 0], strict=True)) if augmented else [(types.FLOAT, 0)]
-    data = fn.external_source(
-        source=source,
-        num_outputs=len(inputs),
-        batch=True,
-        no_copy=True,
-        dtype=[kind for kind, _ in inputs],
-        ndim=[ndim for _, ndim in inputs],
-    )
+    drawn = [(types.FLOAT, 1)] * 3 + [(types.INT32, 0)] + [(types.FLOAT, 0)] * 4
+    inputs = [(types.UINT8, 1)] * 2 + [(types.UINT16, 0)] * renumbered + (drawn if augmented else [(types.FLOAT, 0)])
+    data = loader.inputs(source, inputs)
     rest = data[2 + renumbered :]
     images = fn.decoders.image(data[0], device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(data[1], device="cpu", output_type=types.GRAY)
@@ -274,19 +270,16 @@ class Loader(loader.Loader):
     def __init__(
         self, pairs: PairList, plan: sampling.Plan, reader: ReaderConfig, *, augment: Augmentation | None = None
     ) -> None:
-        self._pairs, self._augment, self._image = pairs, augment, reader.image
+        self._augment, self._image = augment, reader.image
         from_ids = np.array([label.endswith(LABEL_IDS_END) for _, label in pairs.pairs])
         self._row = np.where(from_ids, FROM_LABEL_IDS, AS_IT_IS)  # of RENUMBERED, for each label
         self._renumbered = augment is None or bool(from_ids.any())
-        super().__init__(plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
-
-    def _files(self, ids: np.ndarray) -> list[tuple[str, loader.File]]:
-        return [(os.fspath(path), path) for i in ids for path in self._pairs.paths(i)]
+        super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         images, labels, sizes = [], [], []
         for i in ids:
-            (image_path, image), (label_path, label) = ((path, path.read_bytes()) for path in self._pairs.paths(i))
+            (image_path, image), (label_path, label) = ((path, path.read_bytes()) for path in self._samples.paths(i))
             size, label_size = png_size(image_path, image, RGB), png_size(label_path, label, GREY)
             if size != label_size:
                 raise RunError(
@@ -311,11 +304,12 @@ class Loader(loader.Loader):
 
     def _batch(self, outputs: Any, ids: np.ndarray) -> loader.Batch:
         images, highest, *beside = outputs
+        classes = self._samples.classes
         for i, value in zip(ids, highest.as_array().astype(int) - 1, strict=True):
-            if value >= self._pairs.classes:
+            if value >= classes:
                 shown = f"above {LABEL_IDS - 1}" if self._row[i] == FROM_LABEL_IDS else f"{value}"
                 raise RunError(
-                    f"{self._pairs.paths(i)[1]}: holds the label {shown}, no class ({self._pairs.classes} of them) nor "
+                    f"{self._samples.paths(i)[1]}: holds the label {shown}, no class ({classes} of them) nor "
                     f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
                 )
         return super()._batch((images, *beside), ids)

@@ -4,8 +4,7 @@ v1.5 puts the stride of 2 of a bottleneck into its 3x3 convolution (v1 has it in
 25,557,032 trainable parameters at 1000 classes, 4.1 GMAC forward at 224 x 224
 (He et al. 2015, arXiv:1512.03385; v1.5 as torchvision and MLPerf train it).
 
-Shapes: N batch, C channels, H, W image, K classes. `layout` is "NCHW" or "NHWC" and holds for every
-image tensor; filters stay OIHW, as Paddle's convolution takes them in both layouts.
+Shapes: N batch, C channels, H, W image, K classes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ def taken(source: Loader, count: int = 1) -> list[Batch]:
         return [copy.deepcopy(batch) for batch in itertools.islice(source, count)]
 
 
-def by_sample(sources: Iterable[Loader], count: int = 1) -> dict[int, np.ndarray]:
-    """Images of each source's next batches by the numbers of their samples."""
-    batches = [batch for source in sources for batch in taken(source, count)]
-    return {int(i): image for batch in batches for i, image in zip(batch.ids, batch.image, strict=True)}
+def pixels_of(image: np.ndarray, of: ModuleType) -> np.ndarray:
+    """[C, H, W], normalized as this module does, to [H, W, C] pixels."""
+    return image.transpose(1, 2, 0) * np.array(of.STD) + np.array(of.MEAN)

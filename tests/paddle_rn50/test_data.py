@@ -1,6 +1,9 @@
 """The input pipeline: lists, crops, evaluation, and what it says of bad files."""
 
+import functools
 import json
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,13 @@ from scipy.stats import ks_2samp
 from harness import ranks, sampling, train
 from harness.embedded import make
 from harness.env import Job
+from harness.loader import Batch
 from paddle_rn50 import data, digits
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small, test_records
-from tests.harness.batches import SEED, by_sample, reader, taken
+from tests.harness.batches import SEED, pixels_of, reader, taken
 from tools import pack
 
 CROPS = Augmentation()
@@ -36,11 +40,6 @@ def write(folder: Path, pictures: list[np.ndarray], quality: int = 95) -> data.I
         Image.fromarray(picture).save(folder / f"{i}.jpeg", quality=quality, subsampling=0)
     (folder / "train_list.txt").write_text("".join(f"{i}.jpeg 0\n" for i in range(len(pictures))))
     return data.read_list(folder, "train_list.txt", 10)
-
-
-def denormalize(image: np.ndarray) -> np.ndarray:
-    """[C, H, W] normalized to [H, W, C] pixels."""
-    return image.transpose(1, 2, 0) * np.array(data.STD) + np.array(data.MEAN)
 
 
 def training(
@@ -75,7 +74,7 @@ def test_evaluation_is_resize_and_centre_crop(tmp_path: Path) -> None:
     with Image.open(tmp_path / "0.jpeg") as opened:
         resized = opened.resize((192, 128), Image.Resampling.BILINEAR)
         expected = np.asarray(resized.crop((40, 8, 152, 120)), dtype=float)
-    assert np.abs(denormalize(batch.image[0]) - expected).mean() < 1.0  # grey levels of 255
+    assert np.abs(pixels_of(batch.image[0], data) - expected).mean() < 1.0  # grey levels of 255
 
 
 def torchvision_crop(rng: np.random.Generator, height: int, width: int) -> tuple[float, float]:
@@ -97,7 +96,8 @@ def test_training_crops_have_the_asked_distribution(tmp_path: Path) -> None:
     images = write(tmp_path, [np.stack([across, down, np.zeros_like(down)], 2).astype("uint8")] * count, quality=98)
     boxes = []
     for batch in taken(training(images, 16, size=48), count // 16 * 6):
-        for pixels in map(denormalize, batch.image):
+        for image in batch.image:
+            pixels = pixels_of(image, data)
             x, y = pixels[24, :, 0] / 250 * width, pixels[:, 24, 1] / 250 * height
             # the output's pixel centres span 47/48 of the crop
             boxes.append(((x[-1] - x[0]) * 48 / 47, (y[-1] - y[0]) * 48 / 47, min(x[0], x[-1]), y[0]))
@@ -114,13 +114,6 @@ def test_training_crops_have_the_asked_distribution(tmp_path: Path) -> None:
         assert ks_2samp(found, drawn).statistic < 0.1
     assert (left > -3).all() and (left + w < width + 5).all() and (top + h < height + 5).all()
     assert np.corrcoef(area, left)[0, 1] < -0.2  # small crops go further to the right
-
-
-def test_a_sample_looks_the_same_at_any_rank_count_and_batch(embedded: Path) -> None:
-    images = data.read_list(embedded, "train_list.txt", 10)
-    one = by_sample([training(images, 32)])
-    many = by_sample((training(images, 4, rank=rank, ranks=2) for rank in range(2)), 4)
-    assert one.keys() == many.keys() and all(np.array_equal(one[i], many[i]) for i in one)
 
 
 def test_the_next_epoch_has_another_order_and_other_crops(tmp_path: Path) -> None:
@@ -144,7 +137,6 @@ def test_layouts_and_padding_hold_the_same_pixels(embedded: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "the list is empty"),
         ("train/00.jpeg\n", r":1: 'train/00.jpeg' has no label"),
         ("train/00.jpeg 1\ntrain/00.jpeg one\n", r":2: 'train/00.jpeg one' has no label"),
         ("train/00.jpeg 10\n", r":1: label 10 is out of range: the recipe has 10 classes"),
@@ -158,11 +150,6 @@ def test_a_bad_list_names_its_line(tmp_path: Path, content: str | None, message:
     listed.unlink() if content is None else listed.write_text(content)
     with pytest.raises(ValueError, match=message):
         data.find(tmp_path, "train", 10)
-
-
-def test_empty_lines_of_a_list_are_no_samples(tmp_path: Path) -> None:
-    (small.data_set(tmp_path) / "train_list.txt").write_text("\ntrain/00.jpeg 1\n\n")
-    assert data.read_list(tmp_path, "train_list.txt", 10).paths == ("train/00.jpeg",)
 
 
 def fails(images: data.Images, said: str) -> None:
@@ -183,56 +170,44 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, kept: int) -> None:
         fails(images, r"train\.rec, record 17 at byte \d+: cannot be decoded \(.*truncated")
 
 
-def tfrecords(folder: Path, source: Path) -> Path:
-    """Both lists of a folder as TFRecord, in two files each."""
+def packed(form: str, folder: Path, source: Path) -> Path:
+    """Both lists of a folder in this form: one file each, or two of TFRecord."""
     folder.mkdir()
     for part, name in (("train", "train"), ("val", "validation")):
+        if form == "recordio":
+            pack.pack(source, folder, part)
+            continue
         images = data.read_list(source, f"{part}_list.txt", 10)
-        encoded, labels = images.read(np.arange(len(images)))
-        half = len(images) // 2
-        for file, mine in enumerate((slice(None, half), slice(half, None))):
-            test_records.write_tfrecord(
-                folder / f"{name}-{file:05d}-of-00002", [i.tobytes() for i in encoded[mine]], labels[mine] + 1
-            )
+        for file, ids in enumerate(np.array_split(np.arange(len(images)), 2)):
+            encoded, labels = images.read(ids)
+            file_name = folder / f"{name}-{file:05d}-of-00002"
+            test_records.write_tfrecord(file_name, [image.tobytes() for image in encoded], labels + 1)
     return folder
-
-
-def packed(form: str, folder: Path, source: Path) -> Path:
-    """The folder's images in this form."""
-    if form == "tfrecord":
-        return tfrecords(folder, source)
-    for part in pack.PARTS:
-        pack.pack(source, folder, part)
-    return folder
-
-
-def fed(images: data.Images, plan: sampling.Plan, batches: int, **options: Any) -> list[np.ndarray]:
-    """What a program is fed in some batches, each of 40 samples."""
-    source = data.Loader(images, plan, reader(40, data.ImageFormat(size=32)), **options)
-    return [array for b in taken(source, batches) for array in (b.image, b.label, b.valid, b.ids) if array is not None]
 
 
 @pytest.mark.parametrize("form", ["recordio", "tfrecord"])
 def test_packed_images_give_the_folders_batches_bit_for_bit(embedded: Path, tmp_path: Path, form: str) -> None:
     """On each of 2 ranks: over an epoch's end, resumed within one, and an evaluation that sees each image once."""
-    other = packed(form, tmp_path / "packed", embedded)
-    images = {part: [data.find(root, part, 10) for root in (embedded, other)] for part in ("train", "val")}
-    assert [found.form for found in images["train"]] == ["files", form]
-    seen: list[int] = []
+    roots, seen, image = (embedded, packed(form, tmp_path / "packed", embedded)), list[int](), data.ImageFormat(size=32)
+    train, val = ([data.find(root, part, 10) for root in roots] for part in ("train", "val"))
+    assert [found.form for found in train] == ["files", form]
+
+    def alike(sets: list[data.Images], plan: Callable[[], sampling.Plan], count: int, **options: Any) -> list[Batch]:
+        """Batches of both that have the same bits."""
+        both = [taken(data.Loader(of, plan(), reader(40, image), **options), count) for of in sets]
+        for one, other in zip(*both, strict=True):
+            assert all(np.array_equal(value, vars(other)[name]) for name, value in vars(one).items())
+        return both[0]
+
     for rank in range(2):
         place = {"batch": 40, "rank": rank, "ranks": 2}
         for start in ({}, {"epoch": 3, "first_step": 15}):
-            train = [
-                fed(found, sampling.training_plan(len(found), seed=3, **place, **start), 20, augment=CROPS)
-                for found in images["train"]
-            ]
-            assert all(np.array_equal(a, b) for a, b in zip(*train, strict=True))
-        steps = sampling.evaluation_steps(360, 80)
-        val = [fed(found, sampling.evaluation_plan(len(found), **place), steps, resize=40) for found in images["val"]]
-        assert all(np.array_equal(a, b) for a, b in zip(*val, strict=True))
-        labels, valid, ids = (np.concatenate(val[0][part::4]) for part in (1, 2, 3))
-        assert np.array_equal(labels[:, 0], images["val"][0].labels[ids])
-        seen += ids[valid[:, 0] == 1].tolist()
+            plan = functools.partial(sampling.training_plan, len(train[0]), seed=SEED, **place, **start)
+            alike(train, plan, 20, augment=CROPS)
+        plan = functools.partial(sampling.evaluation_plan, len(val[0]), **place)
+        for batch in alike(val, plan, sampling.evaluation_steps(360, 80), resize=40):
+            assert np.array_equal(batch.label[:, 0], val[0].labels[batch.ids])
+            seen += batch.ids[batch.valid[:, 0] == 1].tolist()
     assert sorted(seen) == list(range(360))
 
 
@@ -243,26 +218,20 @@ def test_a_packed_label_that_the_recipe_lacks_is_named(embedded: Path, tmp_path:
 
 def test_the_decoder_is_told_of_the_largest_image(tmp_path: Path) -> None:
     """Read off the pipeline as DALI serializes it: a CPU's decoder takes the same words, and does nothing with them."""
-    names = (b"preallocate_width_hint", b"preallocate_height_hint", b"device_memory_padding", b"host_memory_padding")
-    shapes = [(64, 64, 3), (3000, 2000, 3), (8, 4000, 3)]
-    write(tmp_path, [np.zeros(shape, dtype=np.uint8) for shape in shapes])
-    for known in (False, True):
-        if known:
+    paddings = {"device_memory_padding": 36_000_000, "host_memory_padding": 24_000_000}
+    hints = {"preallocate_width_hint": 2000, "preallocate_height_hint": 3000, **paddings}
+    assert data._hints(2000, 3000) == hints
+    assert data._hints(64, 64)["device_memory_padding"] == 16_777_216  # never less than DALI's own
+    write(tmp_path, [np.zeros(shape, dtype=np.uint8) for shape in ((64, 64, 3), (3000, 2000, 3), (8, 4000, 3))])
+    for largest in (None, (2000, 3000)):
+        if largest:
             pack.find_sizes(tmp_path, "train")
         images = data.find(tmp_path, "train", 10)
-        assert images.largest == ((2000, 3000) if known else None)
+        assert images.largest == largest
         for options in ({"augment": CROPS}, {"resize": 40}):
-            source = data.Loader(images, iter([]), reader(4, data.ImageFormat(size=64)), **options)
-            found = source._pipeline.serialize()
-            source.close()
-            assert [name in found for name in names] == [known] * 4
-    assert data._hints((2000, 3000)) == {
-        "preallocate_width_hint": 2000,
-        "preallocate_height_hint": 3000,
-        "device_memory_padding": 36_000_000,
-        "host_memory_padding": 24_000_000,
-    }
-    assert data._hints((64, 64))["device_memory_padding"] == 16_777_216  # never less than DALI's own
+            with closing(data.Loader(images, iter([]), reader(4, data.ImageFormat(size=64)), **options)) as source:
+                found = source._pipeline.serialize()
+            assert [name.encode() in found for name in hints] == [bool(largest)] * 4
     (tmp_path / "train.sizes.json").write_text('{"width": 5}')
     with pytest.raises(ValueError, match=r"train\.sizes\.json: holds no width and height"):
         data.find(tmp_path, "train", 10)
