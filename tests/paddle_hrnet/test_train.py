@@ -167,15 +167,11 @@ def test_the_reports_benchmark_as_a_user_starts_it(
 
 def by_operators(logits: np.ndarray, label: np.ndarray, classes: int) -> np.ndarray:
     paddle.enable_static()
-    main = static.Program()
+    main, given = static.Program(), {"logits": logits, "label": label}
     with static.program_guard(main, static.Program()):
-        matrix = train.confusion_matrix(
-            static.data("logits", list(logits.shape), "float32"),
-            static.data("label", list(label.shape), "uint8"),
-            classes,
-        )
-    executor = static.Executor(paddle.CPUPlace())
-    return executor.run(main, feed={"logits": logits, "label": label}, fetch_list=[matrix])[0]
+        inputs = [static.data(name, list(array.shape), str(array.dtype)) for name, array in given.items()]
+        matrix = train.confusion_matrix(*inputs, classes)
+    return static.Executor(paddle.CPUPlace()).run(main, feed=given, fetch_list=[matrix])[0]
 
 
 @pytest.mark.parametrize("seed", range(4))

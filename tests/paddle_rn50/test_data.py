@@ -42,17 +42,9 @@ def write(folder: Path, pictures: list[np.ndarray], quality: int = 95) -> data.I
     return data.read_list(folder, "train_list.txt", 10)
 
 
-def training(
-    images: data.Images,
-    batch: int,
-    *,
-    augment: Augmentation = CROPS,
-    rank: int = 0,
-    ranks: int = 1,
-    **image: Any,
-) -> data.Loader:
-    """A rank's batches, of 32 pixels where `image` says nothing else."""
-    plan = sampling.training_plan(len(images), batch=batch, rank=rank, ranks=ranks, seed=SEED)
+def training(images: data.Images, batch: int, *, augment: Augmentation = CROPS, **image: Any) -> data.Loader:
+    """Of one rank, and of 32 pixels where `image` says nothing else."""
+    plan = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED)
     return data.Loader(images, plan, reader(batch, data.ImageFormat(**{"size": 32, **image})), augment=augment)
 
 
