@@ -150,8 +150,7 @@ RECIPES = {recipe.name: recipe for recipe in (SCENES_SMALL, CITYSCAPES_80K, FLIP
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """The recipe called `name` (empty: the default), at another, square crop in pixels where one is given; each takes
-    any batch.
+    """The recipe called `name` (empty: the default), at another, square crop in pixels where one is given.
 
     Raises ValueError where there is no such recipe.
     """

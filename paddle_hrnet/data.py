@@ -174,11 +174,8 @@ def _cut(crop: ImageFormat) -> dict[str, Any]:
 
 
 def _augmented(images: Any, labels: Any, drawn: Sequence[Any], crop: ImageFormat) -> tuple[Any, Any, Any]:
-    """Windows of the images with other colours, those of the labels in the crop and flipped, and what flips the images.
-
-    `drawn` is what `_draw` draws.
-    """
-    start, end, size, mirror, brightness, contrast, saturation, hue = drawn
+    """Windows of images in other colours, those of labels in the crop and flipped, and what flips the images."""
+    start, end, size, mirror, brightness, contrast, saturation, hue = drawn  # by `_draw`
     window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
     images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
     labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)

@@ -92,9 +92,7 @@ def test_the_rate_is_paddles_at_every_step(name: str) -> None:
         ("cityscapes_80k", 0.9, 5e-4, set()),
     ],
 )
-def test_each_parameter_is_updated_with_the_sources_momentum_and_decay(
-    name: str, momentum: float, decay: float, undecayed: set[str]
-) -> None:
+def test_momentum_and_decay_are_the_sources(name: str, momentum: float, decay: float, undecayed: set[str]) -> None:
     main, found = built(name).main, dict[str, float]()
     for op in main.global_block().ops:
         if "Velocity" in op.input_names:
@@ -162,9 +160,7 @@ def test_first_weights_are_drawn_as_the_source_draws_them(name: str) -> None:
         ("paddleclas_piecewise", 120, 0.08, (3 / 4, 4 / 3)),  # ResNet50.yaml and RandCropImage; eval_interval: 1
     ],
 )
-def test_crops_and_epochs_of_resnet_are_the_sources(
-    name: str, epochs: int, area_min: float, aspects: tuple[float, float]
-) -> None:
+def test_crops_of_resnet_are_the_sources(name: str, epochs: int, area_min: float, aspects: tuple[float, float]) -> None:
     """Images are normalized as in both Paddle sources: 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225 of 255."""
     recipe = recipe_of(name)
     crop = recipe.augmentation
@@ -183,9 +179,7 @@ def test_crops_and_epochs_of_resnet_are_the_sources(
         ("cityscapes_benchmark", 400, False, 0.5),  # RandomDistort's defaults in transforms.py
     ],
 )
-def test_crops_scales_and_colours_of_hrnet_are_the_configurations(
-    name: str, iterations: int, bias: bool, colour: float
-) -> None:
+def test_crops_and_colours_of_hrnet_are_the_sources(name: str, iterations: int, bias: bool, colour: float) -> None:
     """train_dataset of cityscapes.yml: ResizeStepScaling 0.5 to 2.0 by 0.25, RandomPaddingCrop [1024, 512] (filled with
     127.5), RandomHorizontalFlip (0.5), RandomDistort 0.4 three times (each with 0.5; hue_range 18 with 0.5), Normalize
     (0.5 and 0.5 of 255).

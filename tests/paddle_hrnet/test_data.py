@@ -188,19 +188,18 @@ BITS = "has 8 bits of"
         ("a b c\n", r"train\.txt:1: .* has not two paths"),
         (f"{IMAGE} gtFine/none.png\n", r"train\.txt:1: .*gtFine/none\.png is absent"),
         (f"none.png {LABEL}\n", r"train\.txt:1: .*none\.png is absent"),
-        (None, r"has neither train\.txt nor images .* Cityscapes' layout"),
     ],
 )
-def test_bad_lists(root: Path, text: str | None, said: str) -> None:
-    """And none in a folder that is not laid out so."""
-    (root / "leftImg8bit").rename(root / "images") if text is None else (root / "train.txt").write_text(text)
+def test_bad_lists(root: Path, text: str, said: str) -> None:
+    (root / "train.txt").write_text(text)
     with pytest.raises(ValueError, match=said) as caught:
         data.find(root, "train", CLASSES)
     assert "\n" not in str(caught.value)
 
 
-def cut(path: Path, picture: Image.Image) -> None:
-    path.write_bytes(path.read_bytes()[:-200])
+def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
+        data.find(tmp_path, "train", 19)
 
 
 def overwrite(path: Path, picture: Image.Image) -> None:
@@ -215,7 +214,7 @@ def overwrite(path: Path, picture: Image.Image) -> None:
         (LABEL, lambda path, label: Image.new("L", label.size, 60).save(path), "holds the label 60, "),
         (IMAGE, lambda path, image: image.convert("RGBA").save(path), f"{BITS} RGB with alpha a pixel, must have 8 of"),
         (LABEL, lambda path, label: label.convert("P").save(path), f"{BITS} a palette a pixel, must have 8 of grey"),
-        (IMAGE, cut, "is truncated ("),
+        (IMAGE, lambda path, image: path.write_bytes(path.read_bytes()[:-200]), "is truncated ("),
         (IMAGE, lambda path, image: image.save(path, format="JPEG"), "is no PNG file: convert it"),
         (IMAGE, overwrite, "cannot be decoded ("),
     ],

@@ -131,9 +131,7 @@ def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
-def test_the_reports_benchmark_as_a_user_starts_it(
-    tmp_path: Path, data_set: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_reports_benchmark(tmp_path: Path, data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Batch 8 a device, no pretrained weights; 8 + 10 steps printed every 2, where the report has 400 every 15."""
     steps = {"WARMUP_STEPS": 8, "MEASURED_STEPS": 10, "PRINT_STEPS": 2}
     mode = {"MODE": "throughput", "RECIPE": "cityscapes_benchmark", "BATCHSIZE": 8, "DGXNGPU": 1, "MAX_EPOCHS": 0}
