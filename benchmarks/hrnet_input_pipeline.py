@@ -7,11 +7,11 @@ packages of locks/bench.lock. Its OpenCV must be loaded before Paddle, so each w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -76,14 +76,8 @@ def ours(folder: Path, batches: int) -> float:
     image, cores = data.ImageFormat(height=512, width=1024), len(os.sched_getaffinity(0))
     reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)
     loader = data.Loader(pairs, plan, reader, augment=Augmentation())
-    for _ in range(5):  # beyond what the pipeline holds ready
-        next(loader)
-    start = time.perf_counter()
-    for _ in range(batches):
-        next(loader)
-    rate = BATCH * batches / (time.perf_counter() - start)
-    loader.close()
-    return rate
+    with contextlib.closing(loader):
+        return ratios.rate_of(loader, batches, batch=BATCH)
 
 
 def main() -> None:

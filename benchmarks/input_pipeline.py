@@ -11,7 +11,6 @@ import gc
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +44,7 @@ def ours(images: data.ImageList, cores: int, batches: int) -> float:
     reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)
     plan = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=1)
     loader = data.Loader(images, plan, reader, augment=Augmentation())
-    return _rate(loader, batches)
+    return ratios.rate_of(loader, batches, batch=BATCH)
 
 
 def decoding(images: data.ImageList, cores: int, batches: int) -> float:
@@ -59,7 +58,7 @@ def decoding(images: data.ImageList, cores: int, batches: int) -> float:
 
     pipeline = decode(batch_size=BATCH, num_threads=cores, device_id=None)
     pipeline.build()
-    return _rate(iter(pipeline.run, None), batches)
+    return ratios.rate_of(iter(pipeline.run, None), batches, batch=BATCH)
 
 
 def torch_loader(images: data.ImageList, cores: int, batches: int) -> float:
@@ -83,17 +82,7 @@ def torch_loader(images: data.ImageList, cores: int, batches: int) -> float:
         num_workers=cores,
         drop_last=True,
     )
-    return _rate(iter(loader), batches)
-
-
-def _rate(batches: object, count: int) -> float:
-    iterator = iter(batches)  # type: ignore[call-overload]
-    for _ in range(4):  # beyond what the pipelines hold ready
-        next(iterator)
-    start = time.perf_counter()
-    for _ in range(count):
-        next(iterator)
-    return BATCH * count / (time.perf_counter() - start)
+    return ratios.rate_of(loader, batches, batch=BATCH)
 
 
 def main() -> None:

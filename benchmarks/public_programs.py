@@ -17,7 +17,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import env
-from paddle_rn50.config import nvidia_cosine
+from paddle_rn50.config import NVIDIA_COSINE
 from paddle_rn50.model import resnet50
 from program import contexts, count, precision
 from program.passes import resnet_unit, updates
@@ -42,7 +42,7 @@ def inputs(layout: str, channels: int, batch: int = BATCH) -> tuple[Any, Any]:
 
 def logits(image: Any, layout: str) -> Any:
     """The network's output."""
-    return resnet50(image, nvidia_cosine(BATCH), layout=layout, training=True)
+    return resnet50(image, NVIDIA_COSINE, layout=layout, training=True)
 
 
 def minimize(loss: Any, optimizer: Any, *, fused: bool, **knobs: Any) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -16,6 +17,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--repeats", type=int, default=5)
     made.add_argument("--short", action="store_true", help="once and small: shows that it runs, measures nothing")
     return made
+
+
+def rate_of(batches: Iterable[object], count: int, *, batch: int) -> float:
+    """Samples/s over `count` of the batches."""
+    iterator = iter(batches)
+    for _ in range(5):  # beyond what the pipelines hold ready
+        next(iterator)
+    start = time.perf_counter()
+    for _ in range(count):
+        next(iterator)
+    return batch * count / (time.perf_counter() - start)
 
 
 def take_turns(ways: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import paddle
 from paddle import static
+from paddle.nn import functional
 from paddle.nn.initializer import Constant, Initializer, KaimingNormal, Normal
 
 BN_EPSILON = 1e-5
+EXPANSION = 4  # output channels of a bottleneck over its width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,7 @@ class Layers:
     bn_momentum: float  # share of the old running statistic kept at a step
     layout: str = "NCHW"  # of every image tensor; filters are OIHW in both layouts
     weight_std: float | None = None  # of a convolution's first weights; None: Kaiming's
+    zero_gamma: bool = False  # the last normalization of a residual block starts with a scale of 0, not 1
     padding_same: bool = False  # at a stride of 2 padded on the right and below only; else on all sides
 
     def conv(
@@ -47,9 +50,10 @@ class Layers:
         stride: int = 1,
         relu: bool = True,
         bias: bool = False,
-        gamma: float = 1.0,
+        ends_block: bool = False,
     ) -> static.Variable:
-        """Convolution, batch normalization of the first scale `gamma`, and ReLU where asked for."""
+        """Convolution, batch normalization, which may be the last of a residual block, and ReLU where asked for."""
+        gamma = 0.0 if ends_block and self.zero_gamma else 1.0
         return static.nn.batch_norm(
             self.conv(x, f"{name}.conv", channels, kernel, stride=stride, bias=bias),
             act="relu" if relu else None,
@@ -62,3 +66,16 @@ class Layers:
             moving_variance_name=f"{name}.bn.variance",
             data_layout=self.layout,
         )
+
+    def bottleneck(
+        self, x: static.Variable, name: str, width: int, *, stride: int = 1, parts: tuple[str, str, str, str]
+    ) -> static.Variable:
+        """1x1, 3x3 (with the stride), 1x1, added to the shortcut, ReLU; these layers are named by `parts`."""
+        wide = width * EXPANSION
+        one, two, three, shortcut = (f"{name}.{part}" for part in parts)
+        y = self.conv_bn(x, one, width, 1)
+        y = self.conv_bn(y, two, width, 3, stride=stride)
+        y = self.conv_bn(y, three, wide, 1, relu=False, ends_block=True)
+        if x.shape[1 if self.layout == "NCHW" else 3] != wide:
+            x = self.conv_bn(x, shortcut, wide, 1, stride=stride, relu=False)
+        return functional.relu(paddle.add(y, x))

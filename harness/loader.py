@@ -10,7 +10,7 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +59,11 @@ class Batch:
 class Loader(ABC):
     """Iterates over the batches of a plan; nothing is read before the first `next`."""
 
-    def __init__(self, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig) -> None:
-        """`pipeline` is a DALI pipeline function with parameters `source` and `device`."""
-        self._plan, self._reader = plan, reader
+    def __init__(
+        self, samples: Any, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any
+    ) -> None:
+        """`samples` name their files; `pipeline` is a DALI pipeline function that takes `settings` too."""
+        self._samples, self._plan, self._reader = samples, plan, reader
         self._device_id = reader.device_id if reader.device == "gpu" else None
         self._ahead: deque[Any] = deque()  # batches being read
         self._fed: deque[np.ndarray] = deque()  # sample numbers of the batches inside the pipeline
@@ -70,6 +72,8 @@ class Loader(ABC):
         self._pipeline = pipeline(
             source=self._feed,
             device=reader.device,
+            image=reader.image,
+            **settings,
             batch_size=reader.batch,
             num_threads=reader.threads,
             device_id=self._device_id,
@@ -90,10 +94,6 @@ class Loader(ABC):
     def write_to(self, tensors: dict[str, Any]) -> None:
         """Writes the batches that follow to these tensors of the device, by name."""
         self._into = tensors
-
-    @abstractmethod
-    def _files(self, ids: np.ndarray) -> Iterable[tuple[str, File]]:
-        """Name and content of the files of these samples."""
 
     def _feed(self) -> tuple[Any, ...]:
         """The next batch for the pipeline; called by DALI."""
@@ -125,7 +125,7 @@ class Loader(ABC):
     def _culprit(self, error: RuntimeError) -> str:
         """One line that names the file which the pipeline could not decode."""
         for ids in self._fed:
-            for name, file in self._files(ids):
+            for name, file in self._samples.named(ids):
                 reason = decode_error(file)
                 if reason:
                     return f"{name}: cannot be decoded ({reason}): replace the file or remove it from the list"
@@ -146,6 +146,14 @@ def listed(list_file: Path) -> list[tuple[str, str]]:
     if not found:
         raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
     return found
+
+
+def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
+    """What `source` gives a DALI pipeline, of these types and numbers of dimensions."""
+    from nvidia.dali import fn
+
+    types, ndim = map(list, zip(*kinds, strict=True))
+    return fn.external_source(source=source, num_outputs=len(kinds), batch=True, no_copy=True, dtype=types, ndim=ndim)
 
 
 def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> np.ndarray:

@@ -13,6 +13,7 @@ import paddle
 from paddle import static
 
 from harness import caches, env, memory, provenance, ranks, sampling
+from harness.embedded import make
 from harness.env import MODELS, Job, Origins
 from harness.hooks import Hook, checkpoint, telemetry, tracing
 from harness.hooks.watchdog import WATCHDOG
@@ -153,7 +154,7 @@ def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
         return Path(job.datadir).name, Path(job.datadir)
     folder = Path(job.data_cache) / embedded.NAME
     if me.local_rank == 0:
-        embedded.prepare(folder)
+        make(folder, embedded.write)
     me.barrier()
     return embedded.NAME, folder
 

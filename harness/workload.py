@@ -24,7 +24,7 @@ from program.optimizers import Schedule
 class Workload(ABC):
     """A model as a run trains it, by a recipe and a plan."""
 
-    EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `prepare(folder)`
+    EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `write(folder)`
     DATA: ClassVar[Any]  # module that reads a data set: `find(root, part, classes)`, `Loader` and `synthetic`
     QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
 
@@ -56,18 +56,15 @@ class Workload(ABC):
 
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
         """A batch of noise in a format, to warm up on and to measure the program without its input."""
-        made: Batch = self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
-        return made
+        return self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
 
     def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Training batches."""
-        loader: Loader = self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
-        return loader
+        return self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
 
     def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Evaluation batches."""
-        loader: Loader = self.DATA.Loader(samples, plan, reader)
-        return loader
+        return self.DATA.Loader(samples, plan, reader)
 
     @abstractmethod
     def training_loss(self, batch: int) -> static.Variable:

@@ -5,15 +5,14 @@ A recipe owns hyperparameters; what a machine decides (batch of a device, ranks,
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.sampling import steps_per_epoch
 from program.optimizers import OptimizerConfig, Schedule
 
-CITYSCAPES_TRAIN, CITYSCAPES_EVAL, CITYSCAPES_CLASSES = 2_975, 500, 19
+CITYSCAPES_TRAIN, CITYSCAPES_CLASSES = 2_975, 19
 SCENES_TRAIN, SCENES_EVAL, SCENES_CLASSES = 718, 90, 11  # the embedded data set; the digits, and ground
 IGNORED = 255  # label of a pixel that counts neither in the loss nor in the metric
 
@@ -37,16 +36,16 @@ class Recipe:
 
     name: str
     source: str  # where the figures come from
-    train_samples: int  # images of the data set that it is made for
-    classes: int
+    train_samples: int = CITYSCAPES_TRAIN  # images of the data set that it is made for
+    classes: int = CITYSCAPES_CLASSES
     target_miou: float  # training ends when it is reached
     eval_every_epochs: int
     base_learning_rate: float  # never scaled by the batch
-    schedule: Literal["polynomial"]
-    power: float
+    schedule: Literal["polynomial"] = "polynomial"
+    power: float = 0.9
     optimizer: OptimizerConfig
     iterations: int | None = None  # length of the schedule in steps; training ends here at the latest
-    epochs: float | None = None  # the same in epochs; one of the two is given
+    epochs: int | None = None  # the same in epochs; one of the two is given
     warmup_epochs: float = 0.0
     end_learning_rate: float = 0.0
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
@@ -71,7 +70,7 @@ class Recipe:
         """Epochs after which training ends at the latest: with that of its last step, the rate at its end before."""
         return math.ceil(self.epochs or (self.iterations or 0) / steps_per_epoch(samples, global_batch))
 
-    def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
+    def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
         Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
@@ -81,7 +80,7 @@ class Recipe:
             kind=self.schedule,
             base=self.base_learning_rate,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=round((epochs or self.epochs or 0) * per_epoch) or self.iterations or 0,
+            total_steps=(epochs or self.epochs or 0) * per_epoch or self.iterations or 0,
             end=self.end_learning_rate,
             power=self.power,
         )
@@ -96,91 +95,58 @@ class Recipe:
         return epoch == last or epoch % self.eval_every_epochs == 0
 
 
-def cityscapes_80k(global_batch: int) -> Recipe:
-    """PaddleSeg's fcn_hrnetw18_cityscapes_1024x512_80k from ImageNet weights: mIoU 0.7897 (flip 0.7949)."""
-    return Recipe(
-        name="cityscapes_80k",
-        source="PaddleSeg, configs/fcn/fcn_hrnetw18_cityscapes_1024x512_80k.yml",
-        train_samples=CITYSCAPES_TRAIN,
-        classes=CITYSCAPES_CLASSES,
-        target_miou=0.7897,
-        eval_every_epochs=10,
-        base_learning_rate=0.01,
-        schedule="polynomial",
-        power=0.9,
-        iterations=80_000,
-        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=5e-4, decay_bn_and_bias=True),
-    )
+# PaddleSeg's fcn_hrnetw18_cityscapes_1024x512_80k from ImageNet weights: mIoU 0.7897 (flip 0.7949).
+CITYSCAPES_80K = Recipe(
+    name="cityscapes_80k",
+    source="PaddleSeg, configs/fcn/fcn_hrnetw18_cityscapes_1024x512_80k.yml",
+    target_miou=0.7897,
+    eval_every_epochs=10,
+    base_learning_rate=0.01,
+    iterations=80_000,
+    optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=5e-4, decay_bn_and_bias=True),
+)
 
+# The same, evaluated with the mirrored image, and so at 0.75, 1 and 1.25 of its size.
+FLIP = replace(CITYSCAPES_80K, name="cityscapes_80k_flip", target_miou=0.7949, eval_flip=True)
+MULTISCALE = replace(FLIP, name="cityscapes_80k_multiscale", target_miou=0.8004, eval_scales=(0.75, 1.0, 1.25))
 
-def cityscapes_80k_flip(global_batch: int) -> Recipe:
-    """The same, evaluated with the mirrored image: mIoU 0.7949."""
-    return dataclasses.replace(
-        cityscapes_80k(global_batch), name="cityscapes_80k_flip", target_miou=0.7949, eval_flip=True
-    )
+# PaddlePaddle/Perf's measurement: no pretrained weights, no biases in the head, 400 steps, printed every 15; batch 8 a
+# GPU. `launch/campaign.sh perf_hrnet` runs it and scores it by --protocol perf-seg: the four windows that this drops
+# are the run's own warm-up.
+BENCHMARK = replace(
+    CITYSCAPES_80K,
+    name="cityscapes_benchmark",
+    source="PaddlePaddle/Perf, HRNetW18",
+    head_bias=False,
+    padding_same=False,
+    iterations=400,
+    augmentation=Augmentation(colour=0.5),
+)
 
+# The default: the embedded scenes on two CPU cores, mIoU 0.70 in 2 or 3 of its 4 epochs (benchmarks/README.md). With
+# seed 1 the loss at step 60 was 1.12 without `zero_gamma` and 0.65 with it.
+SCENES_SMALL = Recipe(
+    name="scenes_small",
+    source="this project",
+    train_samples=SCENES_TRAIN,
+    classes=SCENES_CLASSES,
+    target_miou=0.70,
+    eval_every_epochs=1,
+    base_learning_rate=0.1,
+    epochs=4,
+    warmup_epochs=0.5,
+    optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4),
+    sync_bn=False,  # four scenes a rank are enough; on a CPU it adds over 600 small all-reduces to a step
+    weight_std=None,
+    zero_gamma=True,
+    image_width=128,
+    image_height=64,
+    eval_batch=4,
+    # A mirrored digit is another one or none; scales and colours are varied by the scenes themselves.
+    augmentation=Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, colour=0.0, hue_degrees=0.0),
+)
 
-def cityscapes_80k_multiscale(global_batch: int) -> Recipe:
-    """The same, evaluated with the mirrored image at 0.75, 1 and 1.25 of its size: mIoU 0.8004."""
-    return dataclasses.replace(
-        cityscapes_80k(global_batch),
-        name="cityscapes_80k_multiscale",
-        target_miou=0.8004,
-        eval_flip=True,
-        eval_scales=(0.75, 1.0, 1.25),
-    )
-
-
-def cityscapes_benchmark(global_batch: int) -> Recipe:
-    """PaddlePaddle/Perf's measurement: no pretrained weights, no biases in the head, 400 steps, printed every 15.
-
-    Batch 8 a GPU. `launch/campaign.sh perf_hrnet` runs it and scores it by --protocol perf-seg: the four windows that
-    this drops are the run's own warm-up.
-    """
-    return dataclasses.replace(
-        cityscapes_80k(global_batch),
-        name="cityscapes_benchmark",
-        source="PaddlePaddle/Perf, HRNetW18",
-        head_bias=False,
-        padding_same=False,
-        iterations=400,
-        augmentation=Augmentation(colour=0.5),
-    )
-
-
-def scenes_small(global_batch: int) -> Recipe:
-    """The default: the embedded scenes on two CPU cores, mIoU 0.70 in 2 or 3 of its 4 epochs (benchmarks/README.md).
-
-    With seed 1 the loss at step 60 was 1.12 without `zero_gamma` and 0.65 with it.
-    """
-    return Recipe(
-        name="scenes_small",
-        source="this project",
-        train_samples=SCENES_TRAIN,
-        classes=SCENES_CLASSES,
-        target_miou=0.70,
-        eval_every_epochs=1,
-        base_learning_rate=0.1,
-        schedule="polynomial",
-        power=0.9,
-        epochs=4,
-        warmup_epochs=0.5,
-        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4),
-        sync_bn=False,  # four scenes a rank are enough; on a CPU it adds over 600 small all-reduces to a step
-        weight_std=None,
-        zero_gamma=True,
-        image_width=128,
-        image_height=64,
-        eval_batch=4,
-        # A mirrored digit is another one or none; scales and colours are varied by the scenes themselves.
-        augmentation=Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, colour=0.0, hue_degrees=0.0),
-    )
-
-
-RECIPES = {
-    f.__name__: f
-    for f in (scenes_small, cityscapes_80k, cityscapes_80k_flip, cityscapes_80k_multiscale, cityscapes_benchmark)
-}
+RECIPES = {recipe.name: recipe for recipe in (SCENES_SMALL, CITYSCAPES_80K, FLIP, MULTISCALE, BENCHMARK)}
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
@@ -188,10 +154,9 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
 
     Raises ValueError where there is no such recipe.
     """
-    name = name or "scenes_small"
+    name = name or SCENES_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
-    chosen = RECIPES[name](global_batch)
-    if not image_size:
-        return chosen
-    return dataclasses.replace(chosen, image_width=image_size, image_height=image_size)
+    chosen = RECIPES[name]
+    width, height = (image_size or side for side in (chosen.image_width, chosen.image_height))
+    return replace(chosen, image_width=width, image_height=height)

@@ -10,7 +10,6 @@ Images leave the pipeline as [N, 3, H, W], float32, normalized; labels as [N, H,
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import struct
@@ -63,13 +62,21 @@ class PairList:
     """Images with their labels, numbered from 0."""
 
     root: Path
-    images: tuple[str, ...]  # relative to root
-    labels: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]  # image and label, relative to root
     classes: int
     form: str = "files"
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.pairs)
+
+    def paths(self, number: int) -> tuple[Path, Path]:
+        """Image and label of this pair."""
+        image, label = self.pairs[number]
+        return self.root / image, self.root / label
+
+    def named(self, ids: np.ndarray) -> Iterator[tuple[str, Path]]:
+        """Name and file of these samples."""
+        return ((os.fspath(path), path) for i in ids for path in self.paths(i))
 
 
 def find(root: Path, part: str, classes: int) -> PairList:
@@ -78,9 +85,8 @@ def find(root: Path, part: str, classes: int) -> PairList:
     Raises ValueError where the folder or the list is absent or empty; a line has not two paths; a file is absent. The
     message names the line.
     """
-    lists = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
-    folders = loader.Folders(root)
-    images, labels = [], []
+    lists = [file for name in LISTS if (file := root / name.format(part)).is_file()]
+    folders, pairs = loader.Folders(root), []
     for where, image, label in _listed(lists[0]) if lists else _found(root, part):
         if label.endswith(LABEL_END) and not folders.has(label):
             other = label.removesuffix(LABEL_END) + LABEL_IDS_END
@@ -88,9 +94,8 @@ def find(root: Path, part: str, classes: int) -> PairList:
         for path in (image, label):
             if not folders.has(path):
                 raise ValueError(f"{where}: {root / path} is absent: restore it or remove it from the list")
-        images.append(image)
-        labels.append(label)
-    return PairList(root=root, images=tuple(images), labels=tuple(labels), classes=classes)
+        pairs.append((image, label))
+    return PairList(root=root, pairs=tuple(pairs), classes=classes)
 
 
 def _listed(list_file: Path) -> Iterator[tuple[str, str, str]]:
@@ -101,7 +106,7 @@ def _listed(list_file: Path) -> Iterator[tuple[str, str, str]]:
         yield where, paths[0], paths[1]
 
 
-def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
+def _found(root: Path, part: str) -> Iterator[tuple[str, str, str]]:
     folder = root / "leftImg8bit" / part
     images = sorted(folder.glob(f"*/*{IMAGE_END}"))
     if not images:
@@ -109,8 +114,9 @@ def _found(root: Path, part: str) -> list[tuple[str, str, str]]:
             f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
             "set DATADIR to a folder in Cityscapes' layout"
         )
-    labels = [f"gtFine/{part}/{i.parent.name}/{i.name.removesuffix(IMAGE_END)}{LABEL_END}" for i in images]
-    return [(str(i), str(i.relative_to(root)), label) for i, label in zip(images, labels, strict=True)]
+    for image in images:
+        label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
+        yield str(image), str(image.relative_to(root)), label
 
 
 def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
@@ -131,13 +137,11 @@ def png_size(path: Path, content: bytes, colour_type: int) -> tuple[int, int]:
 
 
 def inflated(content: bytes, rows: int) -> bytes:
-    """The first `rows` rows of a PNG file as a PNG file of stored blocks: filtered as they were, not compressed.
+    """The first `rows` rows of a PNG file in RGB as a PNG file of stored blocks: filtered as they were, not compressed.
 
     ISA-L inflates in a third of the time that DALI's zlib takes, which then only copies. A file that is damaged or
     interlaced stays as it is: DALI says what is wrong with it.
     """
-    width, _, depth, colour_type = struct.unpack(">IIBB", content[16:26])
-    method = content[26:29]  # of compression, filters and interlacing
     parts, at, view = [], len(PNG_START), memoryview(content)
     while at + 12 <= len(content):
         (size,) = struct.unpack_from(">I", content, at)
@@ -147,14 +151,14 @@ def inflated(content: bytes, rows: int) -> bytes:
                 return content
             parts.append(view[at + 8 : end])
         at = end + 4
-    wanted = rows * (1 + width * (3 if colour_type == RGB else 1))  # a byte a row names its filter
+    wanted = rows * (1 + 3 * int.from_bytes(content[16:20], "big"))  # the width; a byte a row names its filter
     try:
         pixels = isal_zlib.decompressobj().decompress(b"".join(parts), wanted)
     except isal_zlib.error:  # type: ignore[misc]
         return content
-    if len(pixels) < wanted or method != bytes(3):
+    if len(pixels) < wanted or any(content[26:29]):  # methods of compression, filters and interlacing
         return content
-    header = struct.pack(">IIBB", width, rows, depth, colour_type) + method
+    header = content[16:20] + struct.pack(">I", rows) + content[24:29]
     return PNG_START + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(pixels, 0)) + _chunk(b"IEND", b"")
 
 
@@ -170,11 +174,8 @@ def _cut(crop: ImageFormat) -> dict[str, Any]:
 
 
 def _augmented(images: Any, labels: Any, drawn: Sequence[Any], crop: ImageFormat) -> tuple[Any, Any, Any]:
-    """Windows of the images with other colours, those of the labels in the crop and flipped, and what flips the images.
-
-    `drawn` is what `_draw` draws.
-    """
-    start, end, size, mirror, brightness, contrast, saturation, hue = drawn
+    """Windows of images in other colours, those of labels in the crop and flipped, and what flips the images."""
+    start, end, size, mirror, brightness, contrast, saturation, hue = drawn  # by `_draw`
     window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
     images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
     labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
@@ -188,37 +189,29 @@ def _augmented(images: Any, labels: Any, drawn: Sequence[Any], crop: ImageFormat
 
 
 @pipeline_def
-def _pipeline(*, source: Any, device: str, crop: ImageFormat, augmented: bool, renumbered: bool) -> Any:
+def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Encoded pairs to normalized images and labels, `augmented` for training; labels take their way on the CPU.
 
     Of the labels also the highest number but IGNORED, plus 1, on the CPU: the host sees whether all are classes without
     waiting for a GPU. Not `augmented`, the last output is what is valid.
     """
-    drawn = [types.FLOAT] * 3 + [types.INT32] + [types.FLOAT] * 4
-    inputs = [(types.UINT8, 1)] * 2 + [(types.UINT16, 0)] * renumbered
-    inputs += list(zip(drawn, [1, 1, 1, 0, 0, 0, 0, 0], strict=True)) if augmented else [(types.FLOAT, 0)]
-    data = fn.external_source(
-        source=source,
-        num_outputs=len(inputs),
-        batch=True,
-        no_copy=True,
-        dtype=[kind for kind, _ in inputs],
-        ndim=[ndim for _, ndim in inputs],
-    )
+    drawn = [(types.FLOAT, 1)] * 3 + [(types.INT32, 0)] + [(types.FLOAT, 0)] * 4
+    inputs = [(types.UINT8, 1)] * 2 + [(types.UINT16, 0)] * renumbered + (drawn if augmented else [(types.FLOAT, 0)])
+    data = loader.inputs(source, inputs)
     rest = data[2 + renumbered :]
     images = fn.decoders.image(data[0], device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(data[1], device="cpu", output_type=types.GRAY)
     mirror: Any = 0
     if augmented:
-        images, labels, mirror = _augmented(images, labels, rest, crop)
+        images, labels, mirror = _augmented(images, labels, rest, image)
     images = fn.crop_mirror_normalize(
         images,
         mirror=mirror,
-        **_cut(crop),
+        **_cut(image),
         fill_values=0.0,  # mid-grey, after normalization
         mean=[MEAN] * 3,
         std=[STD] * 3,
-        dtype=types.FLOAT16 if crop.half else types.FLOAT,
+        dtype=types.FLOAT16 if image.half else types.FLOAT,
         output_layout="CHW",
     )
     if renumbered:
@@ -274,23 +267,16 @@ class Loader(loader.Loader):
     def __init__(
         self, pairs: PairList, plan: sampling.Plan, reader: ReaderConfig, *, augment: Augmentation | None = None
     ) -> None:
-        self._pairs, self._augment, self._image = pairs, augment, reader.image
-        from_ids = np.array([path.endswith(LABEL_IDS_END) for path in pairs.labels])
+        self._augment, self._image = augment, reader.image
+        from_ids = np.array([label.endswith(LABEL_IDS_END) for _, label in pairs.pairs])
         self._row = np.where(from_ids, FROM_LABEL_IDS, AS_IT_IS)  # of RENUMBERED, for each label
         self._renumbered = augment is None or bool(from_ids.any())
-        settings = {"crop": reader.image, "augmented": augment is not None, "renumbered": self._renumbered}
-        super().__init__(plan, functools.partial(_pipeline, **settings), reader)
-
-    def _pair(self, i: int) -> tuple[Path, Path]:
-        return self._pairs.root / self._pairs.images[i], self._pairs.root / self._pairs.labels[i]
-
-    def _files(self, ids: np.ndarray) -> list[tuple[str, loader.File]]:
-        return [(os.fspath(path), path) for i in ids for path in self._pair(i)]
+        super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
         images, labels, sizes = [], [], []
         for i in ids:
-            (image_path, image), (label_path, label) = ((path, path.read_bytes()) for path in self._pair(i))
+            (image_path, image), (label_path, label) = ((path, path.read_bytes()) for path in self._samples.paths(i))
             size, label_size = png_size(image_path, image, RGB), png_size(label_path, label, GREY)
             if size != label_size:
                 raise RunError(
@@ -315,22 +301,20 @@ class Loader(loader.Loader):
 
     def _batch(self, outputs: Any, ids: np.ndarray) -> loader.Batch:
         images, highest, *beside = outputs
-        self._check_range(highest.as_array().astype(int) - 1, ids)
-        return super()._batch((images, *beside), ids)
-
-    def _check_range(self, highest: np.ndarray, ids: np.ndarray) -> None:
-        for i, value in zip(ids, highest, strict=True):
-            if value >= self._pairs.classes:
+        classes = self._samples.classes
+        for i, value in zip(ids, highest.as_array().astype(int) - 1, strict=True):
+            if value >= classes:
                 shown = f"above {LABEL_IDS - 1}" if self._row[i] == FROM_LABEL_IDS else f"{value}"
                 raise RunError(
-                    f"{self._pair(i)[1]}: holds the label {shown}, no class ({self._pairs.classes} of them) nor "
+                    f"{self._samples.paths(i)[1]}: holds the label {shown}, no class ({classes} of them) nor "
                     f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
                 )
+        return super()._batch((images, *beside), ids)
 
 
 def first_size(pairs: PairList) -> ImageFormat:
     """Size of the first image: that of all of an evaluation. Raises ValueError where it cannot be read."""
-    path = pairs.root / pairs.images[0]
+    path, _ = pairs.paths(0)
     try:
         height, width = png_size(path, path.read_bytes(), RGB)
     except (OSError, RunError) as error:

@@ -14,6 +14,7 @@ normalizations over ranks have no fused form. The bytes that it would save and c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,26 +28,17 @@ from program.weights import read_pdparams
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64
-BOTTLENECKS, EXPANSION = 4, 4  # stage 1: bottlenecks, and output channels over their width
+BOTTLENECKS = 4  # of stage 1
+BOTTLENECK = ("conv1", "conv2", "conv3", "conv_down")  # names of its layers
 MODULES = {2: 1, 3: 4, 4: 3}  # stage: how often its branches are exchanged
 BLOCKS = 4  # residual blocks of a branch in a module
 NAMED = 5  # layers that an error names before it only counts
 
 
-def _bottleneck(x: static.Variable, name: str, layers: Layers, *, project: bool, gamma: float) -> static.Variable:
-    """1x1, 3x3, 1x1, added to the shortcut, ReLU."""
-    y = layers.conv_bn(x, f"{name}.conv1", STEM, 1)
-    y = layers.conv_bn(y, f"{name}.conv2", STEM, 3)
-    y = layers.conv_bn(y, f"{name}.conv3", STEM * EXPANSION, 1, relu=False, gamma=gamma)
-    if project:
-        x = layers.conv_bn(x, f"{name}.conv_down", STEM * EXPANSION, 1, relu=False)
-    return functional.relu(paddle.add(y, x))
-
-
-def _block(x: static.Variable, name: str, layers: Layers, *, gamma: float) -> static.Variable:
+def _block(x: static.Variable, name: str, layers: Layers) -> static.Variable:
     """Two 3x3, added to their input, ReLU."""
     y = layers.conv_bn(x, f"{name}.conv1", x.shape[1], 3)
-    y = layers.conv_bn(y, f"{name}.conv2", x.shape[1], 3, relu=False, gamma=gamma)
+    y = layers.conv_bn(y, f"{name}.conv2", x.shape[1], 3, relu=False, ends_block=True)
     return functional.relu(paddle.add(y, x))
 
 
@@ -73,7 +65,7 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
             if j > i:
                 y = layers.conv_bn(y, layer, WIDTHS[i], 1, relu=False)
                 # Paddle's AMP O1 takes the type of the second: enlarged in FP32, summed in FP16.
-                total = paddle.add(_enlarge(y, target.shape[2:]), total)
+                total = paddle.add(enlarge(y, target.shape[2:]), total)
             elif j < i:
                 for k in range(1, i - j):
                     y = layers.conv_bn(y, f"{layer}_{k}", WIDTHS[j], 3, stride=2)
@@ -83,20 +75,18 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
     return result
 
 
-def _enlarge(x: static.Variable, size: tuple[int, int] | list[int]) -> static.Variable:
+def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
+    """`x` [N, C, H, W] at this height and width, which may be smaller too."""
     return functional.interpolate(x, list(size), mode="bilinear", align_corners=False)
 
 
-def hrnet_w18(image: static.Variable, layers: Layers, *, gamma: float) -> static.Variable:
-    """Features [N, 270, H/4, W/4] of `image` [N, 3, H, W]: the four branches, enlarged and side by side.
-
-    Residual blocks begin with the scale `gamma` in their last normalization.
-    """
+def hrnet_w18(image: static.Variable, layers: Layers) -> static.Variable:
+    """Features [N, 270, H/4, W/4] of `image` [N, 3, H, W]: the four branches, enlarged and side by side."""
     name = "backbone"
     x = layers.conv_bn(image, f"{name}.conv_layer1_1", STEM, 3, stride=2)
     x = layers.conv_bn(x, f"{name}.conv_layer1_2", STEM, 3, stride=2)
     for i in range(1, BOTTLENECKS + 1):
-        x = _bottleneck(x, f"{name}.la1.bb_layer2_{i}", layers, project=i == 1, gamma=gamma)
+        x = layers.bottleneck(x, f"{name}.la1.bb_layer2_{i}", STEM, parts=BOTTLENECK)
     branches = [x]
     for stage, modules in MODULES.items():
         branches = _transition(branches, f"{name}.tr{stage - 1}", layers, count=stage)
@@ -106,10 +96,10 @@ def hrnet_w18(image: static.Variable, layers: Layers, *, gamma: float) -> static
             for i in range(stage):
                 for block in range(1, BLOCKS + 1):
                     layer = f"{prefix}.branches_func.bb_{short}_branch_layer_{i + 1}_{block}"
-                    branches[i] = _block(branches[i], layer, layers, gamma=gamma)
+                    branches[i] = _block(branches[i], layer, layers)
             branches = _exchange(branches, short, f"{prefix}.fuse_func", layers)
     size = branches[0].shape[2:]
-    return paddle.concat([branches[0], *(_enlarge(x, size) for x in branches[1:])], axis=1)
+    return paddle.concat([branches[0], *(enlarge(x, size) for x in branches[1:])], axis=1)
 
 
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
@@ -118,12 +108,13 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
         training=training,
         bn_momentum=recipe.bn_momentum,
         weight_std=recipe.weight_std,
+        zero_gamma=recipe.zero_gamma,
         padding_same=recipe.padding_same,
     )
-    x = hrnet_w18(image, layers, gamma=0.0 if recipe.zero_gamma else 1.0)
+    x = hrnet_w18(image, layers)
     x = layers.conv_bn(x, "head.conv_1", sum(WIDTHS), 1, bias=recipe.head_bias)
     x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)
-    return _enlarge(x, image.shape[2:])
+    return enlarge(x, image.shape[2:])
 
 
 # Ends of our variables' names, and of PaddleSeg's, whose state dictionaries name the same layers.

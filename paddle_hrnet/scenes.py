@@ -7,15 +7,13 @@ scenes the others; each digit is in several scenes, at another place, size and c
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from harness import embedded
-from paddle_hrnet.config import SCENES_EVAL as EVAL
-from paddle_hrnet.config import SCENES_TRAIN as TRAIN
+from paddle_hrnet.config import SCENES_EVAL, SCENES_TRAIN
 
 NAME = "uci-digit-scenes-128x64"
 GROUND = 10
@@ -26,16 +24,10 @@ DIGIT_MIN, DIGIT_MAX = 26, 32  # pixels, side of a digit: the network's output h
 INK = 0.25  # from this share of full ink on a pixel is the digit's
 
 
-def prepare(folder: Path) -> Path:
-    """Writes the data set to `folder` unless it is there, and returns the folder. Raises ValueError where it cannot."""
-    return embedded.make(folder, _write)
-
-
-def _write(folder: Path) -> None:
-    from PIL import Image
-
+def write(folder: Path) -> None:
+    """Writes the images, their labels and both lists."""
     digits, train, evaluation = embedded.digits()
-    for part, ids, scenes in (("train", train, TRAIN), ("val", evaluation, EVAL)):
+    for part, ids, scenes in (("train", train, SCENES_TRAIN), ("val", evaluation, SCENES_EVAL)):
         rng, lines = np.random.default_rng(scenes), []
         order = np.concatenate([rng.permutation(ids) for _ in range(-(-scenes * DIGITS // len(ids)))])
         for number in range(scenes):
@@ -70,19 +62,10 @@ def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tupl
 
 def _texture(rng: np.random.Generator) -> np.ndarray:
     """Smooth noise [H, W] of three grain sizes, about -1 to 1."""
-    return sum(
-        (_enlarged(rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)), HEIGHT, WIDTH) for grain in (4, 8, 16)),
-        start=np.zeros((HEIGHT, WIDTH)),
-    ) / np.sqrt(3)
+    grains = [rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)) for grain in (4, 8, 16)]
+    return np.sum([_enlarged(grain, HEIGHT, WIDTH) for grain in grains], axis=0) / np.sqrt(3)
 
 
-def _enlarged(values: np.ndarray, height: int, width: int) -> Any:
-    from PIL import Image
-
+def _enlarged(values: np.ndarray, height: int, width: int) -> np.ndarray:
     picture = Image.fromarray(values.astype(np.float32))
     return np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64)
-
-
-if __name__ == "__main__":
-    # python -m paddle_hrnet.scenes FOLDER: makes the data set in FOLDER, as an image's build does
-    prepare(Path(sys.argv[1]) / NAME)

@@ -15,7 +15,7 @@ from harness.env import Job
 from harness.loop import COUNTED
 from harness.workload import Workload, add_to_total
 from paddle_hrnet import config, data, scenes
-from paddle_hrnet.model import fcn_hrnet_w18, pretrained_weights
+from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights
 from program import build
 from program.passes import sync_bn
 
@@ -120,13 +120,10 @@ def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.
     total = None
     for scale in recipe.eval_scales:
         size = [int(height * scale + 0.5), int(width * scale + 0.5)]
-        scaled = pixels
-        if scale != 1.0:
-            scaled = functional.interpolate(pixels, size, mode="bilinear", align_corners=False)
+        scaled = pixels if scale == 1.0 else enlarge(pixels, size)
         for mirrored in (False, True) if recipe.eval_flip else (False,):
             logits = fcn_hrnet_w18(paddle.flip(scaled, [3]) if mirrored else scaled, recipe, training=False)
             logits = paddle.flip(logits, [3]) if mirrored else logits
-            if scale != 1.0:
-                logits = functional.interpolate(logits, [height, width], mode="bilinear", align_corners=False)
+            logits = logits if scale == 1.0 else enlarge(logits, [height, width])
             total = logits if total is None else total + logits
     return total

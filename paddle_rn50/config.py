@@ -5,17 +5,14 @@ A recipe owns hyperparameters; what a machine decides (batch of a device, ranks,
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness import embedded
 from harness.sampling import steps_per_epoch
 from program.optimizers import OptimizerConfig, Schedule
 
-IMAGENET_TRAIN, IMAGENET_EVAL, IMAGENET_CLASSES = 1_281_167, 50_000, 1000
+IMAGENET_TRAIN, IMAGENET_CLASSES = 1_281_167, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +32,10 @@ class Recipe:
 
     name: str
     source: str  # where the figures come from
-    train_samples: int  # images of the data set that it is made for
-    classes: int
-    target_top1: float  # share of the evaluation images; training ends when it is reached
-    epochs: float  # length of the schedule; training ends here at the latest
+    train_samples: int = IMAGENET_TRAIN  # images of the data set that it is made for
+    classes: int = IMAGENET_CLASSES
+    target_top1: float = 0.759  # share of the evaluation images; training ends when it is reached
+    epochs: int  # length of the schedule; training ends here at the latest
     eval_every_epochs: int = 1
     eval_offset_epochs: int = 0  # the first evaluation is after this many epochs, or after eval_every_epochs if 0
     base_learning_rate: float  # after the warm-up; of the global batch below
@@ -53,7 +50,7 @@ class Recipe:
     end_learning_rate: float = 0.0
     power: float = 2.0  # polynomial
     label_smoothing: float = 0.0  # share of the target spread evenly over the classes
-    zero_gamma: bool = True
+    zero_gamma: bool = False  # residual blocks start as their shortcuts
     uniform_classifier: bool = False  # first weights of the last layer
     bn_momentum: float = 0.9  # share of the old running statistic kept at a step
     image_size: int = 224  # pixels, side of the crop in training and evaluation
@@ -67,9 +64,9 @@ class Recipe:
 
     def most_epochs(self, *, samples: int, global_batch: int) -> int:
         """Epochs after which training ends at the latest."""
-        return math.ceil(self.epochs)
+        return self.epochs
 
-    def make_schedule(self, *, samples: int, global_batch: int, epochs: float = 0) -> Schedule:
+    def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
 
         Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
@@ -79,7 +76,7 @@ class Recipe:
             kind=self.schedule,
             base=self.base_learning_rate * (global_batch / self.base_batch if self.base_batch else 1.0),
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=self.decay_ends or round((epochs or math.ceil(self.epochs)) * per_epoch),
+            total_steps=self.decay_ends or (epochs or self.epochs) * per_epoch,
             boundaries=tuple(round(b * per_epoch) for b in self.boundaries_epochs),
             factors=self.factors,
             end=self.end_learning_rate,
@@ -91,8 +88,6 @@ class Recipe:
         """Whether an evaluation follows `epoch` (from 1); the last one is always followed by one."""
         return epoch == last or (epoch - self.eval_offset_epochs) % self.eval_every_epochs == 0
 
-
-_imagenet = functools.partial(Recipe, train_samples=IMAGENET_TRAIN, classes=IMAGENET_CLASSES, target_top1=0.759)
 
 # Global batch: base rate, warm-up epochs, weight decay, momentum, decay steps, epochs of the reference's mean.
 MLPERF_POINTS = {
@@ -128,7 +123,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
     train_steps = steps if global_batch in WARMUP_COUNTED else steps + warmup * per_epoch - 1
     last = round(train_steps / per_epoch)
-    return _imagenet(
+    return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
         epochs=last + (EVAL_OFFSET - last) % EVAL_EVERY,  # an evaluation's; the rate stays at its end until then
@@ -143,81 +138,71 @@ def mlperf_lars(global_batch: int) -> Recipe:
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=momentum, weight_decay=decay),
         label_smoothing=0.1,
-        zero_gamma=False,
         augmentation=Augmentation(area_min=0.05, aspect_max=1.33),
     )
 
 
-def nvidia_cosine(global_batch: int) -> Recipe:
-    """NVIDIA's ResNet-50 for Paddle, 90 epochs: top-1 0.7693 +- 0.0014."""
-    return _imagenet(
-        name="nvidia_cosine",
-        source="NVIDIA DeepLearningExamples, PaddlePaddle/Classification/RN50v1.5",
-        epochs=90,
-        base_learning_rate=0.256,
-        base_batch=256,
-        schedule="cosine",
-        warmup_epochs=5,
-        warmup_from_zero=True,
-        optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768, decay_bias=True),
-        label_smoothing=0.1,
-        zero_gamma=False,
-        uniform_classifier=True,
-    )
+# The default: the embedded digits to top-1 0.90 in minutes on two CPU cores.
+DIGITS_SMALL = Recipe(
+    name="digits_small",
+    source="this project, benchmarks/README.md: five seeds",
+    train_samples=embedded.TRAIN_DIGITS,
+    classes=10,
+    target_top1=0.90,
+    epochs=4,
+    base_learning_rate=0.1,
+    base_batch=32,
+    schedule="cosine",
+    warmup_epochs=0.5,
+    optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4),
+    zero_gamma=True,
+    image_size=64,
+    eval_resize=64,
+    augmentation=Augmentation(area_min=0.7, flip=0.0),  # a mirrored digit is another one or none
+)
 
+# NVIDIA's ResNet-50 for Paddle, 90 epochs: top-1 0.7693 +- 0.0014.
+NVIDIA_COSINE = Recipe(
+    name="nvidia_cosine",
+    source="NVIDIA DeepLearningExamples, PaddlePaddle/Classification/RN50v1.5",
+    epochs=90,
+    base_learning_rate=0.256,
+    base_batch=256,
+    schedule="cosine",
+    warmup_epochs=5,
+    warmup_from_zero=True,
+    optimizer=OptimizerConfig(kind="sgd", momentum=0.875, weight_decay=1 / 32768, decay_bias=True),
+    label_smoothing=0.1,
+    uniform_classifier=True,
+)
 
-def paddleclas_piecewise(global_batch: int) -> Recipe:
-    """PaddleClas's ResNet50.yaml, 120 epochs: top-1 0.7650."""
-    return _imagenet(
-        name="paddleclas_piecewise",
-        source="PaddleClas, ppcls/configs/ImageNet/ResNet/ResNet50.yaml",
-        epochs=120,
-        base_learning_rate=0.1,
-        base_batch=256,
-        schedule="piecewise",
-        warmup_epochs=0,
-        boundaries_epochs=(30, 60, 90),
-        factors=(0.1, 0.01, 0.001),
-        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4, decay_bn_and_bias=True),
-        zero_gamma=False,
-        uniform_classifier=True,
-    )
+# PaddleClas's ResNet50.yaml, 120 epochs: top-1 0.7650.
+PADDLECLAS_PIECEWISE = Recipe(
+    name="paddleclas_piecewise",
+    source="PaddleClas, ppcls/configs/ImageNet/ResNet/ResNet50.yaml",
+    epochs=120,
+    base_learning_rate=0.1,
+    base_batch=256,
+    schedule="piecewise",
+    warmup_epochs=0,
+    boundaries_epochs=(30, 60, 90),
+    factors=(0.1, 0.01, 0.001),
+    optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4, decay_bn_and_bias=True),
+    uniform_classifier=True,
+)
 
+# The job of the recorded losses (golden.json): NVIDIA's, of whose blocks the residual branches start at 0, which keeps
+# one FP32 rounding of the images at 7e-8 of the losses over 14 steps at 32 px. From 1 on it becomes 7 %.
+RECORDED = replace(
+    NVIDIA_COSINE,
+    name="recorded",
+    source="this project, paddle_rn50/golden.json",
+    zero_gamma=True,
+    uniform_classifier=False,
+)
 
-def recorded(global_batch: int) -> Recipe:
-    """The job of the recorded losses (golden.json): NVIDIA's, of whose blocks the residual branches start at 0, which
-    keeps one FP32 rounding of the images at 7e-8 of the losses over 14 steps at 32 px. From 1 on it becomes 7 %.
-    """
-    return dataclasses.replace(
-        nvidia_cosine(global_batch),
-        name="recorded",
-        source="this project, paddle_rn50/golden.json",
-        zero_gamma=True,
-        uniform_classifier=False,
-    )
-
-
-def digits_small(global_batch: int) -> Recipe:
-    """The default: the embedded digits to top-1 0.90 in minutes on two CPU cores."""
-    return Recipe(
-        name="digits_small",
-        source="this project, benchmarks/README.md: five seeds",
-        train_samples=embedded.TRAIN_DIGITS,
-        classes=10,
-        target_top1=0.90,
-        epochs=4,
-        base_learning_rate=0.1,
-        base_batch=32,
-        schedule="cosine",
-        warmup_epochs=0.5,
-        optimizer=OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4),
-        image_size=64,
-        eval_resize=64,
-        augmentation=Augmentation(area_min=0.7, flip=0.0),  # a mirrored digit is another one or none
-    )
-
-
-RECIPES = {f.__name__: f for f in (digits_small, mlperf_lars, nvidia_cosine, paddleclas_piecewise, recorded)}
+OF_ANY_BATCH = {recipe.name: recipe for recipe in (DIGITS_SMALL, NVIDIA_COSINE, PADDLECLAS_PIECEWISE, RECORDED)}
+RECIPES = sorted((*OF_ANY_BATCH, "mlperf_lars"))
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
@@ -225,11 +210,10 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
 
     Raises ValueError where there is no such recipe, or it does not take this batch.
     """
-    name = name or "digits_small"
+    name = name or DIGITS_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
-    chosen = RECIPES[name](global_batch)
-    if not image_size:
-        return chosen
+    chosen = OF_ANY_BATCH.get(name) or mlperf_lars(global_batch)
+    image_size = image_size or chosen.image_size
     resize = round(chosen.eval_resize * image_size / chosen.image_size)
-    return dataclasses.replace(chosen, image_size=image_size, eval_resize=resize)
+    return replace(chosen, image_size=image_size, eval_resize=resize)

@@ -1,13 +1,10 @@
 """ImageNet read by DALI: `train_list.txt` and `val_list.txt` hold lines `path label`, or packed (`harness.records`).
 
-One pipeline function serves CPU and GPU, the device being its parameter. Order, crops and flips come from
-`harness.sampling`, so that a sample looks the same at any rank count, batch size and prefetch depth.
 Images leave the pipeline as [N, C, H, W] or [N, H, W, C], float32 or float16, normalized.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -23,6 +20,7 @@ from nvidia.dali import math as dali_math
 from harness import loader, records, sampling
 from harness.loader import ReaderConfig
 from harness.records import Records
+from harness.sampling import Plan
 from paddle_rn50.config import Augmentation
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
@@ -33,6 +31,7 @@ CROP_TRIES = 10  # as torchvision and DALI draw a crop before they fall back to 
 DEVICE_BYTES, HOST_BYTES = 6, 4
 LEAST_DEVICE_PADDING, LEAST_HOST_PADDING = 16 << 20, 8 << 20  # DALI's defaults
 SIZES = "{}.sizes.json"  # beside a part's images: width and height in pixels of the largest; tools/pack.py writes it
+Size = tuple[int, int]  # width and height in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class ImageList:
     root: Path
     paths: tuple[str, ...]  # relative to root
     labels: np.ndarray  # [samples] int64
-    largest: tuple[int, int] | None = None  # width and height in pixels of the largest image, where known
+    largest: Size | None = None  # of the largest image, where known
     form: str = "files"
 
     def __len__(self) -> int:
@@ -114,34 +113,20 @@ def read_list(root: Path, name: str, classes: int) -> ImageList:
 
 @pipeline_def
 def _pipeline(
-    *,
-    source: Any,
-    device: str,
-    image: ImageFormat,
-    augment: Augmentation | None,
-    resize: int,
-    largest: tuple[int, int] | None,
+    *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
     """Encoded images to normalized ones, and as they came their labels and, in evaluation, what is valid of them;
     `augment` is None for evaluation.
     """
-    decoder = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB, **_hints(largest)}
-    drawn = [] if augment is None else [types.FLOAT, types.FLOAT, types.INT32]
-    inputs = [types.UINT8, types.INT64, types.FLOAT, *drawn]
-    encoded, labels, *data = fn.external_source(
-        source=source,
-        num_outputs=len(inputs),
-        batch=True,
-        no_copy=True,
-        dtype=inputs,
-        ndim=[1, 1, 1] if augment is None else [1, 1, 1, 1, 1, 0],
-    )
-    beside = [labels]
+    hints = _hints(*largest) if largest else {}
+    decoder = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB, **hints}
+    drawn = [] if augment is None else [(types.FLOAT, 1), (types.FLOAT, 1), (types.INT32, 0)]
+    inputs = [(types.UINT8, 1), (types.INT64, 1), (types.FLOAT, 1), *drawn]
+    encoded, labels, *data = loader.inputs(source, inputs)
+    beside, mirror = [labels], 0
     if augment is None:
         beside += data
-        images = fn.decoders.image(encoded, **decoder)
-        images = fn.resize(images, resize_shorter=resize)
-        mirror = 0
+        images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
     else:
         widths, heights, place, mirror = data
         anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
@@ -160,11 +145,8 @@ def _pipeline(
     return images, *(output.gpu() if device == "gpu" else output for output in beside)
 
 
-def _hints(largest: tuple[int, int] | None) -> dict[str, int]:
-    """What a GPU's decoder takes at its start, so that the largest image (width, height) makes it take no more."""
-    if largest is None:
-        return {}
-    width, height = largest
+def _hints(width: int, height: int) -> dict[str, int]:
+    """What a GPU's decoder takes at its start, so that the largest image makes it take no more."""
     return {
         "preallocate_width_hint": width,
         "preallocate_height_hint": height,
@@ -225,25 +207,13 @@ class Loader(loader.Loader):
     """
 
     def __init__(
-        self,
-        images: Images,
-        plan: sampling.Plan,
-        reader: ReaderConfig,
-        *,
-        augment: Augmentation | None = None,
-        resize: int = 0,
+        self, images: Images, plan: Plan, reader: ReaderConfig, *, augment: Augmentation | None = None, resize: int = 0
     ) -> None:
-        self._images, self._augment = images, augment
-        pipeline = functools.partial(
-            _pipeline, image=reader.image, augment=augment, resize=resize, largest=images.largest
-        )
-        super().__init__(plan, pipeline, reader)
-
-    def _files(self, ids: np.ndarray) -> Iterator[tuple[str, loader.File]]:
-        return self._images.named(ids)
+        self._augment = augment
+        super().__init__(images, plan, _pipeline, reader, augment=augment, resize=resize, largest=images.largest)
 
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
-        encoded, labels = self._images.read(ids)
+        encoded, labels = self._samples.read(ids)
         if self._augment is None:
             return encoded, labels[:, None], valid.astype(np.float32)[:, None]
         return encoded, labels[:, None], *_draw(self._augment, self._reader.seed, epoch, ids)

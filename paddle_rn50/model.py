@@ -4,8 +4,7 @@ v1.5 puts the stride of 2 of a bottleneck into its 3x3 convolution (v1 has it in
 25,557,032 trainable parameters at 1000 classes, 4.1 GMAC forward at 224 x 224
 (He et al. 2015, arXiv:1512.03385; v1.5 as torchvision and MLPerf train it).
 
-Shapes: N batch, C channels, H, W image, K classes. `layout` is "NCHW" or "NHWC" and holds for every
-image tensor; filters stay OIHW, as Paddle's convolution takes them in both layouts.
+Shapes: N batch, C channels, H, W image, K classes.
 """
 
 from __future__ import annotations
@@ -19,33 +18,18 @@ from harness.layers import Layers
 from paddle_rn50.config import Recipe
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # (width of the 3x3, number of bottlenecks)
-EXPANSION = 4  # output channels of a bottleneck over its width
-
-
-def _bottleneck(
-    x: static.Variable, name: str, layers: Layers, *, width: int, stride: int, project: bool, gamma: float
-) -> static.Variable:
-    """1x1, 3x3 (with the stride), 1x1, added to the shortcut, ReLU."""
-    wide = width * EXPANSION
-    y = layers.conv_bn(x, f"{name}.1", width, 1)
-    y = layers.conv_bn(y, f"{name}.2", width, 3, stride=stride)
-    y = layers.conv_bn(y, f"{name}.3", wide, 1, relu=False, gamma=gamma)
-    if project:
-        x = layers.conv_bn(x, f"{name}.shortcut", wide, 1, stride=stride, relu=False)
-    return functional.relu(paddle.add(y, x))
+BOTTLENECK = ("1", "2", "3", "shortcut")  # names of its layers
 
 
 def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", training: bool) -> static.Variable:
     """Logits [N, K] of `image` [N, C, H, W] (or [N, H, W, C]), appended to the default program."""
-    layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout)
-    gamma = 0.0 if recipe.zero_gamma else 1.0
+    layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout, zero_gamma=recipe.zero_gamma)
     x = layers.conv_bn(image, "stem", 64, 7, stride=2)
     x = functional.max_pool2d(x, 3, stride=2, padding=1, data_format=layout)
     for stage, (width, blocks) in enumerate(STAGES, start=1):
         for block in range(blocks):
             stride = 2 if block == 0 and stage > 1 else 1
-            name = f"stage{stage}.{block}"
-            x = _bottleneck(x, name, layers, width=width, stride=stride, project=block == 0, gamma=gamma)
+            x = layers.bottleneck(x, f"stage{stage}.{block}", width, stride=stride, parts=BOTTLENECK)
     x = paddle.flatten(functional.adaptive_avg_pool2d(x, 1, data_format=layout), 1)
     bound = x.shape[1] ** -0.5
     first = Uniform(-bound, bound) if recipe.uniform_classifier else Normal(0.0, 0.01)

@@ -89,8 +89,8 @@ def test_images_are_decoded_on_the_gpu_and_stay_there(workload: str, augment: bo
             image=image, augment=Augmentation() if augment else None, resize=256, largest=(500, 400), **options
         )
     else:
-        crop = hrnet.ImageFormat(height=512, width=1024, half=True)
-        pipeline = hrnet._pipeline(crop=crop, augmented=augment, renumbered=True, **options)
+        image = hrnet.ImageFormat(height=512, width=1024, half=True)
+        pipeline = hrnet._pipeline(image=image, augmented=augment, renumbered=True, **options)
     pipeline._build_graph()  # DALI checks each operator's name, arguments and devices; to run it takes a GPU
     chain = []  # the images' way, from the output back: (operator, where what it reads lies, where what it makes)
     images = pipeline._graph_outputs[0]

@@ -17,8 +17,9 @@ import paddle_rn50.config
 from harness import env
 from tests.null_gpu import expected
 
-RECIPES = {"rn50": dict(paddle_rn50.config.RECIPES), "hrnet": paddle_hrnet.config.RECIPES}
-del RECIPES["rn50"]["recorded"]  # it trains nothing, and its program is nvidia_cosine's
+CONFIGS = {"rn50": paddle_rn50.config, "hrnet": paddle_hrnet.config}
+# `recorded` trains nothing, and its program is nvidia_cosine's.
+RECIPES = {workload: [name for name in config.RECIPES if name != "recorded"] for workload, config in CONFIGS.items()}
 LARS_BATCH = 1632  # images: the smallest global batch that mlperf_lars has a reference point for
 SIDE = {"rn50": 32, "hrnet": 64}  # pixels of a training crop
 CLOSED = "rn50-mlperf_lars-amp_o2-train-2"  # the README's command for the closed division
@@ -51,7 +52,7 @@ class Case:
     @property
     def hyperparameters(self) -> Any:
         """The recipe."""
-        return RECIPES[self.workload][self.recipe](self.batch * self.ranks)
+        return CONFIGS[self.workload].recipe(self.recipe, global_batch=self.batch * self.ranks)
 
     @property
     def fed(self) -> str:

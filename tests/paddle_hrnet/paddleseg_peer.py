@@ -27,7 +27,6 @@ for name, value in model.state_dict().items():
         drawn = rng.uniform(0.5, 1.0, value.shape)
     value.set_value(drawn.astype(np.float32))
 paddle.save(model.state_dict(), str(folder / "weights.pdparams"))
-paddle.save(model.backbone.state_dict(), str(folder / "backbone.pdparams"))
 
 image = rng.standard_normal((2, 3, 64, 96)).astype(np.float32)
 model.eval()

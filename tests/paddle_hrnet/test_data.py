@@ -1,7 +1,6 @@
 """Cityscapes' layout by DALI: pairs, geometry, labels, and files that are not what they should be."""
 
 import io
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,10 @@ import pytest
 from PIL import Image
 
 from harness import sampling
-from harness.loader import ReaderConfig
 from paddle_hrnet import data
 from paddle_hrnet.config import Augmentation
 from runlog.errors import RunError
+from tests.harness.batches import SEED, pixels_of, reader, taken
 
 HEIGHT, WIDTH = 96, 160
 BLOCK = 16  # pixels: the label of a pixel is the number of its block
@@ -23,39 +22,35 @@ PLAIN = Augmentation(colour=0.0, hue_degrees=0.0)
 CLASSES = (HEIGHT // BLOCK) * (WIDTH // BLOCK)
 
 
-def coordinates() -> tuple[np.ndarray, np.ndarray]:
-    """An image whose pixel (y, x) is (x, y, 255 - x), and the number of each pixel's block."""
-    y, x = np.mgrid[:HEIGHT, :WIDTH]
-    return np.stack([x, y, 255 - x], axis=-1).astype(np.uint8), block_of(y, x).astype(np.uint8)
-
-
 def block_of(y: Any, x: Any) -> Any:
     return y // BLOCK * (WIDTH // BLOCK) + x // BLOCK
 
 
-def write(root: Path, part: str, name: str, image: Image.Image, label: Image.Image, kind: str = "labelTrainIds") -> str:
+Y, X = np.mgrid[:HEIGHT, :WIDTH]
+PIXELS, BLOCKS = np.stack([X, Y, 255 - X], axis=-1).astype(np.uint8), block_of(Y, X).astype(np.uint8)
+
+
+def write(
+    root: Path,
+    part: str,
+    name: str,
+    image: np.ndarray = PIXELS,
+    label: np.ndarray = BLOCKS,
+    kind: str = "labelTrainIds",
+) -> str:
     """A pair in Cityscapes' folders; the line of a list."""
     paths = (f"leftImg8bit/{part}/town/{name}_leftImg8bit.png", f"gtFine/{part}/town/{name}_gtFine_{kind}.png")
     for path, picture in zip(paths, (image, label), strict=True):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        picture.save(root / path)
+        Image.fromarray(picture).save(root / path)
     return " ".join(paths)
-
-
-def pair() -> tuple[Image.Image, Image.Image]:
-    image, label = coordinates()
-    return Image.fromarray(image), Image.fromarray(label)
-
-
-def reader(batch: int, image: data.ImageFormat) -> ReaderConfig:
-    return ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=3)
 
 
 def training(
     root: Path, *, augment: Augmentation, batch: int = 4, rank: int = 0, ranks: int = 1, **crop: int
 ) -> data.Loader:
     pairs = data.find(root, "train", CLASSES)
-    plan = sampling.training_plan(len(pairs), batch=batch, rank=rank, ranks=ranks, seed=3)
+    plan = sampling.training_plan(len(pairs), batch=batch, rank=rank, ranks=ranks, seed=SEED)
     return data.Loader(pairs, plan, reader(batch, data.ImageFormat(**crop)), augment=augment)
 
 
@@ -67,10 +62,9 @@ def evaluation(root: Path, *, rank: int = 0, ranks: int = 1, batch: int = 2, cla
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for i in range(4):
-        write(tmp_path, "train", f"t{i}", *pair())
-    for i in range(5):
-        write(tmp_path, "val", f"v{i}", *pair())
+    for part, count in (("train", 4), ("val", 5)):
+        for i in range(count):
+            write(tmp_path, part, f"{part[0]}{i}")
     return tmp_path
 
 
@@ -83,9 +77,8 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_image_and_label_stay_aligned(root: Path, augment: Augmentation, crop: dict[str, int]) -> None:
-    loader = training(root, augment=augment, **crop)
     compared = padded = mirrored = 0
-    for batch in itertools.islice(loader, 8):
+    for batch in taken(training(root, augment=augment, **crop), 8):
         assert batch.image.shape == (4, 3, *crop.values())
         assert batch.label.shape == (4, *crop.values())
         for image, label in zip(batch.image * data.STD + data.MEAN, batch.label, strict=True):
@@ -100,7 +93,6 @@ def test_image_and_label_stay_aligned(root: Path, augment: Augmentation, crop: d
             padded += int((~inside).sum())
             columns = x[0][inside[0]]
             mirrored += bool(columns[0] > columns[-1])
-    loader.close()
     assert compared > 10_000
     assert (padded > 0) == (augment.scale_min * HEIGHT < crop["height"])
     assert mirrored == 32 if augment.flip == 1 else 4 < mirrored < 28
@@ -108,14 +100,11 @@ def test_image_and_label_stay_aligned(root: Path, augment: Augmentation, crop: d
 
 def test_scales_are_the_recipes(root: Path) -> None:
     """Neighbouring columns of the coordinate image differ by 1 / scale."""
-    loader = training(root, augment=Augmentation(flip=0.0, colour=0.0, hue_degrees=0.0), height=32, width=80)
     seen = set()
-    for batch in itertools.islice(loader, 40):
-        for image in batch.image:
-            scale = 78 / (float(image[0, 16, 79] - image[0, 16, 1]) * data.STD)
+    for batch in taken(training(root, augment=replace(PLAIN, flip=0.0), height=32, width=80), 40):
+        for scale in 78 / (batch.image[:, 0, 16, 79] - batch.image[:, 0, 16, 1]) / data.STD:
             seen.add(round(scale / 0.25) * 0.25)
             assert abs(scale / 0.25 - round(scale / 0.25)) < 0.3  # the ends are rounded to whole numbers
-    loader.close()
     assert seen == {0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0}
 
 
@@ -123,67 +112,54 @@ def test_colours_are_turned_as_stated_and_stay_in_range(root: Path) -> None:
     """Saturation about the grey of a pixel, contrast about mid-grey, brightness; what leaves the range is cut off."""
     augment = Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, hue_degrees=0.0, colour_probability=1.0)
     crop = {"height": HEIGHT, "width": WIDTH}
-    loader = training(root, augment=augment, **crop)
-    batch = next(loader)
-    loader.close()
-    image, label = coordinates()
-    assert (batch.label == label).all()
-    grey = image @ [[0.299], [0.587], [0.114]]
+    [batch] = taken(training(root, augment=augment, **crop))
+    assert (batch.label == BLOCKS).all()
+    grey = PIXELS @ [[0.299], [0.587], [0.114]]
     sizes = np.array([[HEIGHT, WIDTH]] * len(batch.ids))
-    drawn = data._draw(augment, data.ImageFormat(**crop), sizes, seed=3, epoch=1, ids=batch.ids)
+    drawn = data._draw(augment, data.ImageFormat(**crop), sizes, seed=SEED, epoch=1, ids=batch.ids)
     cut = 0
-    for shown, brightness, contrast, saturation in zip(batch.image, *drawn[4:7], strict=True):
-        expected = brightness * (128 + contrast * (grey + saturation * (image - grey) - 128))
+    for found, brightness, contrast, saturation in zip(batch.image, *drawn[4:7], strict=True):
+        expected = brightness * (128 + contrast * (grey + saturation * (PIXELS - grey) - 128))
         cut += int((expected > 255).sum() + (expected < 0).sum())
-        np.testing.assert_allclose(shown.transpose(1, 2, 0) * data.STD + data.MEAN, expected.clip(0, 255), atol=0.6)
+        np.testing.assert_allclose(pixels_of(found, data), expected.clip(0, 255), atol=0.6)
     assert cut > 1000
 
 
 def test_a_sample_looks_the_same_at_any_rank_count(root: Path) -> None:
-    seen: list[dict[int, np.ndarray]] = []
+    seen = []
     for ranks in (1, 2):
-        images: dict[int, np.ndarray] = {}
-        for rank in range(ranks):
-            place = {"batch": 4 // ranks, "rank": rank, "ranks": ranks}
-            loader = training(root, augment=Augmentation(), height=64, width=64, **place)
-            batch = next(loader)
-            images |= {int(i): image.copy() for i, image in zip(batch.ids, batch.image, strict=True)}
-            loader.close()
-        seen.append(images)
-    assert seen[0].keys() == seen[1].keys() == set(range(4))
-    for i in range(4):
-        np.testing.assert_array_equal(seen[0][i], seen[1][i])
+        where = (
+            {"batch": 4 // ranks, "rank": rank, "ranks": ranks, "height": 64, "width": 64} for rank in range(ranks)
+        )
+        batches = [taken(training(root, augment=Augmentation(), **of))[0] for of in where]
+        seen.append({int(i): image for batch in batches for i, image in zip(batch.ids, batch.image, strict=True)})
+    one, two = seen
+    assert one.keys() == two.keys() == set(range(4)) and all(np.array_equal(one[i], two[i]) for i in one)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_evaluation_sees_each_whole_image_once(root: Path, ranks: int) -> None:
     counted: list[int] = []
-    image, label = coordinates()
     for rank in range(ranks):
-        loader = evaluation(root, rank=rank, ranks=ranks)
-        for batch in itertools.islice(loader, sampling.evaluation_steps(5, 2 * ranks)):
+        for batch in taken(evaluation(root, rank=rank, ranks=ranks), sampling.evaluation_steps(5, 2 * ranks)):
             for i in range(2):
                 if batch.valid[i]:
                     counted.append(int(batch.ids[i]))
-                    np.testing.assert_array_equal(batch.label[i], label)
-                    shown = batch.image[i].transpose(1, 2, 0) * data.STD + data.MEAN
-                    np.testing.assert_allclose(shown, image, atol=0.01)
+                    np.testing.assert_array_equal(batch.label[i], BLOCKS)
+                    np.testing.assert_allclose(pixels_of(batch.image[i], data), PIXELS, atol=0.01)
                 else:
                     assert (batch.label[i] == 255).all()
-        loader.close()
     assert sorted(counted) == list(range(5))
 
 
 def test_label_ids_become_train_ids_where_only_they_are_there(tmp_path: Path) -> None:
     ids = np.arange(35, dtype=np.uint8).reshape(5, 7)
     ids[4, 6] = 255  # the licence plates' -1
-    image = Image.new("RGB", (7, 5))
-    write(tmp_path, "val", "a", image, Image.fromarray(ids), kind="labelIds")
-    write(tmp_path, "val", "b", image, Image.fromarray(np.full((5, 7), 11, np.uint8)), kind="labelIds")
-    write(tmp_path, "val", "b", image, Image.fromarray(np.full((5, 7), 3, np.uint8)))
-    loader = evaluation(tmp_path, classes=19)
-    batch = next(loader)
-    loader.close()
+    image = np.zeros((5, 7, 3), np.uint8)
+    write(tmp_path, "val", "a", image, ids, kind="labelIds")
+    write(tmp_path, "val", "b", image, np.full_like(ids, 11), kind="labelIds")
+    write(tmp_path, "val", "b", image, np.full_like(ids, 3))
+    [batch] = taken(evaluation(tmp_path, classes=19))
     trained = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9, 23: 10, 24: 11, 25: 12, 26: 13}
     trained |= {27: 14, 28: 15, 31: 16, 32: 17, 33: 18}
     assert batch.label[0].ravel().tolist() == [trained.get(i, 255) for i in ids.ravel().tolist()]
@@ -192,12 +168,16 @@ def test_label_ids_become_train_ids_where_only_they_are_there(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["train.txt", "train.list", "train_list.txt"])
 def test_a_list_file_decides(root: Path, name: str) -> None:
-    line = write(root, "train", "listed", *pair())
+    line = write(root, "train", "listed")
     (root / name).write_text(f"{line}\n\n")
-    assert data.find(root, "train", CLASSES).images == ("leftImg8bit/train/town/listed_leftImg8bit.png",)
+    assert data.find(root, "train", CLASSES).pairs == (tuple(line.split()),)
 
 
 # ---- bad input: one line that names the file and what to do
+
+
+IMAGE, LABEL = "leftImg8bit/train/town/t2_leftImg8bit.png", "gtFine/train/town/t2_gtFine_labelTrainIds.png"
+BITS = "has 8 bits of"
 
 
 @pytest.mark.parametrize(
@@ -206,13 +186,12 @@ def test_a_list_file_decides(root: Path, name: str) -> None:
         ("", "the list is empty"),
         ("one/path.png\n", r"train\.txt:1: 'one/path\.png' has not two paths: write 'image label'"),
         ("a b c\n", r"train\.txt:1: .* has not two paths"),
-        ("{image} gtFine/none.png\n", r"train\.txt:1: .*gtFine/none\.png is absent"),
-        ("none.png {label}\n", r"train\.txt:1: .*none\.png is absent"),
+        (f"{IMAGE} gtFine/none.png\n", r"train\.txt:1: .*gtFine/none\.png is absent"),
+        (f"none.png {LABEL}\n", r"train\.txt:1: .*none\.png is absent"),
     ],
 )
 def test_bad_lists(root: Path, text: str, said: str) -> None:
-    image, label = write(root, "train", "t0", *pair()).split()
-    (root / "train.txt").write_text(text.format(image=image, label=label))
+    (root / "train.txt").write_text(text)
     with pytest.raises(ValueError, match=said) as caught:
         data.find(root, "train", CLASSES)
     assert "\n" not in str(caught.value)
@@ -221,14 +200,6 @@ def test_bad_lists(root: Path, text: str, said: str) -> None:
 def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
         data.find(tmp_path, "train", 19)
-
-
-IMAGE, LABEL = "leftImg8bit/train/town/t2_leftImg8bit.png", "gtFine/train/town/t2_gtFine_labelTrainIds.png"
-BITS = "has 8 bits of"
-
-
-def cut(path: Path, picture: Image.Image) -> None:
-    path.write_bytes(path.read_bytes()[:-200])
 
 
 def overwrite(path: Path, picture: Image.Image) -> None:
@@ -243,40 +214,26 @@ def overwrite(path: Path, picture: Image.Image) -> None:
         (LABEL, lambda path, label: Image.new("L", label.size, 60).save(path), "holds the label 60, "),
         (IMAGE, lambda path, image: image.convert("RGBA").save(path), f"{BITS} RGB with alpha a pixel, must have 8 of"),
         (LABEL, lambda path, label: label.convert("P").save(path), f"{BITS} a palette a pixel, must have 8 of grey"),
-        (IMAGE, cut, "is truncated ("),
+        (IMAGE, lambda path, image: path.write_bytes(path.read_bytes()[:-200]), "is truncated ("),
         (IMAGE, lambda path, image: image.save(path, format="JPEG"), "is no PNG file: convert it"),
         (IMAGE, overwrite, "cannot be decoded ("),
     ],
     ids=["another size", "label out of range", "alpha", "palette", "truncated", "no PNG", "damaged"],
 )
 def test_a_bad_file_is_named(root: Path, name: str, spoil: Callable[[Path, Image.Image], None], said: str) -> None:
-    image, label = pair()
-    spoil(root / name, image if name == IMAGE else label)
-    loader = training(root, augment=PLAIN, height=64, width=96)
+    spoil(root / name, Image.fromarray(PIXELS if name == IMAGE else BLOCKS))
     with pytest.raises(RunError) as caught:
-        next(loader)
-    loader.close()
+        taken(training(root, augment=PLAIN, height=64, width=96))
     assert f"{root / name}: {said}" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("rows", [1, 50, HEIGHT])
-def test_rows_without_compression_are_those_of_the_file(tmp_path: Path, rows: int) -> None:
-    """Noise, smooth and flat parts, so that the encoder takes several of PNG's filters."""
-    rng = np.random.default_rng(0)
-    pixels = coordinates()[0]
-    pixels[::3] = rng.integers(0, 256, pixels[::3].shape)
-    pixels[40:60] = 7
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    content = (tmp_path / "a.png").read_bytes()
-    plain = data.inflated(content, rows)
-    assert plain != content
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(plain))), pixels[:rows])
-
-
-def test_a_damaged_file_is_left_to_the_decoder(tmp_path: Path) -> None:
-    pair()[0].save(tmp_path / "a.png")
-    whole = (tmp_path / "a.png").read_bytes()
+def test_rows_are_uncompressed_but_a_damaged_file_is_left_to_the_decoder(root: Path) -> None:
+    whole = (root / IMAGE).read_bytes()
+    for rows in (1, 50, HEIGHT):
+        plain = data.inflated(whole, rows)
+        assert plain != whole
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(plain))), PIXELS[:rows])
     middle = len(whole) // 2
     wrong_sum = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
     for content in (wrong_sum, whole[:middle], whole[:28] + b"\1" + whole[29:]):  # the last one interlaced
@@ -284,10 +241,6 @@ def test_a_damaged_file_is_left_to_the_decoder(tmp_path: Path) -> None:
 
 
 def test_evaluation_images_have_one_size(root: Path) -> None:
-    write(root, "val", "v9", Image.new("RGB", (32, 32)), Image.new("L", (32, 32)))
-    loader = evaluation(root, batch=6)
-    with pytest.raises(
-        RunError, match=r"v9_leftImg8bit\.png: is 32 x 32 pixels but the first evaluation image 160 x 96"
-    ):
-        next(loader)
-    loader.close()
+    write(root, "val", "v9", PIXELS[:32, :32], BLOCKS[:32, :32])
+    with pytest.raises(RunError, match=r"v9_left.*: is 32 x 32 pixels but the first evaluation image 160 x 96"):
+        taken(evaluation(root, batch=6))

@@ -15,57 +15,45 @@ from tests import jobs
 from tools.acceptance import checks as acceptance
 
 ALTERED = str(Path(__file__).with_name("altered.py"))
-GOLDEN = acceptance.GOLDEN["losses"]
+PLAIN = ("-m", "harness")
 JOB = {**jobs.TINY, "RECIPE": "recorded", "MEASURED_STEPS": "19", "THREADS": "1"}
-TOLERANCE = acceptance.CPU.by_step(20)
+pytestmark = pytest.mark.xdist_group("ranks")
 
 
-def losses(ranks: int, log: Path, *command: str, **variables: str) -> np.ndarray:
+def off(ranks: int, folder: Path, *command: str, **variables: str) -> np.ndarray:
+    """How far each loss is from the recorded one, as a share of it."""
+    log, expected = folder / "result.txt", np.array(acceptance.GOLDEN["losses"][str(ranks)])
     job = {**JOB, "BATCHSIZE": str(32 // ranks), "RESULT_FILE": str(log), **variables}
     done = jobs.on_ranks(ranks, *command, **job)
     assert done.returncode == 0, done.stderr[-2000:]
-    return np.array(jobs.losses(log))
+    return np.abs(np.array(jobs.losses(log)) - expected) / expected
 
 
-def differs(actual: np.ndarray, ranks: int) -> np.ndarray:
-    expected = np.array(GOLDEN[str(ranks)])
-    return np.abs(actual - expected) / expected > TOLERANCE
-
-
-@pytest.mark.xdist_group("ranks")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_first_steps_have_the_recorded_losses(ranks: int, tmp_path: Path) -> None:
-    actual = losses(ranks, tmp_path / "result.txt", "-m", "harness")
-    assert not differs(actual, ranks).any(), actual.tolist()
+@pytest.mark.parametrize(
+    ("ranks", "command", "layout", "tolerance"),
+    [
+        (1, PLAIN, "", acceptance.CPU),
+        (2, PLAIN, "", acceptance.CPU),
+        pytest.param(2, (ALTERED, "rounding"), "", acceptance.CPU, marks=pytest.mark.slow),
+        pytest.param(1, PLAIN, "NHWC", acceptance.LAYOUT, marks=pytest.mark.slow),
+    ],
+    ids=["one rank", "two ranks", "one rounding of the input", "another layout"],
+)
+def test_first_steps_have_the_recorded_losses(
+    ranks: int, command: tuple[str, ...], layout: str, tolerance: acceptance.Tolerance, tmp_path: Path
+) -> None:
+    found = off(ranks, tmp_path, *command, LAYOUT=layout)
+    assert (found <= tolerance.by_step(20)).all(), found.tolist()
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-def test_one_rounding_of_the_input_stays_within_the_tolerance(tmp_path: Path) -> None:
-    actual = losses(2, tmp_path / "result.txt", ALTERED, "rounding")
-    assert not differs(actual, 2).any(), actual.tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
 def test_storage_in_fp16_takes_an_eighth_of_its_tolerance(tmp_path: Path) -> None:
     """As the CPU that set it found, within a factor of two."""
-    expected = np.array(GOLDEN["1"])
-    off = np.abs(losses(1, tmp_path / "result.txt", ALTERED, "half") - expected) / expected
-    used = (off / acceptance.GPU_HALF.by_step(20)).max()
-    assert 1 / 16 < used < 1 / 4, off.tolist()
+    found = off(1, tmp_path, ALTERED, "half")
+    assert 1 / 16 < (found / acceptance.GPU_HALF.by_step(20)).max() < 1 / 4, found.tolist()
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-def test_another_layout_stays_within_its_tolerance(tmp_path: Path) -> None:
-    actual = losses(1, tmp_path / "result.txt", "-m", "harness", LAYOUT="NHWC")
-    expected = np.array(GOLDEN["1"])
-    assert (np.abs(actual - expected) / expected <= acceptance.LAYOUT.by_step(20)).all(), actual.tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("fault", ["gradient", "schedule", "reader"])
 def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
-    assert differs(losses(2, tmp_path / "result.txt", ALTERED, fault), 2).any()
+    assert (off(2, tmp_path, ALTERED, fault) > acceptance.CPU.by_step(20)).any()

@@ -1,6 +1,7 @@
 """ResNet-50 v1.5 against Paddle's own."""
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def _static() -> None:
 
 def build(*, layout: str = "NCHW", channels: int = 3, **changed: Any) -> tuple[static.Program, static.Program, str]:
     """The evaluation's, by a recipe with these fields changed."""
-    recipe = dataclasses.replace(config.nvidia_cosine(256), **changed)
+    recipe = dataclasses.replace(config.NVIDIA_COSINE, **changed)
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         shape = [2, channels, 64, 64] if layout == "NCHW" else [2, 64, 64, channels]
@@ -27,15 +28,12 @@ def build(*, layout: str = "NCHW", channels: int = 3, **changed: Any) -> tuple[s
     return main, startup, logits.name
 
 
-def trainable(main: static.Program) -> int:
-    return sum(int(np.prod(p.shape)) for p in main.all_parameters() if p.trainable)
-
-
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_parameters(layout: str) -> None:
-    assert trainable(build(layout=layout)[0]) == 25_557_032
-    # the fourth input channel adds one 7 x 7 plane to each of the stem's 64 filters
-    assert trainable(build(layout=layout, channels=4)[0]) == 25_557_032 + 64 * 49
+    """A fourth input channel adds one 7 x 7 plane to each of the stem's 64 filters."""
+    for channels, count in ((3, 25_557_032), (4, 25_557_032 + 64 * 49)):
+        parameters = build(layout=layout, channels=channels)[0].all_parameters()
+        assert sum(int(np.prod(p.shape)) for p in parameters if p.trainable) == count
 
 
 def test_zero_gamma_is_in_the_last_bn_of_each_block_only() -> None:
@@ -47,23 +45,17 @@ def test_zero_gamma_is_in_the_last_bn_of_each_block_only() -> None:
         assert zero == (last if zero_gamma else [])
 
 
+VALUES = {"weight": "w", "bias": "b", "_mean": "mean", "_variance": "variance"}
+LAYERS = {r"^(conv|bn)1": r"stem.\1", r"\.(conv|bn)(\d)": r".\2.\1", "^layer": "stage"}
+LAYERS |= {r"downsample\.0": "shortcut.conv", r"downsample\.1": "shortcut.bn"}
+
+
 def _ours(theirs: str) -> str:
     """Our name of a variable of paddle.vision's ResNet-50."""
-    if theirs.startswith("fc."):
-        return "fc.w" if theirs.endswith("weight") else "fc.b"
-    name = theirs.replace("downsample.0", "shortcut.conv").replace("downsample.1", "shortcut.bn")
-    for n in "123":
-        name = name.replace(f".conv{n}.", f".{n}.conv.").replace(f".bn{n}.", f".{n}.bn.")
-    name = name.replace("conv1.", "stem.conv.").replace("bn1.", "stem.bn.").replace("layer", "stage")
-    for theirs_end, ours_end in (
-        ("conv.weight", "conv.w"),
-        ("bn.weight", "bn.w"),
-        ("bn.bias", "bn.b"),
-        ("bn._mean", "bn.mean"),
-        ("bn._variance", "bn.variance"),
-    ):
-        name = name.replace(theirs_end, ours_end)
-    return name
+    layer, _, value = theirs.rpartition(".")
+    for pattern, name in LAYERS.items():
+        layer = re.sub(pattern, name, layer)
+    return f"{layer}.{VALUES[value]}"
 
 
 def test_outputs_agree_with_paddle_vision() -> None:
@@ -85,16 +77,12 @@ def test_outputs_agree_with_paddle_vision() -> None:
 
     for layout in ("NCHW", "NHWC"):
         main, startup, logits = build(layout=layout)
-        scope = static.Scope()
-        with static.scope_guard(scope):
-            executor = static.Executor(paddle.CPUPlace())
+        ours = {_ours(name): value for name, value in state.items()}
+        assert ours.keys() == {v.name for v in main.list_vars() if v.persistable and v.name not in ("feed", "fetch")}
+        fed = image if layout == "NCHW" else np.ascontiguousarray(image.transpose(0, 2, 3, 1))
+        executor = static.Executor(paddle.CPUPlace())
+        with static.scope_guard(static.Scope()):
             executor.run(startup)
-            assert {_ours(name) for name in state} == {
-                v.name for v in main.list_vars() if v.persistable and v.name not in ("feed", "fetch")
-            }
-            for name, value in state.items():
-                scope.find_var(_ours(name)).get_tensor().set(value, paddle.CPUPlace())
-            fed = image if layout == "NCHW" else np.ascontiguousarray(image.transpose(0, 2, 3, 1))
+            static.set_program_state(main, ours)
             (actual,) = executor.run(main, feed={"image": fed}, fetch_list=[logits])
-        scale = np.abs(expected).max()
-        assert np.abs(actual - expected).max() / scale < 1e-5
+        assert np.abs(actual - expected).max() / np.abs(expected).max() < 1e-5

@@ -28,7 +28,7 @@ BATCH, SIDE, CLASSES = 4, 32, 10
 SGD = OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=1e-4)
 LARS = OptimizerConfig(kind="lars", momentum=0.9, weight_decay=1e-2)
 RECIPE = replace(
-    config.digits_small(32), image_size=SIDE, label_smoothing=0.1, zero_gamma=False, optimizer=SGD, classes=CLASSES
+    config.DIGITS_SMALL, image_size=SIDE, label_smoothing=0.1, zero_gamma=False, optimizer=SGD, classes=CLASSES
 )
 SCHEDULE = Schedule(kind="cosine", base=0.01, warmup_steps=2, total_steps=20)
 

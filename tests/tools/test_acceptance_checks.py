@@ -96,7 +96,7 @@ def on_cpu(image: data.ImageFormat) -> ReaderConfig:
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images, recipe = acceptance.pictures(tmp_path), config.nvidia_cosine(acceptance.BATCH)
+    images, recipe = acceptance.pictures(tmp_path), config.NVIDIA_COSINE
     reader = on_cpu(data.ImageFormat(size=recipe.image_size, layout="NHWC"))
     plain = acceptance.one_batch_each(images, recipe, reader, np.array)
     for name in ("image", "image_slice"):

@@ -147,7 +147,7 @@ def pooling(machine: Machine) -> Verdict:
 
 def input_pipeline(machine: Machine) -> Verdict:
     """Images of the GPU's pipeline, as a program on the GPU reads them, against the CPU's, in the job's format."""
-    recipe = config.nvidia_cosine(BATCH)
+    recipe = config.NVIDIA_COSINE
     fed = ResNet50(recipe, machine.plan(), batch=BATCH).image
     with tempfile.TemporaryDirectory() as folder:
         images = pictures(Path(folder))
