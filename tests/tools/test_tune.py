@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from runlog.errors import RunError
 from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
+from tests.tools.called import called
 from tools.tune import __main__ as tune
 from tools.tune import runs as tune_runs
 from tools.tune.candidates import CONTROL, SERIAL, Candidate, candidates
@@ -113,48 +115,23 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
         ("--folder /proc/none", {}, "--folder /proc/none: No such file or directory: give a folder that this user"),
     ],
 )
-def test_wrong_use_ends_in_one_line(
-    arguments: str,
-    variables: dict[str, str],
-    reason: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["tune", "--dry-run", *arguments.split()])
-    assert tune.main() == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: ") and reason in said.err and said.err.count("\n") == 1
+def test_wrong_use_ends_in_one_line(arguments: str, variables: dict[str, str], reason: str) -> None:
+    done = called(tune.main, "--dry-run", *arguments.split(), **variables)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: ") and reason in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "runs", "summary"),
-    [
-        ("--batches", [f"BATCHSIZE={32 * i}" for i in range(1, 9)], "5 turns of 8 runs; "),
-        (
-            "--only enable_inplace=1",
-            ["CLEAR_CACHES=0", "STRATEGY=perturb_input=1", "STRATEGY=enable_inplace=1"],  # base, control, strategy
-            "5 turns of 2 runs and one control, ",
-        ),
-    ],
-)
-def test_a_dry_run_prints_each_command_and_runs_nothing(
-    arguments: str,
-    runs: list[str],
-    summary: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("LOGDIR", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["tune", *arguments.split(), "--dry-run"])
-    assert tune.main() == 0
-    *shown, last = capsys.readouterr().out.splitlines()
-    for line, changed in zip(shown, runs, strict=True):
-        assert re.search(rf"LOGDIR=\S+ ({changed} )?\S*run_and_time\.sh$", line) and f"{changed} " in line
-    assert last.startswith(summary) and list(tmp_path.iterdir()) == []
+def test_a_dry_run_prints_each_command_and_runs_nothing(tmp_path: Path) -> None:
+    batches = [f"BATCHSIZE={size}" for size in (32, 64, 96, 128, 160, 192, 224, 256)]
+    base, changes = "CLEAR_CACHES=0", ["STRATEGY=perturb_input=1", "STRATEGY=enable_inplace=1"]  # control, strategy
+    for arguments, runs, summary in (
+        (["--batches"], batches, "5 turns of 8 runs; "),
+        (["--only", "enable_inplace=1"], [base, *changes], "5 turns of 2 runs and one control, "),
+    ):
+        done = called(tune.main, *arguments, "--dry-run", LOGDIR=str(tmp_path))
+        shown = re.findall(r"^env MODE=throughput .* (\S+) \S*run_and_time\.sh$", done.stdout, re.M)
+        assert [text if text in runs else base for text in shown] == runs
+        assert done.stdout.splitlines()[-1].startswith(summary) and list(tmp_path.iterdir()) == []
 
 
 # ---- what is taken for better
@@ -174,7 +151,7 @@ def made(rate: float, losses: Sequence[float]) -> Record:
 class Machine:
     """In place of real runs: (images/s of turn n, added to the last loss, of the control to the first) of each way."""
 
-    def __init__(self, ways: dict[str, tuple[list[float], float]]) -> None:
+    def __init__(self, ways: Ways) -> None:
         self.ways = {name: (list(rates), shift) for name, (rates, shift) in ways.items()}
 
     def run(self, way: Candidate) -> Record:
@@ -186,18 +163,17 @@ class Machine:
 
 
 STEADY = [40.0, 40.2, 39.9, 40.1, 40.0]
-BASE = {"base": (STEADY, 0.0), "control": (STEADY[:1], 1e-5)}
+Ways = dict[str, tuple[list[float], float]]
+BASE: Ways = {"base": (STEADY, 0.0), "control": (STEADY[:1], 1e-5)}
 
 
-def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tuple[list[float], float]]) -> str:
-    """The config file of a search in which the ways, beside the base and the control, have these rates and losses."""
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple[subprocess.CompletedProcess[str], str]:
+    """A search in which the ways, beside the base and the control, have these rates and losses; its config file."""
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
-    machine = Machine(BASE | ways)
+    machine, file = Machine(BASE | ways), folder / "config_CPU_tuned.sh"
     monkeypatch.setattr(tune_runs.Runner, "run", lambda self, way, turn: machine.run(way))
-    monkeypatch.setattr(tune.env, "describe", lambda environ: (env.Job(logdir=str(folder)), {}))
-    monkeypatch.setattr(sys, "argv", ["tune", "--only", only, "--folder", str(folder)])
-    assert tune.main() == 0
-    return (folder / "config_CPU_tuned.sh").read_text()
+    done = called(tune.main, "--only", only, "--folder", folder, LOGDIR=str(folder))
+    return done, file.read_text() if file.exists() else ""
 
 
 def exports(text: str) -> list[str]:
@@ -213,7 +189,7 @@ def resolved(folder: Path, system: str, **variables: str) -> dict[str, str]:
 
 def test_what_is_really_faster_is_written_with_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faster = [rate * 1.05 for rate in (40.1, 40.0, 40.0, 40.2, 40.1)]
-    text = searched(tmp_path, monkeypatch, {"enable_inplace=1": (faster, 5e-5)})
+    _, text = searched(tmp_path, monkeypatch, {"enable_inplace=1": (faster, 5e-5)})
     assert exports(text) == ['export RN50_FP32_STRATEGY="${RN50_FP32_STRATEGY:-enable_inplace=1}"']
     assert "commit c0ffee" in text and "a test's, 2 cores" in text and "chosen: enable_inplace=1" in text
     assert text.startswith("# shellcheck shell=bash\n") and "\n# Throughput to expect: 42.0" in text
@@ -246,14 +222,11 @@ def test_the_precision_of_a_system_is_its_files(tmp_path: Path) -> None:
         assert (found["DGXNGPU"], found.get("STRATEGY")) == expected
 
 
-def test_the_evidence_is_printed_where_the_file_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Path, "write_text", mock.Mock(side_effect=OSError("No space left on device")))
-    with pytest.raises(OSError, match="No space left"):
-        searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0)})
-    said = capsys.readouterr().out
-    assert "enable_inplace=1 " in said and "chosen: the base" in said and "config  " not in said
+def test_the_evidence_is_printed_where_the_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "write_text", mock.Mock(side_effect=ValueError("No space left on device")))
+    done, _ = searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0)})
+    assert "error: No space left" in done.stderr and "config  " not in done.stdout
+    assert "enable_inplace=1 " in done.stdout and "chosen: the base" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -269,7 +242,7 @@ def test_the_evidence_is_printed_where_the_file_fails(
 def test_what_is_never_chosen(
     rates: list[float], shift: float, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = searched(tmp_path, monkeypatch, {"merged_optimizer=0": (rates, shift)})
+    _, text = searched(tmp_path, monkeypatch, {"merged_optimizer=0": (rates, shift)})
     assert exports(text) == [] and "chosen: the base" in text and said in text and unsaid not in text
 
 
@@ -281,7 +254,7 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
         "fuse_grad_size_in_MB=4 + FLAGS_new_executor_serial_run=0": ([rate * 1.08 for rate in STEADY], 0.0),
         "enable_inplace=1": ([], 0.0),
     }
-    text = searched(tmp_path, monkeypatch, ways)
+    _, text = searched(tmp_path, monkeypatch, ways)
     assert len(exports(text)) == 2
     again = text.partition("measured again")[2]  # the best alone, too
     assert re.search(r"^# ok +fuse_grad_size_in_MB=4  ", again, re.M) and "fuse_grad_size_in_MB=1" not in again
@@ -293,12 +266,11 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("missing", ["base", "control"])
 def test_without_a_base_or_a_control_nothing_is_chosen(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(AssertionError):
-        searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0), missing: ([], 0.0)})
-    assert f"error: the {missing} does not run: out of memory at BATCHSIZE=16\n" in capsys.readouterr().err
-    assert not list(tmp_path.glob("config_*.sh"))
+    done, text = searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0), missing: ([], 0.0)})
+    assert (done.returncode, text) == (1, "")
+    assert f"error: the {missing} does not run: out of memory at BATCHSIZE=16\n" in done.stderr
 
 
 def test_the_allowed_difference_is_that_of_the_bases_own_runs_and_of_the_controls() -> None:
