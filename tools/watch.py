@@ -57,8 +57,10 @@ def state_of(run: Run) -> dict[str, Any]:
     windows = [w for w in windows if all(real(w.get(name)) is not None for name in NEEDED)]
     last = windows[-1] if windows else {}
     steps, images, time_s, wait_s = (sum(window[name] for window in windows) for name in NEEDED)
-    step, total = last.get("step"), total_steps(run)
-    goes_on = real(step) is not None and total and time_s and steps and run.phase not in ENDED
+    step: Any = last.get("step")
+    total, left_s = total_steps(run), None
+    if total and real(step) is not None and time_s and steps and run.phase not in ENDED:
+        left_s = round((total - step) * time_s / steps, 1)
     reason = run.last_value(schema.ABORT_REASON)
     return {
         "phase": run.phase,
@@ -71,7 +73,7 @@ def state_of(run: Run) -> dict[str, Any]:
         "data_wait_share": wait_s / time_s if time_s else None,
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": next((v for k, v in run.settings.items() if k.startswith("RECIPE.target")), None),
-        "left_s": round((total - step) * time_s / steps, 1) if goes_on else None,
+        "left_s": left_s,
         "rank_times": next((vars(times) for times in reversed(run.rank_times.values())), None),
         "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
         "checkpoint": run.last_value(schema.CHECKPOINT),
