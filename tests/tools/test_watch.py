@@ -95,7 +95,6 @@ def test_a_log_that_lies(tmp_path):
         + event("train_samples", "many")
         + event("step_window", {"steps": "5", "images": None})
         + event("step_window", 3)
-        + event("step_window", dict.fromkeys(("steps", "images", "time_s", "data_wait_s"), 0), step=1)
         + event("eval_accuracy", {"a": 1})
         + event("step_window", {"steps": 5, "images": 1, "time_s": 4.0, "data_wait_s": 0.4, "loss": "x"}, step="last")
         + event("telemetry_summary", "none")
@@ -105,6 +104,8 @@ def test_a_log_that_lies(tmp_path):
     assert done.returncode == 0, done.stderr
     assert r"[red]\x1b]0;title\x07\x1b[2J[/red]" in done.stdout and "\x1b" not in done.stdout
     assert "step        - of -" in done.stdout and "quality     - (target -)" in done.stdout
+    log.write_text(re.sub(r'"steps": \d+', '"steps": 0', BEGUN))
+    assert json.loads(command(log, "--json").stdout)["left_s"] is None
 
 
 def test_wrong_use(tmp_path):
